@@ -1,0 +1,46 @@
+# Every target does its own set-up, into .venv; all that is needed is Python 3.11+ and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+SECTIONS ?= all
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench torture clean
+
+help: ## What there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+demo: .venv/dev.stamp ## See the main job done, in under a minute
+	@$(BIN)/python examples/demo.py
+
+test: check ## The whole suite
+	$(BIN)/python -m pytest
+
+check: .venv/dev.stamp ## Lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/bench.stamp ## Measure beside the peers; SECTIONS=kv for one section
+	$(BIN)/python -m benchmarks $(SECTIONS)
+
+torture: .venv/dev.stamp ## The long forms of the tests that race, kill and tear
+	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/torture
+
+clean: ## Remove what make made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# A recent pip knows dependency groups.
+.venv/pip.stamp:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "holdall needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@touch $@
+
+.venv/dev.stamp: .venv/pip.stamp pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+.venv/bench.stamp: .venv/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
+	@touch $@

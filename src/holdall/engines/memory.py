@@ -1,0 +1,262 @@
+"""The memory engine: the reference that the others are compared with.
+
+Two ordered maps under one lock: entries by (namespace, key), and the feed by version, in which a deleted entry stays
+as a tombstone. Values are kept as their JSON text and decoded anew for each reader, so nobody holds what is stored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from sortedcontainers import SortedDict
+
+from .. import keys, ops
+from ..engine import Capabilities, Options, check_expectation, search, system_clock, to_entry
+from ..errors import StoreClosed
+from ..ops import KEEP, WALKS, Change, Entry, Hit, Namespace, Op, Page
+from ..programs import Program, drive
+from ..values import decode, ttl_microseconds
+
+_Place: TypeAlias = tuple[str, str]  # encoded namespace, key
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    version: int
+    value: str | None  # None: a tombstone
+    created: int
+    updated: int
+    expires: int | None = None
+    ttl: int | None = None
+    kind: str = "put"
+
+
+class MemoryEngine:
+    """Entries in this process's memory, gone with it."""
+
+    capabilities = Capabilities(durable=False, multiprocess=False)
+
+    def __init__(self, options: Options) -> None:
+        self._clock = options.clock or system_clock
+        self._lock = threading.RLock()
+        self._entries: Any = SortedDict()  # _Place -> _Record
+        self._feed: Any = SortedDict()  # version -> _Place
+        self._expiring: set[_Place] = set()
+        self._version = 0
+        self._closed = False
+
+    # The engine's four methods ---------------------------------------------------------------------------------------
+
+    def execute(self, batch: Sequence[Op]) -> list[Any]:
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("this store is closed; open a new one")
+            if len(batch) == 1 and type(batch[0]) in WALKS:
+                return [drive(self._walk(batch[0]), _no_request)]
+            undo: dict[_Place, _Record | None] = {}
+            try:
+                return [self._point(op, undo) for op in batch]
+            except BaseException:
+                for place, record in undo.items():
+                    self._restore(place, record)
+                raise
+
+    async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
+        return self.execute(batch)
+
+    def setup(self) -> None:
+        """Nothing to set up."""
+
+    async def asetup(self) -> None:
+        """Nothing to set up."""
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._entries.clear()
+            self._feed.clear()
+            self._expiring.clear()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, in_child: bool) -> None:
+        if in_child:
+            self._lock = threading.RLock()
+        else:
+            self._lock.release()
+
+    # Point ops -------------------------------------------------------------------------------------------------------
+
+    def _point(self, op: Op, undo: dict[_Place, _Record | None]) -> Any:
+        now = self._clock()
+        match op:
+            case ops.Get(namespace, key):
+                place = keys.encode(namespace), key
+                record = self._live(place, now)
+                return None if record is None else _entry(place, record)
+            case ops.Put(namespace, key, value, ttl):
+                place = keys.encode(namespace), key
+                old = self._live(place, now)
+                check_expectation(op, old.version if old else None)
+                if ttl is KEEP:
+                    expires, lifetime = (old.expires, old.ttl) if old else (None, None)
+                else:
+                    lifetime = ttl_microseconds(ttl)  # type: ignore[arg-type]  # the store made it seconds or None
+                    expires = None if lifetime is None else now + lifetime
+                record = _Record(self._next(), str(value), old.created if old else now, now, expires, lifetime)
+                self._write(place, record, undo)
+                return _entry(place, record)
+            case ops.Delete(namespace, key):
+                place = keys.encode(namespace), key
+                old = self._live(place, now)
+                check_expectation(op, old.version if old else None)
+                if old is not None:
+                    self._bury(place, old, "delete", now, undo)
+                return old is not None
+            case ops.Check(namespace, key):
+                record = self._live((keys.encode(namespace), key), now)
+                check_expectation(op, record.version if record else None)
+                return None
+            case ops.Refresh(namespace, key):
+                place = keys.encode(namespace), key
+                record = self._live(place, now)
+                if record is None or record.ttl is None:
+                    return False
+                undo.setdefault(place, record)
+                self._entries[place] = replace(record, expires=now + record.ttl)
+                return True
+            case ops.DeleteTree(namespace):
+                doomed = list(self._under(namespace, now))
+                for place, record in doomed:
+                    self._bury(place, record, "delete", now, undo)
+                return len(doomed)
+            case ops.Sweep(limit):
+                dated = ((place, self._entries[place]) for place in self._expiring)
+                expired = sorted((place, record) for place, record in dated if record.expires <= now)[:limit]
+                for place, record in expired:
+                    self._bury(place, record, "expire", now, undo)
+                return len(expired)
+        raise TypeError(f"not a point op: {op!r}")
+
+    def _live(self, place: _Place, now: int) -> _Record | None:
+        record: _Record | None = self._entries.get(place)
+        return record if record is not None and _is_live(record, now) else None
+
+    def _next(self) -> int:
+        self._version += 1
+        return self._version
+
+    def _bury(self, place: _Place, old: _Record, kind: str, now: int, undo: dict[_Place, _Record | None]) -> None:
+        self._write(place, _Record(self._next(), None, old.created, now, kind=kind), undo)
+
+    def _write(self, place: _Place, record: _Record, undo: dict[_Place, _Record | None]) -> None:
+        undo.setdefault(place, self._entries.get(place))
+        self._restore(place, record)
+
+    def _restore(self, place: _Place, record: _Record | None) -> None:
+        """Make this the record of a place, in both maps; None: there never was one."""
+        current = self._entries.pop(place, None)
+        if current is not None:
+            self._feed.pop(current.version, None)
+            self._expiring.discard(place)
+        if record is not None:
+            self._entries[place] = record
+            self._feed[record.version] = place
+            if record.expires is not None:
+                self._expiring.add(place)
+
+    # Walks -----------------------------------------------------------------------------------------------------------
+
+    def _walk(self, op: Op) -> Program[Any]:
+        match op:
+            case ops.Search():
+                return (yield from search(self, op))
+            case ops.Count(prefix, filter, recursive):
+                found = self._under(prefix, self._clock(), recursive)
+                return sum(1 for _, record in found if filter is None or filter.matches(decode(str(record.value))))
+            case ops.Scan(prefix, after, limit):
+                rows = self._under(prefix, self._clock(), after=after and (keys.encode(after[0]), after[1]))
+                return [_entry(place, record) for (place, record), _ in zip(rows, range(limit), strict=False)]
+            case ops.Namespaces():
+                return self._namespaces(op)
+            case ops.Changes():
+                return self._changes(op)
+        raise TypeError(f"not a walk: {op!r}")
+
+    def newest(self) -> Program[int]:
+        return self._version
+        yield  # a program that asks for nothing
+
+    def older(self, op: ops.Search, below: int, want: int) -> Program[list[Hit]]:
+        found = [item for item in self._under(op.prefix, self._clock(), op.recursive) if item[1].version < below]
+        found.sort(key=lambda item: -item[1].version)
+        return _matching(found, op, want)
+        yield
+
+    def newer(self, op: ops.Search, above: int, want: int) -> Program[list[Hit]]:
+        found = [item for item in self._under(op.prefix, self._clock(), op.recursive) if item[1].version > above]
+        found.sort(key=lambda item: item[1].version)
+        return _matching(found, op, want)
+        yield
+
+    def _under(
+        self, prefix: Namespace, now: int, recursive: bool = True, after: _Place | None = None
+    ) -> Iterator[tuple[_Place, _Record]]:
+        """The live entries of a namespace, and of those below it, in key order."""
+        low = keys.encode(prefix)
+        high = keys.below(low)[1] if recursive else low + "\x00"
+        first = (low, "") if after is None or after[0] < low else after
+        for place in self._entries.irange(first, None if high is None else (high, ""), inclusive=(False, False)):
+            record = self._entries[place]
+            if _is_live(record, now):
+                yield place, record
+
+    def _namespaces(self, op: ops.Namespaces) -> list[Namespace]:
+        now, depth = self._clock(), len(op.base)
+        found: dict[Namespace, None] = {}
+        for (encoded, _), _ in self._under(op.base + keys.literal_prefix(op.prefix), now):
+            namespace = keys.decode(encoded)[depth:]
+            if keys.matches(namespace, op.prefix, op.suffix):
+                found[namespace[: op.max_depth]] = None
+        return sorted(found)[op.offset : op.offset + op.limit]
+
+    def _changes(self, op: ops.Changes) -> Page[Change]:
+        since = int(op.since or 0)
+        low, high = keys.below(keys.encode(op.prefix))
+        changes: Page[Change] = Page((), str(max(since, self._version)))
+        for version in self._feed.irange(since, None, inclusive=(False, False)):
+            place = self._feed[version]
+            if low <= place[0] and (high is None or place[0] < high):
+                kind = self._entries[place].kind
+                changes.append(Change(version, keys.decode(place[0]), place[1], kind, str(version)))
+                if len(changes) == op.limit:
+                    changes.next = str(version)
+                    break
+        return changes
+
+
+def _is_live(record: _Record, now: int) -> bool:
+    return record.value is not None and (record.expires is None or record.expires > now)
+
+
+def _entry(place: _Place, record: _Record, kind: Callable[..., Any] = Entry) -> Any:
+    return to_entry((*place, str(record.value), record.version, record.created, record.updated, record.expires), kind)
+
+
+def _matching(found: list[tuple[_Place, _Record]], op: ops.Search, want: int) -> list[Hit]:
+    hits: list[Hit] = []
+    for place, record in found:
+        hit: Hit = _entry(place, record, Hit)
+        if op.filter is None or op.filter.matches(hit.value):
+            hits.append(hit)
+            if len(hits) == want:
+                break
+    return hits
+
+
+def _no_request(request: Any) -> Any:
+    raise TypeError(f"memory answers everything itself, not {request!r}")

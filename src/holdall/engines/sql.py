@@ -1,0 +1,491 @@
+"""What the SQL engines share: the statements, and the programs that ask them.
+
+One table holds the entries. A row is an entry or, with a null `value`, the tombstone of one; `version` orders the feed.
+
+    version   the revision of the last change            ns, key   where it lives (`holdall.keys`)
+    value     the exact JSON text, null once deleted     created, updated, expires, ttl   microseconds
+    kind      null, or how it ended: 'delete', 'expire'
+
+A program yields a list of statements and is sent a list of their rows; a driver in the engine runs them, in order, in
+one transaction. Parameters are named (`:ns`); a dialect says what differs between databases.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from .. import filters, keys, ops
+from ..engine import Clock, Row, check_expectation, conflict, search, to_entry
+from ..errors import InvalidInput
+from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
+from ..programs import Program
+from ..values import ttl_microseconds
+
+Statement: TypeAlias = tuple[str, dict[str, Any]]
+Rows: TypeAlias = list[tuple[Any, ...]]
+Path: TypeAlias = tuple[str, ...]
+
+COLUMNS = "ns, key, value, version, created, updated, expires"
+_LIVE = "value IS NOT NULL AND (expires IS NULL OR expires > :now)"
+_RETURNING = "RETURNING version, created, updated, expires"
+_FIRST_PAGE, _LARGEST_PAGE = 64, 4096
+_MOST_PARTS = 200  # of one expression: databases limit its depth and its parameters
+_EXACT = 2**53  # a database may read larger numbers as approximate ones
+
+
+class Dialect(ABC):
+    """What one database says differently."""
+
+    table: str
+    next_version: str  # an expression: one more than the newest
+
+    @abstractmethod
+    def bury(self, which: str, kind: str) -> str:
+        """A statement that makes tombstones of the rows that `which` selects, one row returned for each."""
+
+    @abstractmethod
+    def field(self, path: Path, bind: Binder) -> str | None:
+        """The value at a path as an SQL value (text, a number, 1 or 0, null), or None where SQL cannot be trusted."""
+
+    @abstractmethod
+    def has_field(self, path: Path, bind: Binder) -> str | None:
+        """Whether the path leads to anything, null included."""
+
+    @abstractmethod
+    def mentions(self, text: str, bind: Binder) -> str:
+        """Whether the value's JSON text contains this string, encoded: cheap, before anything is parsed."""
+
+    @abstractmethod
+    def is_indexed(self, path: Path) -> bool:
+        """Whether a declared index serves this path."""
+
+
+class Binder:
+    """Collects a statement's parameters, so that nothing a user wrote becomes part of its text."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self.params = params
+
+    def __call__(self, value: Any) -> str:
+        name = f"p{len(self.params)}"
+        self.params[name] = value
+        return f":{name}"
+
+
+class Sql:
+    """The ops as programs over statements."""
+
+    def __init__(self, dialect: Dialect, clock: Clock) -> None:
+        self._dialect = dialect
+        self._clock = clock
+        table = self._table = dialect.table
+        old_is_live = _LIVE.replace("value", f"{table}.value").replace("expires", f"{table}.expires")
+
+        def upsert(lifetime: str, only_absent: bool) -> str:
+            return f"""
+                INSERT INTO {table} (version, ns, key, value, created, updated, expires, ttl)
+                VALUES ({dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl)
+                ON CONFLICT (ns, key) DO UPDATE SET
+                    version = excluded.version, value = excluded.value, kind = NULL, updated = excluded.updated,
+                    created = CASE WHEN {old_is_live} THEN {table}.created ELSE excluded.created END,
+                    {lifetime}
+                {f"WHERE NOT ({old_is_live})" if only_absent else ""}
+                {_RETURNING}"""
+
+        new_lifetime = "expires = excluded.expires, ttl = excluded.ttl"
+        kept_lifetime = (
+            f"expires = CASE WHEN {old_is_live} THEN {table}.expires END,"
+            f" ttl = CASE WHEN {old_is_live} THEN {table}.ttl END"
+        )
+        self._put_any = {False: upsert(new_lifetime, False), True: upsert(kept_lifetime, False)}
+        self._put_absent = upsert(new_lifetime, True)
+        here = f"ns = :ns AND key = :key AND {_LIVE}"
+        change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now"
+        self._put_at = {
+            keep: f"{change}, value = :value {lifetime} WHERE {here} AND version = :expect {_RETURNING}"
+            for keep, lifetime in ((True, ""), (False, ", expires = :now + :ttl, ttl = :ttl"))
+        }
+        self._get = f"SELECT {COLUMNS} FROM {table} WHERE {here}"
+        self._version_of = f"SELECT version FROM {table} WHERE {here}"
+        gone = "value = NULL, expires = NULL, ttl = NULL, kind = 'delete'"
+        self._delete = f"{change}, {gone} WHERE {here} RETURNING version"
+        self._delete_at = f"{change}, {gone} WHERE {here} AND version = :expect RETURNING version"
+        self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
+        self._sweep = dialect.bury("value IS NOT NULL AND expires <= :now ORDER BY expires LIMIT :limit", "expire")
+
+    # Point ops -------------------------------------------------------------------------------------------------------
+
+    def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
+        """All of a batch's statements at once: one round trip where the database is far away."""
+        statements = [self._statement(op) for op in batch]
+        replies = yield statements
+        results = []
+        for op, (_, params), rows in zip(batch, statements, replies, strict=True):
+            results.append((yield from self._result(op, params, rows)))
+        return results
+
+    def _statement(self, op: Op) -> Statement:
+        now = self._clock()
+        match op:
+            case ops.Get(namespace, key):
+                return self._get, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.Put(namespace, key, value, ttl, expect):
+                params: dict[str, Any] = {"ns": keys.encode(namespace), "key": key, "value": value, "now": now}
+                keep = ttl is KEEP
+                params["ttl"] = None if keep else ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
+                if expect is ANY:
+                    return self._put_any[keep], params
+                if expect is ABSENT:
+                    return self._put_absent, params
+                return self._put_at[keep], {**params, "expect": expect}
+            case ops.Delete(namespace, key, expect):
+                params = {"ns": keys.encode(namespace), "key": key, "now": now}
+                if expect is ANY:
+                    return self._delete, params
+                if expect is ABSENT:
+                    return self._version_of, params
+                return self._delete_at, {**params, "expect": expect}
+            case ops.Check(namespace, key):
+                return self._version_of, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.Refresh(namespace, key):
+                return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.DeleteTree(namespace):
+                params = {"now": now}
+                where = f"{_LIVE} {_within(namespace, True, params)} ORDER BY ns, key"
+                return self._dialect.bury(where, "delete"), params
+            case ops.Sweep(limit):
+                return self._sweep, {"now": now, "limit": limit}
+        raise TypeError(f"not a point op: {op!r}")
+
+    def _result(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
+        match op:
+            case ops.Get():
+                return to_entry(rows[0]) if rows else None  # type: ignore[arg-type]  # COLUMNS are a Row
+            case ops.Put():
+                if not rows:
+                    raise conflict(op, (yield from self._actual(params)))
+                version, created, updated, expires = rows[0]
+                return to_entry((params["ns"], params["key"], params["value"], version, created, updated, expires))
+            case ops.Delete(expect=expect):
+                if expect is ABSENT:
+                    check_expectation(op, rows[0][0] if rows else None)
+                    return False
+                if not rows and expect is not ANY:
+                    raise conflict(op, (yield from self._actual(params)))
+                return bool(rows)
+            case ops.Check():
+                check_expectation(op, rows[0][0] if rows else None)
+                return None
+            case ops.Refresh():
+                return bool(rows)
+        return len(rows)
+
+    def _actual(self, params: dict[str, Any]) -> Program[int | None]:
+        """The version that an op found instead of the one it expected."""
+        [rows] = yield [(self._version_of, {name: params[name] for name in ("ns", "key", "now")})]
+        return rows[0][0] if rows else None
+
+    # Walks -----------------------------------------------------------------------------------------------------------
+
+    def walk(self, op: Op) -> Program[Any]:
+        """One walk, within one snapshot."""
+        match op:
+            case ops.Search():
+                return (yield from search(self, op))
+            case ops.Count():
+                return (yield from self._count(op))
+            case ops.Scan():
+                return (yield from self._scan(op))
+            case ops.Namespaces():
+                return (yield from self._namespaces(op))
+            case ops.Changes():
+                return (yield from self._changes(op))
+        raise TypeError(f"not a walk: {op!r}")
+
+    def newest(self) -> Program[int]:
+        [[(newest,)]] = yield [(f"SELECT coalesce(max(version), 0) FROM {self._table}", {})]
+        return newest  # type: ignore[no-any-return]  # a row's column
+
+    def older(self, op: ops.Search, below: int, want: int) -> Program[list[Hit]]:
+        """Matching entries with a lower version, newest first, in pages that grow while the filter finds little."""
+        single = not op.recursive or (yield from self._is_leaf(op.prefix))
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"{_LIVE} {_within(op.prefix, not single, params)}"
+        narrowed, indexed = _narrow(op.filter, self._dialect, params)
+        if narrowed:
+            where += f" AND {narrowed}"
+        # In one namespace or in all, the order of version is an index's own; elsewhere (`+`), the rows are found first.
+        by_version = "version" if (single or not op.prefix) and not indexed else "+version"
+        sql = (
+            f"SELECT {COLUMNS} FROM {self._table} WHERE version IN (SELECT version FROM {self._table} WHERE {where}"
+            f" AND version < :below ORDER BY {by_version} DESC LIMIT :limit) ORDER BY version DESC"
+        )
+        return (yield from self._collect(sql, params, "below", below, op, want))
+
+    def newer(self, op: ops.Search, above: int, want: int) -> Program[list[Hit]]:
+        """Matching entries with a higher version, oldest first."""
+        params: dict[str, Any] = {"now": self._clock()}
+        within = _within(op.prefix, op.recursive, params)
+        sql = (
+            f"SELECT {COLUMNS} FROM {self._table} WHERE {_LIVE} {within} AND version > :above"
+            f" ORDER BY version LIMIT :limit"
+        )
+        return (yield from self._collect(sql, params, "above", above, op, want))
+
+    def _collect(
+        self, sql: str, params: dict[str, Any], bound: str, start: int, op: ops.Search, want: int
+    ) -> Program[list[Hit]]:
+        """Candidates page by page, verified, until there are enough or no more."""
+        hits: list[Hit] = []
+        params[bound] = start
+        size = want if op.filter is None else max(want, _FIRST_PAGE)
+        while True:
+            [rows] = yield [(sql, {**params, "limit": size})]
+            for row in rows:
+                hit: Hit = to_entry(row, Hit)
+                if op.filter is None or op.filter.matches(hit.value):
+                    hits.append(hit)
+                    if len(hits) == want:
+                        return hits
+            if len(rows) < size:
+                return hits
+            params[bound] = rows[-1][3]
+            size = max(size, min(size * 4, _LARGEST_PAGE))
+
+    def _is_leaf(self, prefix: Namespace) -> Program[bool]:
+        """Whether nothing lives below this namespace, so that its own index order can be used."""
+        if not prefix:
+            return False
+        low, high = keys.below(keys.encode(prefix))
+        sql = f"SELECT 1 FROM {self._table} WHERE value IS NOT NULL AND ns > :low AND ns < :high LIMIT 1"
+        [rows] = yield [(sql, {"low": low, "high": high})]
+        return not rows
+
+    def _count(self, op: ops.Count) -> Program[int]:
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"{_LIVE} {_within(op.prefix, op.recursive, params)}"
+        if op.filter is None:
+            [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
+            return count  # type: ignore[no-any-return]  # a row's column
+        narrowed, _ = _narrow(op.filter, self._dialect, params)
+        if narrowed:
+            where += f" AND {narrowed}"
+        count, after = 0, None
+        while True:
+            rows = yield from self._in_key_order(where, params, after, _LARGEST_PAGE)
+            count += sum(op.filter.matches(to_entry(row).value) for row in rows)
+            if len(rows) < _LARGEST_PAGE:
+                return count
+            after = rows[-1][:2]
+
+    def _scan(self, op: ops.Scan) -> Program[list[Entry]]:
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"{_LIVE} {_within(op.prefix, True, params)}"
+        after = None if op.after is None else (keys.encode(op.after[0]), op.after[1])
+        rows = yield from self._in_key_order(where, params, after, op.limit)
+        return [to_entry(row) for row in rows]
+
+    def _in_key_order(
+        self, where: str, params: dict[str, Any], after: tuple[str, str] | None, limit: int
+    ) -> Program[list[Row]]:
+        params = {**params, "limit": limit}
+        if after is not None:
+            where += " AND (ns, key) > (:after_ns, :after_key)"
+            params.update(after_ns=after[0], after_key=after[1])
+        sql = f"SELECT {COLUMNS} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
+        [rows] = yield [(sql, params)]
+        return rows  # type: ignore[no-any-return]  # the driver's reply
+
+    def _namespaces(self, op: ops.Namespaces) -> Program[list[Namespace]]:
+        """Steps from one namespace to the next in the index, over whole subtrees where `max_depth` allows."""
+        if op.limit == 0:
+            return []
+        low, high = keys.below(keys.encode(op.base + keys.literal_prefix(op.prefix)))
+        to_end = "" if high is None else "AND ns < :high"
+        first, following = (
+            f"(SELECT ns FROM {self._table} WHERE {_LIVE} AND ns {after} {to_end} ORDER BY ns LIMIT 1)"
+            for after in (">= :low", "> step.ns")
+        )
+        sql = f"""
+            WITH RECURSIVE step(ns) AS (
+                SELECT {first} UNION ALL SELECT {following} FROM step WHERE step.ns IS NOT NULL
+            ) SELECT ns FROM step WHERE ns IS NOT NULL LIMIT :limit"""
+        params = {"now": self._clock(), **({} if high is None else {"high": high})}
+        found: list[Namespace] = []
+        wanted, size = op.offset + op.limit, 1
+        while len(found) < wanted:
+            [rows] = yield [(sql, {**params, "low": low, "limit": size})]
+            reached = low
+            for (encoded,) in rows:
+                if encoded < reached:
+                    continue  # in a subtree that was given already
+                namespace = keys.decode(encoded)[len(op.base) :]
+                reached = encoded + "\x00"
+                if keys.matches(namespace, op.prefix, op.suffix):
+                    given = namespace[: op.max_depth]
+                    if not found or found[-1] != given:
+                        found.append(given)
+                    if op.max_depth is not None:
+                        reached = keys.below(keys.encode(op.base + given))[1] or reached
+            if len(rows) < size:
+                break
+            size = 1 if reached > rows[-1][0] + "\x00" else min(size * 2, 512)
+            low = reached
+        return found[op.offset : wanted]
+
+    def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
+        since = int(op.since or 0)
+        newest = yield from self.newest()
+        params: dict[str, Any] = {"since": since, "limit": op.limit}
+        within = _within(op.prefix, True, params)
+        sql = (
+            f"SELECT version, ns, key, coalesce(kind, 'put') FROM {self._table}"
+            f" WHERE version > :since {within} ORDER BY version LIMIT :limit"
+        )
+        [rows] = yield [(sql, params)]
+        changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
+        return Page(changes, changes[-1].cursor if len(changes) == op.limit else str(max(since, newest)))
+
+
+def _within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:
+    """The condition that a row lives in this namespace, or below it."""
+    low = keys.encode(prefix)
+    if not recursive:
+        params["low"] = low
+        return "AND ns = :low"
+    low, high = keys.below(low)
+    if high is None:
+        return ""
+    params.update(low=low, high=high)
+    return "AND ns >= :low AND ns < :high"
+
+
+# Narrowing -----------------------------------------------------------------------------------------------------------
+
+
+def _narrow(filter: filters.Filter | None, dialect: Dialect, params: dict[str, Any]) -> tuple[str | None, bool]:
+    """A condition that every matching row meets, or None; and whether a declared index serves it.
+
+    It may let others pass, since each row is verified in Python, but must never lose one. So what a database reads in
+    its own way (NUL in strings, numbers beyond 2**53, fractions, negation) is left out or widened.
+    """
+    if filter is None:
+        return None, False
+    narrowing = _Narrowing(dialect, Binder(params))
+    return narrowing.of(filter.root, ((),)), narrowing.indexed
+
+
+class _Narrowing:
+    def __init__(self, dialect: Dialect, bind: Binder) -> None:
+        self._dialect = dialect
+        self._bind = bind
+        self.indexed = False
+
+    def of(self, node: filters.Node, paths: tuple[Path, ...]) -> str | None:
+        match node:
+            case filters.Field(key, condition):
+                nested = [path + tuple(key.split(".")) for path in paths] if "." in key else []
+                found = (*(path + (key,) for path in paths), *nested)
+                return self.of(condition, found) if len(found) <= 4 else None
+            case filters.All(parts):
+                narrowed = [sql for part in parts[:_MOST_PARTS] if (sql := self.of(part, paths))]
+                return _joined(" AND ", narrowed)
+            case filters.Some(parts):
+                return _any_of(self.of(part, paths) for part in parts) if len(parts) <= _MOST_PARTS else None
+            case filters.In(operands):
+                return self._among(operands, paths)
+            case filters.Not(filters.Field(key, filters.Equal(None))):
+                return self.of(filters.Field(key, _NotNull()), paths)  # type: ignore[arg-type]  # ours alone
+            case filters.Not() | filters.IsObject():
+                return None
+        return _any_of(self._leaf(node, path) for path in paths)
+
+    def _leaf(self, node: Any, path: Path) -> str | None:
+        match node:
+            case filters.Exists():
+                return self._dialect.has_field(path, self._bind)
+            case _NotNull():
+                return self._field(path, " IS NOT NULL")
+            case filters.Equal(None):
+                return self._field(path, " IS NULL")
+            case filters.Equal(bool(operand)):
+                return self._field(path, f" = {int(operand)}")
+            case filters.Equal(int() | float() as number) if _is_exact(number):
+                low, high = _around(number)
+                if low == high:
+                    return self._field(path, f" = {self._bind(low)}")
+                return self._field(path, f" BETWEEN {self._bind(low)} AND {self._bind(high)}")
+            case filters.Equal(str(text)) if "\x00" not in text:
+                equal = self._field(path, f" = {self._bind(text)}")
+                if equal is None or self._dialect.is_indexed(path):
+                    return equal
+                return f"({self._dialect.mentions(text, self._bind)} AND {equal})"
+            case filters.Order(operator, int() | float() as number) if _is_exact(number):
+                low, high = _around(number)
+                if operator in ("$gt", "$gte"):
+                    return self._field(path, f" >= {self._bind(low)}")
+                return self._field(path, f" <= {self._bind(high)}")
+            case filters.Order(operator, str(text)) if "\x00" not in text:
+                return self._field(path, f" {'>=' if operator in ('$gt', '$gte') else '<='} {self._bind(text)}")
+        return None
+
+    def _among(self, operands: tuple[Any, ...], paths: tuple[Path, ...]) -> str | None:
+        if len(operands) > 1 and all(_is_simple(operand) for operand in operands):
+            return _any_of(self._one_of(path, operands) for path in paths) if len(operands) <= _MOST_PARTS else None
+        return _any_of(self.of(filters.Equal(operand), paths) for operand in operands)
+
+    def _one_of(self, path: Path, operands: tuple[Any, ...]) -> str | None:
+        return self._field(path, f" IN ({', '.join(self._bind(operand) for operand in operands)})")
+
+    def _field(self, path: Path, comparison: str) -> str | None:
+        field = self._dialect.field(path, self._bind)
+        if field is None:
+            return None
+        self.indexed = self.indexed or (self._dialect.is_indexed(path) and not comparison.endswith(" NULL"))
+        return field + comparison
+
+
+def _is_simple(operand: Any) -> bool:
+    """Whether equality with it is exact in any database."""
+    if isinstance(operand, str):
+        return "\x00" not in operand
+    return type(operand) is int and _is_exact(operand)
+
+
+class _NotNull:
+    """The field is there and not null: the one negation that is safe to leave to a database."""
+
+
+def _is_exact(number: float) -> bool:
+    return -_EXACT <= number <= _EXACT  # false for NaN too
+
+
+def _around(number: float) -> tuple[float, float]:
+    """Bounds wide enough for a database that reads fractions a little differently."""
+    if number == int(number):
+        return int(number), int(number)
+    margin = abs(number) * 1e-12
+    return number - margin, number + margin
+
+
+def _any_of(parts: Iterable[str | None]) -> str | None:
+    """One of the parts; nothing can be said where one of them says nothing."""
+    conditions = list(parts)
+    if not conditions:
+        return "1 = 0"
+    return None if None in conditions else _joined(" OR ", [part for part in conditions if part is not None])
+
+
+def _joined(word: str, parts: list[str]) -> str | None:
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else f"({word.join(parts)})"
+
+
+def check_field(field: Any) -> Path:
+    """The path of a field declared with `indexed=`, or `InvalidInput`."""
+    if not isinstance(field, str) or not all(field.split(".")):
+        raise InvalidInput(f"indexed= takes field names like 'type' or 'user.id', not {field!r}")
+    return tuple(field.split("."))

@@ -1,0 +1,537 @@
+"""The SQLite engine: the embedded default, one file, many processes.
+
+WAL, `synchronous=FULL`, one connection that writes (through `commit.GroupCommit`) and a pool of connections that read
+and never wait for it. Other processes' writers are waited out in short sleeps. The file is opened and migrated under a
+lock on its folder. Async callers take one hop to a worker thread a batch; reads that are asked for meanwhile share the
+next hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path as FilePath
+from typing import Any
+
+import apsw
+import msgspec
+
+from ..engine import Capabilities, Options, system_clock
+from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
+from ..ops import READS, WALKS, Op, Refresh
+from ..programs import drive
+from .commit import GroupCommit, Submission, announce
+from .sql import Binder, Dialect, Path, Rows, Sql, Statement, check_field
+
+_IDLE_READERS = 8
+_WORKERS = 4
+_BUSY_SLEEP = 0.0005
+
+#: Numbered and additive: an older release must keep working on a newer file as far as SCHEMA_FLOOR says.
+MIGRATIONS = (
+    """
+    CREATE TABLE holdall_entries (
+        version INTEGER PRIMARY KEY,
+        ns TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value TEXT,
+        created INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        expires INTEGER,
+        ttl INTEGER,
+        kind TEXT,
+        UNIQUE (ns, key)
+    );
+    CREATE INDEX holdall_newest ON holdall_entries (ns, version, expires) WHERE value IS NOT NULL;
+    CREATE INDEX holdall_expiring ON holdall_entries (expires) WHERE expires IS NOT NULL;
+    """,
+)
+_UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # a JSON path cannot be trusted to name these
+
+
+class SqliteDialect(Dialect):
+    """SQLite's words. The row's id is its version, so the table itself is in the order of the feed."""
+
+    table = "holdall_entries"
+    next_version = "(SELECT coalesce(max(version), 0) + 1 FROM holdall_entries)"
+
+    def __init__(self, indexed: Sequence[str]) -> None:
+        self._indexed: set[Path] = set()
+        for field in indexed:
+            path = check_field(field)
+            if any(_UNSAFE_LABEL.search(label) or "'" in label for label in path):
+                raise InvalidInput(
+                    f"indexed= cannot name a field with quotes, backslashes or control characters: {field!r}"
+                )
+            self._indexed |= {path, (field,)}  # a key with dots means both
+
+    def bury(self, which: str, kind: str) -> str:
+        return f"""
+            UPDATE holdall_entries SET
+                version = (SELECT max(version) FROM holdall_entries) + doomed.place,
+                value = NULL, expires = NULL, ttl = NULL, updated = :now, kind = '{kind}'
+            FROM (
+                SELECT version AS old, row_number() OVER () AS place
+                FROM (SELECT version FROM holdall_entries WHERE {which})
+            ) AS doomed
+            WHERE version = doomed.old RETURNING version"""
+
+    def field(self, path: Path, bind: Binder) -> str | None:
+        where = self._where(path, bind)
+        return where and f"json_extract(value, {where})"
+
+    def has_field(self, path: Path, bind: Binder) -> str | None:
+        where = self._where(path, bind)
+        return where and f"json_type(value, {where}) IS NOT NULL"
+
+    def mentions(self, text: str, bind: Binder) -> str:
+        return f"instr(value, {bind(msgspec.json.encode(text).decode())}) > 0"
+
+    def is_indexed(self, path: Path) -> bool:
+        return path in self._indexed
+
+    def indexes(self) -> Iterator[tuple[str, str]]:
+        """Name and statement of each declared index: a field's value first, then where it lives."""
+        for path in sorted(self._indexed):
+            name = "holdall_field_" + ".".join(path) + ("" if len(path) == 1 else "_nested")
+            field = f"json_extract(value, '{_json_path(path)}')"
+            yield (
+                name,
+                (f'CREATE INDEX IF NOT EXISTS "{name}" ON holdall_entries ({field}, ns) WHERE {field} IS NOT NULL'),
+            )
+
+    def _where(self, path: Path, bind: Binder) -> str | None:
+        if self.is_indexed(path):  # word for word what the index says, or SQLite would not use it
+            return f"'{_json_path(path)}'"
+        if any(_UNSAFE_LABEL.search(label) for label in path):
+            return None
+        return bind(_json_path(path))
+
+
+def _json_path(path: Path) -> str:
+    return "$" + "".join(f'."{label}"' for label in path)
+
+
+class SqliteEngine:
+    """Entries in one SQLite file."""
+
+    capabilities = Capabilities(durable=True, multiprocess=True)
+
+    def __init__(self, path: str, options: Options) -> None:
+        self._path = path
+        self._options = options
+        self._dialect = SqliteDialect(options.indexed)
+        self._sql = Sql(self._dialect, options.clock or system_clock)
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        """A state with nothing open: at the beginning, and in a forked child."""
+        self._opening = threading.Lock()
+        self._writer: apsw.Connection | None = None
+        self._readers = _Readers(self._connect_reader)
+        self._commits = GroupCommit(self._commit, self._spawn)
+        self._workers: ThreadPoolExecutor | None = None
+        self._reads: deque[Submission] = deque()
+        self._paused = False
+
+    # The engine's methods --------------------------------------------------------------------------------------------
+
+    def execute(self, batch: Sequence[Op]) -> list[Any]:
+        if _only_reads(batch):
+            return self._read(batch)
+        return self._commits.submit(batch)
+
+    async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
+        if not _only_reads(batch):
+            return await self._commits.asubmit(batch)
+        submission = Submission(batch)
+        submission.future = asyncio.get_running_loop().create_future()
+        if type(batch[0]) in WALKS:  # may take long: on its own
+            self._spawn(lambda: self._answer([submission]))
+        else:
+            self._reads.append(submission)
+            if len(self._reads) == 1:
+                self._spawn(self._answer_reads)
+        return await submission.arrive()
+
+    def setup(self) -> None:
+        self._open()
+
+    async def asetup(self) -> None:
+        await asyncio.to_thread(self._open)
+
+    def close(self) -> None:
+        self._commits.close()
+        with self._opening:
+            self._closed = True
+            if self._workers is not None:
+                self._workers.shutdown()
+            self._readers.close()
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def before_fork(self) -> None:
+        """SQLite must not cross a fork with a file open: not even its locks would be the child's own."""
+        self._paused = self._commits.pause(self._options.timeout) and self._readers.pause(self._options.timeout)
+        if self._paused and self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def after_fork(self, in_child: bool) -> None:
+        if in_child:
+            self._reset()
+            return
+        self._readers.resume()
+        self._commits.resume()
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def _read(self, batch: Sequence[Op]) -> list[Any]:
+        reader = self._readers.take()
+        try:
+            if len(batch) == 1 and type(batch[0]) not in WALKS:
+                return drive(self._sql.batch(batch), _Runner(reader))
+            reader.execute("BEGIN")
+            try:
+                if type(batch[0]) in WALKS:
+                    return [drive(self._sql.walk(batch[0]), _Runner(reader))]
+                return drive(self._sql.batch(batch), _Runner(reader))
+            finally:
+                reader.execute("ROLLBACK")
+        except apsw.Error as error:
+            raise self._translated(error) from error
+        finally:
+            self._readers.give_back(reader)
+
+    def _answer_reads(self) -> None:
+        """All point reads that wait by now, in one hop."""
+        waiting = []
+        with contextlib.suppress(IndexError):
+            while True:
+                waiting.append(self._reads.popleft())
+        self._answer(waiting)
+
+    def _answer(self, submissions: list[Submission]) -> None:
+        for submission in submissions:
+            if not submission.cancelled:
+                try:
+                    submission.results = self._read(submission.batch)
+                except Exception as error:  # whatever it is belongs to this caller alone
+                    submission.error = error
+        announce(submissions)
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def _commit(self, group: list[Submission]) -> None:
+        """Commit a group in one transaction; where that fails as a whole, each batch in one of its own."""
+        members = [submission for submission in group if not submission.cancelled]
+        if len(members) > 1:
+            try:
+                self._transact(members)
+                return
+            except Timeout as error:  # nothing began, and waiting again would only keep everybody longer
+                for submission in members:
+                    submission.error = error
+                return
+            except HoldallError:  # each member learns its own fate below
+                pass
+            except BaseException:  # the leader's thread was interrupted: that is not the others' fault
+                self._commit_alone(members[1:])
+                raise
+        self._commit_alone(members)
+
+    def _commit_alone(self, members: list[Submission]) -> None:
+        for submission in members:
+            submission.error = None
+            try:
+                self._transact([submission])
+            except Exception as error:  # whatever it is belongs to this caller alone
+                submission.error = error
+
+    def _transact(self, members: list[Submission]) -> None:
+        """Run batches in one transaction. A refused one leaves nothing behind; any other error undoes them all."""
+        try:
+            writer = self._writer or self._open()
+            relaxed = all(type(op) is Refresh for member in members for op in member.batch)
+            if relaxed:  # a refresh is not worth an fsync
+                writer.execute("PRAGMA synchronous = NORMAL")
+            try:
+                writer.execute("BEGIN IMMEDIATE")
+                try:
+                    for member in members:
+                        self._run_member(writer, member, alone=len(members) == 1)
+                    writer.execute("COMMIT")
+                except BaseException:
+                    if writer.in_transaction:
+                        writer.execute("ROLLBACK")
+                    raise
+            finally:
+                if relaxed:
+                    writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except apsw.Error as error:
+            raise self._translated(error) from error
+
+    def _run_member(self, writer: apsw.Connection, member: Submission, alone: bool) -> None:
+        guarded = not alone and len(member.batch) > 1  # a single statement is atomic by itself
+        if guarded:
+            writer.execute("SAVEPOINT member")
+        try:
+            member.results = drive(self._sql.batch(member.batch), _Runner(writer))
+        except HoldallError as error:
+            if alone:
+                raise
+            member.error = error
+            if guarded:
+                writer.execute("ROLLBACK TO member")
+        if guarded:
+            writer.execute("RELEASE member")
+
+    # Connections -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _synchronous(self) -> str:
+        return "FULL" if self._options.durability == "full" else "NORMAL"
+
+    def _open(self) -> apsw.Connection:
+        """The writing connection, on a file that is there and up to date."""
+        with self._opening:
+            if self._closed:
+                raise StoreClosed("this store is closed; open a new one")
+            if self._writer is None:
+                try:
+                    self._writer = self._connect_writer()
+                except apsw.Error as error:
+                    raise self._translated(error) from error
+            return self._writer
+
+    def _connect_writer(self) -> apsw.Connection:
+        folder = FilePath(self._path).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"cannot create the folder {str(folder)!r} for the store: {error}") from error
+        with _folder_lock(folder, self._options.timeout):
+            writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+            try:
+                if _pragma(writer, "journal_mode") != "wal" and _pragma(writer, "journal_mode", "wal") != "wal":
+                    raise Unavailable(
+                        f"{self._path!r} lies where SQLite cannot use a write-ahead log; move it to a local disk"
+                    )
+                self._migrate(writer)
+            except BaseException:
+                writer.close()
+                raise
+        _pragma(writer, "synchronous", self._synchronous)
+        if self._options.durability == "full":
+            _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
+        return writer
+
+    def _connect_reader(self) -> apsw.Connection:
+        if self._writer is None:
+            self._open()
+        try:
+            reader = self._connect(apsw.SQLITE_OPEN_READWRITE)
+            _pragma(reader, "query_only", "1")
+        except apsw.Error as error:
+            raise self._translated(error) from error
+        return reader
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        connection = apsw.Connection(self._path, flags=flags)
+        connection.set_busy_handler(_Patience(self._options.timeout))
+        _pragma(connection, "temp_store", "MEMORY")
+        _pragma(connection, "cache_size", "-8000")
+        return connection
+
+    def _migrate(self, writer: apsw.Connection) -> None:
+        present = _schema_version(writer)
+        if present > len(MIGRATIONS):
+            raise SchemaTooNew(
+                f"{self._path!r} has schema {present}, written by a newer holdall; this one knows up to {len(MIGRATIONS)}: upgrade it"
+            )
+        existing = {name for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
+        missing = [sql for name, sql in self._dialect.indexes() if name not in existing]
+        if present == len(MIGRATIONS) and not missing:
+            return
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("CREATE TABLE IF NOT EXISTS holdall_schema (version INTEGER NOT NULL)")
+        for statements in MIGRATIONS[present:]:
+            writer.execute(statements)
+        writer.execute("DELETE FROM holdall_schema")
+        writer.execute("INSERT INTO holdall_schema VALUES (?)", (len(MIGRATIONS),))
+        for sql in missing:
+            writer.execute(sql)
+        writer.execute("COMMIT")
+
+    def _spawn(self, function: Any) -> None:
+        with self._opening:
+            if self._closed:
+                raise StoreClosed("this store is closed; open a new one")
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="holdall-sqlite")
+            self._workers.submit(function)
+
+    def _translated(self, error: apsw.Error) -> HoldallError:
+        """Ours for a driver's error."""
+        where = f"{self._path!r}: {error}"
+        match error:
+            case apsw.BusyError() | apsw.LockedError():
+                return Timeout(f"another process kept the database busy for {self._options.timeout} s: {where}")
+            case apsw.NotADBError():
+                return Corrupt(f"not a SQLite database: {where}")
+            case apsw.CorruptError() | apsw.FormatError():
+                return Corrupt(f"the database is damaged: {where}")
+            case apsw.TooBigError():
+                return InvalidInput(f"larger than SQLite can store: {where}")
+            case apsw.FullError():
+                return Unavailable(f"the disk is full; nothing was written: {where}")
+            case apsw.ConnectionClosedError():
+                return StoreClosed(f"the store was closed meanwhile: {where}")
+        return Unavailable(f"SQLite cannot do it: {where}")
+
+
+class _Runner:
+    """Runs a program's statements on one connection."""
+
+    __slots__ = ("_execute",)
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._execute = connection.execute
+
+    def __call__(self, statements: list[Statement]) -> list[Rows]:
+        return [self._execute(sql, params).fetchall() for sql, params in statements]
+
+
+class _Patience:
+    """A busy handler: sleeps briefly and often, because SQLite's own backs off for far too long."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._deadline = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._deadline = now + self._timeout
+        if now >= self._deadline:
+            return False
+        time.sleep(_BUSY_SLEEP)
+        return True
+
+
+class _Readers:
+    """Connections for reading, taken and given back without a lock; as many as threads read at once."""
+
+    def __init__(self, connect: Any) -> None:
+        self._connect = connect
+        self._idle: deque[apsw.Connection] = deque()
+        self._all: set[apsw.Connection] = set()
+        self._open = threading.Event()
+        self._open.set()
+        self._closed = False
+
+    def take(self) -> apsw.Connection:
+        while True:
+            if self._closed:
+                raise StoreClosed("this store is closed; open a new one")
+            try:
+                reader = self._idle.pop()
+            except IndexError:
+                self._open.wait()
+                reader = self._connect()
+                self._all.add(reader)
+            if self._open.is_set():
+                return reader
+            self._idle.append(reader)  # a fork is about to happen: after it
+            self._open.wait()
+
+    def give_back(self, reader: apsw.Connection) -> None:
+        if self._closed or (len(self._idle) >= _IDLE_READERS and self._open.is_set()):
+            self._all.discard(reader)
+            reader.close()
+        else:
+            self._idle.append(reader)
+
+    def pause(self, timeout: float) -> bool:
+        """Wait until nobody reads, and close everything; readers that come later wait for `resume`."""
+        self._open.clear()
+        deadline = time.monotonic() + timeout
+        while len(self._idle) < len(self._all):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.0005)
+        while self._idle:
+            self._idle.pop().close()
+        self._all.clear()
+        return True
+
+    def resume(self) -> None:
+        self._open.set()
+
+    def close(self) -> None:
+        self._closed = True
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+def _only_reads(batch: Sequence[Op]) -> bool:
+    if len(batch) == 1:
+        kind = type(batch[0])
+        return kind in READS or kind in WALKS
+    return all(type(op) in READS for op in batch)
+
+
+def _schema_version(connection: apsw.Connection) -> int:
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'holdall_schema'").fetchall():
+        return 0
+    rows = connection.execute("SELECT version FROM holdall_schema").fetchall()
+    return int(rows[0][0]) if rows else 0
+
+
+def _pragma(connection: apsw.Connection, name: str, value: str | None = None) -> Any:
+    """Set a PRAGMA, one at a time, and give what it is now."""
+    if value is not None:
+        connection.execute(f"PRAGMA {name} = {value}").fetchall()
+    rows = connection.execute(f"PRAGMA {name}").fetchall()
+    return rows[0][0] if rows else None
+
+
+@contextlib.contextmanager
+def _folder_lock(folder: FilePath, timeout: float) -> Iterator[None]:
+    """One process at a time creates or migrates a file in this folder.
+
+    The lock is on the folder, since closing another handle on the file itself would drop SQLite's own locks. Where
+    folders cannot be locked (Windows, some network file systems), SQLite's locks have to do.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Timeout(f"another process kept {str(folder)!r} locked for {timeout} s") from None
+                time.sleep(_BUSY_SLEEP)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(handle)

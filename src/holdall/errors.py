@@ -1,0 +1,104 @@
+"""Every error holdall raises, as one tree.
+
+    HoldallError
+    ├── InvalidInput (ValueError)       a bad label, key, filter, cursor, option, URL, `expect=None`
+    │   └── InvalidValue                something in a value that JSON cannot hold; names the path to it
+    ├── Conflict                        `expect=` did not hold; nothing was written
+    ├── NotFound (FileNotFoundError)    the entry is not there
+    ├── Unavailable                     the storage cannot be reached or written just now
+    │   └── Timeout (TimeoutError)      ... and was waited for as long as `timeout` allows
+    ├── Corrupt                         what is stored is not what holdall wrote
+    ├── SchemaTooNew                    a newer holdall wrote this store
+    ├── MissingExtra (ImportError)      an optional package is not installed; names the extra
+    ├── Unsupported                     this engine does not do that
+    └── StoreClosed                     the store was closed
+
+A driver's own error is translated in the engine, once, and stays reachable as `__cause__`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "Conflict",
+    "Corrupt",
+    "HoldallError",
+    "InvalidInput",
+    "InvalidValue",
+    "MissingExtra",
+    "NotFound",
+    "SchemaTooNew",
+    "StoreClosed",
+    "Timeout",
+    "Unavailable",
+    "Unsupported",
+]
+
+
+class HoldallError(Exception):
+    """The base of every error that holdall raises on purpose."""
+
+
+class InvalidInput(HoldallError, ValueError):
+    """What was passed in cannot be used; the message says why and what to pass instead."""
+
+
+class InvalidValue(InvalidInput):
+    """A value holds something that JSON cannot; `path` leads to it."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class Conflict(HoldallError):
+    """An entry was not in the state that `expect=` named, so nothing was written.
+
+    `expected` and `actual` are versions; None stands for an absent entry.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        namespace: tuple[str, ...] = (),
+        key: str = "",
+        expected: int | None = None,
+        actual: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.namespace = namespace
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+
+
+class NotFound(HoldallError, FileNotFoundError):
+    """There is no such entry."""
+
+
+class Unavailable(HoldallError):
+    """The storage cannot be reached, or refuses to write (a full disk, a missing folder)."""
+
+
+class Timeout(Unavailable, TimeoutError):
+    """The storage stayed busy for as long as the `timeout` option allows."""
+
+
+class Corrupt(HoldallError):
+    """The file or row found is not one that holdall wrote."""
+
+
+class SchemaTooNew(HoldallError):
+    """The store was written by a newer holdall than this one."""
+
+
+class MissingExtra(HoldallError, ImportError):
+    """An optional dependency is missing; the message names the extra to install."""
+
+
+class Unsupported(HoldallError):
+    """The engine behind this store cannot do what was asked."""
+
+
+class StoreClosed(HoldallError):
+    """The store was closed; open a new one."""

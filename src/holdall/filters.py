@@ -1,0 +1,289 @@
+"""The filter language: one parser and one matcher for every engine.
+
+    {"type": "note", "stars": {"$gte": 3}, "user": {"name": "Ada"}, "tags": {"$contains": "x"}, "$or": [{…}, {…}]}
+
+`parse` turns a filter into a small tree of frozen nodes, or raises `InvalidInput`. `Filter.matches` is the truth; a
+database may use the tree to narrow the candidates (see `engines/sql.py`), never to answer.
+
+Types compare only with their own kind: `1` is `1.0` but not `True`, and a string is never greater than a number. A
+mismatch is no match, never an error. None matches null and missing alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
+from typing import Any, TypeAlias
+
+from .errors import InvalidInput, InvalidValue
+from .values import MAX_DEPTH, to_plain
+
+_OPERATOR = re.compile(r"\$[A-Za-z]+")
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {"$gt": gt, "$gte": ge, "$lt": lt, "$lte": le}
+_OPERATORS = "$eq $ne $gt $gte $lt $lte $in $nin $exists $contains $and $or $not"
+
+
+class _Missing:
+    """What a field that is not there holds."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
+
+
+# The tree ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """The field equals this; None equals null and missing."""
+
+    operand: Any
+
+    def holds(self, value: Any) -> bool:
+        if self.operand is None:
+            return value is None or value is MISSING
+        return value is not MISSING and same(value, self.operand)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The field is of the operand's kind and compares so: `$gt`, `$gte`, `$lt` or `$lte`."""
+
+    operator: str
+    operand: Any
+
+    def holds(self, value: Any) -> bool:
+        kind = kind_of(value)
+        return kind in _ORDERED and kind == kind_of(self.operand) and _ORDERS[self.operator](value, self.operand)
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """The field equals one of these."""
+
+    operands: tuple[Any, ...]
+
+    def holds(self, value: Any) -> bool:
+        return any(Equal(operand).holds(value) for operand in self.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """The field is there, be it null."""
+
+    def holds(self, value: Any) -> bool:
+        return value is not MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """The field is a list with this element, or a string with this part."""
+
+    operand: Any
+
+    def holds(self, value: Any) -> bool:
+        if isinstance(value, list):
+            return any(same(item, self.operand) for item in value)
+        return isinstance(value, str) and isinstance(self.operand, str) and self.operand in value
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of an object, by its key; a key with dots leads to nested fields too."""
+
+    key: str
+    condition: Node
+
+    def holds(self, value: Any) -> bool:
+        if not isinstance(value, dict):
+            return False
+        found = list(_fields(value, self.key))
+        return any(self.condition.holds(item) for item in found) if found else self.condition.holds(MISSING)
+
+
+@dataclass(frozen=True, slots=True)
+class IsObject:
+    """The field is an object: what `{}` as a nested filter asks."""
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, dict)
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every part holds."""
+
+    parts: tuple[Node, ...]
+
+    def holds(self, value: Any) -> bool:
+        return all(part.holds(value) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """At least one part holds."""
+
+    parts: tuple[Node, ...]
+
+    def holds(self, value: Any) -> bool:
+        return any(part.holds(value) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The part does not hold."""
+
+    part: Node
+
+    def holds(self, value: Any) -> bool:
+        return not self.part.holds(value)
+
+
+Node: TypeAlias = Equal | Order | In | Exists | Contains | Field | IsObject | All | Some | Not
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A parsed filter."""
+
+    root: Node
+
+    def matches(self, value: dict[str, Any]) -> bool:
+        """Whether an entry's value passes."""
+        return self.root.holds(value)
+
+
+# Parsing -------------------------------------------------------------------------------------------------------------
+
+
+def parse(filter: Any) -> Filter | None:
+    """The filter as a tree; None where it asks for nothing."""
+    if filter is None:
+        return None
+    if not isinstance(filter, dict):
+        raise InvalidInput(f"a filter is a dict, e.g. {{'type': 'note'}}, not {type(filter).__name__} {filter!r:.60}")
+    try:
+        plain = to_plain(filter, finite=False)
+    except InvalidValue as error:
+        raise InvalidInput(f"in the filter: {error}") from None
+    return Filter(_object(plain, 0)) if plain else None
+
+
+def _object(filter: Any, depth: int) -> Node:
+    """A dict whose keys are fields or `$and`, `$or`, `$not`."""
+    if not isinstance(filter, dict):
+        raise InvalidInput(f"a filter is a dict, not {type(filter).__name__} {filter!r:.60}")
+    if depth > MAX_DEPTH:
+        raise InvalidInput(f"a filter is nested at most {MAX_DEPTH} levels deep")
+    return _all([_entry(key, condition, depth) for key, condition in filter.items()])
+
+
+def _entry(key: str, condition: Any, depth: int) -> Node:
+    if not _OPERATOR.fullmatch(key):
+        return _condition(key, condition, depth + 1)
+    if key in ("$and", "$or", "$not"):
+        return _combined(key, condition, _object, depth)
+    if key in _OPERATORS.split():
+        raise InvalidInput(f"{key} belongs to a field, e.g. {{'stars': {{{key!r}: …}}}}; got it beside the fields")
+    raise _unknown(key)
+
+
+def _condition(field: str, condition: Any, depth: int) -> Node:
+    """What one field must be: a bare value, a dict of operators, or a nested filter.
+
+    Every leaf gets a `Field` of its own, inside any negation: `$ne` is exactly not `$eq`, even where a key with dots
+    names two fields.
+    """
+    if not isinstance(condition, dict):
+        return Field(field, Equal(condition))
+    operators = [key for key in condition if _OPERATOR.fullmatch(key)]
+    if not operators:
+        return Field(field, All((IsObject(), _object(condition, depth))) if condition else IsObject())
+    if len(operators) < len(condition):
+        plain = next(key for key in condition if key not in operators)
+        raise InvalidInput(f"operators and fields cannot stand side by side: {operators[0]!r} and {plain!r}")
+    return _all([_operator(field, key, operand, depth) for key, operand in condition.items()])
+
+
+def _operator(field: str, name: str, operand: Any, depth: int) -> Node:
+    match name:
+        case "$eq":
+            return Field(field, Equal(operand))
+        case "$ne":
+            return Not(Field(field, Equal(operand)))
+        case "$gt" | "$gte" | "$lt" | "$lte":
+            return Field(field, Order(name, operand))
+        case "$in" | "$nin":
+            if not isinstance(operand, list):
+                raise InvalidInput(f"{name} takes a list, not {type(operand).__name__} {operand!r:.60}")
+            among = Field(field, In(tuple(operand)))
+            return among if name == "$in" else Not(among)
+        case "$exists":
+            if not isinstance(operand, bool):
+                raise InvalidInput(f"$exists takes True or False, not {operand!r:.60}")
+            return Field(field, Exists()) if operand else Not(Field(field, Exists()))
+        case "$contains":
+            return Field(field, Contains(operand))
+        case "$and" | "$or" | "$not":
+            return _combined(name, operand, lambda part, deeper: _condition(field, part, deeper), depth)
+    raise _unknown(name)
+
+
+def _combined(name: str, operand: Any, parse: Callable[[Any, int], Node], depth: int) -> Node:
+    if name == "$not":
+        return Not(parse(operand, depth + 1))
+    if not isinstance(operand, list):
+        raise InvalidInput(f"{name} takes a list of filters, not {type(operand).__name__} {operand!r:.60}")
+    parts = [parse(part, depth + 1) for part in operand]
+    return _all(parts) if name == "$and" else Some(tuple(parts))
+
+
+def _all(parts: list[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+
+def _unknown(name: str) -> InvalidInput:
+    return InvalidInput(f"unknown filter operator {name!r}; there are {_OPERATORS}")
+
+
+# Matching ------------------------------------------------------------------------------------------------------------
+
+_ORDERED = frozenset({"number", "string", "bool"})
+
+
+def kind_of(value: Any) -> str:
+    """The kind within which a value compares."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, (int, float)):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return type(value).__name__
+
+
+def same(left: Any, right: Any) -> bool:
+    """Deep equality in which `1` is `1.0` but not `True`."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(item, right[key]) for key, item in left.items())
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+    return kind_of(left) == kind_of(right) and bool(left == right)
+
+
+def _fields(value: dict[str, Any], key: str) -> Iterator[Any]:
+    """What a key names in an object: the field of that very name, and the nested one that its dots lead to."""
+    if key in value:
+        yield value[key]
+    if "." in key:
+        item: Any = value
+        for label in key.split("."):
+            if not isinstance(item, dict) or label not in item:
+                return
+            item = item[label]
+        yield item

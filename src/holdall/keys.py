@@ -1,0 +1,140 @@
+"""Namespaces and keys: what they may be, and the one text under which every engine orders them.
+
+A namespace is encoded label by label, each closed by U+0001, so that
+
+- the order of the encoded texts, code point by code point, is the order of the tuples;
+- everything below a namespace is one range of texts, and `("a",)` never reaches `("ab",)`;
+- `("a/b",)`, `("a.b",)` and `("a", "b")` are three different texts.
+
+U+0001 and U+0002 inside a label become U+0002 and the next code point, which keeps all three. UTF-8 sorts as code points do,
+so a database that compares bytes agrees with Python.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from .errors import InvalidInput
+from .ops import Namespace
+
+#: Ours, in every root: listing, search and watch hide it, and users cannot name it.
+RESERVED = "__holdall__"
+
+# Together they must fit the smallest index row of the databases we run on (PostgreSQL: 2,704 bytes).
+MAX_NAMESPACE_BYTES = 1024
+MAX_KEY_BYTES = 1536
+
+_END = "\x01"
+_ESCAPE = "\x02"
+_SPECIAL = re.compile("[\x01\x02]")
+_ESCAPED = re.compile("\x02([\x02\x03])")
+
+
+def check_namespace(namespace: Any, *, empty: bool = False) -> Namespace:
+    """The namespace as a tuple, or `InvalidInput`. `()` passes only where it means something: prefixes and scopes."""
+    if type(namespace) is not tuple:
+        if isinstance(namespace, str) or not isinstance(namespace, (tuple, list)):
+            hint = f"; did you mean ({namespace!r},)?" if isinstance(namespace, str) else ""
+            raise InvalidInput(f"a namespace is a tuple of labels, not {type(namespace).__name__} {namespace!r}{hint}")
+        namespace = tuple(namespace)
+    if not namespace:
+        if empty:
+            return ()
+        raise InvalidInput("a namespace needs at least one label, e.g. ('memories',); got ()")
+    try:
+        _check_labels(namespace)
+    except TypeError:  # an unhashable label
+        _check_labels.__wrapped__(namespace)
+    return namespace  # type: ignore[no-any-return]  # checked label by label
+
+
+def check_pattern(labels: Any, name: str) -> Namespace:
+    """A prefix or suffix to match namespaces with: labels, of which `"*"` stands for any one."""
+    if labels is None:
+        return ()
+    try:
+        return check_namespace(labels, empty=True)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _check_labels(namespace: Namespace) -> None:
+    for label in namespace:
+        if not isinstance(label, str):
+            raise InvalidInput(f"a namespace label is a str, not {type(label).__name__} {label!r}, in {namespace!r}")
+        if not label:
+            raise InvalidInput(f"a namespace label cannot be empty, in {namespace!r}")
+        if label == RESERVED:
+            raise InvalidInput(
+                f"the label {RESERVED!r} is reserved for holdall itself; choose another, in {namespace!r}"
+            )
+        _check_text(label, "a namespace label")
+    size = len(encode(namespace).encode())
+    if size > MAX_NAMESPACE_BYTES:
+        raise InvalidInput(
+            f"a namespace has at most {MAX_NAMESPACE_BYTES} bytes in all; this has {size}: {namespace!r:.80}…"
+        )
+
+
+def check_key(key: Any) -> str:
+    """The key, or `InvalidInput`."""
+    if not isinstance(key, str):
+        raise InvalidInput(f"a key is a str, not {type(key).__name__} {key!r}")
+    if not key:
+        raise InvalidInput("a key cannot be empty")
+    _check_text(key, "a key")
+    if len(key) * 4 > MAX_KEY_BYTES and (size := len(key.encode())) > MAX_KEY_BYTES:
+        raise InvalidInput(f"a key has at most {MAX_KEY_BYTES} bytes; this has {size}: {key!r:.80}…")
+    return key
+
+
+def _check_text(text: str, what: str) -> None:
+    if "\x00" in text:
+        raise InvalidInput(f"{what} cannot contain NUL: {text!r}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"{what} cannot contain lone surrogates: {text!r}") from None
+
+
+@lru_cache(maxsize=4096)
+def encode(namespace: Namespace) -> str:
+    """The text that a namespace is ordered and stored under; `()` is the empty text."""
+    return "".join(_escape(label) + _END for label in namespace)
+
+
+@lru_cache(maxsize=4096)
+def decode(text: str) -> Namespace:
+    """The namespace of a text that `encode` made."""
+    return tuple(_unescape(label) for label in text.split(_END)[:-1])
+
+
+def below(encoded: str) -> tuple[str, str | None]:
+    """The range `[low, high)` of the encoded namespaces that are this one or below it; high is None for no bound."""
+    return (encoded, encoded[:-1] + _ESCAPE) if encoded else ("", None)
+
+
+def matches(namespace: Namespace, prefix: Namespace, suffix: Namespace) -> bool:
+    """Whether a namespace begins and ends as told, where `"*"` stands for any one label."""
+    return (
+        len(namespace) >= max(len(prefix), len(suffix))
+        and all(want in ("*", label) for want, label in zip(prefix, namespace, strict=False))
+        and all(want in ("*", label) for want, label in zip(reversed(suffix), reversed(namespace), strict=False))
+    )
+
+
+def literal_prefix(pattern: Namespace) -> Namespace:
+    """The labels of a prefix pattern before its first `"*"`: they bound where to look."""
+    return pattern[: pattern.index("*")] if "*" in pattern else pattern
+
+
+def _escape(label: str) -> str:
+    return _SPECIAL.sub(lambda found: _ESCAPE + chr(ord(found[0]) + 1), label) if _SPECIAL.search(label) else label
+
+
+def _unescape(label: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(ord(found[1]) - 1), label) if _ESCAPE in label else label

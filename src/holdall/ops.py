@@ -1,0 +1,233 @@
+"""The ops: everything a store can be asked, as a dozen small frozen dataclasses.
+
+A batch given to an engine is either **point ops**, run in order in one atomic transaction, or exactly one **walk**.
+Users build point ops for `Store.execute`; the store builds walks. This module imports nothing of ours, so that
+engines, faces and tests can share its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Literal, NewType, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Namespace: TypeAlias = tuple[str, ...]
+
+
+class Expect(Enum):
+    """What a write may find in place of a version."""
+
+    ANY = "ANY"
+    ABSENT = "ABSENT"
+
+    def __repr__(self) -> str:
+        return f"holdall.{self.name}"
+
+
+class Lifetime(Enum):
+    """A TTL that is not a length of time."""
+
+    DEFAULT = "DEFAULT"
+    KEEP = "KEEP"
+
+    def __repr__(self) -> str:
+        return f"holdall.{'ops.' if self is Lifetime.KEEP else ''}{self.name}"
+
+
+#: Write whatever is there: the default of `expect=`.
+ANY: Literal[Expect.ANY] = Expect.ANY
+#: Write only if nothing is there.
+ABSENT: Literal[Expect.ABSENT] = Expect.ABSENT
+#: The store's own TTL: the default of `ttl=`.
+DEFAULT: Literal[Lifetime.DEFAULT] = Lifetime.DEFAULT
+#: The TTL and expiry that the entry has already.
+KEEP: Literal[Lifetime.KEEP] = Lifetime.KEEP
+
+
+#: A value as it is stored: its exact JSON text. What `Put.value` is by the time that an engine sees it.
+Json = NewType("Json", str)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored thing, as it was when it was read. `value` is the caller's own copy."""
+
+    namespace: Namespace
+    key: str
+    value: dict[str, Any]
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit(Entry):
+    """An entry that a search found; `score` is None where nothing was ranked."""
+
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step of the feed: this entry is now at this version. `cursor` resumes after it."""
+
+    version: int
+    namespace: Namespace
+    key: str
+    kind: Literal["put", "delete", "expire"]
+    cursor: str
+
+
+class Page(list[T]):
+    """A list of results; `next` is the cursor of the page after it, or None after the last."""
+
+    __slots__ = ("next",)
+
+    def __init__(self, items: Iterable[T] = (), next: str | None = None) -> None:
+        super().__init__(items)
+        self.next = next
+
+
+Expectation: TypeAlias = Literal[Expect.ANY, Expect.ABSENT] | int | Entry
+Ttl: TypeAlias = float | timedelta | None
+TtlOrDefault: TypeAlias = Ttl | Literal[Lifetime.DEFAULT, Lifetime.KEEP]
+
+
+# Point ops -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Read one entry -> `Entry | None`."""
+
+    namespace: Namespace
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write one entry -> the `Entry` as stored."""
+
+    namespace: Namespace
+    key: str
+    value: Mapping[str, Any] | Json
+    ttl: TtlOrDefault = DEFAULT
+    expect: Expectation = ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove one entry -> whether it was there."""
+
+    namespace: Namespace
+    key: str
+    expect: Expectation = ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Assert an entry's state without touching it -> None; `Conflict` fails the whole batch."""
+
+    namespace: Namespace
+    key: str
+    expect: Expectation
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """Start an entry's TTL anew -> whether it has one. Not a change: no revision, no event, no wait for an fsync."""
+
+    namespace: Namespace
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTree:
+    """Remove every entry in a namespace and below it -> how many there were."""
+
+    namespace: Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Turn up to `limit` expired entries of the whole store into tombstones -> how many were turned.
+
+    Expired entries are absent to every op before that; sweeping frees their room and puts the expiry in the feed.
+    """
+
+    limit: int = 500
+
+
+# Walks ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Entries under a prefix that match a filter, newest change first -> `Page[Hit]`.
+
+    `filter` is a parsed `holdall.filters.Filter` or None. `cursor` is the engine's own, from an earlier page.
+    """
+
+    prefix: Namespace
+    filter: Any = None
+    limit: int = 10
+    offset: int = 0
+    cursor: str | None = None
+    recursive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many entries under a prefix match a filter -> int. Loads no value where there is no filter."""
+
+    prefix: Namespace
+    filter: Any = None
+    recursive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """The namespaces that hold entries, sorted by label -> `list[Namespace]`.
+
+    `"*"` in `prefix` or `suffix` stands for any one label. `max_depth` truncates, and what becomes equal is given once.
+    """
+
+    prefix: Namespace = ()
+    suffix: Namespace = ()
+    max_depth: int | None = None
+    limit: int = 100
+    offset: int = 0
+    base: Namespace = ()  # a scope: only namespaces below it, and depth, prefix and suffix are counted from there
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Entries under a prefix in key order, those after `after` -> `list[Entry]`, at most `limit`."""
+
+    prefix: Namespace
+    after: tuple[Namespace, str] | None = None
+    limit: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The feed after `since`, in order of change -> `Page[Change]`, whose `next` resumes after the page.
+
+    `since=None` starts before the first change. One entry's changes may arrive merged into its newest.
+    """
+
+    prefix: Namespace = ()
+    since: str | None = None
+    limit: int = 500
+
+
+PointOp: TypeAlias = Get | Put | Delete | Check | Refresh | DeleteTree | Sweep
+WalkOp: TypeAlias = Search | Count | Namespaces | Scan | Changes
+Op: TypeAlias = PointOp | WalkOp
+
+READS: frozenset[type] = frozenset({Get, Check})
+WALKS: frozenset[type] = frozenset({Search, Count, Namespaces, Scan, Changes})

@@ -1,0 +1,118 @@
+"""Logic written once, run sync or async.
+
+A *program* is a generator: it yields a request and is sent the reply. It never does I/O itself, so it does not know
+whether anybody awaits. Two drivers run it, `drive` and `adrive`; what a request means is up to the `perform` function
+that they are given. The store's programs yield batches of ops, `Call` and `Sleep`; the SQL engines' programs yield
+statements.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+Program: TypeAlias = Generator[Any, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to call the user's function; where the driver is async, the function may be too."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """A request to wait."""
+
+    seconds: float
+
+
+def drive(program: Program[T], perform: Callable[[Any], Any]) -> T:
+    """Run a program to its end, answering its requests with `perform`."""
+    try:
+        request = next(program)
+        while True:
+            try:
+                reply = perform(request)
+            except BaseException as error:
+                request = program.throw(error)
+            else:
+                request = program.send(reply)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # StopIteration.value is untyped
+
+
+async def adrive(program: Program[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+    """`drive`, with a `perform` that is awaited."""
+    try:
+        request = next(program)
+        while True:
+            try:
+                reply = await perform(request)
+            except BaseException as error:
+                request = program.throw(error)
+            else:
+                request = program.send(reply)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # StopIteration.value is untyped
+
+
+class Runner(Protocol):
+    """What a class has whose public methods are made from programs by `run` and `arun`."""
+
+    def _run(self, program: Program[T]) -> T: ...
+
+    async def _arun(self, program: Program[T]) -> T: ...
+
+
+R = TypeVar("R", bound=Runner)
+
+
+def run(method: Callable[Concatenate[R, P], Program[T]]) -> Callable[Concatenate[R, P], T]:
+    """The sync public method of a program."""
+
+    @functools.wraps(method)
+    def call(self: R, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self, *args, **kwargs))
+
+    call.__name__ = method.__name__.removeprefix("_")
+    return call
+
+
+def arun(method: Callable[Concatenate[R, P], Program[T]]) -> Callable[Concatenate[R, P], Coroutine[Any, Any, T]]:
+    """The async public method of a program."""
+
+    @functools.wraps(method)
+    async def call(self: R, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._arun(method(self, *args, **kwargs))
+
+    call.__name__ = "a" + method.__name__.removeprefix("_")
+    return call
+
+
+def pages(runner: Runner, page: Callable[[Any], Program[tuple[list[T], Any]]]) -> Iterator[T]:
+    """Iterate over items that come in pages; `page(mark)` gives a page and the mark of the next, None after the last."""
+    mark = None
+    while True:
+        items, mark = runner._run(page(mark))
+        yield from items
+        if mark is None:
+            return
+
+
+async def apages(runner: Runner, page: Callable[[Any], Program[tuple[list[T], Any]]]) -> AsyncIterator[T]:
+    """`pages`, awaited."""
+    mark = None
+    while True:
+        items, mark = await runner._arun(page(mark))
+        for item in items:
+            yield item
+        if mark is None:
+            return

@@ -1,0 +1,141 @@
+"""Engines in use: shared by the stores of one URL, swept, kept whole across forks, closed after the last store.
+
+`urls.open` gets its engines here; a `Store` holds a `Shared` and never an engine alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+
+from .engine import Engine
+from .errors import HoldallError, StoreClosed
+from .ops import Sweep
+
+logger = logging.getLogger("holdall")
+
+_lock = threading.Lock()
+_by_key: dict[Hashable, Shared] = {}
+_all: weakref.WeakSet[Shared] = weakref.WeakSet()
+
+
+class Shared:
+    """An engine, how many stores use it, and the thread that sweeps it."""
+
+    def __init__(self, engine: Engine, sweep_interval: float | None, key: Hashable = None) -> None:
+        self.engine = engine
+        self._key = key
+        self._sweep_interval = sweep_interval
+        self._users = 0
+        self._sweeper: _Sweeper | None = None
+        self.is_swept = sweep_interval is None
+        _all.add(self)
+
+    def sweep_from_now_on(self) -> None:
+        """Start the sweeper, unless it runs."""
+        with _lock:
+            if not self.is_swept and self._sweep_interval is not None:
+                self._sweeper = _Sweeper(self, self._sweep_interval)
+                self.is_swept = True
+
+    def retain(self) -> None:
+        self._users += 1
+
+    def release(self) -> None:
+        """One store fewer; the last one closes the engine."""
+        with _lock:
+            self._users -= 1
+            if self._users:
+                return
+            if _by_key.get(self._key) is self:
+                del _by_key[self._key]
+            sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            sweeper.stop()
+        self.engine.close()
+
+    def before_fork(self) -> None:
+        self.engine.before_fork()
+
+    def after_fork(self, in_child: bool) -> None:
+        self.engine.after_fork(in_child)
+        if in_child:  # threads do not cross a fork
+            self._sweeper = None
+            self.is_swept = self._sweep_interval is None
+
+
+def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | None) -> Shared:
+    """The engine of this key, made if there is none yet; a key of None is never shared. Counts as one user."""
+    with _lock:
+        shared = _by_key.get(key) if key is not None else None
+        if shared is None:
+            shared = Shared(make(), sweep_interval, key)
+            if key is not None:
+                _by_key[key] = shared
+        shared.retain()
+        return shared
+
+
+class _Sweeper:
+    """A thread that turns expired entries into tombstones, in small slices."""
+
+    def __init__(self, shared: Shared, interval: float) -> None:
+        self._stopped = threading.Event()
+        weakref.finalize(shared, self._stopped.set)
+        self._thread = threading.Thread(
+            target=_sweep, args=(weakref.ref(shared), interval, self._stopped), name="holdall-sweeper", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _sweep(reference: weakref.ref[Shared], interval: float, stopped: threading.Event) -> None:
+    slice_ = Sweep()
+    while not stopped.wait(interval):
+        shared = reference()
+        if shared is None:
+            return
+        try:
+            while shared.engine.execute([slice_])[0] == slice_.limit and not stopped.is_set():
+                pass
+        except StoreClosed:
+            return
+        except HoldallError as error:
+            logger.warning("sweeping expired entries failed, trying again in %s s: %s", interval, error)
+        del shared  # not held while asleep, so that a forgotten store can go
+
+
+_forking: list[Shared] = []
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+    _forking.extend(_all)
+    for shared in _forking:
+        shared.before_fork()
+
+
+def _after_fork(in_child: bool) -> None:
+    global _lock
+    for shared in _forking:
+        shared.after_fork(in_child)
+    _forking.clear()
+    if in_child:
+        _lock = threading.Lock()
+    else:
+        _lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(in_child=False),
+        after_in_child=lambda: _after_fork(in_child=True),
+    )

@@ -1,0 +1,492 @@
+"""The store: the object that users and faces hold.
+
+Every method is written once, as a program (`holdall.programs`), and stands here twice: `put` runs it, `aput` awaits it.
+Programs yield batches of ops; `_prepared` is the one place where a batch is checked and moved into the store's scope
+before an engine sees it, and `_finished` the one where results come back out of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import logging
+import random
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import filters, keys, ops
+from .engine import Engine
+from .errors import Conflict, InvalidInput, InvalidValue, NotFound, StoreClosed
+from .ops import (
+    ABSENT,
+    ANY,
+    DEFAULT,
+    KEEP,
+    Entry,
+    Expect,
+    Expectation,
+    Hit,
+    Namespace,
+    Op,
+    Page,
+    PointOp,
+    Ttl,
+    TtlOrDefault,
+)
+from .programs import Call, Program, Sleep, adrive, apages, arun, drive, pages, run
+from .sharing import Shared
+from .values import encode, ttl_seconds
+
+T = TypeVar("T")
+logger = logging.getLogger("holdall")
+
+_MOST_TRIES = 1000
+_USER_OPS = (ops.Get, ops.Put, ops.Delete, ops.Check, ops.Refresh, ops.DeleteTree)
+
+
+@dataclass(frozen=True, slots=True)
+class OpEvent:
+    """What an `on_op=` hook is told of a batch: never keys or values.
+
+    `ops` are the names of its ops, `seconds` how long it took, `error` the type of what it raised, or None.
+    """
+
+    ops: tuple[str, ...]
+    seconds: float
+    error: type[BaseException] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of `holdall.open` that concern the store itself."""
+
+    ttl: float | None = None
+    refresh_on_read: bool = False
+    on_op: Callable[[OpEvent], object] | None = None
+
+
+class Store:
+    """A durable store of entries. Get one from `holdall.open`.
+
+    Sync and async methods may be mixed, from any thread and any event loop.
+    """
+
+    def __init__(
+        self, engine: Engine | Shared, *, settings: Settings = Settings(), _parent: Store | None = None
+    ) -> None:
+        if not isinstance(engine, Shared):
+            engine = Shared(engine, sweep_interval=60.0)
+            engine.retain()
+        self._shared = engine
+        self._settings = settings
+        self._parent = _parent
+        self._scope: Namespace = ()
+        self._closed = False
+        self._finalizer = weakref.finalize(self, engine.release) if _parent is None else None
+
+    def __repr__(self) -> str:
+        scope = f" scoped to {self._scope!r}" if self._scope else ""
+        return f"<holdall.Store on {type(self._shared.engine).__name__}{scope}{', closed' if self._is_closed else ''}>"
+
+    # Items -----------------------------------------------------------------------------------------------------------
+
+    def _put(
+        self,
+        ns: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        *,
+        ttl: TtlOrDefault = DEFAULT,
+        expect: Expectation = ANY,
+    ) -> Program[Entry]:
+        """Write an entry and return it as stored.
+
+        `ttl` is seconds or a timedelta, None for never, DEFAULT for the store's own. `expect` makes the write
+        conditional: ABSENT, or the version or `Entry` that must still be there; else `Conflict`, and nothing is written.
+        """
+        [entry] = yield [ops.Put(ns, key, value, ttl, expect)]
+        return entry  # type: ignore[no-any-return]  # a batch's results are untyped
+
+    put = run(_put)
+    aput = arun(_put)
+
+    def _get(self, ns: Namespace, key: str, *, refresh: bool | None = None) -> Program[Entry | None]:
+        """Read an entry, or None. `refresh=True` starts its TTL anew; None does as the store was opened to do."""
+        [entry] = yield [ops.Get(ns, key)]
+        if entry is not None and entry.expires_at is not None and self._refreshes(refresh):
+            yield [ops.Refresh(ns, key)]
+        return entry  # type: ignore[no-any-return]  # a batch's results are untyped
+
+    get = run(_get)
+    aget = arun(_get)
+
+    def _update(
+        self,
+        ns: Namespace,
+        key: str,
+        fn: Callable[[dict[str, Any]], Any],
+        *,
+        default: Mapping[str, Any] | None = None,
+    ) -> Program[Entry]:
+        """Read, call `fn(value)`, write what it returns; again whenever somebody else wrote in between.
+
+        A missing entry starts from `default`, or is `NotFound` without one. The entry's TTL is kept. `fn` may run several
+        times; `aupdate` takes an async one too.
+        """
+        for attempt in range(1, _MOST_TRIES + 1):
+            [entry] = yield [ops.Get(ns, key)]
+            if entry is None and default is None:
+                raise NotFound(f"there is no {key!r} in {ns!r} to update; pass default= to begin with one")
+            value = yield Call(fn, (copy.deepcopy(default) if entry is None else entry.value,))
+            if value is None:
+                raise InvalidValue("the function given to update returned None; it must return the new value")
+            put = ops.Put(ns, key, value, DEFAULT if entry is None else KEEP, ABSENT if entry is None else entry)
+            try:
+                [written] = yield [put]
+            except Conflict:
+                if attempt == _MOST_TRIES:
+                    raise
+                yield Sleep(random.uniform(0, 0.001 * min(attempt, 20)))
+            else:
+                return written  # type: ignore[no-any-return]  # a batch's results are untyped
+        raise AssertionError("unreachable")
+
+    update = run(_update)
+    aupdate = arun(_update)
+
+    def _delete(self, ns: Namespace, key: str, *, expect: Expectation = ANY) -> Program[bool]:
+        """Remove an entry; whether it was there."""
+        [deleted] = yield [ops.Delete(ns, key, expect)]
+        return deleted  # type: ignore[no-any-return]  # a batch's results are untyped
+
+    delete = run(_delete)
+    adelete = arun(_delete)
+
+    def _delete_tree(self, ns_prefix: Namespace) -> Program[int]:
+        """Remove every entry in a namespace and below it, atomically; how many there were."""
+        [count] = yield [ops.DeleteTree(ns_prefix)]
+        return count  # type: ignore[no-any-return]  # a batch's results are untyped
+
+    delete_tree = run(_delete_tree)
+    adelete_tree = arun(_delete_tree)
+
+    def _execute(self, batch: Iterable[PointOp]) -> Program[list[Any]]:
+        """Run `holdall.ops` in order, atomically: all of them, or on any error none. Returns their results."""
+        operations = list(batch)
+        for op in operations:
+            if not isinstance(op, _USER_OPS):
+                names = ", ".join(kind.__name__ for kind in _USER_OPS)
+                raise InvalidInput(f"execute takes point ops ({names}), not {op!r:.80}")
+        return (yield operations) if operations else []  # type: ignore[no-any-return]  # results are untyped
+
+    execute = run(_execute)
+    aexecute = arun(_execute)
+
+    # Finding ---------------------------------------------------------------------------------------------------------
+
+    def _search(
+        self,
+        ns_prefix: Namespace = (),
+        *,
+        filter: Mapping[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        cursor: str | None = None,
+        recursive: bool = True,
+    ) -> Program[Page[Hit]]:
+        """The entries in a namespace and below it that match a filter, newest change first.
+
+        `page.next` is the cursor of the next page: pages are stable while others write, and an entry that matched all
+        along comes at least once.
+        """
+        prefix = self._inside(ns_prefix)
+        parsed = filters.parse(filter)
+        _check_count("limit", limit)
+        _check_count("offset", offset)
+        if cursor is not None and offset:
+            raise InvalidInput("offset= and cursor= cannot go together: the cursor says where to go on")
+        mark = None if cursor is None else _unwrapped(cursor, _digest(prefix, parsed, recursive))
+        [page] = yield [ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))]
+        if page.next is not None:
+            page.next = f"{_digest(prefix, parsed, recursive)}.{page.next}"
+        return page  # type: ignore[no-any-return]  # a batch's results are untyped
+
+    search = run(_search)
+    asearch = arun(_search)
+
+    def _count(
+        self, ns_prefix: Namespace = (), *, filter: Mapping[str, Any] | None = None, recursive: bool = True
+    ) -> Program[int]:
+        """How many entries in a namespace and below it match a filter."""
+        [count] = yield [ops.Count(self._inside(ns_prefix), filters.parse(filter), bool(recursive))]
+        return count  # type: ignore[no-any-return]  # a batch's results are untyped
+
+    count = run(_count)
+    acount = arun(_count)
+
+    def _namespaces(
+        self,
+        *,
+        prefix: Namespace | None = None,
+        suffix: Namespace | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> Program[list[Namespace]]:
+        """The namespaces that hold entries, sorted. `"*"` in `prefix` or `suffix` stands for any one label;
+        `max_depth` cuts them short, and gives each once."""
+        starts, ends = keys.check_pattern(prefix, "prefix"), keys.check_pattern(suffix, "suffix")
+        _check_count("limit", limit)
+        _check_count("offset", offset)
+        if max_depth is not None:
+            _check_count("max_depth", max_depth, least=1)
+        [found] = yield [ops.Namespaces(starts, ends, max_depth, limit, offset, self._scope)]
+        return found  # type: ignore[no-any-return]  # a batch's results are untyped
+
+    namespaces = run(_namespaces)
+    anamespaces = arun(_namespaces)
+
+    def scan(self, ns_prefix: Namespace = ()) -> Iterator[Entry]:
+        """Iterate over every entry in a namespace and below it, in key order, a page at a time."""
+        return pages(self, self._scan_pages(ns_prefix))
+
+    def ascan(self, ns_prefix: Namespace = ()) -> AsyncIterator[Entry]:
+        """`scan`, as an async iterator."""
+        return apages(self, self._scan_pages(ns_prefix))
+
+    def _scan_pages(self, ns_prefix: Namespace) -> Callable[[Any], Program[tuple[list[Entry], Any]]]:
+        walk = ops.Scan(self._inside(ns_prefix))
+
+        def page(after: Any) -> Program[tuple[list[Entry], Any]]:
+            [entries] = yield [replace(walk, after=after)]
+            if len(entries) < walk.limit:
+                return entries, None
+            return entries, (self._scope + entries[-1].namespace, entries[-1].key)
+
+        return page
+
+    # Upkeep ----------------------------------------------------------------------------------------------------------
+
+    def _sweep(self) -> Program[int]:
+        """Clear away what has expired, now rather than when the sweeper comes; how many entries. For the whole store."""
+        total, slice_ = 0, ops.Sweep()
+        while True:
+            [swept] = yield [slice_]
+            total += swept
+            if swept < slice_.limit:
+                return total
+
+    sweep = run(_sweep)
+    asweep = arun(_sweep)
+
+    def scoped(self, ns_prefix: Namespace) -> Store:
+        """A view of this store that cannot name, list, search or delete anything outside a namespace.
+
+        Namespaces are relative to it, in and out, and `()` is its own. Closing the view leaves the store open.
+        """
+        view = Store(self._shared, settings=self._settings, _parent=self)
+        view._scope = self._scope + keys.check_namespace(ns_prefix)
+        return view
+
+    def setup(self) -> None:
+        """Connect, create and migrate now, rather than on first use."""
+        self._engine().setup()
+
+    async def asetup(self) -> None:
+        """`setup`, awaited."""
+        await self._engine().asetup()
+
+    def close(self) -> None:
+        """Close the store; the last store of a URL closes its connections. Closing twice is fine."""
+        self._closed = True
+        if self._finalizer is not None:
+            self._finalizer()
+
+    async def aclose(self) -> None:
+        """`close`, awaited."""
+        import asyncio
+
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Store:
+        self.setup()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Store:
+        await self.asetup()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # Running programs ------------------------------------------------------------------------------------------------
+
+    def _run(self, program: Program[T]) -> T:
+        return drive(program, self._perform)
+
+    async def _arun(self, program: Program[T]) -> T:
+        return await adrive(program, self._aperform)
+
+    def _perform(self, request: Any) -> Any:
+        if type(request) is list:
+            batch, began = self._prepared(request), time.perf_counter()
+            try:
+                results = self._engine().execute(batch)
+            except BaseException as error:
+                self._report(batch, began, error)
+                raise
+            return self._finished(batch, began, results)
+        if type(request) is Call:
+            result = request.function(*request.args)
+            if inspect.isawaitable(result):
+                if inspect.iscoroutine(result):
+                    result.close()
+                raise InvalidInput(f"{request.function!r} is async; call the method with an 'a' before its name")
+            return result
+        return time.sleep(request.seconds)
+
+    async def _aperform(self, request: Any) -> Any:
+        if type(request) is list:
+            batch, began = self._prepared(request), time.perf_counter()
+            try:
+                results = await self._engine().aexecute(batch)
+            except BaseException as error:
+                self._report(batch, began, error)
+                raise
+            return self._finished(batch, began, results)
+        if type(request) is Call:
+            result = request.function(*request.args)
+            return await result if inspect.isawaitable(result) else result
+        import asyncio
+
+        return await asyncio.sleep(request.seconds)
+
+    def _engine(self) -> Engine:
+        if self._is_closed:
+            raise StoreClosed("this store is closed; open a new one")
+        shared = self._shared
+        if not shared.is_swept and shared.engine.capabilities.durable:
+            shared.sweep_from_now_on()
+        return shared.engine
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._closed or (self._parent is not None and self._parent._is_closed)
+
+    def _inside(self, ns_prefix: Namespace) -> Namespace:
+        return self._scope + keys.check_namespace(ns_prefix, empty=True)
+
+    def _prepared(self, batch: list[Op]) -> list[Op]:
+        """The batch as engines want it: checked, encoded, in the store's scope. Walks come from our own methods."""
+        return [self._prepared_op(op) for op in batch]
+
+    def _prepared_op(self, op: Op) -> Op:
+        match op:
+            case ops.Get(namespace, key):
+                return ops.Get(self._home(namespace), keys.check_key(key))
+            case ops.Put(namespace, key, value, ttl, expect):
+                return ops.Put(
+                    self._home(namespace), keys.check_key(key), encode(value), self._lifetime(ttl), _expected(expect)
+                )
+            case ops.Delete(namespace, key, expect):
+                return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect))
+            case ops.Check(namespace, key, expect):
+                return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect))
+            case ops.Refresh(namespace, key):
+                return ops.Refresh(self._home(namespace), keys.check_key(key))
+            case ops.DeleteTree(namespace):
+                if not self._scope and namespace == ():
+                    raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")
+                return ops.DeleteTree(self._home(namespace))
+        return op
+
+    def _home(self, namespace: Namespace) -> Namespace:
+        """Where an entry lives: inside the scope, whose own namespace is `()`."""
+        if not self._scope:
+            return keys.check_namespace(namespace)
+        return keys.check_namespace(self._scope + keys.check_namespace(namespace, empty=True))
+
+    def _lifetime(self, ttl: TtlOrDefault) -> Ttl | ops.Lifetime:
+        if ttl is KEEP:
+            return ttl
+        seconds = self._settings.ttl if ttl is DEFAULT else ttl_seconds(ttl)  # type: ignore[arg-type]  # no marker now
+        if seconds is not None and not self._shared.is_swept:
+            self._shared.sweep_from_now_on()
+        return seconds
+
+    def _refreshes(self, refresh: bool | None) -> bool:
+        return self._settings.refresh_on_read if refresh is None else refresh
+
+    def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
+        if self._settings.on_op is not None:
+            self._tell(batch, began, None)
+        return [self._outside(result) for result in results] if self._scope else results
+
+    def _outside(self, result: Any) -> Any:
+        """A result with its namespaces relative to the scope. Listed namespaces are relative already."""
+        if isinstance(result, Entry):
+            return replace(result, namespace=result.namespace[len(self._scope) :])
+        if isinstance(result, list) and result and isinstance(result[0], Entry):
+            result[:] = [self._outside(entry) for entry in result]
+        return result
+
+    def _report(self, batch: list[Op], began: float, error: BaseException) -> None:
+        if self._settings.on_op is not None:
+            self._tell(batch, began, type(error))
+        if isinstance(error, Conflict) and self._scope:
+            whole, relative = error.namespace, error.namespace[len(self._scope) :]
+            error.namespace, error.args = relative, (str(error).replace(repr(whole), repr(relative)),)
+
+    def _tell(self, batch: list[Op], began: float, error: type[BaseException] | None) -> None:
+        """Call the user's hook, whose own failures are not the caller's."""
+        assert self._settings.on_op is not None
+        event = OpEvent(tuple(type(op).__name__ for op in batch), time.perf_counter() - began, error)
+        try:
+            self._settings.on_op(event)
+        except Exception:  # a broken metric must not fail a write that has happened
+            logger.exception("the on_op hook failed")
+
+
+def _expected(expect: Any) -> Expectation:
+    if isinstance(expect, Entry):
+        return expect.version
+    if isinstance(expect, Expect) or (isinstance(expect, int) and not isinstance(expect, bool)):
+        return expect
+    hint = " (was a read forgotten? holdall.ABSENT means that nothing may be there)" if expect is None else ""
+    raise InvalidInput(f"expect is holdall.ANY, holdall.ABSENT, a version or an Entry, not {expect!r:.60}{hint}")
+
+
+def _check_count(name: str, value: Any, least: int = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{name} is an int, not {type(value).__name__} {value!r}")
+    if not least <= value < 2**31:
+        raise InvalidInput(f"{name} is at least {least}, not {value}")
+
+
+def _digest(prefix: Namespace, filter: filters.Filter | None, recursive: bool) -> str:
+    """What a cursor belongs to, so that one of another search is refused."""
+    text = repr((prefix, filter, recursive))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _unwrapped(cursor: Any, query: str) -> str:
+    if not isinstance(cursor, str) or "." not in cursor:
+        raise InvalidInput(f"not a search cursor: {cursor!r:.60}; pass a page's next")
+    owner, mark = cursor.split(".", 1)
+    if owner != query:
+        raise InvalidInput(
+            "this cursor belongs to another search: keep the namespace, the filter and recursive= the same"
+        )
+    return mark

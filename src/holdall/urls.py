@@ -1,0 +1,135 @@
+"""From a URL to a store. The only place that knows which engines exist, and it imports them on demand."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Hashable, Sequence
+from datetime import timedelta
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from .engine import Clock, Engine, Options
+from .errors import InvalidInput, MissingExtra
+from .sharing import share
+from .store import OpEvent, Settings, Store
+from .values import ttl_seconds
+
+_Target: TypeAlias = tuple[Hashable, Callable[[Options], Engine]]
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
+
+
+def open(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    ttl: float | timedelta | None = None,
+    refresh_on_read: bool = False,
+    durability: str = "full",
+    indexed: Sequence[str] = (),
+    timeout: float = 30.0,
+    sweep_interval: float | None = 60.0,
+    on_op: Callable[[OpEvent], object] | None = None,
+    clock: Clock | None = None,
+    **unknown: Any,
+) -> Store:
+    """Open a store; it connects on first use.
+
+    `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"memory:"` (private to this store) or
+    `"memory:name"` (shared within the process). Without a URL, the environment variable HOLDALL_URL says which.
+
+    - `ttl`: how long entries live unless a put says otherwise; seconds, a timedelta, or None: for ever.
+    - `refresh_on_read`: whether `get` starts an entry's TTL anew by default.
+    - `durability`: `"full"` (a write that returned survives a power cut) or `"relaxed"` (it survives `kill -9`).
+    - `indexed`: fields that are filtered on often, such as `["type", "user.id"]`.
+    - `timeout`: seconds to wait for other processes.
+    - `sweep_interval`: seconds between two clearings of expired entries; None: only when `sweep()` is called.
+    - `on_op`: called with an `OpEvent` after every batch, for metrics and traces.
+    - `clock`: for tests; gives microseconds since 1970.
+    """
+    if unknown:
+        raise InvalidInput(f"unknown option {sorted(unknown)[0]!r}; the options are {', '.join(_option_names())}")
+    if durability not in ("full", "relaxed"):
+        raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}")
+    if isinstance(indexed, str) or not all(isinstance(field, str) for field in indexed):
+        raise InvalidInput(f"indexed is a list of field names, not {indexed!r}")
+    _check_seconds("timeout", timeout)
+    if sweep_interval is not None:
+        _check_seconds("sweep_interval", sweep_interval)
+    for name, hook in (("on_op", on_op), ("clock", clock)):
+        if hook is not None and not callable(hook):
+            raise InvalidInput(f"{name} is a function, not {hook!r}")
+    options = Options(float(timeout), durability, tuple(indexed), clock)
+    settings = Settings(ttl_seconds(ttl), bool(refresh_on_read), on_op)
+    place, make = _target(_url(url))
+    key = None if place is None else (place, options, sweep_interval)
+    return Store(share(key, lambda: make(options), sweep_interval), settings=settings)
+
+
+def _url(url: Any) -> str:
+    if url is None:
+        url = os.environ.get("HOLDALL_URL", "")
+        if not url:
+            raise InvalidInput("no URL: pass one, such as 'sqlite:///agent.db', or set HOLDALL_URL")
+    try:
+        url = os.fspath(url)
+    except TypeError:
+        raise InvalidInput(f"a URL is a str or a path, not {type(url).__name__} {url!r:.60}") from None
+    if not isinstance(url, str) or not url or "\x00" in url:
+        raise InvalidInput(f"a URL is a non-empty str without NUL, such as 'sqlite:///agent.db', not {url!r:.60}")
+    return url
+
+
+def _target(url: str) -> _Target:
+    """Which engine a URL means, and the place in it that stores share."""
+    match = _SCHEME.fullmatch(url)
+    if match is None:  # a plain path; a drive letter is not a scheme
+        return _sqlite(url)
+    scheme, rest = match[1].lower(), match[2]
+    if scheme == "memory":
+        return _memory(rest)
+    if scheme == "sqlite":
+        if not rest.startswith("///"):
+            raise InvalidInput(f"{url!r} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db")
+        return _sqlite(rest.removeprefix("///"))
+    raise InvalidInput(f"unknown URL scheme {scheme!r} in {url!r:.60}; there are sqlite: and memory:, or a plain path")
+
+
+def _memory(name: str) -> _Target:
+    engine = _engine("memory", "MemoryEngine", None)
+    return ("memory", name) if name else None, engine
+
+
+def _sqlite(path: str) -> _Target:
+    if path in ("", ":memory:"):
+        raise InvalidInput("for a store in memory, use 'memory:'")
+    if "?" in path:
+        raise InvalidInput(f"{path!r}: options are keyword arguments of open(), not part of the URL")
+    path = os.path.realpath(path)
+    if os.path.isdir(path):
+        raise InvalidInput(f"{path!r} is a folder; name a file in it")
+    engine = _engine("sqlite", "SqliteEngine", None)
+    return ("sqlite", path), lambda options: engine(path, options)
+
+
+def _engine(module: str, name: str, extra: str | None) -> Callable[..., Engine]:
+    """An engine's class, imported now, or an error that says what to install."""
+    try:
+        engine: Callable[..., Engine] = getattr(import_module(f".engines.{module}", __package__), name)
+    except ModuleNotFoundError as error:
+        package = f"holdall[{extra}]" if extra else "holdall"
+        raise MissingExtra(
+            f"this URL needs the package {error.name!r}: pip install '{package}'", name=error.name
+        ) from error
+    return engine
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+        raise InvalidInput(f"{name} is a number of seconds, more than 0, not {value!r}")
+
+
+def _option_names() -> list[str]:
+    import inspect
+
+    kept = inspect.signature(open).parameters.values()
+    return [parameter.name for parameter in kept if parameter.kind is parameter.KEYWORD_ONLY]

@@ -1,0 +1,174 @@
+"""Values in and out: the check that says what JSON cannot hold, the exact text that is stored, and times.
+
+`encode` is the only way into a store and `decode` the only way out, so that every engine keeps the same text and
+gives the same objects back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from .errors import Corrupt, InvalidInput, InvalidValue
+from .ops import Json, Ttl
+
+MAX_DEPTH = 200
+MAX_INT_DIGITS = 4300
+MAX_TTL = 1000 * 365 * 24 * 3600
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SMALL = 10 ** (MAX_INT_DIGITS // 2)
+
+
+# JSON ----------------------------------------------------------------------------------------------------------------
+
+
+def encode(value: Any) -> Json:
+    """The exact text of a value, or `InvalidValue` that names the path to what cannot be stored."""
+    if isinstance(value, str):
+        raise InvalidValue(f"a value is a dict, not {type(value).__name__} {value!r:.60}")
+    plain = to_plain(value)
+    if type(plain) is not dict:
+        raise InvalidValue(f"a value is a dict, not {type(value).__name__} {value!r:.60}")
+    try:
+        return Json(_encode(plain).decode())
+    except UnicodeEncodeError:
+        path = ascii(_surrogate_path(plain, ""))[1:-1]
+        raise InvalidValue(f"lone surrogates cannot be stored as text: at {path}", path) from None
+
+
+def decode(text: str) -> dict[str, Any]:
+    """A value from the text that `encode` made: a new object each time."""
+    try:
+        return _decode(text)  # type: ignore[no-any-return]  # encode stores objects only
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"a stored value is not JSON: {text!r:.80}") from error
+
+
+def to_plain(value: Any, *, finite: bool = True) -> Any:
+    """Dicts, lists, str, numbers, bools and None, where a value can be said with these; else `InvalidValue`.
+
+    What is plain already is returned as it is, not copied. `finite=False` lets NaN and infinities pass: one may ask
+    for them in a filter, not store them.
+    """
+    return _plain(value, "", finite, 0)
+
+
+def _plain(value: Any, path: str, finite: bool, depth: int) -> Any:
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return value
+    if kind is int:
+        if -_SMALL < value < _SMALL or abs(value) < 10**MAX_INT_DIGITS:
+            return value
+        raise InvalidValue(f"an int has at most {MAX_INT_DIGITS:,} digits: at {path or 'the value'}", path)
+    if kind is float:
+        if not finite or math.isfinite(value):
+            return value
+        raise InvalidValue(f"{value} is not JSON; store None or a string instead: at {path or 'the value'}", path)
+    if depth > MAX_DEPTH:
+        raise InvalidValue(f"nested deeper than {MAX_DEPTH} levels, or within itself: at {path[:80]}…", path)
+    if kind is dict:
+        changed: dict[str, Any] | None = None
+        for key, item in value.items():
+            if type(key) is not str:
+                return _plain({_plain_key(k, path): v for k, v in value.items()}, path, finite, depth)
+            item_kind = type(item)
+            if item_kind is str or item_kind is bool or item is None:
+                continue
+            plain = _plain(item, f"{path}.{key}" if path else key, finite, depth + 1)
+            if plain is not item:
+                changed = dict(value) if changed is None else changed
+                changed[key] = plain
+        return value if changed is None else changed
+    if kind is list or kind is tuple:
+        plain_items = [_plain(item, f"{path}[{i}]", finite, depth + 1) for i, item in enumerate(value)]
+        if kind is list and all(a is b for a, b in zip(plain_items, value, strict=True)):
+            return value
+        return plain_items
+    return _plain(_simplified(value, path), path, finite, depth + 1)
+
+
+def _plain_key(key: Any, path: str) -> str:
+    if isinstance(key, Enum):
+        key = key.value
+    if isinstance(key, str):
+        return str(key)
+    raise InvalidValue(f"a JSON object's keys are str, not {type(key).__name__} {key!r}: at {path or 'the top'}", path)
+
+
+def _simplified(value: Any, path: str) -> Any:
+    """One step from a richer type towards plain JSON."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Decimal):
+        if value.is_finite():
+            return str(value)
+        raise InvalidValue(f"{value!r} is not JSON: at {path or 'the value'}", path)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if hasattr(value, "model_dump") and hasattr(type(value), "model_fields"):  # pydantic, which we do not import
+        return value.model_dump(mode="json")
+    for base in (str, int, float, dict, list, tuple):
+        if isinstance(value, base):
+            return base(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InvalidValue(
+        f"{type(value).__name__} {value!r:.60} is not JSON: at {path or 'the value'}; convert it first", path
+    )
+
+
+def _surrogate_path(value: Any, path: str) -> str | None:
+    """Where the text is that UTF-8 cannot hold."""
+    if isinstance(value, str):
+        return path if any("\ud800" <= char <= "\udfff" for char in value) else None
+    if isinstance(value, dict):
+        below = [(key, f"{path}.{key}" if path else key) for key in value] + [
+            (item, f"{path}.{key}" if path else key) for key, item in value.items()
+        ]
+    elif isinstance(value, list):
+        below = [(item, f"{path}[{i}]") for i, item in enumerate(value)]
+    else:
+        return None
+    return next((found for item, here in below if (found := _surrogate_path(item, here)) is not None), None)
+
+
+# Times ---------------------------------------------------------------------------------------------------------------
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """An aware UTC datetime from microseconds since 1970, which is what engines store."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def ttl_seconds(ttl: Ttl) -> float | None:
+    """A TTL in seconds, or `InvalidInput`."""
+    if ttl is None:
+        return None
+    if isinstance(ttl, timedelta):
+        ttl = ttl.total_seconds()
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+        raise InvalidInput(f"a ttl is seconds, a timedelta, None or holdall.DEFAULT, not {type(ttl).__name__} {ttl!r}")
+    if not 0 < ttl <= MAX_TTL:
+        raise InvalidInput(f"a ttl is more than 0 and at most {MAX_TTL:,} seconds (None never expires); got {ttl!r}")
+    return ttl
+
+
+def ttl_microseconds(ttl: float | None) -> int | None:
+    """What is added to now to get an expiry: never nothing, however short the ttl."""
+    return None if ttl is None else max(1, round(ttl * 1_000_000))
