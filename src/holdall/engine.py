@@ -104,7 +104,7 @@ def conflict(op: Put | Delete | Check, actual: int | None) -> Conflict:
     found = "it is absent" if actual is None else f"it is at version {actual}"
     wanted = "to be absent" if op.expect is ABSENT else f"at version {op.expect}"
     return Conflict(
-        f"{type(op).__name__} of {op.key!r} in {op.namespace!r} expected it {wanted}, but {found}; read it again and retry",
+        f"{type(op).__name__} of {op.key!r} in {op.namespace!r} expected it {wanted}, but {found}; read it and retry",
         namespace=op.namespace,
         key=op.key,
         expected=op.expect if isinstance(op.expect, int) else None,

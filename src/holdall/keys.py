@@ -6,8 +6,8 @@ A namespace is encoded label by label, each closed by U+0001, so that
 - everything below a namespace is one range of texts, and `("a",)` never reaches `("ab",)`;
 - `("a/b",)`, `("a.b",)` and `("a", "b")` are three different texts.
 
-U+0001 and U+0002 inside a label become U+0002 and the next code point, which keeps all three. UTF-8 sorts as code points do,
-so a database that compares bytes agrees with Python.
+U+0001 and U+0002 inside a label become U+0002 and the next code point, which keeps all three. UTF-8 sorts as code
+points do, so a database that compares bytes agrees with Python.
 """
 
 from __future__ import annotations

@@ -78,27 +78,31 @@ R = TypeVar("R", bound=Runner)
 def run(method: Callable[Concatenate[R, P], Program[T]]) -> Callable[Concatenate[R, P], T]:
     """The sync public method of a program."""
 
-    @functools.wraps(method)
-    def call(self: R, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(method(self, *args, **kwargs))
 
-    call.__name__ = method.__name__.removeprefix("_")
-    return call
+    return _named(call, method, method.__name__.removeprefix("_"))
 
 
 def arun(method: Callable[Concatenate[R, P], Program[T]]) -> Callable[Concatenate[R, P], Coroutine[Any, Any, T]]:
     """The async public method of a program."""
 
-    @functools.wraps(method)
-    async def call(self: R, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._arun(method(self, *args, **kwargs))
 
-    call.__name__ = "a" + method.__name__.removeprefix("_")
+    return _named(call, method, "a" + method.__name__.removeprefix("_"))
+
+
+def _named(call: T, method: Callable[..., Any], name: str) -> T:
+    """Give a public method its program's signature and words, under its own name."""
+    functools.update_wrapper(call, method)  # type: ignore[arg-type]  # a function, whatever T says of its type
+    call.__name__ = name  # type: ignore[attr-defined]
+    call.__qualname__ = method.__qualname__.rpartition(".")[0] + "." + name  # type: ignore[attr-defined]
     return call
 
 
 def pages(runner: Runner, page: Callable[[Any], Program[tuple[list[T], Any]]]) -> Iterator[T]:
-    """Iterate over items that come in pages; `page(mark)` gives a page and the mark of the next, None after the last."""
+    """Iterate over items that come in pages: `page(mark)` gives one and the mark of the next, None after the last."""
     mark = None
     while True:
         items, mark = runner._run(page(mark))

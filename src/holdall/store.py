@@ -77,13 +77,13 @@ class Store:
     """
 
     def __init__(
-        self, engine: Engine | Shared, *, settings: Settings = Settings(), _parent: Store | None = None
+        self, engine: Engine | Shared, *, settings: Settings | None = None, _parent: Store | None = None
     ) -> None:
         if not isinstance(engine, Shared):
             engine = Shared(engine, sweep_interval=60.0)
             engine.retain()
         self._shared = engine
-        self._settings = settings
+        self._settings = settings or Settings()
         self._parent = _parent
         self._scope: Namespace = ()
         self._closed = False
@@ -107,20 +107,20 @@ class Store:
         """Write an entry and return it as stored.
 
         `ttl` is seconds or a timedelta, None for never, DEFAULT for the store's own. `expect` makes the write
-        conditional: ABSENT, or the version or `Entry` that must still be there; else `Conflict`, and nothing is written.
+        conditional: ABSENT, or the version or `Entry` that must still be there; else `Conflict`, with nothing written.
         """
-        [entry] = yield [ops.Put(ns, key, value, ttl, expect)]
-        return entry  # type: ignore[no-any-return]  # a batch's results are untyped
+        entry: Entry = (yield [ops.Put(ns, key, value, ttl, expect)])[0]
+        return entry
 
     put = run(_put)
     aput = arun(_put)
 
     def _get(self, ns: Namespace, key: str, *, refresh: bool | None = None) -> Program[Entry | None]:
         """Read an entry, or None. `refresh=True` starts its TTL anew; None does as the store was opened to do."""
-        [entry] = yield [ops.Get(ns, key)]
+        entry: Entry | None = (yield [ops.Get(ns, key)])[0]
         if entry is not None and entry.expires_at is not None and self._refreshes(refresh):
             yield [ops.Refresh(ns, key)]
-        return entry  # type: ignore[no-any-return]  # a batch's results are untyped
+        return entry
 
     get = run(_get)
     aget = arun(_get)
@@ -135,11 +135,11 @@ class Store:
     ) -> Program[Entry]:
         """Read, call `fn(value)`, write what it returns; again whenever somebody else wrote in between.
 
-        A missing entry starts from `default`, or is `NotFound` without one. The entry's TTL is kept. `fn` may run several
-        times; `aupdate` takes an async one too.
+        A missing entry starts from `default`, or is `NotFound` without one. The entry's TTL is kept. `fn` may run
+        several times; `aupdate` takes an async one too.
         """
         for attempt in range(1, _MOST_TRIES + 1):
-            [entry] = yield [ops.Get(ns, key)]
+            entry: Entry | None = (yield [ops.Get(ns, key)])[0]
             if entry is None and default is None:
                 raise NotFound(f"there is no {key!r} in {ns!r} to update; pass default= to begin with one")
             value = yield Call(fn, (copy.deepcopy(default) if entry is None else entry.value,))
@@ -147,13 +147,13 @@ class Store:
                 raise InvalidValue("the function given to update returned None; it must return the new value")
             put = ops.Put(ns, key, value, DEFAULT if entry is None else KEEP, ABSENT if entry is None else entry)
             try:
-                [written] = yield [put]
+                written: Entry = (yield [put])[0]
             except Conflict:
                 if attempt == _MOST_TRIES:
                     raise
                 yield Sleep(random.uniform(0, 0.001 * min(attempt, 20)))
             else:
-                return written  # type: ignore[no-any-return]  # a batch's results are untyped
+                return written
         raise AssertionError("unreachable")
 
     update = run(_update)
@@ -161,16 +161,16 @@ class Store:
 
     def _delete(self, ns: Namespace, key: str, *, expect: Expectation = ANY) -> Program[bool]:
         """Remove an entry; whether it was there."""
-        [deleted] = yield [ops.Delete(ns, key, expect)]
-        return deleted  # type: ignore[no-any-return]  # a batch's results are untyped
+        deleted: bool = (yield [ops.Delete(ns, key, expect)])[0]
+        return deleted
 
     delete = run(_delete)
     adelete = arun(_delete)
 
     def _delete_tree(self, ns_prefix: Namespace) -> Program[int]:
         """Remove every entry in a namespace and below it, atomically; how many there were."""
-        [count] = yield [ops.DeleteTree(ns_prefix)]
-        return count  # type: ignore[no-any-return]  # a batch's results are untyped
+        count: int = (yield [ops.DeleteTree(ns_prefix)])[0]
+        return count
 
     delete_tree = run(_delete_tree)
     adelete_tree = arun(_delete_tree)
@@ -182,7 +182,8 @@ class Store:
             if not isinstance(op, _USER_OPS):
                 names = ", ".join(kind.__name__ for kind in _USER_OPS)
                 raise InvalidInput(f"execute takes point ops ({names}), not {op!r:.80}")
-        return (yield operations) if operations else []  # type: ignore[no-any-return]  # results are untyped
+        results: list[Any] = (yield operations) if operations else []
+        return results
 
     execute = run(_execute)
     aexecute = arun(_execute)
@@ -211,10 +212,10 @@ class Store:
         if cursor is not None and offset:
             raise InvalidInput("offset= and cursor= cannot go together: the cursor says where to go on")
         mark = None if cursor is None else _unwrapped(cursor, _digest(prefix, parsed, recursive))
-        [page] = yield [ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))]
+        page: Page[Hit] = (yield [ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))])[0]
         if page.next is not None:
             page.next = f"{_digest(prefix, parsed, recursive)}.{page.next}"
-        return page  # type: ignore[no-any-return]  # a batch's results are untyped
+        return page
 
     search = run(_search)
     asearch = arun(_search)
@@ -223,8 +224,9 @@ class Store:
         self, ns_prefix: Namespace = (), *, filter: Mapping[str, Any] | None = None, recursive: bool = True
     ) -> Program[int]:
         """How many entries in a namespace and below it match a filter."""
-        [count] = yield [ops.Count(self._inside(ns_prefix), filters.parse(filter), bool(recursive))]
-        return count  # type: ignore[no-any-return]  # a batch's results are untyped
+        walk = ops.Count(self._inside(ns_prefix), filters.parse(filter), bool(recursive))
+        count: int = (yield [walk])[0]
+        return count
 
     count = run(_count)
     acount = arun(_count)
@@ -245,8 +247,8 @@ class Store:
         _check_count("offset", offset)
         if max_depth is not None:
             _check_count("max_depth", max_depth, least=1)
-        [found] = yield [ops.Namespaces(starts, ends, max_depth, limit, offset, self._scope)]
-        return found  # type: ignore[no-any-return]  # a batch's results are untyped
+        found: list[Namespace] = (yield [ops.Namespaces(starts, ends, max_depth, limit, offset, self._scope)])[0]
+        return found
 
     namespaces = run(_namespaces)
     anamespaces = arun(_namespaces)
@@ -263,7 +265,7 @@ class Store:
         walk = ops.Scan(self._inside(ns_prefix))
 
         def page(after: Any) -> Program[tuple[list[Entry], Any]]:
-            [entries] = yield [replace(walk, after=after)]
+            entries: list[Entry] = (yield [replace(walk, after=after)])[0]
             if len(entries) < walk.limit:
                 return entries, None
             return entries, (self._scope + entries[-1].namespace, entries[-1].key)
@@ -273,10 +275,10 @@ class Store:
     # Upkeep ----------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> Program[int]:
-        """Clear away what has expired, now rather than when the sweeper comes; how many entries. For the whole store."""
+        """Clear away what has expired in the whole store, now rather than when the sweeper comes; how many entries."""
         total, slice_ = 0, ops.Sweep()
         while True:
-            [swept] = yield [slice_]
+            swept: int = (yield [slice_])[0]
             total += swept
             if swept < slice_.limit:
                 return total
@@ -421,7 +423,7 @@ class Store:
     def _lifetime(self, ttl: TtlOrDefault) -> Ttl | ops.Lifetime:
         if ttl is KEEP:
             return ttl
-        seconds = self._settings.ttl if ttl is DEFAULT else ttl_seconds(ttl)  # type: ignore[arg-type]  # no marker now
+        seconds = self._settings.ttl if ttl is DEFAULT else ttl_seconds(ttl)
         if seconds is not None and not self._shared.is_swept:
             self._shared.sweep_from_now_on()
         return seconds

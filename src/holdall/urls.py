@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from .engine import Clock, Engine, Options
@@ -47,7 +48,7 @@ def open(
     - `clock`: for tests; gives microseconds since 1970.
     """
     if unknown:
-        raise InvalidInput(f"unknown option {sorted(unknown)[0]!r}; the options are {', '.join(_option_names())}")
+        raise InvalidInput(f"unknown option {min(unknown)!r}; the options are {', '.join(_option_names())}")
     if durability not in ("full", "relaxed"):
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}")
     if isinstance(indexed, str) or not all(isinstance(field, str) for field in indexed):
@@ -105,7 +106,7 @@ def _sqlite(path: str) -> _Target:
     if "?" in path:
         raise InvalidInput(f"{path!r}: options are keyword arguments of open(), not part of the URL")
     path = os.path.realpath(path)
-    if os.path.isdir(path):
+    if Path(path).is_dir():
         raise InvalidInput(f"{path!r} is a folder; name a file in it")
     engine = _engine("sqlite", "SqliteEngine", None)
     return ("sqlite", path), lambda options: engine(path, options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -123,11 +123,12 @@ def _simplified(value: Any, path: str) -> Any:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump") and hasattr(type(value), "model_fields"):  # pydantic, which we do not import
         return value.model_dump(mode="json")
-    for base in (str, int, float, dict, list, tuple):
-        if isinstance(value, base):
-            return base(value)
     if isinstance(value, Mapping):
         return dict(value)
+    bases: tuple[Callable[[Any], Any], ...] = (str, int, float, list, tuple)
+    for base in bases:
+        if isinstance(value, base):  # type: ignore[arg-type]  # they are types as well as functions
+            return base(value)
     raise InvalidValue(
         f"{type(value).__name__} {value!r:.60} is not JSON: at {path or 'the value'}; convert it first", path
     )

@@ -162,7 +162,7 @@ class Sql:
     def _result(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
         match op:
             case ops.Get():
-                return to_entry(rows[0]) if rows else None  # type: ignore[arg-type]  # COLUMNS are a Row
+                return to_entry(rows[0]) if rows else None
             case ops.Put():
                 if not rows:
                     raise conflict(op, (yield from self._actual(params)))
@@ -272,12 +272,13 @@ class Sql:
         narrowed, _ = _narrow(op.filter, self._dialect, params)
         if narrowed:
             where += f" AND {narrowed}"
-        count, after = 0, None
+        total = 0
+        after: tuple[str, str] | None = None
         while True:
             rows = yield from self._in_key_order(where, params, after, _LARGEST_PAGE)
-            count += sum(op.filter.matches(to_entry(row).value) for row in rows)
+            total += sum(op.filter.matches(to_entry(row).value) for row in rows)
             if len(rows) < _LARGEST_PAGE:
-                return count
+                return total
             after = rows[-1][:2]
 
     def _scan(self, op: ops.Scan) -> Program[list[Entry]]:
@@ -387,7 +388,7 @@ class _Narrowing:
         match node:
             case filters.Field(key, condition):
                 nested = [path + tuple(key.split(".")) for path in paths] if "." in key else []
-                found = (*(path + (key,) for path in paths), *nested)
+                found = (*((*path, key) for path in paths), *nested)
                 return self.of(condition, found) if len(found) <= 4 else None
             case filters.All(parts):
                 narrowed = [sql for part in parts[:_MOST_PARTS] if (sql := self.of(part, paths))]

@@ -356,7 +356,7 @@ class SqliteEngine:
         present = _schema_version(writer)
         if present > len(MIGRATIONS):
             raise SchemaTooNew(
-                f"{self._path!r} has schema {present}, written by a newer holdall; this one knows up to {len(MIGRATIONS)}: upgrade it"
+                f"{self._path!r} has schema {present}, newer than this holdall's {len(MIGRATIONS)}: upgrade holdall"
             )
         existing = {name for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
         missing = [sql for name, sql in self._dialect.indexes() if name not in existing]
@@ -495,7 +495,7 @@ def _schema_version(connection: apsw.Connection) -> int:
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'holdall_schema'").fetchall():
         return 0
     rows = connection.execute("SELECT version FROM holdall_schema").fetchall()
-    return int(rows[0][0]) if rows else 0
+    return int(str(rows[0][0])) if rows else 0
 
 
 def _pragma(connection: apsw.Connection, name: str, value: str | None = None) -> Any:
