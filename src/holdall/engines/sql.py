@@ -272,11 +272,11 @@ class Sql:
         narrowed, _ = _narrow(op.filter, self._dialect, params)
         if narrowed:
             where += f" AND {narrowed}"
-        total = 0
+        total: int = 0
         after: tuple[str, str] | None = None
         while True:
             rows = yield from self._in_key_order(where, params, after, _LARGEST_PAGE)
-            total += sum(op.filter.matches(to_entry(row).value) for row in rows)
+            total += sum(1 for row in rows if op.filter.matches(to_entry(row).value))
             if len(rows) < _LARGEST_PAGE:
                 return total
             after = rows[-1][:2]
