@@ -323,16 +323,16 @@ class Sql:
                 if encoded < reached:
                     continue  # in a subtree that was given already
                 namespace = keys.decode(encoded)[len(op.base) :]
-                reached = encoded + "\x00"
+                reached = _after(encoded)
                 if keys.matches(namespace, op.prefix, op.suffix):
                     given = namespace[: op.max_depth]
                     if not found or found[-1] != given:
                         found.append(given)
-                    if op.max_depth is not None:
+                    if len(given) == op.max_depth:  # all below it would be cut to the same
                         reached = keys.below(keys.encode(op.base + given))[1] or reached
             if len(rows) < size:
                 break
-            size = 1 if reached > rows[-1][0] + "\x00" else min(size * 2, 512)
+            size = 1 if reached > _after(rows[-1][0]) else min(size * 2, 512)
             low = reached
         return found[op.offset : wanted]
 
@@ -348,6 +348,11 @@ class Sql:
         [rows] = yield [(sql, params)]
         changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
         return Page(changes, changes[-1].cursor if len(changes) == op.limit else str(max(since, newest)))
+
+
+def _after(encoded: str) -> str:
+    """The least text above an encoded namespace that can be one: an empty label, which none has."""
+    return encoded + "\x01"
 
 
 def _within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:

@@ -1,0 +1,27 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from ..values import to_datetime
+
+
+class Clock:
+    """Pass one as `holdall.open(url, clock=clock)`; the store then lives in its time."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._microseconds = int(start.timestamp()) * 1_000_000 + start.microsecond
+
+    def __call__(self) -> int:
+        return self._microseconds
+
+    def advance(self, time: float | timedelta) -> None:
+        """Move on by seconds, or by a timedelta."""
+        seconds = time.total_seconds() if isinstance(time, timedelta) else time
+        self._microseconds += round(seconds * 1_000_000)
+
+    @property
+    def now(self) -> datetime:
+        """The time that this clock shows."""
+        return to_datetime(self._microseconds)

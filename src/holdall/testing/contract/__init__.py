@@ -1,0 +1,39 @@
+"""The contract: what every engine must do, as pytest classes.
+
+An engine's own test file subclasses `StoreContract` and says where its stores are:
+
+    class TestMyEngine(StoreContract):
+        @pytest.fixture
+        def url(self, tmp_path):
+            return f"myengine://{tmp_path}"
+
+Every test runs twice, sync and async. A parallel suite for one part only can subclass that part alone.
+"""
+
+from .batches import BatchContract
+from .feed import FeedContract
+from .filtering import FilterContract
+from .input import InputContract
+from .items import ItemContract
+from .lifecycle import LifecycleContract
+from .listing import ListingContract
+from .lifetimes import LifetimeContract
+from .scopes import ScopeContract
+from .searching import SearchContract
+
+__all__ = ["StoreContract"]
+
+
+class StoreContract(
+    ItemContract,
+    BatchContract,
+    InputContract,
+    FilterContract,
+    SearchContract,
+    ListingContract,
+    LifetimeContract,
+    ScopeContract,
+    FeedContract,
+    LifecycleContract,
+):
+    """Everything."""

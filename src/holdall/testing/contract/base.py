@@ -1,0 +1,60 @@
+"""The fixtures that every part of the contract uses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+import holdall
+
+from ...store import Store
+from ..caller import Caller
+from ..clock import Clock
+
+Opener: TypeAlias = Callable[..., Caller]
+
+
+class Contract:
+    """Override `url`, or `open_store` where an engine has no URL."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        raise NotImplementedError("say where this engine's stores are: override the fixture url")
+
+    def open_store(self, url: str, **options: Any) -> Store:
+        """A store on this URL; a second one on the same URL sees the same entries."""
+        return holdall.open(url, **options)
+
+    @pytest.fixture(params=["sync", "async"])
+    def runner(self, request: pytest.FixtureRequest) -> Iterator[asyncio.Runner | None]:
+        if request.param == "sync":
+            yield None
+        else:
+            with asyncio.Runner() as runner:
+                yield runner
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def opened(self, url: str, clock: Clock, runner: asyncio.Runner | None) -> Iterator[Opener]:
+        """A function that opens a store with options; all are closed at the end."""
+        callers: list[Caller] = []
+
+        def opener(**options: Any) -> Caller:
+            store = self.open_store(url, **{"clock": clock, "sweep_interval": None, **options})
+            callers.append(Caller(store, runner))
+            return callers[-1]
+
+        yield opener
+        for caller in callers:
+            caller.store.close()
+
+    @pytest.fixture
+    def store(self, opened: Opener) -> Caller:
+        return opened()

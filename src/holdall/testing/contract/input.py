@@ -1,0 +1,249 @@
+"""What is refused, with which error, and that nothing is written then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ...errors import InvalidInput, InvalidValue
+from ..caller import Caller
+from .base import Contract, Opener
+
+NS = ("input",)
+NAN, INF = float("nan"), float("inf")
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def circular() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+BAD_NAMESPACES = {
+    "empty": (),
+    "a str": "users",
+    "none": None,
+    "an int": 5,
+    "a set": {"a"},
+    "empty label": ("a", ""),
+    "int label": ("a", 1),
+    "none label": (None,),
+    "bytes label": (b"a",),
+    "list label": (["a"],),
+    "NUL": ("a\x00b",),
+    "lone surrogate": ("\ud800",),
+    "reserved": ("a", "__holdall__"),
+    "too long": ("a" * 600, "b" * 600),
+}
+BAD_KEYS = {
+    "empty": "",
+    "none": None,
+    "an int": 1,
+    "bytes": b"k",
+    "NUL": "a\x00",
+    "lone surrogate": "k\udfff",
+    "too long": "k" * 2000,
+    "too long in bytes": "漢" * 600,
+}
+BAD_VALUES: dict[str, tuple[Any, str]] = {
+    "none": (None, ""),
+    "a list": ([1], ""),
+    "a str": ("{}", ""),
+    "an int": (1, ""),
+    "NaN": ({"a": {"b": [1, NAN]}}, "a.b[1]"),
+    "infinity": ({"a": INF}, "a"),
+    "minus infinity": ({"a": -INF}, "a"),
+    "bytes": ({"a": {"b": b"x"}}, "a.b"),
+    "a set": ({"a": {1}}, "a"),
+    "an object": ({"a": [object()]}, "a[0]"),
+    "a class": ({"a": {"b": int}}, "a.b"),
+    "complex": ({"a": 1j}, "a"),
+    "int key": ({"a": {1: 2}}, "a"),
+    "none key": ({None: 1}, ""),
+    "lone surrogate": ({"a": ["ok", "\ud800"]}, "a[1]"),
+    "lone surrogate in a key": ({"a": {"\udc00": 1}}, "a."),
+    "too many digits": ({"n": 10**4300}, "n"),
+    "too deep": (nested(300), "a.a.a"),
+    "circular": (circular(), "self.self"),
+}
+BAD_EXPECTATIONS = {"none": None, "a bool": True, "a float": 1.5, "a str": "1"}
+BAD_TTLS = {
+    "zero": 0,
+    "negative": -1,
+    "NaN": NAN,
+    "infinity": INF,
+    "a str": "60",
+    "a bool": True,
+    "no time": timedelta(0),
+    "ages": 1e300,
+}
+BAD_FILTERS: dict[str, Any] = {
+    "a list": [],
+    "a str": "type = 1",
+    "unknown operator": {"a": {"$regex": "x"}},
+    "unknown operator beside fields": {"$nor": [{"a": 1}]},
+    "field operator beside fields": {"$gt": 1},
+    "operators and fields mixed": {"a": {"$gt": 1, "b": 2}},
+    "$in without a list": {"a": {"$in": "abc"}},
+    "$nin without a list": {"a": {"$nin": 1}},
+    "$and without a list": {"$and": {"a": 1}},
+    "$or of a str": {"$or": ["a"]},
+    "$not of a list": {"$not": [{"a": 1}]},
+    "$exists of an int": {"a": {"$exists": 1}},
+    "int key": {1: 2},
+    "an object": {"a": object()},
+    "too deep": nested(300),
+}
+BAD_COUNTS = {"negative": -1, "a float": 1.0, "a str": "1", "none": None, "a bool": True, "huge": 2**63}
+
+ENTRY_CALLS: dict[str, Callable[[Caller, Any, Any], Any]] = {
+    "put": lambda store, ns, key: store.put(ns, key, {}),
+    "get": lambda store, ns, key: store.get(ns, key),
+    "delete": lambda store, ns, key: store.delete(ns, key),
+    "update": lambda store, ns, key: store.update(ns, key, lambda value: value, default={}),
+}
+PREFIX_CALLS: dict[str, Callable[[Caller, Any], Any]] = {
+    "search": lambda store, ns: store.search(ns),
+    "count": lambda store, ns: store.count(ns),
+    "scan": lambda store, ns: store.scan(ns),
+    "namespaces prefix": lambda store, ns: store.namespaces(prefix=ns),
+    "namespaces suffix": lambda store, ns: store.namespaces(suffix=ns),
+}
+
+
+class InputContract(Contract):
+    @pytest.fixture
+    def untouched(self, opened: Opener) -> Any:
+        """A store with one entry, which is checked to be all that there is afterwards."""
+        store = opened()
+        before = store.put(("before",), "k", {"n": 1})
+        yield store
+        assert store.scan() == [before]
+
+    @pytest.mark.parametrize("call", ENTRY_CALLS)
+    @pytest.mark.parametrize("bad", BAD_NAMESPACES)
+    def test_bad_namespaces_are_refused(self, untouched: Caller, call: str, bad: str) -> None:
+        with pytest.raises(InvalidInput):
+            ENTRY_CALLS[call](untouched, BAD_NAMESPACES[bad], "k")
+
+    @pytest.mark.parametrize("call", PREFIX_CALLS)
+    @pytest.mark.parametrize("bad", [bad for bad in BAD_NAMESPACES if bad not in ("empty", "none")])
+    def test_bad_prefixes_are_refused(self, untouched: Caller, call: str, bad: str) -> None:
+        with pytest.raises(InvalidInput):
+            PREFIX_CALLS[call](untouched, BAD_NAMESPACES[bad])
+
+    @pytest.mark.parametrize("bad", BAD_NAMESPACES)
+    def test_bad_trees_and_scopes_are_refused(self, untouched: Caller, bad: str) -> None:
+        with pytest.raises(InvalidInput):
+            untouched.delete_tree(BAD_NAMESPACES[bad])
+        with pytest.raises(InvalidInput):
+            untouched.scoped(BAD_NAMESPACES[bad])
+
+    @pytest.mark.parametrize("call", ENTRY_CALLS)
+    @pytest.mark.parametrize("bad", BAD_KEYS)
+    def test_bad_keys_are_refused(self, untouched: Caller, call: str, bad: str) -> None:
+        with pytest.raises(InvalidInput):
+            ENTRY_CALLS[call](untouched, NS, BAD_KEYS[bad])
+
+    @pytest.mark.parametrize("bad", BAD_VALUES)
+    def test_what_is_not_json_is_refused_and_its_path_named(self, untouched: Caller, bad: str) -> None:
+        value, path = BAD_VALUES[bad]
+        with pytest.raises(InvalidValue) as caught:
+            untouched.put(NS, "k", value)
+        assert caught.value.path.startswith(path)
+        assert path in str(caught.value)
+        str(caught.value).encode()  # the message itself can be printed
+        if value is not None:
+            with pytest.raises(InvalidValue):
+                untouched.update(("before",), "k", lambda _: value)
+
+    @pytest.mark.parametrize("bad", BAD_EXPECTATIONS)
+    def test_bad_expectations_are_refused(self, untouched: Caller, bad: str) -> None:
+        """`expect=None` most of all: a forgotten read must not become a blind write."""
+        with pytest.raises(InvalidInput, match="ABSENT"):
+            untouched.put(("before",), "k", {}, expect=BAD_EXPECTATIONS[bad])
+        with pytest.raises(InvalidInput, match="ABSENT"):
+            untouched.delete(("before",), "k", expect=BAD_EXPECTATIONS[bad])
+
+    @pytest.mark.parametrize("bad", BAD_TTLS)
+    def test_bad_ttls_are_refused(self, untouched: Caller, opened: Opener, bad: str) -> None:
+        with pytest.raises(InvalidInput, match="ttl"):
+            untouched.put(NS, "k", {}, ttl=BAD_TTLS[bad])
+        with pytest.raises(InvalidInput, match="ttl"):
+            opened(ttl=BAD_TTLS[bad])
+
+    @pytest.mark.parametrize("bad", BAD_FILTERS)
+    def test_malformed_filters_are_refused(self, untouched: Caller, bad: str) -> None:
+        with pytest.raises(InvalidInput):
+            untouched.search(filter=BAD_FILTERS[bad])
+        with pytest.raises(InvalidInput):
+            untouched.count(filter=BAD_FILTERS[bad])
+
+    @pytest.mark.parametrize("bad", BAD_COUNTS)
+    def test_bad_limits_are_refused(self, untouched: Caller, bad: str) -> None:
+        for name in ("limit", "offset"):
+            with pytest.raises(InvalidInput, match=name):
+                untouched.search(**{name: BAD_COUNTS[bad]})
+            with pytest.raises(InvalidInput, match=name):
+                untouched.namespaces(**{name: BAD_COUNTS[bad]})
+
+    @pytest.mark.parametrize("depth", [0, -1, 1.0, "1", True])
+    def test_a_bad_depth_is_refused(self, untouched: Caller, depth: Any) -> None:
+        with pytest.raises(InvalidInput, match="max_depth"):
+            untouched.namespaces(max_depth=depth)
+
+    @pytest.mark.parametrize("cursor", ["", "x", "a.b", ".1-1", "'; DROP TABLE x --", "." * 99, 5, "9" * 99 + ".1-1"])
+    def test_what_is_not_a_cursor_is_refused(self, untouched: Caller, cursor: Any) -> None:
+        with pytest.raises(InvalidInput, match="cursor"):
+            untouched.search(cursor=cursor)
+
+    def test_a_forged_cursor_is_refused(self, opened: Opener) -> None:
+        store = opened()
+        for i in range(3):
+            store.put(NS, str(i), {})
+        cursor = store.search(limit=1).next
+        for forged in (cursor + "9" * 99, cursor + "x", cursor.replace(".", ".."), cursor.split(".")[0] + "."):
+            with pytest.raises(InvalidInput, match="cursor"):
+                store.search(cursor=forged)
+
+    def test_a_cursor_of_another_search_is_refused(self, opened: Opener) -> None:
+        store = opened()
+        for i in range(3):
+            store.put(NS, str(i), {"n": 1})
+        cursor = store.search(NS, filter={"n": 1}, limit=1).next
+        for other in ({"filter": {"n": 2}}, {"filter": {"n": 1}, "recursive": False}, {"filter": {"n": True}}, {}):
+            with pytest.raises(InvalidInput, match="cursor"):
+                store.search(NS, cursor=cursor, **other)
+        with pytest.raises(InvalidInput, match="cursor"):
+            store.search(filter={"n": 1}, cursor=cursor)
+        with pytest.raises(InvalidInput, match="offset"):
+            store.search(NS, filter={"n": 1}, cursor=cursor, offset=1)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"colour": "red"},
+            {"durability": "none"},
+            {"timeout": 0},
+            {"timeout": "5"},
+            {"sweep_interval": -1},
+            {"indexed": "type"},
+            {"indexed": [1]},
+            {"on_op": 5},
+            {"clock": 5},
+        ],
+        ids=repr,
+    )
+    def test_bad_options_are_refused(self, opened: Opener, options: dict[str, Any]) -> None:
+        with pytest.raises(InvalidInput, match=next(iter(options))):
+            opened(**options)

@@ -1,0 +1,145 @@
+"""TTLs: what expires is absent to everything, swept or not."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from ... import ABSENT
+from ...errors import Conflict
+from ...ops import Check, Get, Put, Refresh
+from ..caller import Caller
+from ..clock import Clock
+from .base import Contract, Opener
+
+NS = ("lifetimes",)
+
+
+class LifetimeContract(Contract):
+    @pytest.mark.parametrize("swept", [False, True], ids=["unswept", "swept"])
+    def test_an_expired_entry_is_absent_to_everything(self, store: Caller, clock: Clock, swept: bool) -> None:
+        expired = store.put(NS, "k", {"n": 1}, ttl=10)
+        store.put((*NS, "below"), "k", {"n": 1}, ttl=10)
+        clock.advance(10)
+        if swept:
+            assert store.sweep() == 2
+        assert store.get(NS, "k") is None
+        assert store.execute([Get(NS, "k"), Check(NS, "k", ABSENT)]) == [None, None]
+        assert store.search(NS) == []
+        assert store.search(NS, filter={"n": 1}) == []
+        assert store.count(NS) == 0
+        assert store.count(NS, filter={"n": 1}) == 0
+        assert store.scan(NS) == []
+        assert store.namespaces() == []
+        assert store.delete(NS, "k") is False
+        assert store.delete_tree(NS) == 0
+        with pytest.raises(Conflict):
+            store.put(NS, "k", {}, expect=expired)
+        assert store.execute([Refresh(NS, "k")]) == [False]
+        clock.advance(1)
+        entry = store.put(NS, "k", {"n": 2}, expect=ABSENT)
+        assert entry.created_at == clock.now
+        assert entry.expires_at is None
+        assert entry.version > expired.version
+
+    def test_an_entry_lives_until_its_last_microsecond(self, store: Caller, clock: Clock) -> None:
+        entry = store.put(NS, "k", {}, ttl=0.5)
+        assert entry.expires_at == clock.now + timedelta(seconds=0.5)
+        clock.advance(0.499999)
+        assert store.get(NS, "k") == entry
+        clock.advance(0.000001)
+        assert store.get(NS, "k") is None
+
+    def test_a_short_ttl_is_not_rounded_away(self, store: Caller, clock: Clock) -> None:
+        """`ttl=0.4` was truncated to 0 in LangGraph's PostgresStore, so that one read expired the item."""
+        entry = store.put(NS, "k", {}, ttl=1e-9)
+        assert entry.expires_at == clock.now + timedelta(microseconds=1)
+        assert store.put(NS, "k", {}, ttl=timedelta(milliseconds=1)).expires_at == clock.now + timedelta(milliseconds=1)
+
+    def test_default_none_and_overwrites(self, opened: Opener, clock: Clock) -> None:
+        store = opened(ttl=timedelta(minutes=1))
+        assert store.put(NS, "k", {}).expires_at == clock.now + timedelta(minutes=1)
+        assert store.put(NS, "k", {}, ttl=None).expires_at is None
+        assert store.put(NS, "k", {}, ttl=5).expires_at == clock.now + timedelta(seconds=5)
+        clock.advance(1)
+        assert store.put(NS, "k", {}).expires_at == clock.now + timedelta(minutes=1)
+        [entry] = store.execute([Put(NS, "k", {})])
+        assert entry.expires_at == clock.now + timedelta(minutes=1)
+        plain = opened()
+        assert plain.put(NS, "k", {}).expires_at is None
+
+    def test_update_keeps_the_ttl(self, store: Caller, clock: Clock) -> None:
+        entry = store.put(NS, "k", {"n": 1}, ttl=10)
+        clock.advance(4)
+        assert store.update(NS, "k", lambda value: {"n": 2}).expires_at == entry.expires_at
+        store.get(NS, "k", refresh=True)
+        assert store.get(NS, "k").expires_at == clock.now + timedelta(seconds=10)
+        store.put(NS, "forever", {})
+        assert store.update(NS, "forever", lambda value: value).expires_at is None
+
+    def test_refresh_moves_the_expiry_and_nothing_else(self, store: Caller, clock: Clock) -> None:
+        before = store.put(NS, "k", {}, ttl=10)
+        clock.advance(6)
+        store.get(NS, "k")
+        assert store.get(NS, "k").expires_at == before.expires_at
+        store.get(NS, "k", refresh=True)
+        after = store.get(NS, "k")
+        assert after.expires_at == clock.now + timedelta(seconds=10)
+        assert (after.version, after.updated_at, after.created_at) == (
+            before.version,
+            before.updated_at,
+            before.created_at,
+        )
+        assert store.put(NS, "k", {}, expect=before).version > before.version
+
+    def test_refresh_on_read_is_a_choice_of_the_store(self, opened: Opener, clock: Clock) -> None:
+        store = opened(refresh_on_read=True)
+        store.put(NS, "k", {}, ttl=10)
+        for _ in range(3):
+            clock.advance(6)
+            assert store.get(NS, "k") is not None
+        store.get(NS, "k", refresh=False)
+        clock.advance(6)
+        assert store.get(NS, "k", refresh=False) is not None
+        clock.advance(6)
+        assert store.get(NS, "k") is None
+
+    def test_refreshing_what_has_no_ttl_does_nothing(self, store: Caller) -> None:
+        entry = store.put(NS, "k", {})
+        assert store.execute([Refresh(NS, "k"), Refresh(NS, "missing")]) == [False, False]
+        assert store.get(NS, "k", refresh=True) == entry
+
+    def test_sweep_clears_what_has_expired_and_nothing_else(self, store: Caller, clock: Clock) -> None:
+        store.execute([Put(NS, str(i), {}, ttl=5 if i < 700 else 50 if i < 800 else None) for i in range(900)])
+        assert store.sweep() == 0
+        clock.advance(5)
+        assert store.sweep() == 700
+        assert store.sweep() == 0
+        assert store.count() == 200
+
+    def test_a_sweeper_runs_by_itself(self, opened: Opener) -> None:
+        swept = threading.Event()
+
+        def watch(event: object) -> None:
+            if getattr(event, "ops", ()) == ("Put",):
+                swept.set()
+
+        store = opened(sweep_interval=0.02, clock=None, on_op=watch)
+        store.put(NS, "k", {}, ttl=0.01)
+        for _ in range(500):
+            # A tombstone in the feed is what sweeping leaves; nobody reads or writes the entry meanwhile.
+            changes = store.store._shared.engine.execute([_changes()])[0]
+            if [change.kind for change in changes] == ["expire"]:
+                break
+            threading.Event().wait(0.02)
+        else:
+            raise AssertionError(f"not swept within 10 s: {changes}")
+        assert swept.is_set()
+
+
+def _changes() -> object:
+    from ...ops import Changes
+
+    return Changes()
