@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 import holdall
-from holdall.testing import StoreContract
+from holdall.testing import StoreContract, store_machine
 
 _names = itertools.count()
 
@@ -16,6 +16,9 @@ class TestMemory(StoreContract):
     @pytest.fixture
     def url(self) -> str:
         return f"memory:test-{next(_names)}"
+
+
+TestMachine = store_machine(lambda folder, clock: holdall.open("memory:", clock=clock, sweep_interval=None)).TestCase
 
 
 def test_a_bare_memory_url_is_private_and_a_named_one_is_shared():

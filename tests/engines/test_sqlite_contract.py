@@ -1,13 +1,26 @@
+"""The SQLite engine: the contract, and the state machine against memory."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from holdall.testing import StoreContract
+import holdall
+from holdall.testing import Clock, StoreContract, store_machine
 
 
 class TestSqlite(StoreContract):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/store.db"
+
+
+def open_store(folder: Path, clock: Clock) -> holdall.Store:
+    return holdall.open(
+        folder / "store.db", clock=clock, sweep_interval=None, durability="relaxed", indexed=["a", "a.b"]
+    )
+
+
+TestMachine = store_machine(open_store).TestCase
+TestAsyncMachine = store_machine(open_store, use_async=True).TestCase

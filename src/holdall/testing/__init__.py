@@ -1,6 +1,6 @@
 """For tests: a clock that they move, and the suite that every engine must pass.
 
-`StoreContract` and `store_machine` need pytest and Hypothesis (`pip install 'holdall[testing]'`); `Clock` needs nothing.
+`StoreContract` and `store_machine` need pytest and Hypothesis (`pip install 'holdall[testing]'`); `Clock` does not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ def __getattr__(name: str) -> Any:
     if name not in ("StoreContract", "store_machine"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
+        import pytest
+
+        pytest.register_assert_rewrite("holdall.testing.contract", "holdall.testing.machine")
         if name == "StoreContract":
             from .contract import StoreContract
 

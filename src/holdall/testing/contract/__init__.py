@@ -16,8 +16,8 @@ from .filtering import FilterContract
 from .input import InputContract
 from .items import ItemContract
 from .lifecycle import LifecycleContract
-from .listing import ListingContract
 from .lifetimes import LifetimeContract
+from .listing import ListingContract
 from .scopes import ScopeContract
 from .searching import SearchContract
 

@@ -29,7 +29,7 @@ def circular() -> dict[str, Any]:
     return value
 
 
-BAD_NAMESPACES = {
+BAD_NAMESPACES: dict[str, Any] = {
     "empty": (),
     "a str": "users",
     "none": None,

@@ -258,7 +258,7 @@ class ItemContract(Contract):
     def test_update_of_a_missing_entry_needs_a_default(self, store: Caller) -> None:
         with pytest.raises(NotFound):
             store.update(NS, "k", lambda value: value)
-        default = {"n": []}
+        default: dict[str, list[int]] = {"n": []}
         for expected in ([1], [1, 1]):
             assert store.update(NS, "k", lambda value: value["n"].append(1) or value, default=default).value == {
                 "n": expected
