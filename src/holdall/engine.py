@@ -71,6 +71,7 @@ class Options:
     timeout: float = 30.0
     durability: str = "full"
     indexed: tuple[str, ...] = ()
+    sweep_interval: float | None = 60.0
     clock: Clock | None = None
 
 
@@ -81,13 +82,14 @@ Row: TypeAlias = tuple[str, str, str, int, int, int, int | None]
 def to_entry(row: Row, kind: Callable[..., Any] = Entry) -> Any:
     """The `Entry` (or `Hit`) of a stored row."""
     ns, key, value, version, created, updated, expires = row
+    created_at = to_datetime(created)
     return kind(
         decode_namespace(ns),
         key,
         decode(value),
         version,
-        to_datetime(created),
-        to_datetime(updated),
+        created_at,
+        created_at if updated == created else to_datetime(updated),
         None if expires is None else to_datetime(expires),
     )
 

@@ -343,7 +343,7 @@ class Store:
 
     def _perform(self, request: Any) -> Any:
         if type(request) is list:
-            batch, began = self._prepared(request), time.perf_counter()
+            batch, began = [self._prepared(op) for op in request], time.perf_counter()
             try:
                 results = self._engine().execute(batch)
             except BaseException as error:
@@ -361,7 +361,7 @@ class Store:
 
     async def _aperform(self, request: Any) -> Any:
         if type(request) is list:
-            batch, began = self._prepared(request), time.perf_counter()
+            batch, began = [self._prepared(op) for op in request], time.perf_counter()
             try:
                 results = await self._engine().aexecute(batch)
             except BaseException as error:
@@ -376,7 +376,7 @@ class Store:
         return await asyncio.sleep(request.seconds)
 
     def _engine(self) -> Engine:
-        if self._is_closed:
+        if self._closed or (self._parent is not None and self._is_closed):
             raise StoreClosed("this store is closed; open a new one")
         shared = self._shared
         if not shared.is_swept and shared.engine.capabilities.durable:
@@ -390,11 +390,8 @@ class Store:
     def _inside(self, ns_prefix: Namespace) -> Namespace:
         return self._scope + keys.check_namespace(ns_prefix, empty=True)
 
-    def _prepared(self, batch: list[Op]) -> list[Op]:
-        """The batch as engines want it: checked, encoded, in the store's scope. Walks come from our own methods."""
-        return [self._prepared_op(op) for op in batch]
-
-    def _prepared_op(self, op: Op) -> Op:
+    def _prepared(self, op: Op) -> Op:
+        """An op as engines want it: checked, encoded, in the store's scope. Walks come from our own methods."""
         match op:
             case ops.Get(namespace, key):
                 return ops.Get(self._home(namespace), keys.check_key(key))

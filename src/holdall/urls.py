@@ -16,7 +16,7 @@ from .sharing import share
 from .store import OpEvent, Settings, Store
 from .values import ttl_seconds
 
-_Target: TypeAlias = tuple[Hashable, Callable[[Options], Engine]]
+_Target: TypeAlias = tuple[Hashable, Callable[[], Engine]]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
@@ -59,11 +59,9 @@ def open(
     for name, hook in (("on_op", on_op), ("clock", clock)):
         if hook is not None and not callable(hook):
             raise InvalidInput(f"{name} is a function, not {hook!r}")
-    options = Options(float(timeout), durability, tuple(indexed), clock)
+    options = Options(float(timeout), durability, tuple(indexed), sweep_interval, clock)
     settings = Settings(ttl_seconds(ttl), bool(refresh_on_read), on_op)
-    place, make = _target(_url(url))
-    key = None if place is None else (place, options, sweep_interval)
-    return Store(share(key, lambda: make(options), sweep_interval), settings=settings)
+    return Store(share(*_target(_url(url), options), sweep_interval), settings=settings)
 
 
 def _url(url: Any) -> str:
@@ -80,27 +78,28 @@ def _url(url: Any) -> str:
     return url
 
 
-def _target(url: str) -> _Target:
-    """Which engine a URL means, and the place in it that stores share."""
+def _target(url: str, options: Options) -> _Target:
+    """The key under which stores share an engine, and how to make it."""
     match = _SCHEME.fullmatch(url)
     if match is None:  # a plain path; a drive letter is not a scheme
-        return _sqlite(url)
+        return _sqlite(url, options)
     scheme, rest = match[1].lower(), match[2]
     if scheme == "memory":
-        return _memory(rest)
+        return _memory(rest, options)
     if scheme == "sqlite":
         if not rest.startswith("///"):
             raise InvalidInput(f"{url!r} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db")
-        return _sqlite(rest.removeprefix("///"))
+        return _sqlite(rest.removeprefix("///"), options)
     raise InvalidInput(f"unknown URL scheme {scheme!r} in {url!r:.60}; there are sqlite: and memory:, or a plain path")
 
 
-def _memory(name: str) -> _Target:
+def _memory(name: str, options: Options) -> _Target:
+    """All that open one name share its entries; the options of the first hold."""
     engine = _engine("memory", "MemoryEngine", None)
-    return ("memory", name) if name else None, engine
+    return ("memory", name) if name else None, lambda: engine(options)
 
 
-def _sqlite(path: str) -> _Target:
+def _sqlite(path: str, options: Options) -> _Target:
     if path in ("", ":memory:"):
         raise InvalidInput("for a store in memory, use 'memory:'")
     if "?" in path:
@@ -109,7 +108,7 @@ def _sqlite(path: str) -> _Target:
     if Path(path).is_dir():
         raise InvalidInput(f"{path!r} is a folder; name a file in it")
     engine = _engine("sqlite", "SqliteEngine", None)
-    return ("sqlite", path), lambda options: engine(path, options)
+    return ("sqlite", path, options), lambda: engine(path, options)
 
 
 def _engine(module: str, name: str, extra: str | None) -> Callable[..., Engine]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from .. import filters, keys, ops
 from ..engine import Clock, Row, check_expectation, conflict, search, to_entry
@@ -123,7 +123,9 @@ class Sql:
         replies = yield statements
         results = []
         for op, (_, params), rows in zip(batch, statements, replies, strict=True):
-            results.append((yield from self._result(op, params, rows)))
+            if not rows and _expects_a_row(op):
+                raise conflict(op, (yield from self._actual(params)))
+            results.append(self._result(op, params, rows))
         return results
 
     def _statement(self, op: Op) -> Statement:
@@ -159,21 +161,17 @@ class Sql:
                 return self._sweep, {"now": now, "limit": limit}
         raise TypeError(f"not a point op: {op!r}")
 
-    def _result(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
+    def _result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
         match op:
             case ops.Get():
                 return to_entry(rows[0]) if rows else None
             case ops.Put():
-                if not rows:
-                    raise conflict(op, (yield from self._actual(params)))
                 version, created, updated, expires = rows[0]
                 return to_entry((params["ns"], params["key"], params["value"], version, created, updated, expires))
             case ops.Delete(expect=expect):
                 if expect is ABSENT:
                     check_expectation(op, rows[0][0] if rows else None)
                     return False
-                if not rows and expect is not ANY:
-                    raise conflict(op, (yield from self._actual(params)))
                 return bool(rows)
             case ops.Check():
                 check_expectation(op, rows[0][0] if rows else None)
@@ -348,6 +346,11 @@ class Sql:
         [rows] = yield [(sql, params)]
         changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
         return Page(changes, changes[-1].cursor if len(changes) == op.limit else str(max(since, newest)))
+
+
+def _expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:
+    """Whether a statement that returns nothing has met another version than it expected."""
+    return isinstance(op, ops.Put) or (isinstance(op, ops.Delete) and isinstance(op.expect, int))
 
 
 def _after(encoded: str) -> str:

@@ -135,7 +135,7 @@ class SqliteEngine:
     def _reset(self) -> None:
         """A state with nothing open: at the beginning, and in a forked child."""
         self._opening = threading.Lock()
-        self._writer: apsw.Connection | None = None
+        self._writer: _Connection | None = None
         self._readers = _Readers(self._connect_reader)
         self._commits = GroupCommit(self._commit, self._spawn)
         self._workers: ThreadPoolExecutor | None = None
@@ -198,13 +198,16 @@ class SqliteEngine:
     def _read(self, batch: Sequence[Op]) -> list[Any]:
         reader = self._readers.take()
         try:
-            if len(batch) == 1 and type(batch[0]) not in WALKS:
-                return drive(self._sql.batch(batch), _Runner(reader))
+            walks = type(batch[0]) in WALKS
+            if len(batch) == 1 and not walks:
+                return drive(self._sql.batch(batch), reader.run)
             reader.execute("BEGIN")
             try:
-                if type(batch[0]) in WALKS:
-                    return [drive(self._sql.walk(batch[0]), _Runner(reader))]
-                return drive(self._sql.batch(batch), _Runner(reader))
+                return (
+                    [drive(self._sql.walk(batch[0]), reader.run)]
+                    if walks
+                    else drive(self._sql.batch(batch), reader.run)
+                )
             finally:
                 reader.execute("ROLLBACK")
         except apsw.Error as error:
@@ -280,12 +283,12 @@ class SqliteEngine:
         except apsw.Error as error:
             raise self._translated(error) from error
 
-    def _run_member(self, writer: apsw.Connection, member: Submission, alone: bool) -> None:
+    def _run_member(self, writer: _Connection, member: Submission, alone: bool) -> None:
         guarded = not alone and len(member.batch) > 1  # a single statement is atomic by itself
         if guarded:
             writer.execute("SAVEPOINT member")
         try:
-            member.results = drive(self._sql.batch(member.batch), _Runner(writer))
+            member.results = drive(self._sql.batch(member.batch), writer.run)
         except HoldallError as error:
             if alone:
                 raise
@@ -301,7 +304,7 @@ class SqliteEngine:
     def _synchronous(self) -> str:
         return "FULL" if self._options.durability == "full" else "NORMAL"
 
-    def _open(self) -> apsw.Connection:
+    def _open(self) -> _Connection:
         """The writing connection, on a file that is there and up to date."""
         with self._opening:
             if self._closed:
@@ -313,7 +316,7 @@ class SqliteEngine:
                     raise self._translated(error) from error
             return self._writer
 
-    def _connect_writer(self) -> apsw.Connection:
+    def _connect_writer(self) -> _Connection:
         folder = FilePath(self._path).parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -335,7 +338,7 @@ class SqliteEngine:
             _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
         return writer
 
-    def _connect_reader(self) -> apsw.Connection:
+    def _connect_reader(self) -> _Connection:
         if self._writer is None:
             self._open()
         try:
@@ -345,14 +348,14 @@ class SqliteEngine:
             raise self._translated(error) from error
         return reader
 
-    def _connect(self, flags: int) -> apsw.Connection:
-        connection = apsw.Connection(self._path, flags=flags)
+    def _connect(self, flags: int) -> _Connection:
+        connection = _Connection(self._path, flags=flags)
         connection.set_busy_handler(_Patience(self._options.timeout))
         _pragma(connection, "temp_store", "MEMORY")
         _pragma(connection, "cache_size", "-8000")
         return connection
 
-    def _migrate(self, writer: apsw.Connection) -> None:
+    def _migrate(self, writer: _Connection) -> None:
         present = _schema_version(writer)
         if present > len(MIGRATIONS):
             raise SchemaTooNew(
@@ -399,16 +402,11 @@ class SqliteEngine:
         return Unavailable(f"SQLite cannot do it: {where}")
 
 
-class _Runner:
-    """Runs a program's statements on one connection."""
+class _Connection(apsw.Connection):
+    """A connection that runs a program's statements."""
 
-    __slots__ = ("_execute",)
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._execute = connection.execute
-
-    def __call__(self, statements: list[Statement]) -> list[Rows]:
-        return [self._execute(sql, params).fetchall() for sql, params in statements]
+    def run(self, statements: list[Statement]) -> list[Rows]:
+        return [self.execute(sql, params).fetchall() for sql, params in statements]
 
 
 class _Patience:
@@ -433,13 +431,13 @@ class _Readers:
 
     def __init__(self, connect: Any) -> None:
         self._connect = connect
-        self._idle: deque[apsw.Connection] = deque()
-        self._all: set[apsw.Connection] = set()
+        self._idle: deque[_Connection] = deque()
+        self._all: set[_Connection] = set()
         self._open = threading.Event()
         self._open.set()
         self._closed = False
 
-    def take(self) -> apsw.Connection:
+    def take(self) -> _Connection:
         while True:
             if self._closed:
                 raise StoreClosed("this store is closed; open a new one")
@@ -454,7 +452,7 @@ class _Readers:
             self._idle.append(reader)  # a fork is about to happen: after it
             self._open.wait()
 
-    def give_back(self, reader: apsw.Connection) -> None:
+    def give_back(self, reader: _Connection) -> None:
         if self._closed or (len(self._idle) >= _IDLE_READERS and self._open.is_set()):
             self._all.discard(reader)
             reader.close()
@@ -491,14 +489,14 @@ def _only_reads(batch: Sequence[Op]) -> bool:
     return all(type(op) in READS for op in batch)
 
 
-def _schema_version(connection: apsw.Connection) -> int:
+def _schema_version(connection: _Connection) -> int:
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'holdall_schema'").fetchall():
         return 0
     rows = connection.execute("SELECT version FROM holdall_schema").fetchall()
     return int(str(rows[0][0])) if rows else 0
 
 
-def _pragma(connection: apsw.Connection, name: str, value: str | None = None) -> Any:
+def _pragma(connection: _Connection, name: str, value: str | None = None) -> Any:
     """Set a PRAGMA, one at a time, and give what it is now."""
     if value is not None:
         connection.execute(f"PRAGMA {name} = {value}").fetchall()

@@ -1,0 +1,173 @@
+"""From a URL to a store: what is understood, what is refused, what is shared."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdall
+from holdall.errors import InvalidInput, MissingExtra, SchemaTooNew
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDALL_URL", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "file"),
+    [
+        ("sqlite:///agent.db", "agent.db"),
+        ("sqlite:///data/agent.db", "data/agent.db"),
+        ("SQLite:///agent.db", "agent.db"),
+        ("agent.db", "agent.db"),
+        ("./a b#c%20é.db", "a b#c%20é.db"),
+        (Path("agent.db"), "agent.db"),
+    ],
+    ids=str,
+)
+def test_relative_urls_and_paths_name_a_file_here(url, file, tmp_path):
+    with holdall.open(url) as store:
+        store.put(("a",), "k", {})
+    assert (tmp_path / file).is_file()
+
+
+def test_four_slashes_are_an_absolute_path(tmp_path):
+    with holdall.open(f"sqlite:///{tmp_path}/deep/down/agent.db") as store:
+        store.put(("a",), "k", {})
+    assert (tmp_path / "deep" / "down" / "agent.db").is_file()
+
+
+def test_without_a_url_the_environment_says_which(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOLDALL_URL", "sqlite:///from-env.db")
+    with holdall.open() as store:
+        store.put(("a",), "k", {})
+    assert (tmp_path / "from-env.db").is_file()
+
+
+def test_no_url_at_all_is_an_error_that_says_what_to_do():
+    with pytest.raises(InvalidInput, match="HOLDALL_URL"):
+        holdall.open()
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("mongodb://localhost", "mongodb"),
+        ("sqlite:", "sqlite:///agent.db"),
+        ("sqlite://", "sqlite:///agent.db"),
+        ("sqlite:agent.db", "sqlite:///agent.db"),
+        ("sqlite://agent.db", "sqlite:///agent.db"),
+        ("sqlite:///", "memory:"),
+        ("sqlite:///:memory:", "memory:"),
+        (":memory:", "memory:"),
+        ("sqlite:///agent.db?mode=ro", "keyword arguments"),
+        ("", "non-empty"),
+        ("a\x00b", "NUL"),
+        (5, "not int"),
+        (b"agent.db", "str"),
+        (".", "folder"),
+    ],
+    ids=repr,
+)
+def test_bad_urls_are_refused_before_anything_is_made(url, word, tmp_path):
+    with pytest.raises(InvalidInput, match=word):
+        holdall.open(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_opening_connects_on_first_use_only(tmp_path):
+    store = holdall.open("agent.db")
+    assert list(tmp_path.iterdir()) == []
+    store.put(("a",), "k", {})
+    assert (tmp_path / "agent.db").is_file()
+    store.close()
+
+
+def test_setup_and_context_managers_connect_at_once(tmp_path):
+    with holdall.open("one.db"):
+        assert (tmp_path / "one.db").is_file()
+    store = holdall.open("two.db")
+    store.setup()
+    assert (tmp_path / "two.db").is_file()
+    store.close()
+
+
+def test_stores_on_one_file_share_one_engine_however_it_is_named(tmp_path):
+    (tmp_path / "link.db").symlink_to(tmp_path / "agent.db")
+    stores = [holdall.open(url) for url in ("agent.db", f"sqlite:///{tmp_path}/agent.db", "link.db")]
+    assert len({id(store._shared.engine) for store in stores}) == 1
+    stores[0].put(("a",), "k", {})
+    stores[0].close()
+    assert stores[1].get(("a",), "k") is not None
+    for store in stores:
+        store.close()
+
+
+def test_stores_with_other_options_have_engines_of_their_own():
+    with holdall.open("agent.db") as full, holdall.open("agent.db", durability="relaxed") as relaxed:
+        assert full._shared.engine is not relaxed._shared.engine
+        full.put(("a",), "k", {"n": 1})
+        assert relaxed.get(("a",), "k").value == {"n": 1}
+
+
+@pytest.mark.parametrize("fields", [["a'b"], ['a"b'], ["a\\b"], [""], ["a..b"], ["."], ["a\x00b"]], ids=repr)
+def test_fields_that_cannot_be_indexed_are_refused(fields):
+    with pytest.raises(InvalidInput, match="indexed"):
+        holdall.open("agent.db", indexed=fields)
+
+
+def test_a_missing_package_is_an_error_that_names_what_to_install():
+    code = """
+import sys
+sys.modules["apsw"] = None
+import holdall
+try:
+    holdall.open("agent.db")
+except holdall.errors.MissingExtra as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'holdall'" in done.stdout
+    assert "apsw" in done.stdout
+
+
+def test_the_suite_without_pytest_names_its_extra():
+    code = """
+import sys
+sys.modules["pytest"] = sys.modules["hypothesis"] = None
+import holdall.testing
+holdall.testing.Clock()
+try:
+    holdall.testing.StoreContract
+except holdall.errors.MissingExtra as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "holdall[testing]" in done.stdout
+    assert issubclass(MissingExtra, ImportError)
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
+    import apsw
+
+    with holdall.open("agent.db") as store:
+        store.put(("a",), "k", {})
+    connection = apsw.Connection("agent.db")
+    connection.execute("UPDATE holdall_schema SET version = 99")
+    connection.close()
+    before = Path("agent.db").read_bytes()
+    with pytest.raises(SchemaTooNew, match="99"), holdall.open("agent.db"):
+        pass
+    with pytest.raises(SchemaTooNew, match="upgrade"):
+        holdall.open("agent.db").get(("a",), "k")
+    assert Path("agent.db").read_bytes() == before
+
+
+def test_importing_holdall_needs_no_environment():
+    subprocess.run([sys.executable, "-c", "import holdall"], env={"PATH": os.environ.get("PATH", "")}, check=True)
