@@ -394,7 +394,9 @@ class Store:
         """An op as engines want it: checked, encoded, in the store's scope. Walks come from our own methods."""
         match op:
             case ops.Get(namespace, key):
-                return ops.Get(self._home(namespace), keys.check_key(key))
+                home = self._home(namespace)
+                keys.check_key(key)
+                return op if home is namespace else ops.Get(home, key)
             case ops.Put(namespace, key, value, ttl, expect):
                 return ops.Put(
                     self._home(namespace), keys.check_key(key), encode(value), self._lifetime(ttl), _expected(expect)

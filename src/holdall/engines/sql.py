@@ -119,16 +119,17 @@ class Sql:
 
     def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         """All of a batch's statements at once: one round trip where the database is far away."""
-        statements = [self._statement(op) for op in batch]
+        statements = [self.statement(op) for op in batch]
         replies = yield statements
         results = []
         for op, (_, params), rows in zip(batch, statements, replies, strict=True):
             if not rows and _expects_a_row(op):
                 raise conflict(op, (yield from self._actual(params)))
-            results.append(self._result(op, params, rows))
+            results.append(self.result(op, params, rows))
         return results
 
-    def _statement(self, op: Op) -> Statement:
+    def statement(self, op: Op) -> Statement:
+        """The one statement of a point op."""
         now = self._clock()
         match op:
             case ops.Get(namespace, key):
@@ -161,7 +162,8 @@ class Sql:
                 return self._sweep, {"now": now, "limit": limit}
         raise TypeError(f"not a point op: {op!r}")
 
-    def _result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
+    def result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
+        """What an op's rows mean."""
         match op:
             case ops.Get():
                 return to_entry(rows[0]) if rows else None

@@ -199,8 +199,9 @@ class SqliteEngine:
         reader = self._readers.take()
         try:
             walks = type(batch[0]) in WALKS
-            if len(batch) == 1 and not walks:
-                return drive(self._sql.batch(batch), reader.run)
+            if len(batch) == 1 and not walks:  # the most frequent of all: no need of a transaction or a program
+                sql, params = self._sql.statement(batch[0])
+                return [self._sql.result(batch[0], params, reader.execute(sql, params).fetchall())]
             reader.execute("BEGIN")
             try:
                 return (
