@@ -18,7 +18,7 @@ from operator import ge, gt, le, lt
 from typing import Any, TypeAlias
 
 from .errors import InvalidInput, InvalidValue
-from .values import MAX_DEPTH, to_plain
+from .values import MAX_DEPTH, check_text, to_plain
 
 _OPERATOR = re.compile(r"\$[A-Za-z]+")
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {"$gt": gt, "$gte": ge, "$lt": lt, "$lte": le}
@@ -169,6 +169,7 @@ def parse(filter: Any) -> Filter | None:
         raise InvalidInput(f"a filter is a dict, e.g. {{'type': 'note'}}, not {type(filter).__name__} {filter!r:.60}")
     try:
         plain = to_plain(filter, finite=False)
+        check_text(plain)
     except InvalidValue as error:
         raise InvalidInput(f"in the filter: {error}") from None
     return Filter(_object(plain, 0)) if plain else None

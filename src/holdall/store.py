@@ -463,7 +463,7 @@ class Store:
 def _expected(expect: Any) -> Expectation:
     if isinstance(expect, Entry):
         return expect.version
-    if isinstance(expect, Expect) or (isinstance(expect, int) and not isinstance(expect, bool)):
+    if isinstance(expect, Expect) or (type(expect) is int and -(2**63) <= expect < 2**63):
         return expect
     hint = " (was a read forgotten? holdall.ABSENT means that nothing may be there)" if expect is None else ""
     raise InvalidInput(f"expect is holdall.ANY, holdall.ABSENT, a version or an Entry, not {expect!r:.60}{hint}")

@@ -40,11 +40,16 @@ def encode(value: Any) -> Json:
     plain = to_plain(value)
     if type(plain) is not dict:
         raise InvalidValue(f"a value is a dict, not {type(value).__name__} {value!r:.60}")
+    return Json(check_text(plain).decode())
+
+
+def check_text(plain: Any) -> bytes:
+    """The JSON of something plain; `InvalidValue` where a string in it is not text."""
     try:
-        return Json(_encode(plain).decode())
+        return _encode(plain)
     except UnicodeEncodeError:
         path = ascii(_surrogate_path(plain, ""))[1:-1]
-        raise InvalidValue(f"lone surrogates cannot be stored as text: at {path}", path) from None
+        raise InvalidValue(f"lone surrogates are not text: at {path}", path) from None
 
 
 def decode(text: str) -> dict[str, Any]:

@@ -131,7 +131,11 @@ class GroupCommit:
             turn.gate = threading.Lock()
             turn.gate.acquire()
             self._queue.appendleft(turn)
-        return turn.gate.acquire(timeout=timeout)
+        if turn.gate.acquire(timeout=timeout):
+            return True
+        with self._mutex:
+            turn.cancelled = not turn.leads
+            return turn.leads
 
     def resume(self) -> None:
         self._hand_over()
@@ -166,13 +170,11 @@ class GroupCommit:
             raise
 
     def _lead_queue(self) -> None:
+        """Lead in a worker thread, if the first in the queue still has none of its own."""
         with self._mutex:
-            first = self._queue.popleft() if self._queue else None
+            first = self._queue.popleft() if self._queue and self._queue[0].gate is None else None
         if first is None:
             self._hand_over()
-        elif first.gate is not None:  # a sync writer has come before us: it has its own thread
-            first.leads = True
-            first.gate.release()
         else:
             self._lead(first)
 

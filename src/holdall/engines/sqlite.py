@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import threading
@@ -53,6 +54,9 @@ MIGRATIONS = (
     CREATE INDEX holdall_expiring ON holdall_entries (expires) WHERE expires IS NOT NULL;
     """,
 )
+logger = logging.getLogger("holdall")
+_abandoned: list[Any] = []  # a parent's connections in its forked child: kept, because letting go would close them
+
 _UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # a JSON path cannot be trusted to name these
 
 
@@ -135,12 +139,13 @@ class SqliteEngine:
     def _reset(self) -> None:
         """A state with nothing open: at the beginning, and in a forked child."""
         self._opening = threading.Lock()
+        self._spawning = threading.Lock()  # not the one above, which an event loop must never wait for
         self._writer: _Connection | None = None
         self._readers = _Readers(self._connect_reader)
         self._commits = GroupCommit(self._commit, self._spawn)
         self._workers: ThreadPoolExecutor | None = None
         self._reads: deque[Submission] = deque()
-        self._paused = False
+        self._paused = False, False
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -170,10 +175,11 @@ class SqliteEngine:
 
     def close(self) -> None:
         self._commits.close()
-        with self._opening:
+        with self._spawning:
             self._closed = True
-            if self._workers is not None:
-                self._workers.shutdown()
+        if self._workers is not None:
+            self._workers.shutdown()
+        with self._opening:
             self._readers.close()
             if self._writer is not None:
                 self._writer.close()
@@ -181,17 +187,25 @@ class SqliteEngine:
 
     def before_fork(self) -> None:
         """SQLite must not cross a fork with a file open: not even its locks would be the child's own."""
-        self._paused = self._commits.pause(self._options.timeout) and self._readers.pause(self._options.timeout)
-        if self._paused and self._writer is not None:
+        timeout = self._options.timeout
+        self._paused = self._commits.pause(timeout), self._readers.pause(timeout)
+        if not all(self._paused):
+            logger.warning("forking while %r was busy for over %s s; the child must not use it", self._path, timeout)
+        elif self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def after_fork(self, in_child: bool) -> None:
+        writing, reading = self._paused
         if in_child:
+            if not (writing and reading):  # closing what the parent still uses would damage it
+                _abandoned.extend((self._writer, self._readers, self._commits))
             self._reset()
             return
-        self._readers.resume()
-        self._commits.resume()
+        if reading:
+            self._readers.resume()
+        if writing:
+            self._commits.resume()
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -249,7 +263,7 @@ class SqliteEngine:
             except HoldallError:  # each member learns its own fate below
                 pass
             except BaseException:  # the leader's thread was interrupted: that is not the others' fault
-                self._commit_alone(members[1:])
+                self._commit_alone([submission for submission in members[1:] if not submission.finished])
                 raise
         self._commit_alone(members)
 
@@ -269,20 +283,28 @@ class SqliteEngine:
             if relaxed:  # a refresh is not worth an fsync
                 writer.execute("PRAGMA synchronous = NORMAL")
             try:
-                writer.execute("BEGIN IMMEDIATE")
-                try:
-                    for member in members:
-                        self._run_member(writer, member, alone=len(members) == 1)
-                    writer.execute("COMMIT")
-                except BaseException:
-                    if writer.in_transaction:
-                        writer.execute("ROLLBACK")
-                    raise
+                self._transact_on(writer, members)
             finally:
                 if relaxed:
                     writer.execute(f"PRAGMA synchronous = {self._synchronous}")
         except apsw.Error as error:
             raise self._translated(error) from error
+
+    def _transact_on(self, writer: _Connection, members: list[Submission]) -> None:
+        committing = False
+        try:
+            writer.execute("BEGIN IMMEDIATE")
+            for member in members:
+                self._run_member(writer, member, alone=len(members) == 1)
+            committing = True
+            writer.execute("COMMIT")
+        except BaseException as error:
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+            elif committing and not isinstance(error, apsw.Error):  # interrupted just after the commit: it holds
+                for member in members:
+                    member.finished = True
+            raise
 
     def _run_member(self, writer: _Connection, member: Submission, alone: bool) -> None:
         guarded = not alone and len(member.batch) > 1  # a single statement is atomic by itself
@@ -377,7 +399,7 @@ class SqliteEngine:
         writer.execute("COMMIT")
 
     def _spawn(self, function: Any) -> None:
-        with self._opening:
+        with self._spawning:
             if self._closed:
                 raise StoreClosed("this store is closed; open a new one")
             if self._workers is None:
@@ -434,6 +456,7 @@ class _Readers:
         self._connect = connect
         self._idle: deque[_Connection] = deque()
         self._all: set[_Connection] = set()
+        self._making = threading.Lock()
         self._open = threading.Event()
         self._open.set()
         self._closed = False
@@ -445,9 +468,9 @@ class _Readers:
             try:
                 reader = self._idle.pop()
             except IndexError:
-                self._open.wait()
-                reader = self._connect()
-                self._all.add(reader)
+                with self._making:  # not while a fork waits for everything to be closed
+                    reader = self._connect()
+                    self._all.add(reader)
             if self._open.is_set():
                 return reader
             self._idle.append(reader)  # a fork is about to happen: after it
@@ -462,10 +485,13 @@ class _Readers:
 
     def pause(self, timeout: float) -> bool:
         """Wait until nobody reads, and close everything; readers that come later wait for `resume`."""
-        self._open.clear()
         deadline = time.monotonic() + timeout
+        if not self._making.acquire(timeout=timeout):
+            return False
+        self._open.clear()
         while len(self._idle) < len(self._all):
             if time.monotonic() > deadline:
+                self.resume()
                 return False
             time.sleep(0.0005)
         while self._idle:
@@ -475,6 +501,7 @@ class _Readers:
 
     def resume(self) -> None:
         self._open.set()
+        self._making.release()
 
     def close(self) -> None:
         self._closed = True

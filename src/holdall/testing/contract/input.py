@@ -76,7 +76,7 @@ BAD_VALUES: dict[str, tuple[Any, str]] = {
     "too deep": (nested(300), "a.a.a"),
     "circular": (circular(), "self.self"),
 }
-BAD_EXPECTATIONS = {"none": None, "a bool": True, "a float": 1.5, "a str": "1"}
+BAD_EXPECTATIONS = {"none": None, "beyond any version": 2**63, "a bool": True, "a float": 1.5, "a str": "1"}
 BAD_TTLS = {
     "zero": 0,
     "negative": -1,
@@ -100,6 +100,8 @@ BAD_FILTERS: dict[str, Any] = {
     "$or of a str": {"$or": ["a"]},
     "$not of a list": {"$not": [{"a": 1}]},
     "$exists of an int": {"a": {"$exists": 1}},
+    "lone surrogate": {"a": {"$in": ["\ud800"]}},
+    "lone surrogate in a key": {"\udfff": 1},
     "int key": {1: 2},
     "an object": {"a": object()},
     "too deep": nested(300),
