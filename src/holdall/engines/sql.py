@@ -31,6 +31,7 @@ COLUMNS = "ns, key, value, version, created, updated, expires"
 _LIVE = "value IS NOT NULL AND (expires IS NULL OR expires > :now)"
 _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
+_LATEST = 1000
 _MOST_PARTS = 200  # of one expression: databases limit its depth and its parameters
 _EXACT = 2**53  # a database may read larger numbers as approximate ones
 
@@ -54,8 +55,8 @@ class Dialect(ABC):
         """Whether the path leads to anything, null included."""
 
     @abstractmethod
-    def mentions(self, text: str, bind: Binder) -> str:
-        """Whether the value's JSON text contains this string, encoded: cheap, before anything is parsed."""
+    def mentions(self, text: str, bind: Binder) -> str | None:
+        """Whether the value's JSON text contains this string, encoded: cheaper than parsing it, or None."""
 
     @abstractmethod
     def is_indexed(self, path: Path) -> bool:
@@ -216,13 +217,27 @@ class Sql:
         narrowed, indexed = _narrow(op.filter, self._dialect, params)
         if narrowed:
             where += f" AND {narrowed}"
-        # In one namespace or in all, the order of version is an index's own; elsewhere (`+`), the rows are found first.
-        by_version = "version" if (single or not op.prefix) and not indexed else "+version"
+        # In one namespace or in all, the order of version is an index's own; elsewhere (`+`), the rows are found first
+        # and sorted. Where these may be many, what is wanted is often among the latest of all: look there before.
+        ordered = (single or not op.prefix) and not indexed
+        if not ordered and (not indexed or (yield from self._are_many(where, params))):
+            latest = f"(SELECT * FROM {self._table} WHERE version < :below ORDER BY version DESC LIMIT {_LATEST})"
+            sql = f"SELECT {COLUMNS} FROM {latest} WHERE {where} ORDER BY version DESC LIMIT :limit"
+            hits = yield from self._collect(sql, params, "below", below, op, want)
+            if len(hits) == want:
+                return hits
         sql = (
             f"SELECT {COLUMNS} FROM {self._table} WHERE version IN (SELECT version FROM {self._table} WHERE {where}"
-            f" AND version < :below ORDER BY {by_version} DESC LIMIT :limit) ORDER BY version DESC"
+            f" AND version < :below ORDER BY {'' if ordered else '+'}version DESC LIMIT :limit) ORDER BY version DESC"
         )
         return (yield from self._collect(sql, params, "below", below, op, want))
+
+    def _are_many(self, where: str, params: dict[str, Any]) -> Program[bool]:
+        """Whether an index finds so many rows that sorting them all would take long."""
+        [[(found,)]] = yield [
+            (f"SELECT count(*) FROM (SELECT 1 FROM {self._table} WHERE {where} LIMIT {_LATEST})", params)
+        ]
+        return bool(found == _LATEST)
 
     def newer(self, op: ops.Search, above: int, want: int) -> Program[list[Hit]]:
         """Matching entries with a higher version, oldest first."""
@@ -318,10 +333,11 @@ class Sql:
         wanted, size = op.offset + op.limit, 1
         while len(found) < wanted:
             [rows] = yield [(sql, {**params, "low": low, "limit": size})]
-            reached = low
+            reached, skipped = low, False
             for (encoded,) in rows:
-                if encoded < reached:
-                    continue  # in a subtree that was given already
+                if encoded < reached:  # in a subtree that was given already
+                    skipped = True
+                    continue
                 namespace = keys.decode(encoded)[len(op.base) :]
                 reached = _after(encoded)
                 if keys.matches(namespace, op.prefix, op.suffix):
@@ -332,7 +348,7 @@ class Sql:
                         reached = keys.below(keys.encode(op.base + given))[1] or reached
             if len(rows) < size:
                 break
-            size = 1 if reached > _after(rows[-1][0]) else min(size * 2, 512)
+            size = 1 if skipped else min(size * 2, 512)
             low = reached
         return found[op.offset : wanted]
 
@@ -432,7 +448,8 @@ class _Narrowing:
                 equal = self._field(path, f" = {self._bind(text)}")
                 if equal is None or self._dialect.is_indexed(path):
                     return equal
-                return f"({self._dialect.mentions(text, self._bind)} AND {equal})"
+                mentioned = self._dialect.mentions(text, self._bind)
+                return f"({mentioned} AND {equal})" if mentioned else equal
             case filters.Order(operator, int() | float() as number) if _is_exact(number):
                 low, high = _around(number)
                 if operator in ("$gt", "$gte"):

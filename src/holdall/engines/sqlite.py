@@ -57,6 +57,8 @@ MIGRATIONS = (
 logger = logging.getLogger("holdall")
 _abandoned: list[Any] = []  # a parent's connections in its forked child: kept, because letting go would close them
 
+_GLOB_SPECIAL = re.compile(r"[*?\[]")
+_LONGEST_PATTERN = 1000
 _UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # a JSON path cannot be trusted to name these
 
 
@@ -95,8 +97,11 @@ class SqliteDialect(Dialect):
         where = self._where(path, bind)
         return where and f"json_type(value, {where}) IS NOT NULL"
 
-    def mentions(self, text: str, bind: Binder) -> str:
-        return f"instr(value, {bind(msgspec.json.encode(text).decode())}) > 0"
+    def mentions(self, text: str, bind: Binder) -> str | None:
+        if len(text) > _LONGEST_PATTERN:
+            return None
+        literal = _GLOB_SPECIAL.sub(r"[\g<0>]", msgspec.json.encode(text).decode())
+        return f"value GLOB {bind(f'*{literal}*')}"
 
     def is_indexed(self, path: Path) -> bool:
         return path in self._indexed

@@ -135,7 +135,9 @@ EXAMPLES: list[tuple[dict[str, Any], str]] = [
 # Small enough that random values and random filters meet.
 labels = st.sampled_from(["a", "b", "a.b", "c.d"])
 atoms = (
-    st.sampled_from([None, True, False, 0, 1, -1, 1.0, 0.5, -0.0, 2**60, 2**70, "", "a", "ab", "é", "\x00", "1"])
+    st.sampled_from(
+        [None, True, False, 0, 1, -1, 1.0, 0.5, -0.0, 2**60, 2**70, "", "a", "ab", "é", "\x00", "1", "*", "[a]?"]
+    )
     | texts
 )
 data = st.recursive(
