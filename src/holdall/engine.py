@@ -114,59 +114,58 @@ def conflict(op: Put | Delete | Check, actual: int | None) -> Conflict:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Paging:
-    """Where a search stands: the rest of what its first page saw, newest first, then what changed since.
+class Finder(Protocol):
+    """How an engine finds entries for `search`: matching ones only, at most `want`.
 
-    `below` is the version down to which the first part was given, None once all of it was. `above` is the version up
-    to which the second part was given; it begins as the revision of the first page.
+    A *position* says where the feed stands, in the engine's own words.
     """
 
-    below: int | None
-    above: int
+    def position(self) -> Program[str]:
+        """Where the feed stands now."""
 
-    @classmethod
-    def parse(cls, cursor: str) -> Paging:
-        match = re.fullmatch(r"(\d{0,18})-(\d{1,18})", cursor, re.ASCII)
-        if match is None:
-            raise InvalidInput(f"not a search cursor: {cursor!r:.60}")
-        return cls(int(match[1]) if match[1] else None, int(match[2]))
+    def older(self, op: Search, below: int | None, want: int) -> Program[list[Hit]]:
+        """Those with a version below this one, newest first; None: all."""
 
-    def __str__(self) -> str:
-        return f"{'' if self.below is None else self.below}-{self.above}"
+    def newer(self, op: Search, position: str, want: int) -> Program[list[tuple[Hit, str]]]:
+        """Those that changed after a position, in the feed's order, each with the position after it."""
 
 
-class Finder(Protocol):
-    """How an engine finds entries for `search`: matching ones only, at most `want`."""
-
-    def newest(self) -> Program[int]:
-        """The revision that the feed has reached."""
-
-    def older(self, op: Search, below: int, want: int) -> Program[list[Hit]]:
-        """Those with a lower version, newest first."""
-
-    def newer(self, op: Search, above: int, want: int) -> Program[list[Hit]]:
-        """Those with a higher version, oldest first."""
+_CURSOR = re.compile(r"(\d{0,18})-(.+)", re.ASCII)
 
 
 def search(finder: Finder, op: Search) -> Program[Page[Hit]]:
-    """A page of a search: stable under writes, so that what matched all along comes at least once."""
-    if op.cursor is None:
-        newest = yield from finder.newest()
-        paging = Paging(newest + 1, newest)
-    else:
-        paging = Paging.parse(op.cursor)
+    """A page of a search: the rest of what the first page saw, newest first, then what has changed since.
+
+    So an entry that matched all along comes at least once, whoever touches it meanwhile. A cursor says down to which
+    version the first part was given (nothing: all of it), and after which position the second part goes on.
+    """
     if op.limit == 0:
         return Page()
-    hits: list[Hit] = []
-    if paging.below is not None:
-        hits = yield from finder.older(op, paging.below, op.offset + op.limit + 1)
-        hits = hits[op.offset :]
-        if len(hits) > op.limit:
-            return Page(hits[: op.limit], str(Paging(hits[op.limit - 1].version, paging.above)))
     if op.cursor is None:
+        position = yield from finder.position()
+        hits = yield from finder.older(op, None, op.offset + op.limit + 1)
+        hits = hits[op.offset :]
+        more = len(hits) > op.limit
+        return Page(hits[: op.limit], f"{hits[op.limit - 1].version}-{position}" if more else None)
+    cursor = _CURSOR.fullmatch(op.cursor)
+    if cursor is None:
+        raise InvalidInput(f"not a search cursor: {op.cursor!r:.60}")
+    below, position = cursor.groups()
+    hits = []
+    if below:
+        hits = yield from finder.older(op, int(below), op.limit + 1)
+        if len(hits) > op.limit:
+            return Page(hits[: op.limit], f"{hits[op.limit - 1].version}-{position}")
+    changed = yield from finder.newer(op, position, op.limit + 1 - len(hits))
+    room = op.limit - len(hits)
+    hits += [hit for hit, _ in changed[:room]]
+    if len(changed) <= room:
         return Page(hits)
-    hits += yield from finder.newer(op, paging.above, op.limit + 1 - len(hits))
-    if len(hits) <= op.limit:
-        return Page(hits)
-    return Page(hits[: op.limit], str(Paging(None, max(paging.above, hits[op.limit - 1].version))))
+    return Page(hits, f"-{changed[room - 1][1] if room else position}")
+
+
+def parse_revision(position: str) -> int:
+    """A position in the feed of an engine that counts its changes one by one."""
+    if not re.fullmatch(r"\d{1,18}", position, re.ASCII):
+        raise InvalidInput(f"not a cursor of this store: {position!r:.60}")
+    return int(position)

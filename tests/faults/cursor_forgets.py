@@ -4,7 +4,7 @@ from holdall.engines.memory import MemoryEngine
 from holdall.engines.sql import Sql
 
 
-def nothing(self, op, above, want):
+def nothing(self, op, position, want):
     return []
     yield
 

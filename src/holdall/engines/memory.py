@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from sortedcontainers import SortedDict
 
 from .. import keys, ops
-from ..engine import Capabilities, Options, check_expectation, search, system_clock, to_entry
+from ..engine import Capabilities, Options, check_expectation, parse_revision, search, system_clock, to_entry
 from ..errors import StoreClosed
 from ..ops import KEEP, WALKS, Change, Entry, Hit, Namespace, Op, Page
 from ..programs import Program, drive
@@ -187,20 +187,21 @@ class MemoryEngine:
                 return self._changes(op)
         raise TypeError(f"not a walk: {op!r}")
 
-    def newest(self) -> Program[int]:
-        return self._version
+    def position(self) -> Program[str]:
+        return str(self._version)
         yield  # a program that asks for nothing
 
-    def older(self, op: ops.Search, below: int, want: int) -> Program[list[Hit]]:
-        found = [item for item in self._under(op.prefix, self._clock(), op.recursive) if item[1].version < below]
+    def older(self, op: ops.Search, below: int | None, want: int) -> Program[list[Hit]]:
+        found = list(self._under(op.prefix, self._clock(), op.recursive))
         found.sort(key=lambda item: -item[1].version)
-        return _matching(found, op, want)
+        return _matching([item for item in found if below is None or item[1].version < below], op, want)
         yield
 
-    def newer(self, op: ops.Search, above: int, want: int) -> Program[list[Hit]]:
+    def newer(self, op: ops.Search, position: str, want: int) -> Program[list[tuple[Hit, str]]]:
+        above = parse_revision(position)
         found = [item for item in self._under(op.prefix, self._clock(), op.recursive) if item[1].version > above]
         found.sort(key=lambda item: item[1].version)
-        return _matching(found, op, want)
+        return [(hit, str(hit.version)) for hit in _matching(found, op, want)]
         yield
 
     def _under(
@@ -225,7 +226,7 @@ class MemoryEngine:
         return sorted(found)[op.offset : op.offset + op.limit]
 
     def _changes(self, op: ops.Changes) -> Page[Change]:
-        since = int(op.since or 0)
+        since = parse_revision(op.since or "0")
         low, high = keys.below(keys.encode(op.prefix))
         changes: Page[Change] = Page((), str(max(since, self._version)))
         for version in self._feed.irange(since, None, inclusive=(False, False)):

@@ -12,31 +12,29 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeGuard
 
-from .. import filters, keys, ops
-from ..engine import Clock, Row, check_expectation, conflict, search, to_entry
-from ..errors import InvalidInput
+from .. import keys, ops
+from ..engine import Clock, Row, check_expectation, conflict, parse_revision, search, to_entry
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
+from .narrowing import Fields, narrow
 
 Statement: TypeAlias = tuple[str, dict[str, Any]]
 Rows: TypeAlias = list[tuple[Any, ...]]
-Path: TypeAlias = tuple[str, ...]
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
 _LIVE = "value IS NOT NULL AND (expires IS NULL OR expires > :now)"
 _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
-_MOST_PARTS = 200  # of one expression: databases limit its depth and its parameters
-_EXACT = 2**53  # a database may read larger numbers as approximate ones
+_EVERYTHING = 2**63 - 1
 
 
-class Dialect(ABC):
+class Dialect(Fields):
     """What one database says differently."""
 
     table: str
@@ -45,34 +43,6 @@ class Dialect(ABC):
     @abstractmethod
     def bury(self, which: str, kind: str) -> str:
         """A statement that makes tombstones of the rows that `which` selects, one row returned for each."""
-
-    @abstractmethod
-    def field(self, path: Path, bind: Binder) -> str | None:
-        """The value at a path as an SQL value (text, a number, 1 or 0, null), or None where SQL cannot be trusted."""
-
-    @abstractmethod
-    def has_field(self, path: Path, bind: Binder) -> str | None:
-        """Whether the path leads to anything, null included."""
-
-    @abstractmethod
-    def mentions(self, text: str, bind: Binder) -> str | None:
-        """Whether the value's JSON text contains this string, encoded: cheaper than parsing it, or None."""
-
-    @abstractmethod
-    def is_indexed(self, path: Path) -> bool:
-        """Whether a declared index serves this path."""
-
-
-class Binder:
-    """Collects a statement's parameters, so that nothing a user wrote becomes part of its text."""
-
-    def __init__(self, params: dict[str, Any]) -> None:
-        self.params = params
-
-    def __call__(self, value: Any) -> str:
-        name = f"p{len(self.params)}"
-        self.params[name] = value
-        return f":{name}"
 
 
 class Sql:
@@ -205,32 +175,33 @@ class Sql:
                 return (yield from self._changes(op))
         raise TypeError(f"not a walk: {op!r}")
 
-    def newest(self) -> Program[int]:
+    def position(self) -> Program[str]:
         [[(newest,)]] = yield [(f"SELECT coalesce(max(version), 0) FROM {self._table}", {})]
-        return newest  # type: ignore[no-any-return]  # a row's column
+        return str(newest)
 
-    def older(self, op: ops.Search, below: int, want: int) -> Program[list[Hit]]:
+    def older(self, op: ops.Search, below: int | None, want: int) -> Program[list[Hit]]:
         """Matching entries with a lower version, newest first, in pages that grow while the filter finds little."""
         single = not op.recursive or (yield from self._is_leaf(op.prefix))
         params: dict[str, Any] = {"now": self._clock()}
         where = f"{_LIVE} {_within(op.prefix, not single, params)}"
-        narrowed, indexed = _narrow(op.filter, self._dialect, params)
+        narrowed, indexed = narrow(op.filter, self._dialect, params)
         if narrowed:
             where += f" AND {narrowed}"
+        start = _EVERYTHING if below is None else below
         # In one namespace or in all, the order of version is an index's own; elsewhere (`+`), the rows are found first
         # and sorted. Where these may be many, what is wanted is often among the latest of all: look there before.
         ordered = (single or not op.prefix) and not indexed
         if not ordered and (not indexed or (yield from self._are_many(where, params))):
             latest = f"(SELECT * FROM {self._table} WHERE version < :below ORDER BY version DESC LIMIT {_LATEST})"
             sql = f"SELECT {COLUMNS} FROM {latest} WHERE {where} ORDER BY version DESC LIMIT :limit"
-            hits = yield from self._collect(sql, params, "below", below, op, want)
+            hits = yield from self._collect(sql, params, "below", start, op, want)
             if len(hits) == want:
                 return hits
         sql = (
             f"SELECT {COLUMNS} FROM {self._table} WHERE version IN (SELECT version FROM {self._table} WHERE {where}"
             f" AND version < :below ORDER BY {'' if ordered else '+'}version DESC LIMIT :limit) ORDER BY version DESC"
         )
-        return (yield from self._collect(sql, params, "below", below, op, want))
+        return (yield from self._collect(sql, params, "below", start, op, want))
 
     def _are_many(self, where: str, params: dict[str, Any]) -> Program[bool]:
         """Whether an index finds so many rows that sorting them all would take long."""
@@ -239,7 +210,7 @@ class Sql:
         ]
         return bool(found == _LATEST)
 
-    def newer(self, op: ops.Search, above: int, want: int) -> Program[list[Hit]]:
+    def newer(self, op: ops.Search, position: str, want: int) -> Program[list[tuple[Hit, str]]]:
         """Matching entries with a higher version, oldest first."""
         params: dict[str, Any] = {"now": self._clock()}
         within = _within(op.prefix, op.recursive, params)
@@ -247,7 +218,8 @@ class Sql:
             f"SELECT {COLUMNS} FROM {self._table} WHERE {_LIVE} {within} AND version > :above"
             f" ORDER BY version LIMIT :limit"
         )
-        return (yield from self._collect(sql, params, "above", above, op, want))
+        hits = yield from self._collect(sql, params, "above", parse_revision(position), op, want)
+        return [(hit, str(hit.version)) for hit in hits]
 
     def _collect(
         self, sql: str, params: dict[str, Any], bound: str, start: int, op: ops.Search, want: int
@@ -284,7 +256,7 @@ class Sql:
         if op.filter is None:
             [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
             return count  # type: ignore[no-any-return]  # a row's column
-        narrowed, _ = _narrow(op.filter, self._dialect, params)
+        narrowed, _ = narrow(op.filter, self._dialect, params)
         if narrowed:
             where += f" AND {narrowed}"
         total: int = 0
@@ -353,8 +325,8 @@ class Sql:
         return found[op.offset : wanted]
 
     def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
-        since = int(op.since or 0)
-        newest = yield from self.newest()
+        since = parse_revision(op.since or "0")
+        newest = int((yield from self.position()))
         params: dict[str, Any] = {"since": since, "limit": op.limit}
         within = _within(op.prefix, True, params)
         sql = (
@@ -387,133 +359,3 @@ def _within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:
         return ""
     params.update(low=low, high=high)
     return "AND ns >= :low AND ns < :high"
-
-
-# Narrowing -----------------------------------------------------------------------------------------------------------
-
-
-def _narrow(filter: filters.Filter | None, dialect: Dialect, params: dict[str, Any]) -> tuple[str | None, bool]:
-    """A condition that every matching row meets, or None; and whether a declared index serves it.
-
-    It may let others pass, since each row is verified in Python, but must never lose one. So what a database reads in
-    its own way (NUL in strings, numbers beyond 2**53, fractions, negation) is left out or widened.
-    """
-    if filter is None:
-        return None, False
-    narrowing = _Narrowing(dialect, Binder(params))
-    return narrowing.of(filter.root, ((),)), narrowing.indexed
-
-
-class _Narrowing:
-    def __init__(self, dialect: Dialect, bind: Binder) -> None:
-        self._dialect = dialect
-        self._bind = bind
-        self.indexed = False
-
-    def of(self, node: filters.Node, paths: tuple[Path, ...]) -> str | None:
-        match node:
-            case filters.Field(key, condition):
-                nested = [path + tuple(key.split(".")) for path in paths] if "." in key else []
-                found = (*((*path, key) for path in paths), *nested)
-                return self.of(condition, found) if len(found) <= 4 else None
-            case filters.All(parts):
-                narrowed = [sql for part in parts[:_MOST_PARTS] if (sql := self.of(part, paths))]
-                return _joined(" AND ", narrowed)
-            case filters.Some(parts):
-                return _any_of(self.of(part, paths) for part in parts) if len(parts) <= _MOST_PARTS else None
-            case filters.In(operands):
-                return self._among(operands, paths)
-            case filters.Not(filters.Field(key, filters.Equal(None))):
-                return self.of(filters.Field(key, _NotNull()), paths)  # type: ignore[arg-type]  # ours alone
-            case filters.Not() | filters.IsObject():
-                return None
-        return _any_of(self._leaf(node, path) for path in paths)
-
-    def _leaf(self, node: Any, path: Path) -> str | None:
-        match node:
-            case filters.Exists():
-                return self._dialect.has_field(path, self._bind)
-            case _NotNull():
-                return self._field(path, " IS NOT NULL")
-            case filters.Equal(None):
-                return self._field(path, " IS NULL")
-            case filters.Equal(bool(operand)):
-                return self._field(path, f" = {int(operand)}")
-            case filters.Equal(int() | float() as number) if _is_exact(number):
-                low, high = _around(number)
-                if low == high:
-                    return self._field(path, f" = {self._bind(low)}")
-                return self._field(path, f" BETWEEN {self._bind(low)} AND {self._bind(high)}")
-            case filters.Equal(str(text)) if "\x00" not in text:
-                equal = self._field(path, f" = {self._bind(text)}")
-                if equal is None or self._dialect.is_indexed(path):
-                    return equal
-                mentioned = self._dialect.mentions(text, self._bind)
-                return f"({mentioned} AND {equal})" if mentioned else equal
-            case filters.Order(operator, int() | float() as number) if _is_exact(number):
-                low, high = _around(number)
-                if operator in ("$gt", "$gte"):
-                    return self._field(path, f" >= {self._bind(low)}")
-                return self._field(path, f" <= {self._bind(high)}")
-            case filters.Order(operator, str(text)) if "\x00" not in text:
-                return self._field(path, f" {'>=' if operator in ('$gt', '$gte') else '<='} {self._bind(text)}")
-        return None
-
-    def _among(self, operands: tuple[Any, ...], paths: tuple[Path, ...]) -> str | None:
-        if len(operands) > 1 and all(_is_simple(operand) for operand in operands):
-            return _any_of(self._one_of(path, operands) for path in paths) if len(operands) <= _MOST_PARTS else None
-        return _any_of(self.of(filters.Equal(operand), paths) for operand in operands)
-
-    def _one_of(self, path: Path, operands: tuple[Any, ...]) -> str | None:
-        return self._field(path, f" IN ({', '.join(self._bind(operand) for operand in operands)})")
-
-    def _field(self, path: Path, comparison: str) -> str | None:
-        field = self._dialect.field(path, self._bind)
-        if field is None:
-            return None
-        self.indexed = self.indexed or (self._dialect.is_indexed(path) and not comparison.endswith(" NULL"))
-        return field + comparison
-
-
-def _is_simple(operand: Any) -> bool:
-    """Whether equality with it is exact in any database."""
-    if isinstance(operand, str):
-        return "\x00" not in operand
-    return type(operand) is int and _is_exact(operand)
-
-
-class _NotNull:
-    """The field is there and not null: the one negation that is safe to leave to a database."""
-
-
-def _is_exact(number: float) -> bool:
-    return -_EXACT <= number <= _EXACT  # false for NaN too
-
-
-def _around(number: float) -> tuple[float, float]:
-    """Bounds wide enough for a database that reads fractions a little differently."""
-    if number == int(number):
-        return int(number), int(number)
-    margin = abs(number) * 1e-12
-    return number - margin, number + margin
-
-
-def _any_of(parts: Iterable[str | None]) -> str | None:
-    """One of the parts; nothing can be said where one of them says nothing."""
-    conditions = list(parts)
-    if not conditions:
-        return "1 = 0"
-    return None if None in conditions else _joined(" OR ", [part for part in conditions if part is not None])
-
-
-def _joined(word: str, parts: list[str]) -> str | None:
-    if not parts:
-        return None
-    return parts[0] if len(parts) == 1 else f"({word.join(parts)})"
-
-
-def check_field(field: Any) -> Path:
-    """The path of a field declared with `indexed=`, or `InvalidInput`."""
-    if not isinstance(field, str) or not all(field.split(".")):
-        raise InvalidInput(f"indexed= takes field names like 'type' or 'user.id', not {field!r}")
-    return tuple(field.split("."))

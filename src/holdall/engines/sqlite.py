@@ -29,7 +29,8 @@ from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClo
 from ..ops import READS, WALKS, Op, Refresh
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
-from .sql import Binder, Dialect, Path, Rows, Sql, Statement, check_field
+from .narrowing import Binder, Path, check_field
+from .sql import Dialect, Rows, Sql, Statement
 
 _IDLE_READERS = 8
 _WORKERS = 4

@@ -1,0 +1,174 @@
+"""From a filter to an SQL condition that narrows the candidates.
+
+Every row that matches must meet the condition; others may, since each row is verified in Python (`holdall.filters`). So
+what a database reads in its own way (NUL in strings, numbers beyond 2**53, fractions, negation) is left out or widened.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from .. import filters
+from ..errors import InvalidInput
+
+Path: TypeAlias = tuple[str, ...]
+
+_MOST_PARTS = 200  # of one expression: databases limit its depth and its parameters
+_EXACT = 2**53  # a database may read larger numbers as approximate ones
+
+
+class Binder:
+    """Collects a statement's parameters, so that nothing a user wrote becomes part of its text."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self.params = params
+
+    def __call__(self, value: Any) -> str:
+        name = f"p{len(self.params)}"
+        self.params[name] = value
+        return f":{name}"
+
+
+class Fields(ABC):
+    """How one database reads a value's fields."""
+
+    @abstractmethod
+    def field(self, path: Path, bind: Binder) -> str | None:
+        """The value at a path as an SQL value (text, a number, 1 or 0, null), or None where SQL cannot be trusted."""
+
+    @abstractmethod
+    def has_field(self, path: Path, bind: Binder) -> str | None:
+        """Whether the path leads to anything, null included."""
+
+    @abstractmethod
+    def mentions(self, text: str, bind: Binder) -> str | None:
+        """Whether the value's JSON text contains this string, encoded: cheaper than parsing it, or None."""
+
+    @abstractmethod
+    def is_indexed(self, path: Path) -> bool:
+        """Whether a declared index serves this path."""
+
+
+def narrow(filter: filters.Filter | None, fields: Fields, params: dict[str, Any]) -> tuple[str | None, bool]:
+    """A condition that every matching row meets, or None; and whether a declared index serves it."""
+    if filter is None:
+        return None, False
+    narrowing = _Narrowing(fields, Binder(params))
+    return narrowing.of(filter.root, ((),)), narrowing.indexed
+
+
+class _Narrowing:
+    def __init__(self, fields: Fields, bind: Binder) -> None:
+        self._fields = fields
+        self._bind = bind
+        self.indexed = False
+
+    def of(self, node: filters.Node, paths: tuple[Path, ...]) -> str | None:
+        match node:
+            case filters.Field(key, condition):
+                nested = [path + tuple(key.split(".")) for path in paths] if "." in key else []
+                found = (*((*path, key) for path in paths), *nested)
+                return self.of(condition, found) if len(found) <= 4 else None
+            case filters.All(parts):
+                narrowed = [sql for part in parts[:_MOST_PARTS] if (sql := self.of(part, paths))]
+                return _joined(" AND ", narrowed)
+            case filters.Some(parts):
+                return _any_of(self.of(part, paths) for part in parts) if len(parts) <= _MOST_PARTS else None
+            case filters.In(operands):
+                return self._among(operands, paths)
+            case filters.Not(filters.Field(key, filters.Equal(None))):
+                return self.of(filters.Field(key, _NotNull()), paths)  # type: ignore[arg-type]  # ours alone
+            case filters.Not() | filters.IsObject():
+                return None
+        return _any_of(self._leaf(node, path) for path in paths)
+
+    def _leaf(self, node: Any, path: Path) -> str | None:
+        match node:
+            case filters.Exists():
+                return self._fields.has_field(path, self._bind)
+            case _NotNull():
+                return self._field(path, " IS NOT NULL")
+            case filters.Equal(None):
+                return self._field(path, " IS NULL")
+            case filters.Equal(bool(operand)):
+                return self._field(path, f" = {int(operand)}")
+            case filters.Equal(int() | float() as number) if _is_exact(number):
+                low, high = _around(number)
+                if low == high:
+                    return self._field(path, f" = {self._bind(low)}")
+                return self._field(path, f" BETWEEN {self._bind(low)} AND {self._bind(high)}")
+            case filters.Equal(str(text)) if "\x00" not in text:
+                equal = self._field(path, f" = {self._bind(text)}")
+                if equal is None or self._fields.is_indexed(path):
+                    return equal
+                mentioned = self._fields.mentions(text, self._bind)
+                return f"({mentioned} AND {equal})" if mentioned else equal
+            case filters.Order(operator, int() | float() as number) if _is_exact(number):
+                low, high = _around(number)
+                if operator in ("$gt", "$gte"):
+                    return self._field(path, f" >= {self._bind(low)}")
+                return self._field(path, f" <= {self._bind(high)}")
+            case filters.Order(operator, str(text)) if "\x00" not in text:
+                return self._field(path, f" {'>=' if operator in ('$gt', '$gte') else '<='} {self._bind(text)}")
+        return None
+
+    def _among(self, operands: tuple[Any, ...], paths: tuple[Path, ...]) -> str | None:
+        if len(operands) > 1 and all(_is_simple(operand) for operand in operands):
+            return _any_of(self._one_of(path, operands) for path in paths) if len(operands) <= _MOST_PARTS else None
+        return _any_of(self.of(filters.Equal(operand), paths) for operand in operands)
+
+    def _one_of(self, path: Path, operands: tuple[Any, ...]) -> str | None:
+        return self._field(path, f" IN ({', '.join(self._bind(operand) for operand in operands)})")
+
+    def _field(self, path: Path, comparison: str) -> str | None:
+        field = self._fields.field(path, self._bind)
+        if field is None:
+            return None
+        self.indexed = self.indexed or (self._fields.is_indexed(path) and not comparison.endswith(" NULL"))
+        return field + comparison
+
+
+def _is_simple(operand: Any) -> bool:
+    """Whether equality with it is exact in any database."""
+    if isinstance(operand, str):
+        return "\x00" not in operand
+    return type(operand) is int and _is_exact(operand)
+
+
+class _NotNull:
+    """The field is there and not null: the one negation that is safe to leave to a database."""
+
+
+def _is_exact(number: float) -> bool:
+    return -_EXACT <= number <= _EXACT  # false for NaN too
+
+
+def _around(number: float) -> tuple[float, float]:
+    """Bounds wide enough for a database that reads fractions a little differently."""
+    if number == int(number):
+        return int(number), int(number)
+    margin = abs(number) * 1e-12
+    return number - margin, number + margin
+
+
+def _any_of(parts: Iterable[str | None]) -> str | None:
+    """One of the parts; nothing can be said where one of them says nothing."""
+    conditions = list(parts)
+    if not conditions:
+        return "1 = 0"
+    return None if None in conditions else _joined(" OR ", [part for part in conditions if part is not None])
+
+
+def _joined(word: str, parts: list[str]) -> str | None:
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else f"({word.join(parts)})"
+
+
+def check_field(field: Any) -> Path:
+    """The path of a field declared with `indexed=`, or `InvalidInput`."""
+    if not isinstance(field, str) or not all(field.split(".")):
+        raise InvalidInput(f"indexed= takes field names like 'type' or 'user.id', not {field!r}")
+    return tuple(field.split("."))
