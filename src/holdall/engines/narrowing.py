@@ -16,6 +16,7 @@ from ..errors import InvalidInput
 Path: TypeAlias = tuple[str, ...]
 
 _MOST_PARTS = 200  # of one expression: databases limit its depth and its parameters
+_AT_LEAST_OR_MOST = {"$gt": ">=", "$gte": ">=", "$lt": "<=", "$lte": "<="}
 _EXACT = 2**53  # a database may read larger numbers as approximate ones
 
 
@@ -32,19 +33,19 @@ class Binder:
 
 
 class Fields(ABC):
-    """How one database reads a value's fields."""
+    """How one database reads a value's fields. Where its reading cannot be trusted, the answer is None."""
 
     @abstractmethod
-    def field(self, path: Path, bind: Binder) -> str | None:
-        """The value at a path as an SQL value (text, a number, 1 or 0, null), or None where SQL cannot be trusted."""
+    def compare(self, path: Path, operator: str, operand: Any, bind: Binder) -> str | None:
+        """Whether the field at a path is `=`, `>=` or `<=` a string or number, `=` a bool, or `IN` several of these."""
 
     @abstractmethod
-    def has_field(self, path: Path, bind: Binder) -> str | None:
+    def is_null(self, path: Path, bind: Binder) -> str | None:
+        """Whether the field is null or missing."""
+
+    @abstractmethod
+    def is_there(self, path: Path, bind: Binder) -> str | None:
         """Whether the path leads to anything, null included."""
-
-    @abstractmethod
-    def mentions(self, text: str, bind: Binder) -> str | None:
-        """Whether the value's JSON text contains this string, encoded: cheaper than parsing it, or None."""
 
     @abstractmethod
     def is_indexed(self, path: Path) -> bool:
@@ -78,8 +79,6 @@ class _Narrowing:
                 return _any_of(self.of(part, paths) for part in parts) if len(parts) <= _MOST_PARTS else None
             case filters.In(operands):
                 return self._among(operands, paths)
-            case filters.Not(filters.Field(key, filters.Equal(None))):
-                return self.of(filters.Field(key, _NotNull()), paths)  # type: ignore[arg-type]  # ours alone
             case filters.Not() | filters.IsObject():
                 return None
         return _any_of(self._leaf(node, path) for path in paths)
@@ -87,58 +86,48 @@ class _Narrowing:
     def _leaf(self, node: Any, path: Path) -> str | None:
         match node:
             case filters.Exists():
-                return self._fields.has_field(path, self._bind)
-            case _NotNull():
-                return self._field(path, " IS NOT NULL")
+                return self._fields.is_there(path, self._bind)
             case filters.Equal(None):
-                return self._field(path, " IS NULL")
-            case filters.Equal(bool(operand)):
-                return self._field(path, f" = {int(operand)}")
+                return self._fields.is_null(path, self._bind)
+            case filters.Equal(bool() | str() as operand):
+                return self._compare(path, "=", operand)
             case filters.Equal(int() | float() as number) if _is_exact(number):
                 low, high = _around(number)
                 if low == high:
-                    return self._field(path, f" = {self._bind(low)}")
-                return self._field(path, f" BETWEEN {self._bind(low)} AND {self._bind(high)}")
-            case filters.Equal(str(text)) if "\x00" not in text:
-                equal = self._field(path, f" = {self._bind(text)}")
-                if equal is None or self._fields.is_indexed(path):
-                    return equal
-                mentioned = self._fields.mentions(text, self._bind)
-                return f"({mentioned} AND {equal})" if mentioned else equal
+                    return self._compare(path, "=", low)
+                bounds = [self._compare(path, ">=", low), self._compare(path, "<=", high)]
+                return _joined(" AND ", [bound for bound in bounds if bound])
+            case filters.Order(operator, str(text)):
+                return self._compare(path, _AT_LEAST_OR_MOST[operator], text)
             case filters.Order(operator, int() | float() as number) if _is_exact(number):
                 low, high = _around(number)
-                if operator in ("$gt", "$gte"):
-                    return self._field(path, f" >= {self._bind(low)}")
-                return self._field(path, f" <= {self._bind(high)}")
-            case filters.Order(operator, str(text)) if "\x00" not in text:
-                return self._field(path, f" {'>=' if operator in ('$gt', '$gte') else '<='} {self._bind(text)}")
+                bound = _AT_LEAST_OR_MOST[operator]
+                return self._compare(path, bound, low if bound == ">=" else high)
         return None
 
     def _among(self, operands: tuple[Any, ...], paths: tuple[Path, ...]) -> str | None:
         if len(operands) > 1 and all(_is_simple(operand) for operand in operands):
-            return _any_of(self._one_of(path, operands) for path in paths) if len(operands) <= _MOST_PARTS else None
+            if len(operands) > _MOST_PARTS:
+                return None
+            return _any_of(self._compare(path, "IN", list(operands)) for path in paths)
         return _any_of(self.of(filters.Equal(operand), paths) for operand in operands)
 
-    def _one_of(self, path: Path, operands: tuple[Any, ...]) -> str | None:
-        return self._field(path, f" IN ({', '.join(self._bind(operand) for operand in operands)})")
-
-    def _field(self, path: Path, comparison: str) -> str | None:
-        field = self._fields.field(path, self._bind)
-        if field is None:
+    def _compare(self, path: Path, operator: str, operand: Any) -> str | None:
+        if any(not _is_safe(text) for text in (operand if operator == "IN" else [operand])):
             return None
-        self.indexed = self.indexed or (self._fields.is_indexed(path) and not comparison.endswith(" NULL"))
-        return field + comparison
+        condition = self._fields.compare(path, operator, operand, self._bind)
+        self.indexed = self.indexed or (condition is not None and self._fields.is_indexed(path))
+        return condition
+
+
+def _is_safe(operand: Any) -> bool:
+    """Whether a string means the same in any database: none holds NUL, and one takes U+0001 in its stead."""
+    return not isinstance(operand, str) or not ("\x00" in operand or "\x01" in operand)
 
 
 def _is_simple(operand: Any) -> bool:
     """Whether equality with it is exact in any database."""
-    if isinstance(operand, str):
-        return "\x00" not in operand
-    return type(operand) is int and _is_exact(operand)
-
-
-class _NotNull:
-    """The field is there and not null: the one negation that is safe to leave to a database."""
+    return isinstance(operand, str) or (type(operand) is int and _is_exact(operand))
 
 
 def _is_exact(number: float) -> bool:
