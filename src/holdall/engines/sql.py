@@ -13,11 +13,12 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard
 
 from .. import keys, ops
-from ..engine import Clock, Row, check_expectation, conflict, parse_revision, search, to_entry
+from ..engine import Row, check_expectation, conflict, parse_revision, search, to_entry
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
@@ -38,7 +39,17 @@ class Dialect(Fields):
     """What one database says differently."""
 
     table: str
-    next_version: str  # an expression: one more than the newest
+    next_version: str  # an expression: a version above every earlier one
+    redrawn_version: str  # the same, where an insert turns out to be an update
+    stamps: Mapping[str, str] = MappingProxyType({})  # further columns that every change sets, and to which expression
+    projections: Mapping[str, str] = MappingProxyType(
+        {}
+    )  # further columns that follow the value, and are null without one
+
+    def parameters(self, op: Op) -> dict[str, Any]:
+        """What the expressions above need for one op."""
+        del op
+        return {}
 
     @abstractmethod
     def bury(self, which: str, kind: str) -> str:
@@ -48,41 +59,47 @@ class Dialect(Fields):
 class Sql:
     """The ops as programs over statements."""
 
-    def __init__(self, dialect: Dialect, clock: Clock) -> None:
+    def __init__(self, dialect: Dialect, clock: Callable[[], int | None]) -> None:
         self._dialect = dialect
         self._clock = clock
         table = self._table = dialect.table
-        old_is_live = _LIVE.replace("value", f"{table}.value").replace("expires", f"{table}.expires")
+        old_is_live = _LIVE.replace("value", "old.value").replace("expires", "old.expires")
+        further = {**dialect.stamps, **dialect.projections}
 
         def upsert(lifetime: str, only_absent: bool) -> str:
             return f"""
-                INSERT INTO {table} (version, ns, key, value, created, updated, expires, ttl)
-                VALUES ({dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl)
+                INSERT INTO {table} AS old
+                    (version, ns, key, value, created, updated, expires, ttl{"".join(f", {name}" for name in further)})
+                VALUES
+                    ({dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl
+                    {"".join(f", {expression}" for expression in further.values())})
                 ON CONFLICT (ns, key) DO UPDATE SET
-                    version = excluded.version, value = excluded.value, kind = NULL, updated = excluded.updated,
-                    created = CASE WHEN {old_is_live} THEN {table}.created ELSE excluded.created END,
-                    {lifetime}
+                    version = {dialect.redrawn_version}, value = excluded.value, kind = NULL,
+                    updated = excluded.updated,
+                    created = CASE WHEN {old_is_live} THEN old.created ELSE excluded.created END,
+                    {lifetime}{"".join(f", {name} = excluded.{name}" for name in further)}
                 {f"WHERE NOT ({old_is_live})" if only_absent else ""}
                 {_RETURNING}"""
 
         new_lifetime = "expires = excluded.expires, ttl = excluded.ttl"
         kept_lifetime = (
-            f"expires = CASE WHEN {old_is_live} THEN {table}.expires END,"
-            f" ttl = CASE WHEN {old_is_live} THEN {table}.ttl END"
+            f"expires = CASE WHEN {old_is_live} THEN old.expires END, ttl = CASE WHEN {old_is_live} THEN old.ttl END"
         )
         self._put_any = {False: upsert(new_lifetime, False), True: upsert(kept_lifetime, False)}
         self._put_absent = upsert(new_lifetime, True)
         here = f"ns = :ns AND key = :key AND {_LIVE}"
-        change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now"
+        change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{_assigned(dialect.stamps)}"
+        put = f"{change}, value = :value{_assigned(dialect.projections)}"
         self._put_at = {
-            keep: f"{change}, value = :value {lifetime} WHERE {here} AND version = :expect {_RETURNING}"
+            keep: f"{put}{lifetime} WHERE {here} AND version = :expect {_RETURNING}"
             for keep, lifetime in ((True, ""), (False, ", expires = :now + :ttl, ttl = :ttl"))
         }
         self._get = f"SELECT {COLUMNS} FROM {table} WHERE {here}"
         self._version_of = f"SELECT version FROM {table} WHERE {here}"
-        gone = "value = NULL, expires = NULL, ttl = NULL, kind = 'delete'"
-        self._delete = f"{change}, {gone} WHERE {here} RETURNING version"
-        self._delete_at = f"{change}, {gone} WHERE {here} AND version = :expect RETURNING version"
+        unprojected = _assigned(dict.fromkeys(dialect.projections, "NULL"))
+        delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{unprojected} WHERE {here}"
+        self._delete = f"{delete} RETURNING version"
+        self._delete_at = f"{delete} AND version = :expect RETURNING version"
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
         self._sweep = dialect.bury("value IS NOT NULL AND expires <= :now ORDER BY expires LIMIT :limit", "expire")
 
@@ -107,6 +124,7 @@ class Sql:
                 return self._get, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.Put(namespace, key, value, ttl, expect):
                 params: dict[str, Any] = {"ns": keys.encode(namespace), "key": key, "value": value, "now": now}
+                params |= self._dialect.parameters(op)
                 keep = ttl is KEEP
                 params["ttl"] = None if keep else ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
                 if expect is ANY:
@@ -115,7 +133,7 @@ class Sql:
                     return self._put_absent, params
                 return self._put_at[keep], {**params, "expect": expect}
             case ops.Delete(namespace, key, expect):
-                params = {"ns": keys.encode(namespace), "key": key, "now": now}
+                params = {"ns": keys.encode(namespace), "key": key, "now": now, **self._dialect.parameters(op)}
                 if expect is ANY:
                     return self._delete, params
                 if expect is ABSENT:
@@ -126,11 +144,11 @@ class Sql:
             case ops.Refresh(namespace, key):
                 return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.DeleteTree(namespace):
-                params = {"now": now}
+                params = {"now": now, **self._dialect.parameters(op)}
                 where = f"{_LIVE} {_within(namespace, True, params)} ORDER BY ns, key"
                 return self._dialect.bury(where, "delete"), params
             case ops.Sweep(limit):
-                return self._sweep, {"now": now, "limit": limit}
+                return self._sweep, {"now": now, "limit": limit, **self._dialect.parameters(op)}
         raise TypeError(f"not a point op: {op!r}")
 
     def result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
@@ -336,6 +354,10 @@ class Sql:
         [rows] = yield [(sql, params)]
         changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
         return Page(changes, changes[-1].cursor if len(changes) == op.limit else str(max(since, newest)))
+
+
+def _assigned(columns: Mapping[str, str]) -> str:
+    return "".join(f", {name} = {expression}" for name, expression in columns.items())
 
 
 def _expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:

@@ -67,6 +67,7 @@ class SqliteDialect(Dialect):
 
     table = "holdall_entries"
     next_version = "(SELECT coalesce(max(version), 0) + 1 FROM holdall_entries)"
+    redrawn_version = "excluded.version"
 
     def __init__(self, indexed: Sequence[str]) -> None:
         self._indexed: set[Path] = set()
