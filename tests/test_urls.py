@@ -171,3 +171,24 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
 
 def test_importing_holdall_needs_no_environment():
     subprocess.run([sys.executable, "-c", "import holdall"], env={"PATH": os.environ.get("PATH", "")}, check=True)
+
+
+def test_a_password_in_a_url_is_not_echoed():
+    with pytest.raises(InvalidInput) as caught:
+        holdall.open("mongodb://me:s3cret@host/db")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_an_engine_of_ones_own_is_made_by_a_function():
+    from holdall.engines.memory import MemoryEngine
+
+    with holdall.open(MemoryEngine, ttl=5) as store:
+        assert store.put(("a",), "k", {}).expires_at is not None
+
+
+def test_wrong_arguments_are_told_in_the_public_methods_name():
+    with holdall.open("memory:") as store:
+        with pytest.raises(TypeError, match=r"Store\.put\(\)"):
+            store.put(("a",), "k", {}, 60)
+        with pytest.raises(TypeError, match=r"Store\.put\(\) got an unexpected keyword argument 'tll'"):
+            store.put(("a",), "k", {}, tll=60)

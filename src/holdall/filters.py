@@ -12,7 +12,7 @@ mismatch is no match, never an error. None matches null and missing alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeAlias
@@ -165,7 +165,7 @@ def parse(filter: Any) -> Filter | None:
     """The filter as a tree; None where it asks for nothing."""
     if filter is None:
         return None
-    if not isinstance(filter, dict):
+    if not isinstance(filter, Mapping):
         raise InvalidInput(f"a filter is a dict, e.g. {{'type': 'note'}}, not {type(filter).__name__} {filter!r:.60}")
     try:
         plain = to_plain(filter, finite=False)
@@ -173,6 +173,13 @@ def parse(filter: Any) -> Filter | None:
     except InvalidValue as error:
         raise InvalidInput(f"in the filter: {error}") from None
     return Filter(_object(plain, 0)) if plain else None
+
+
+def check_field(field: Any) -> tuple[str, ...]:
+    """The path of a field declared with `indexed=`, or `InvalidInput`."""
+    if not isinstance(field, str) or not all(field.split(".")):
+        raise InvalidInput(f"indexed= takes field names like 'type' or 'user.id', not {field!r}")
+    return tuple(field.split("."))
 
 
 def _object(filter: Any, depth: int) -> Node:

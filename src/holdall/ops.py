@@ -154,12 +154,13 @@ class DeleteTree:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Turn up to `limit` expired entries of the whole store into tombstones -> how many were turned.
+    """Turn up to `limit` expired entries under a prefix into tombstones -> how many were turned.
 
     Expired entries are absent to every op before that; sweeping frees their room and puts the expiry in the feed.
     """
 
     limit: int = 500
+    prefix: Namespace = ()
 
 
 # Walks ---------------------------------------------------------------------------------------------------------------

@@ -96,8 +96,10 @@ def arun(method: Callable[Concatenate[R, P], Program[T]]) -> Callable[Concatenat
 def _named(call: T, method: Callable[..., Any], name: str) -> T:
     """Give a public method its program's signature and words, under its own name."""
     functools.update_wrapper(call, method)  # type: ignore[arg-type]  # a function, whatever T says of its type
+    owner = method.__qualname__.rpartition(".")[0]
     call.__name__ = name  # type: ignore[attr-defined]
-    call.__qualname__ = method.__qualname__.rpartition(".")[0] + "." + name  # type: ignore[attr-defined]
+    call.__qualname__ = f"{owner}.{name}"  # type: ignore[attr-defined]
+    method.__qualname__ = f"{owner}.{method.__name__.removeprefix('_')}"  # what Python says of wrong arguments
     return call
 
 

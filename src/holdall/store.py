@@ -119,7 +119,7 @@ class Store:
         """Read an entry, or None. `refresh=True` starts its TTL anew; None does as the store was opened to do."""
         entry: Entry | None = (yield [ops.Get(ns, key)])[0]
         if entry is not None and entry.expires_at is not None and self._refreshes(refresh):
-            yield [ops.Refresh(ns, key)]
+            entry = (yield [ops.Refresh(ns, key), ops.Get(ns, key)])[1]
         return entry
 
     get = run(_get)
@@ -138,6 +138,8 @@ class Store:
         A missing entry starts from `default`, or is `NotFound` without one. The entry's TTL is kept. `fn` may run
         several times; `aupdate` takes an async one too.
         """
+        if not callable(fn):
+            raise InvalidInput(f"update takes a function of the value, not {type(fn).__name__} {fn!r:.60}")
         for attempt in range(1, _MOST_TRIES + 1):
             entry: Entry | None = (yield [ops.Get(ns, key)])[0]
             if entry is None and default is None:
@@ -177,10 +179,12 @@ class Store:
 
     def _execute(self, batch: Iterable[PointOp]) -> Program[list[Any]]:
         """Run `holdall.ops` in order, atomically: all of them, or on any error none. Returns their results."""
+        names = ", ".join(kind.__name__ for kind in _USER_OPS)
+        if not isinstance(batch, Iterable):
+            raise InvalidInput(f"execute takes a list of point ops ({names}), not {batch!r:.80}")
         operations = list(batch)
         for op in operations:
             if not isinstance(op, _USER_OPS):
-                names = ", ".join(kind.__name__ for kind in _USER_OPS)
                 raise InvalidInput(f"execute takes point ops ({names}), not {op!r:.80}")
         results: list[Any] = (yield operations) if operations else []
         return results
@@ -275,8 +279,8 @@ class Store:
     # Upkeep ----------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> Program[int]:
-        """Clear away what has expired in the whole store, now rather than when the sweeper comes; how many entries."""
-        total, slice_ = 0, ops.Sweep()
+        """Clear away what has expired, now rather than when the sweeper comes; how many entries."""
+        total, slice_ = 0, ops.Sweep(prefix=self._scope)
         while True:
             swept: int = (yield [slice_])[0]
             total += swept
@@ -399,12 +403,16 @@ class Store:
                 return op if home is namespace else ops.Get(home, key)
             case ops.Put(namespace, key, value, ttl, expect):
                 return ops.Put(
-                    self._home(namespace), keys.check_key(key), encode(value), self._lifetime(ttl), _expected(expect)
+                    self._home(namespace),
+                    keys.check_key(key),
+                    encode(value),
+                    self._lifetime(ttl),
+                    _expected(expect, key),
                 )
             case ops.Delete(namespace, key, expect):
-                return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect))
+                return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect, key))
             case ops.Check(namespace, key, expect):
-                return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect))
+                return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect, key))
             case ops.Refresh(namespace, key):
                 return ops.Refresh(self._home(namespace), keys.check_key(key))
             case ops.DeleteTree(namespace):
@@ -460,8 +468,10 @@ class Store:
             logger.exception("the on_op hook failed")
 
 
-def _expected(expect: Any) -> Expectation:
+def _expected(expect: Any, key: str) -> Expectation:
     if isinstance(expect, Entry):
+        if expect.key != key:
+            raise InvalidInput(f"expect= is an Entry of another key: {expect.key!r}, not {key!r}")
         return expect.version
     if isinstance(expect, Expect) or (type(expect) is int and -(2**63) <= expect < 2**63):
         return expect
@@ -473,7 +483,7 @@ def _check_count(name: str, value: Any, least: int = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} is an int, not {type(value).__name__} {value!r}")
     if not least <= value < 2**31:
-        raise InvalidInput(f"{name} is at least {least}, not {value}")
+        raise InvalidInput(f"{name} is at least {least} and less than 2**31, not {value}")
 
 
 def _digest(prefix: Namespace, filter: filters.Filter | None, recursive: bool) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from .engine import Clock, Engine, Options
 from .errors import InvalidInput, MissingExtra
+from .filters import check_field
 from .sharing import share
 from .store import OpEvent, Settings, Store
 from .values import ttl_seconds
@@ -21,7 +22,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
 def open(
-    url: str | os.PathLike[str] | None = None,
+    url: str | os.PathLike[str] | Callable[[Options], Engine] | None = None,
     *,
     ttl: float | timedelta | None = None,
     refresh_on_read: bool = False,
@@ -36,7 +37,8 @@ def open(
     """Open a store; it connects on first use.
 
     `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"memory:"` (private to this store) or
-    `"memory:name"` (shared within the process). Without a URL, the environment variable HOLDALL_URL says which.
+    `"memory:name"` (shared within the process). Without a URL, the environment variable HOLDALL_URL says which. An
+    engine of your own is given as a function that makes it from the `holdall.engine.Options` below.
 
     - `ttl`: how long entries live unless a put says otherwise; seconds, a timedelta, or None: for ever.
     - `refresh_on_read`: whether `get` starts an entry's TTL anew by default.
@@ -51,8 +53,10 @@ def open(
         raise InvalidInput(f"unknown option {min(unknown)!r}; the options are {', '.join(_option_names())}")
     if durability not in ("full", "relaxed"):
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}")
-    if isinstance(indexed, str) or not all(isinstance(field, str) for field in indexed):
+    if isinstance(indexed, str) or not isinstance(indexed, Sequence):
         raise InvalidInput(f"indexed is a list of field names, not {indexed!r}")
+    for field in indexed:
+        check_field(field)
     _check_seconds("timeout", timeout)
     if sweep_interval is not None:
         _check_seconds("sweep_interval", sweep_interval)
@@ -61,7 +65,8 @@ def open(
             raise InvalidInput(f"{name} is a function, not {hook!r}")
     options = Options(float(timeout), durability, tuple(indexed), sweep_interval, clock)
     settings = Settings(ttl_seconds(ttl), bool(refresh_on_read), on_op)
-    return Store(share(*_target(_url(url), options), sweep_interval), settings=settings)
+    key, make = (None, lambda: url(options)) if callable(url) else _target(_url(url), options)
+    return Store(share(key, make, sweep_interval), settings=settings)
 
 
 def _url(url: Any) -> str:
@@ -90,7 +95,7 @@ def _target(url: str, options: Options) -> _Target:
         if not rest.startswith("///"):
             raise InvalidInput(f"{url!r} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db")
         return _sqlite(rest.removeprefix("///"), options)
-    raise InvalidInput(f"unknown URL scheme {scheme!r} in {url!r:.60}; there are sqlite: and memory:, or a plain path")
+    raise InvalidInput(f"unknown URL scheme {scheme!r}; there are sqlite: and memory:, or a plain path")
 
 
 def _memory(name: str, options: Options) -> _Target:

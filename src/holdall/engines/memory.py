@@ -134,8 +134,10 @@ class MemoryEngine:
                 for place, record in doomed:
                     self._bury(place, record, "delete", now, undo)
                 return len(doomed)
-            case ops.Sweep(limit):
-                dated = ((place, self._entries[place]) for place in self._expiring)
+            case ops.Sweep(limit, prefix):
+                low, high = keys.below(keys.encode(prefix))
+                inside = (place for place in self._expiring if low <= place[0] and (high is None or place[0] < high))
+                dated = ((place, self._entries[place]) for place in inside)
                 expired = sorted((place, record) for place, record in dated if record.expires <= now)[:limit]
                 for place, record in expired:
                     self._bury(place, record, "expire", now, undo)

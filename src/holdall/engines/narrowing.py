@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from .. import filters
-from ..errors import InvalidInput
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -154,10 +153,3 @@ def _joined(word: str, parts: list[str]) -> str | None:
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else f"({word.join(parts)})"
-
-
-def check_field(field: Any) -> Path:
-    """The path of a field declared with `indexed=`, or `InvalidInput`."""
-    if not isinstance(field, str) or not all(field.split(".")):
-        raise InvalidInput(f"indexed= takes field names like 'type' or 'user.id', not {field!r}")
-    return tuple(field.split("."))

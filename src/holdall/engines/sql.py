@@ -28,7 +28,7 @@ Statement: TypeAlias = tuple[str, dict[str, Any]]
 Rows: TypeAlias = list[tuple[Any, ...]]
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
-_LIVE = "value IS NOT NULL AND (expires IS NULL OR expires > :now)"
+LIVE = "value IS NOT NULL AND (expires IS NULL OR expires > :now)"
 _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
@@ -63,7 +63,7 @@ class Sql:
         self._dialect = dialect
         self._clock = clock
         table = self._table = dialect.table
-        old_is_live = _LIVE.replace("value", "old.value").replace("expires", "old.expires")
+        old_is_live = LIVE.replace("value", "old.value").replace("expires", "old.expires")
         further = {**dialect.stamps, **dialect.projections}
 
         def upsert(lifetime: str, only_absent: bool) -> str:
@@ -87,7 +87,7 @@ class Sql:
         )
         self._put_any = {False: upsert(new_lifetime, False), True: upsert(kept_lifetime, False)}
         self._put_absent = upsert(new_lifetime, True)
-        here = f"ns = :ns AND key = :key AND {_LIVE}"
+        here = f"ns = :ns AND key = :key AND {LIVE}"
         change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{_assigned(dialect.stamps)}"
         put = f"{change}, value = :value{_assigned(dialect.projections)}"
         self._put_at = {
@@ -101,20 +101,23 @@ class Sql:
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
-        self._sweep = dialect.bury("value IS NOT NULL AND expires <= :now ORDER BY expires LIMIT :limit", "expire")
 
     # Point ops -------------------------------------------------------------------------------------------------------
 
     def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
-        """All of a batch's statements at once: one round trip where the database is far away."""
-        statements = [self.statement(op) for op in batch]
-        replies = yield statements
+        """One statement an op, each judged before the next."""
         results = []
-        for op, (_, params), rows in zip(batch, statements, replies, strict=True):
-            if not rows and _expects_a_row(op):
-                raise conflict(op, (yield from self._actual(params)))
-            results.append(self.result(op, params, rows))
+        for op in batch:
+            statement = self.statement(op)
+            [rows] = yield [statement]
+            results.append((yield from self._outcome(op, statement[1], rows)))
         return results
+
+    def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
+        """An op's result, or the conflict that its rows tell of."""
+        if not rows and _expects_a_row(op):
+            raise conflict(op, (yield from self._actual(params)))
+        return self.result(op, params, rows)
 
     def statement(self, op: Op) -> Statement:
         """The one statement of a point op."""
@@ -145,10 +148,12 @@ class Sql:
                 return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.DeleteTree(namespace):
                 params = {"now": now, **self._dialect.parameters(op)}
-                where = f"{_LIVE} {_within(namespace, True, params)} ORDER BY ns, key"
+                where = f"{LIVE} {within(namespace, True, params)} ORDER BY ns, key"
                 return self._dialect.bury(where, "delete"), params
-            case ops.Sweep(limit):
-                return self._sweep, {"now": now, "limit": limit, **self._dialect.parameters(op)}
+            case ops.Sweep(limit, prefix):
+                params = {"now": now, "limit": limit, **self._dialect.parameters(op)}
+                where = f"value IS NOT NULL AND expires <= :now {within(prefix, True, params)}"
+                return self._dialect.bury(f"{where} ORDER BY expires LIMIT :limit", "expire"), params
         raise TypeError(f"not a point op: {op!r}")
 
     def result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
@@ -201,7 +206,7 @@ class Sql:
         """Matching entries with a lower version, newest first, in pages that grow while the filter finds little."""
         single = not op.recursive or (yield from self._is_leaf(op.prefix))
         params: dict[str, Any] = {"now": self._clock()}
-        where = f"{_LIVE} {_within(op.prefix, not single, params)}"
+        where = f"{LIVE} {within(op.prefix, not single, params)}"
         narrowed, indexed = narrow(op.filter, self._dialect, params)
         if narrowed:
             where += f" AND {narrowed}"
@@ -231,9 +236,9 @@ class Sql:
     def newer(self, op: ops.Search, position: str, want: int) -> Program[list[tuple[Hit, str]]]:
         """Matching entries with a higher version, oldest first."""
         params: dict[str, Any] = {"now": self._clock()}
-        within = _within(op.prefix, op.recursive, params)
+        inside = within(op.prefix, op.recursive, params)
         sql = (
-            f"SELECT {COLUMNS} FROM {self._table} WHERE {_LIVE} {within} AND version > :above"
+            f"SELECT {COLUMNS} FROM {self._table} WHERE {LIVE} {inside} AND version > :above"
             f" ORDER BY version LIMIT :limit"
         )
         hits = yield from self._collect(sql, params, "above", parse_revision(position), op, want)
@@ -270,7 +275,7 @@ class Sql:
 
     def _count(self, op: ops.Count) -> Program[int]:
         params: dict[str, Any] = {"now": self._clock()}
-        where = f"{_LIVE} {_within(op.prefix, op.recursive, params)}"
+        where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
         if op.filter is None:
             [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
             return count  # type: ignore[no-any-return]  # a row's column
@@ -288,7 +293,7 @@ class Sql:
 
     def _scan(self, op: ops.Scan) -> Program[list[Entry]]:
         params: dict[str, Any] = {"now": self._clock()}
-        where = f"{_LIVE} {_within(op.prefix, True, params)}"
+        where = f"{LIVE} {within(op.prefix, True, params)}"
         after = None if op.after is None else (keys.encode(op.after[0]), op.after[1])
         rows = yield from self._in_key_order(where, params, after, op.limit)
         return [to_entry(row) for row in rows]
@@ -311,7 +316,7 @@ class Sql:
         low, high = keys.below(keys.encode(op.base + keys.literal_prefix(op.prefix)))
         to_end = "" if high is None else "AND ns < :high"
         first, following = (
-            f"(SELECT ns FROM {self._table} WHERE {_LIVE} AND ns {after} {to_end} ORDER BY ns LIMIT 1)"
+            f"(SELECT ns FROM {self._table} WHERE {LIVE} AND ns {after} {to_end} ORDER BY ns LIMIT 1)"
             for after in (">= :low", "> step.ns")
         )
         sql = f"""
@@ -346,10 +351,10 @@ class Sql:
         since = parse_revision(op.since or "0")
         newest = int((yield from self.position()))
         params: dict[str, Any] = {"since": since, "limit": op.limit}
-        within = _within(op.prefix, True, params)
+        inside = within(op.prefix, True, params)
         sql = (
             f"SELECT version, ns, key, coalesce(kind, 'put') FROM {self._table}"
-            f" WHERE version > :since {within} ORDER BY version LIMIT :limit"
+            f" WHERE version > :since {inside} ORDER BY version LIMIT :limit"
         )
         [rows] = yield [(sql, params)]
         changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
@@ -370,7 +375,7 @@ def _after(encoded: str) -> str:
     return encoded + "\x01"
 
 
-def _within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:
+def within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:
     """The condition that a row lives in this namespace, or below it."""
     low = keys.encode(prefix)
     if not recursive:

@@ -26,10 +26,11 @@ import msgspec
 
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
+from ..filters import check_field
 from ..ops import READS, WALKS, Op, Refresh
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
-from .narrowing import Binder, Path, check_field
+from .narrowing import Binder, Path
 from .sql import Dialect, Rows, Sql, Statement
 
 _IDLE_READERS = 8
@@ -364,7 +365,7 @@ class SqliteEngine:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unavailable(f"cannot create the folder {str(folder)!r} for the store: {error}") from error
+            raise Unavailable(f"cannot make the folder {str(folder)!r} for the store: {error.strerror}") from error
         with _folder_lock(folder, self._options.timeout):
             writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from ..errors import InvalidInput
 from ..values import to_datetime
 
 
@@ -11,6 +12,8 @@ class Clock:
     """Pass one as `holdall.open(url, clock=clock)`; the store then lives in its time."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        if start.tzinfo is None:
+            raise InvalidInput(f"a clock starts at an aware datetime, not {start!r}")
         self._microseconds = int(start.timestamp()) * 1_000_000 + start.microsecond
 
     def __call__(self) -> int:

@@ -54,6 +54,17 @@ class BatchContract(Contract):
         assert results[4] == 0
         assert [entry.key for entry in store.scan()] == ["after"]
 
+    def test_a_conflict_tells_what_the_op_itself_found(self, store: Caller) -> None:
+        for first in (Put(NS, "k", {}, expect=99), Delete(NS, "k", expect=99), Check(NS, "k", 99)):
+            with pytest.raises(Conflict) as caught:
+                store.execute([first, Put(NS, "k", {})])
+            assert (caught.value.expected, caught.value.actual) == (99, None)
+
+    def test_what_is_no_list_of_ops_is_refused(self, store: Caller) -> None:
+        for other in (Get(NS, "k"), None, 5):
+            with pytest.raises(InvalidInput, match="list of point ops"):
+                store.execute(other)
+
     def test_an_empty_batch_is_fine(self, store: Caller) -> None:
         assert store.execute([]) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -179,6 +180,9 @@ class FilterContract(Contract):
             found = [hit.key for hit in filled.search(NS, filter=filter, limit=100)]
             assert found == keys.split(), filter
             assert filled.count(filter=filter) == len(found), filter
+
+    def test_any_mapping_is_a_filter(self, filled: Caller) -> None:
+        assert [hit.key for hit in filled.search(NS, filter=MappingProxyType({"n": 10}))] == ["ten"]
 
     @many
     @given(stored=st.lists(values, min_size=1, max_size=6), filter=random_filters)

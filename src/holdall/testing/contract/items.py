@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ... import ABSENT
-from ...errors import Conflict, InvalidValue, NotFound
+from ...errors import Conflict, InvalidInput, InvalidValue, NotFound
 from ...ops import Entry, Get
 from ..caller import Caller
 from ..clock import Clock
@@ -233,6 +233,12 @@ class ItemContract(Contract):
             assert caught.value.actual is None
         assert store.get(NS, "k") is None
 
+    def test_an_entry_of_another_key_is_no_expectation(self, store: Caller) -> None:
+        other = store.put(NS, "other", {})
+        with pytest.raises(InvalidInput, match="another key"):
+            store.put(NS, "k", {}, expect=other)
+        assert store.get(NS, "k") is None
+
     def test_delete_honours_expect(self, store: Caller) -> None:
         first = store.put(NS, "k", {})
         second = store.put(NS, "k", {})
@@ -274,6 +280,8 @@ class ItemContract(Contract):
 
         with pytest.raises(RuntimeError, match="mine"):
             store.update(NS, "k", fail)
+        with pytest.raises(InvalidInput, match="function"):
+            store.update(NS, "k", {"n": 2})
         with pytest.raises(InvalidValue, match="returned None"):
             store.update(NS, "k", lambda value: None)
         assert store.get(NS, "k") == before

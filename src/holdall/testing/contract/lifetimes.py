@@ -84,8 +84,8 @@ class LifetimeContract(Contract):
         clock.advance(6)
         store.get(NS, "k")
         assert store.get(NS, "k").expires_at == before.expires_at
-        store.get(NS, "k", refresh=True)
-        after = store.get(NS, "k")
+        after = store.get(NS, "k", refresh=True)
+        assert after == store.get(NS, "k")
         assert after.expires_at == clock.now + timedelta(seconds=10)
         assert (after.version, after.updated_at, after.created_at) == (
             before.version,

@@ -8,6 +8,7 @@ from ... import ABSENT
 from ...errors import Conflict, InvalidInput
 from ...ops import Check, Delete, DeleteTree, Get, Put
 from ..caller import Caller
+from ..clock import Clock
 from .base import Contract
 
 TENANT = ("tenant", "t1")
@@ -75,6 +76,13 @@ class ScopeContract(Contract):
         assert scoped.namespaces(max_depth=1) == [("a",), ("e",)]
         assert scoped.namespaces(max_depth=2, prefix=("a",)) == [("a", "b"), ("a", "d")]
         assert scoped.namespaces(suffix=("d",)) == [("a", "d")]
+
+    def test_sweeping_stays_inside(self, store: Caller, scoped: Caller, clock: Clock) -> None:
+        scoped.put(("notes",), "k", {}, ttl=1)
+        store.put(("tenant", "t2"), "brief", {}, ttl=1)
+        clock.advance(2)
+        assert scoped.sweep() == 1
+        assert store.sweep() == 1
 
     def test_scopes_nest(self, store: Caller, scoped: Caller) -> None:
         inner = scoped.scoped(("u1",))
