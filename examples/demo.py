@@ -1,0 +1,349 @@
+"""What holdall promises, watched happening: `make demo`.
+
+The demo is a play. Each act is a function that is given the `Stage`, does something with real processes on a real
+store, and makes claims about what came of it; a claim that does not hold is printed as such, and the demo exits 1. To
+add an act, write the function and name it in `ACTS`.
+
+The other processes are this same file, run as `demo.py agent …`: see "The agents" below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+import holdall
+from holdall.ops import Put
+
+BATCH = 8  # entries that the victim writes at once: all of them, or none
+INCREMENTS = 150
+FACT = {"kind": "fact", "about": "Ada", "text": "Ada is allergic to peanuts", "importance": 10}
+
+
+@dataclass
+class Stage:
+    """What every act has: a console, a store's URL, and a place to make claims."""
+
+    console: Console
+    url: str
+    kills: int
+    failures: list[str] = field(default_factory=list)
+    acknowledged: dict[tuple[str, str], str] = field(default_factory=dict)  # (agent, key) -> digest of its text
+
+    def act(self, number: int, title: str) -> None:
+        self.console.print()
+        self.console.print(Rule(Text(f"{number}. {title}", "bold"), align="left", style="cyan"))
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False)
+
+    def remember(self, name: str, agent: Agent) -> None:
+        """Keep what an agent was told is stored, for the act that looks for all of it."""
+        self.acknowledged |= {(name, key): digest for key, digest in agent.acknowledged.items()}
+
+    def claim(self, text: str, holds: bool) -> None:
+        """Print a claim as kept or broken. A broken one fails the demo."""
+        mark = ("  ✓ ", "bold green") if holds else ("  ✗ BROKEN: ", "bold red")
+        self.console.print(Text.assemble(mark, text))
+        if not holds:
+            self.failures.append(text)
+
+
+# The acts ------------------------------------------------------------------------------------------------------------
+
+
+def two_processes_share_one_store(stage: Stage) -> None:
+    """Two agents add to the same counter, each in a process of its own."""
+    stage.say(f"[bold]ann[/bold] and [bold]bob[/bold], two processes, each add 1 to the same entry {INCREMENTS} times.")
+    began = time.perf_counter()
+    agents = [Agent("count", name, stage.url) for name in ("ann", "bob")]
+    codes = [agent.wait() for agent in agents]
+    seconds = time.perf_counter() - began
+    with holdall.open(stage.url) as store:
+        counter = store.get(("shared",), "counter")
+        found = counter.value["count"] if counter else 0
+    stage.claim("neither process got an error, such as “database is locked”", codes == [0, 0])
+    stage.claim(f"the counter stands at {found}: no update was lost", found == 2 * INCREMENTS)
+    stage.say(f"  [dim]in {seconds:.1f} s, Python's start included; every increment is on the disk[/dim]")
+
+
+def one_is_killed_in_mid_write(stage: Stage) -> None:
+    """`kill -9`, again and again, while another process goes on writing to the same file."""
+    stage.say(
+        f"[bold]cat[/bold] writes batches of {BATCH} entries as fast as the disk lets it. It says over a\n"
+        "pipe when it begins one, and when the write has returned. It is killed with\n"
+        f"[bold]kill -9[/bold] at a random moment, {stage.kills} times over, while [bold]dan[/bold] writes to the same"
+        " file.\n"
+    )
+    dan = Agent("write", "dan", stage.url)
+    stage.say("[dim]  kill    after  acknowledged  missing  caught in mid-write  integrity_check[/dim]")
+    reports = []
+    for number in range(1, stage.kills + 1):
+        report = _kill_one(stage, f"cat-{number}")
+        reports.append(report)
+        after = f"{report.after * 1000:.0f} ms"
+        stage.say(
+            f"  {number:4}  {after:>7}  {report.acknowledged:12,}  {report.missing:7}"
+            f"  {report.caught:19}  {report.integrity}"
+        )
+    dan.stop()
+    stage.remember("dan", dan)
+
+    caught = sum(report.caught != NOTHING for report in reports)
+    total = sum(report.acknowledged for report in reports)
+    stage.claim(
+        f"{caught} of the {len(reports)} kills came between the beginning of a write and its return", caught > 0
+    )
+    stage.claim(f"all {total:,} entries that cat was told are stored are there", not any(r.missing for r in reports))
+    stage.claim("every batch is there as a whole or not at all", not any(r.caught.startswith("half") for r in reports))
+    stage.claim("SQLite finds the file sound after every kill", all(r.integrity == "ok" for r in reports))
+    stage.claim(f"dan wrote {len(dan.acknowledged):,} entries meanwhile and got no error", dan.process.returncode == 0)
+
+
+def everything_acknowledged_is_there(stage: Stage) -> None:
+    """Every entry that any agent was told is stored, read back and compared."""
+    with holdall.open(stage.url) as store:
+        found = {
+            (entry.namespace[1], entry.key): _digest(entry.value["text"])
+            for entry in store.scan(("agents",))
+            if entry.value["kind"] == "note"
+        }
+        versions = [entry.version for entry in store.scan()]
+    intact = sum(found.get(place) == digest for place, digest in stage.acknowledged.items())
+    stage.claim(
+        f"{intact:,} of {len(stage.acknowledged):,} acknowledged entries are there, each as it was written",
+        intact == len(stage.acknowledged) > 0,
+    )
+    stage.claim(f"no two of the {len(versions):,} entries have the same version", len(set(versions)) == len(versions))
+
+
+def a_search_finds_it(stage: Stage) -> None:
+    """One process learns a fact and is killed at once; another one finds it."""
+    stage.say("[bold]eve[/bold] stores one fact, is told that it is stored, and is killed at once.")
+    eve = Agent("learn", "eve", stage.url)
+    eve.wait_for("ack")
+    eve.kill()
+    stage.say("Another process asks:")
+    stage.say('  store.search(("agents",), filter={"about": "Ada", "importance": {"$gte": 9}})')
+    with holdall.open(stage.url, indexed=["about"]) as store:
+        total = store.count()
+        began = time.perf_counter()
+        hits = store.search(("agents",), filter={"about": "Ada", "importance": {"$gte": 9}})
+        took = time.perf_counter() - began
+    texts = [hit.value["text"] for hit in hits]
+    stage.claim(f"the only match among {total:,} entries: {texts}", [hit.value for hit in hits] == [FACT])
+    stage.say(f"  [dim]in {took * 1000:.1f} ms; 'about' is a declared field: indexed=[\"about\"][/dim]")
+
+
+ACTS: dict[str, Callable[[Stage], None]] = {
+    "Two processes share one store": two_processes_share_one_store,
+    "One of them is killed in mid-write": one_is_killed_in_mid_write,
+    "Everything acknowledged is there": everything_acknowledged_is_there,
+    "A search finds it": a_search_finds_it,
+}
+
+
+# Killing, and looking at what is left --------------------------------------------------------------------------------
+
+NOTHING = "nothing"
+
+
+@dataclass
+class Report:
+    """What was found after one kill."""
+
+    after: float
+    acknowledged: int
+    missing: int
+    caught: str
+    integrity: str
+
+
+def _kill_one(stage: Stage, name: str) -> Report:
+    cat = Agent("batches", name, stage.url)
+    cat.wait_for("ack")
+    after = random.uniform(0.005, 0.15)
+    time.sleep(after)
+    cat.kill()
+    stage.remember(name, cat)
+    begun = [line.split()[1] for line in cat.lines if line.startswith("begin")]
+    with holdall.open(stage.url) as store:
+        found = {entry.key: _digest(entry.value["text"]) for entry in store.scan(("agents", name))}
+    missing = sum(found.get(key) != digest for key, digest in cat.acknowledged.items())
+    caught = NOTHING
+    if len(begun) * BATCH > len(cat.acknowledged):  # the last batch was begun, and cat never heard that it was stored
+        left = sum(key.startswith(f"{begun[-1]}-") for key in found)
+        caught = {0: "batch: not there", BATCH: "batch: all there"}.get(left, f"half a batch: {left}")
+    return Report(after, len(cat.acknowledged), missing, caught, _integrity(stage.url))
+
+
+def _integrity(url: str) -> str:
+    """What SQLite itself says of the file."""
+    connection = apsw.Connection(url.removeprefix("sqlite:///"), flags=apsw.SQLITE_OPEN_READWRITE)
+    with contextlib.closing(connection):
+        connection.set_busy_timeout(5000)
+        return "; ".join(str(row[0]) for row in connection.execute("PRAGMA integrity_check"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Agent:
+    """Another process, and the lines that it has reported. A line cut off by a kill does not count."""
+
+    def __init__(self, role: str, name: str, url: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "agent", role, name, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.lines: list[str] = []
+        self._ended = False
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def acknowledged(self) -> dict[str, str]:
+        """Key and digest of every entry whose write has returned."""
+        pairs = (pair.split("=") for line in self.lines if line.startswith("ack ") for pair in line.split()[1:])
+        return {pair[0]: pair[1] for pair in pairs}
+
+    def wait_for(self, word: str) -> None:
+        """Until a line begins so."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or any(line.startswith(word) for line in self.lines))
+            if self._ended:
+                raise SystemExit(f"an agent ended by itself, with status {self.process.wait()}")
+
+    def kill(self) -> None:
+        """`kill -9`: the process is not asked, and cannot tidy up."""
+        if self._ended:
+            raise SystemExit(f"an agent ended before it was killed, with status {self.process.wait()}")
+        self.process.kill()
+        self.wait()
+
+    def stop(self) -> None:
+        """Ask it to finish, by closing its input."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.wait()
+
+    def wait(self) -> int:
+        self._reader.join()
+        return self.process.wait()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.endswith(b"\n"):
+                with self._news:
+                    self.lines.append(line.decode().rstrip("\n"))
+                    self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+
+# The agents: what the other processes do -----------------------------------------------------------------------------
+
+
+def _count(store: holdall.Store, _name: str) -> None:
+    def add_one(value: dict[str, Any]) -> dict[str, Any]:
+        return {"count": value["count"] + 1}
+
+    for _ in range(INCREMENTS):
+        store.update(("shared",), "counter", add_one, default={"count": 0})
+
+
+def _write(store: holdall.Store, name: str) -> None:
+    """One entry after the other, until the input is closed."""
+    parent = threading.Thread(target=sys.stdin.read, daemon=True)
+    parent.start()
+    for number, note in enumerate(_notes()):
+        if not parent.is_alive():
+            return
+        store.put(("agents", name), str(number), note)
+        _report(f"ack {number}={_digest(note['text'])}")
+
+
+def _batches(store: holdall.Store, name: str) -> None:
+    """One batch after the other, until killed."""
+    notes = _notes()
+    for number in range(1_000_000):
+        batch = {f"{number}-{part}": next(notes) for part in range(BATCH)}
+        _report(f"begin {number}")
+        store.execute([Put(("agents", name), key, note) for key, note in batch.items()])
+        _report("ack " + " ".join(f"{key}={_digest(note['text'])}" for key, note in batch.items()))
+
+
+def _learn(store: holdall.Store, name: str) -> None:
+    store.put(("agents", name), "ada", FACT)
+    _report("ack")
+    time.sleep(60)  # it does not get to the end of this
+
+
+def _notes() -> Iterator[dict[str, Any]]:
+    while True:
+        yield {"kind": "note", "text": random.randbytes(random.randrange(100, 1000)).hex(), "importance": 1}
+
+
+def _report(line: str) -> None:
+    sys.stdout.buffer.write(line.encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+ROLES = {"count": _count, "write": _write, "batches": _batches, "learn": _learn}
+
+
+# The play ------------------------------------------------------------------------------------------------------------
+
+
+def play(kills: int) -> int:
+    """Every act in turn; the exit status."""
+    began = time.perf_counter()
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="holdall-demo-") as folder:
+        stage = Stage(console, f"sqlite:///{Path(folder) / 'agents.db'}", kills)
+        console.print("[bold]holdall[/bold]: one durable store for everything an agent must remember", highlight=False)
+        stage.say(f"[dim]The store: {stage.url}[/dim]")
+        for number, (title, act) in enumerate(ACTS.items(), 1):
+            stage.act(number, title)
+            act(stage)
+    console.print()
+    if stage.failures:
+        console.print(f"[bold red]{len(stage.failures)} of the claims above did not hold.[/bold red]")
+        return 1
+    stage.say(f"[bold green]Every claim above held[/bold green], in {time.perf_counter() - began:.1f} s.")
+    stage.say("Next: type in the ten lines of [bold]README.md[/bold], then read [bold]docs/quickstart.md[/bold].")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=20, help="how often the writer is killed (default: %(default)s)")
+    return play(parser.parse_args().kills)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["agent"]:
+        role, name, url = sys.argv[2:]
+        with holdall.open(url) as opened:
+            ROLES[role](opened, name)
+    else:
+        sys.exit(main())

@@ -1,0 +1,52 @@
+"""The demo runs, can be read outside a terminal, and fails when a claim does."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("demo", DEMO)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "demo", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_claim_of_the_demo_holds_and_its_output_is_plain_in_a_pipe() -> None:
+    run = subprocess.run([sys.executable, DEMO, "--kills", "4"], check=False, capture_output=True, timeout=120)
+    output = run.stdout.decode()
+    assert run.returncode == 0, output + run.stderr.decode()
+    assert "✗" not in output
+    assert "\x1b" not in output
+    assert "Ada is allergic to peanuts" in output
+
+
+def test_the_demo_fails_when_a_claim_does_not_hold(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acts = {"Good": lambda stage: stage.claim("water is wet", True), "Bad": lambda stage: stage.claim("2 is 3", False)}
+    monkeypatch.setattr(demo, "ACTS", acts)
+    assert demo.play(kills=0) == 1
+    output = capsys.readouterr().out
+    assert "✓ water is wet" in output
+    assert "✗ BROKEN: 2 is 3" in output
+
+
+def test_the_demo_sees_an_acknowledged_entry_that_is_gone(
+    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = demo.Stage(demo.Console(), f"sqlite:///{tmp_path / 'agents.db'}", kills=1)
+    stage.acknowledged = {("cat-1", "0-0"): "a digest of what nobody stored"}
+    demo.everything_acknowledged_is_there(stage)
+    assert len(stage.failures) == 1
+    assert "✗" in capsys.readouterr().out

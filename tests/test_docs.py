@@ -1,0 +1,271 @@
+"""The documentation is true: its examples run, its links lead somewhere, and no public name is left out.
+
+Every ```python block of README.md and docs/ is run. The blocks of one page are one script, run in a process and a
+folder of their own, with each line where it stands on the page, so that a traceback names the page's line. Two kinds
+of comment are checked:
+
+    store.count()        # => 3                  the value's repr
+    store.get("a", "b")  # raises InvalidInput   the error's name
+
+A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import holdall
+from holdall import testing
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+EXAMPLES = [page for page in PAGES if "```python\n" in page.read_text()]
+each_page = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+
+MOST_NOT_RUN = 3
+
+CHECKS = """\
+from contextlib import contextmanager
+
+def shows(value, said):
+    assert repr(value) == said, f"the page says {said}, it is {value!r}"
+
+@contextmanager
+def raises(said):
+    try:
+        yield
+    except Exception as error:
+        assert type(error).__name__ == said, f"the page says {said}, it is {error!r}"
+    else:
+        raise AssertionError(f"the page says {said}, nothing was raised")
+"""
+
+FEW_EXAMPLES = """\
+from hypothesis import settings
+settings.register_profile("few", max_examples=20)
+settings.load_profile("few")
+"""
+
+
+# Examples ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=[str(page.relative_to(ROOT)) for page in EXAMPLES])
+def test_the_examples_run(page: Path, tmp_path: Path) -> None:
+    code = script(page)
+    (tmp_path / "checks.py").write_text(CHECKS)
+    example = tmp_path / f"test_{page.stem.replace('-', '_')}.py"
+    example.write_text(code)
+    quiet_fork = "ignore:This process:DeprecationWarning"  # the page on forking does it with threads about
+    commands = [["-W", "error", "-W", quiet_fork, example.name]]
+    if re.search(r"^class Test", code, re.MULTILINE):
+        (tmp_path / "conftest.py").write_text(FEW_EXAMPLES)
+        commands.append(["-m", "pytest", "-q", "-p", "no:cacheprovider", example.name])
+    for command in commands:
+        run = subprocess.run(
+            [sys.executable, *command], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+        assert run.returncode == 0, f"{page}, at the line that the traceback names:\n{run.stdout}\n{run.stderr}"
+
+
+def test_hardly_an_example_is_left_out() -> None:
+    kinds = [block.kind for page in PAGES for block in blocks(page) if block.kind.startswith("py")]
+    assert set(kinds) <= {"python", "python no-run"}
+    assert kinds.count("python no-run") <= MOST_NOT_RUN
+
+
+def test_a_wrong_result_a_missing_error_and_an_exception_are_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    for line in ("1 + 1  # => 3", "1 + 1  # raises ValueError", "int('x')  # raises KeyError", "1 / 0"):
+        page.write_text(f"# Page\n\n```python\n{line}\n```\n")
+        with pytest.raises(AssertionError, match=r"(?s)page\.md.*line 4"):
+            test_the_examples_run(page, tmp_path)
+
+
+# Names ---------------------------------------------------------------------------------------------------------------
+
+OPTIONS = [
+    name
+    for name, parameter in inspect.signature(holdall.open).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+]
+OPS = get_args(holdall.ops.Op)
+OP_NAMES = [op.__name__ for op in OPS]
+METHODS = [name for name in vars(holdall.Store) if not name.startswith("_")]
+SYNC_METHODS = [name for name in METHODS if not (name.startswith("a") and name[1:] in METHODS)]
+RECORDS = [holdall.Entry, holdall.Hit, holdall.Change, holdall.OpEvent, *OPS]
+FIELDS = [field.name for record in RECORDS if is_dataclass(record) for field in fields(record)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted({*holdall.__all__, *holdall.errors.__all__, *testing.__all__, *METHODS, *OPTIONS, *FIELDS, *OP_NAMES}),
+)
+def test_a_public_name_is_in_the_reference(name: str) -> None:
+    assert re.search(rf"\b{name}\b", MENTIONED), f"{name} is nowhere in docs/reference, as code"
+
+
+@pytest.mark.parametrize("name", ["open", *SYNC_METHODS])
+def test_a_signature_in_the_reference_is_the_real_one(name: str) -> None:
+    owner: Any = holdall if name == "open" else holdall.Store
+    said = re.search(rf"^(?:store|holdall)\.{name}(\(.*?\) -> .*?)$", SIGNATURES, re.MULTILINE | re.DOTALL)
+    assert said is not None, f"docs/reference has no line like: store.{name}(…) -> …"
+    assert signature_said(said[1]) == signature_of(getattr(owner, name))
+
+
+@pytest.mark.parametrize("name", [name for name in SYNC_METHODS if name != "scoped"])
+def test_an_async_twin_takes_what_the_method_takes(name: str) -> None:
+    """So that the reference can give one signature for both."""
+    twin, method = (signature_of(getattr(holdall.Store, found)) for found in (f"a{name}", name))
+    assert [result.removeprefix("Async") for result in twin] == method
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+def test_the_fields_of_an_op_in_the_reference_are_the_real_ones(op: type) -> None:
+    said = re.search(rf"^{op.__name__}(\(.*?\)) -> ", SIGNATURES, re.MULTILINE)
+    assert said is not None, f"docs/reference has no line like: {op.__name__}(…) -> …"
+    assert signature_said(said[1] + " -> None") == [*signature_of(op)[:-1], "None"]
+
+
+def signature_of(function: Callable[..., Any]) -> list[str]:
+    """Parameters as they would be written, and the result; for a program, its own result."""
+    signature = inspect.signature(function)
+    written = []
+    for parameter in signature.parameters.values():
+        if parameter.name == "self" or parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in written:
+            written.append("*")
+        default = parameter.default
+        is_free = default is parameter.empty
+        written.append(parameter.name if is_free else f"{parameter.name}={repr(default).removeprefix('holdall.')}")
+    result = str(signature.return_annotation)
+    program = re.fullmatch(r"Program\[(.*)\]", result)
+    return [*written, program[1] if program else result]
+
+
+def signature_said(text: str) -> list[str]:
+    """The same of a signature that is written in the reference."""
+    [function] = ast.parse(f"def said{text}: ...").body
+    assert isinstance(function, ast.FunctionDef)
+    assert function.returns is not None
+    arguments = function.args
+    plain = [None] * (len(arguments.args) - len(arguments.defaults)) + list(arguments.defaults)
+    written = [_written(argument, default) for argument, default in zip(arguments.args, plain, strict=True)]
+    if arguments.kwonlyargs:
+        written.append("*")
+        pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        written += [_written(argument, default) for argument, default in pairs]
+    return [*written, ast.unparse(function.returns)]
+
+
+def _written(argument: ast.arg, default: ast.expr | None) -> str:
+    return argument.arg if default is None else f"{argument.arg}={ast.unparse(default)}"
+
+
+# Links ---------------------------------------------------------------------------------------------------------------
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        place, _, anchor = link.partition("#")
+        target = (page.parent / place).resolve() if place else page
+        assert target.is_relative_to(ROOT), f"{link} leads out of the project"
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors(target), f"{place or page.name} has no heading for #{anchor}"
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    index = DOCS / "index.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+    assert [page for page in DOCS.rglob("*.md") if page != index and page not in linked] == []
+
+
+# Reading Markdown ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Block:
+    """A fenced block: its info string, its first line's number, and its lines."""
+
+    kind: str
+    start: int
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    current: Block | None = None
+    indent = 0
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        fence = re.match(r"( *)```(.*)", line)
+        if fence is None:
+            if current is not None:
+                current.lines.append(line[indent:])
+        elif current is None:
+            indent = len(fence[1])
+            current = Block(fence[2].strip(), number + 1, [])
+        else:
+            yield current
+            current = None
+    assert current is None, f"{page} has a block that does not end"
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks."""
+    return re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text())
+
+
+def script(page: Path) -> str:
+    """The examples of a page as one program, every line at its own number."""
+    lines = ["from checks import raises as _raises, shows as _shows"]
+    for block in blocks(page):
+        if block.kind == "python":
+            lines += [""] * (block.start - 1 - len(lines)) + [_checked(line) for line in block.lines]
+    return "\n".join(lines) + "\n"
+
+
+def _checked(line: str) -> str:
+    if shown := re.fullmatch(r"( *)(.+?) +# => (.+)", line):
+        return f"{shown[1]}_shows({shown[2]}, {shown[3]!r})"
+    if raised := re.fullmatch(r"( *)(.+?) +# raises (\w+)", line):
+        return f"{raised[1]}with _raises({raised[3]!r}): {raised[2]}"
+    return line
+
+
+def links(page: Path) -> list[str]:
+    found = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings."""
+    headings = re.findall(r"(?m)^#+ +(.+?)\s*$", prose(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def code(page: Path) -> str:
+    """Whatever a page shows as code: its blocks, its headings, and its `spans`."""
+    spans = re.findall(r"`([^`\n]+)`", prose(page)) + re.findall(r"(?m)^#.*", prose(page))
+    return "\n".join([*(block.text for block in blocks(page)), *spans])
+
+
+REFERENCE = sorted((DOCS / "reference").rglob("*.md"))
+MENTIONED = "\n".join(code(page) for page in REFERENCE)
+SIGNATURES = "\n".join(block.text for page in REFERENCE for block in blocks(page) if block.kind == "text")

@@ -1,0 +1,139 @@
+"""Who may import whom, held by reading the source.
+
+Data goes straight down and straight back up: faces, core, engines. These tests are what keeps it so, and what keeps
+`import holdall` quick.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC / "holdall").rglob("*.py"))
+
+#: The one or two places where each package from outside is imported.
+PLACES = {
+    "apsw": ("engines/sqlite.py",),
+    "hypothesis": ("testing/",),
+    "msgspec": ("values.py", "engines/sqlite.py"),
+    "pytest": ("testing/",),
+    "sortedcontainers": ("engines/memory.py",),
+}
+#: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
+HEAVY = ("apsw", "asyncio", "hypothesis", "langgraph", "numpy", "psycopg", "pydantic", "pytest", "redis", "sqlite3")
+#: What engines stand on, and what SQL engines share.
+BELOW_ENGINES = {f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "values")}
+SHARED_BY_ENGINES = {"holdall.engines.commit", "holdall.engines.narrowing", "holdall.engines.sql"}
+MOST_LINES = 600
+
+
+def test_ops_and_errors_import_nothing_of_ours() -> None:
+    assert ours("ops.py") == set()
+    assert ours("errors.py") == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("engines/")])
+def test_engines_import_the_core_below_the_store_and_no_other_engine(module: str) -> None:
+    assert ours(module) - BELOW_ENGINES - SHARED_BY_ENGINES == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("engines/") and name != "urls.py"])
+def test_only_urls_names_engines(module: str) -> None:
+    imported = {name for name in ours(module) if name.startswith("holdall.engines")}
+    spelled = [text for text in strings(module) if "engines." in text]
+    assert (imported, spelled) == (set(), [])
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith(("faces/", "testing/"))])
+def test_the_core_and_the_engines_know_no_face_and_no_test_suite(module: str) -> None:
+    assert {name for name in ours(module) if name.startswith(("holdall.faces", "holdall.testing"))} == set()
+
+
+def test_each_outside_package_is_imported_in_few_places() -> None:
+    found: dict[str, list[str]] = {}
+    for module in MODULES:
+        for package in outside(module):
+            found.setdefault(package, []).append(module)
+    assert sorted(found) == sorted(PLACES.keys() & found.keys()), "an outside package that PLACES does not know"
+    for package, modules in found.items():
+        strays = [module for module in modules if not module.startswith(PLACES[package])]
+        assert strays == [], f"{package} belongs in {PLACES[package]}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_can_be_read_in_one_sitting(module: str) -> None:
+    assert len((SRC / "holdall" / module).read_text().splitlines()) <= MOST_LINES
+
+
+def test_importing_holdall_is_quick_and_loads_no_driver() -> None:
+    script = (
+        "import json, sys, time; began = time.perf_counter(); import holdall;"
+        "print(json.dumps([time.perf_counter() - began, sorted(sys.modules)]))"
+    )
+    runs = [json.loads(subprocess.check_output([sys.executable, "-c", script])) for _ in range(5)]
+    loaded = runs[0][1]
+    assert [name for name in HEAVY if name in loaded] == []
+    assert [name for name in loaded if name.startswith(("holdall.engines", "holdall.faces", "holdall.testing"))] == []
+    assert min(seconds for seconds, _ in runs) < 0.1
+
+
+# Reading the source --------------------------------------------------------------------------------------------------
+
+
+def ours(module: str) -> set[str]:
+    """The modules of ours that a module imports, in full, wherever in it the import stands."""
+    return {name for name in imports(module) if name.split(".")[0] == "holdall"}
+
+
+def outside(module: str) -> set[str]:
+    """The packages from outside that a module imports."""
+    packages = {name.split(".")[0] for name in imports(module)}
+    return packages - sys.stdlib_module_names - {"holdall"}
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    return frozenset(_imports(module))
+
+
+def _imports(module: str) -> Iterator[str]:
+    package = ["holdall", *Path(module).parent.parts]
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:  # `from . import keys` names a module, `from .keys import encode` does not
+                submodule = f"{source}.{alias.name}"
+                yield submodule if _is_module(submodule) else source
+
+
+def _is_module(name: str) -> bool:
+    path = SRC.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def strings(module: str) -> list[str]:
+    """The string literals of a module, without its docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree(module))
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    constants = (node for node in ast.walk(tree(module)) if isinstance(node, ast.Constant))
+    return [node.value for node in constants if isinstance(node.value, str) and id(node) not in docstrings]
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse((SRC / "holdall" / module).read_text())
