@@ -41,9 +41,6 @@ class Shared:
                 self._sweeper = _Sweeper(self, self._sweep_interval)
                 self.is_swept = True
 
-    def retain(self) -> None:
-        self._users += 1
-
     def release(self) -> None:
         """One store fewer; the last one closes the engine."""
         with _lock:
@@ -75,7 +72,7 @@ def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | Non
             shared = Shared(make(), sweep_interval, key)
             if key is not None:
                 _by_key[key] = shared
-        shared.retain()
+        shared._users += 1
         return shared
 
 

@@ -76,18 +76,13 @@ class Store:
     Sync and async methods may be mixed, from any thread and any event loop.
     """
 
-    def __init__(
-        self, engine: Engine | Shared, *, settings: Settings | None = None, _parent: Store | None = None
-    ) -> None:
-        if not isinstance(engine, Shared):
-            engine = Shared(engine, sweep_interval=60.0)
-            engine.retain()
-        self._shared = engine
-        self._settings = settings or Settings()
-        self._parent = _parent
-        self._scope: Namespace = ()
+    def __init__(self, shared: Shared, settings: Settings, parent: Store | None = None, scope: Namespace = ()) -> None:
+        self._shared = shared
+        self._settings = settings
+        self._parent = parent
+        self._scope = scope
         self._closed = False
-        self._finalizer = weakref.finalize(self, engine.release) if _parent is None else None
+        self._finalizer = weakref.finalize(self, shared.release) if parent is None else None
 
     def __repr__(self) -> str:
         scope = f" scoped to {self._scope!r}" if self._scope else ""
@@ -295,9 +290,7 @@ class Store:
 
         Namespaces are relative to it, in and out, and `()` is its own. Closing the view leaves the store open.
         """
-        view = Store(self._shared, settings=self._settings, _parent=self)
-        view._scope = self._scope + keys.check_namespace(ns_prefix)
-        return view
+        return Store(self._shared, self._settings, self, self._scope + keys.check_namespace(ns_prefix))
 
     def setup(self) -> None:
         """Connect, create and migrate now, rather than on first use."""

@@ -66,7 +66,7 @@ def open(
     options = Options(float(timeout), durability, tuple(indexed), sweep_interval, clock)
     settings = Settings(ttl_seconds(ttl), bool(refresh_on_read), on_op)
     key, make = (None, lambda: url(options)) if callable(url) else _target(_url(url), options)
-    return Store(share(key, make, sweep_interval), settings=settings)
+    return Store(share(key, make, sweep_interval), settings)
 
 
 def _url(url: Any) -> str:
