@@ -32,7 +32,7 @@ def open(
     sweep_interval: float | None = 60.0,
     on_op: Callable[[OpEvent], object] | None = None,
     clock: Clock | None = None,
-    **unknown: Any,
+    **own: Any,
 ) -> Store:
     """Open a store; it connects on first use.
 
@@ -49,8 +49,6 @@ def open(
     - `on_op`: called with an `OpEvent` after every batch, for metrics and traces.
     - `clock`: for tests; gives microseconds since 1970.
     """
-    if unknown:
-        raise InvalidInput(f"unknown option {min(unknown)!r}; the options are {', '.join(_option_names())}")
     if durability not in ("full", "relaxed"):
         raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}")
     if isinstance(indexed, str) or not isinstance(indexed, Sequence):
@@ -65,7 +63,9 @@ def open(
             raise InvalidInput(f"{name} is a function, not {hook!r}")
     options = Options(float(timeout), durability, tuple(indexed), sweep_interval, clock)
     settings = Settings(ttl_seconds(ttl), bool(refresh_on_read), on_op)
-    key, make = (None, lambda: url(options)) if callable(url) else _target(_url(url), options)
+    key, make = (None, lambda: url(options)) if callable(url) else _target(_url(url), options, own)
+    if own:
+        raise InvalidInput(f"unknown option {min(own)!r}; the options are {', '.join(_option_names())}")
     return Store(share(key, make, sweep_interval), settings)
 
 
@@ -83,8 +83,8 @@ def _url(url: Any) -> str:
     return url
 
 
-def _target(url: str, options: Options) -> _Target:
-    """The key under which stores share an engine, and how to make it."""
+def _target(url: str, options: Options, own: dict[str, Any]) -> _Target:
+    """The key under which stores share an engine, and how to make it. Takes the engine's own options out of `own`."""
     match = _SCHEME.fullmatch(url)
     if match is None:  # a plain path; a drive letter is not a scheme
         return _sqlite(url, options)
@@ -95,13 +95,15 @@ def _target(url: str, options: Options) -> _Target:
         if not rest.startswith("///"):
             raise InvalidInput(f"{url!r} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db")
         return _sqlite(rest.removeprefix("///"), options)
-    raise InvalidInput(f"unknown URL scheme {scheme!r}; there are sqlite: and memory:, or a plain path")
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, options, own)
+    raise InvalidInput(f"unknown URL scheme {scheme!r}; there are sqlite:, memory: and postgresql:, or a plain path")
 
 
 def _memory(name: str, options: Options) -> _Target:
     """All that open one name share its entries; the options of the first hold."""
-    engine = _engine("memory", "MemoryEngine", None)
-    return ("memory", name) if name else None, lambda: engine(options)
+    module = _module("memory", None)
+    return ("memory", name) if name else None, lambda: module.MemoryEngine(options)
 
 
 def _sqlite(path: str, options: Options) -> _Target:
@@ -112,20 +114,27 @@ def _sqlite(path: str, options: Options) -> _Target:
     path = os.path.realpath(path)
     if Path(path).is_dir():
         raise InvalidInput(f"{path!r} is a folder; name a file in it")
-    engine = _engine("sqlite", "SqliteEngine", None)
-    return ("sqlite", path, options), lambda: engine(path, options)
+    module = _module("sqlite", None)
+    return ("sqlite", path, options), lambda: module.SqliteEngine(path, options)
 
 
-def _engine(module: str, name: str, extra: str | None) -> Callable[..., Engine]:
-    """An engine's class, imported now, or an error that says what to install."""
+def _postgres(url: str, options: Options, own: dict[str, Any]) -> _Target:
+    module = _module("postgres", "postgres")
+    given = module.PostgresOptions(
+        **{name: own.pop(name) for name in list(own) if name in module.PostgresOptions.__slots__}
+    )
+    return ("postgres", url, options, given), lambda: module.PostgresEngine(url, options, given)
+
+
+def _module(name: str, extra: str | None) -> Any:
+    """An engine's module, imported now, or an error that says what to install."""
     try:
-        engine: Callable[..., Engine] = getattr(import_module(f".engines.{module}", __package__), name)
+        return import_module(f".engines.{name}", __package__)
     except ModuleNotFoundError as error:
         package = f"holdall[{extra}]" if extra else "holdall"
         raise MissingExtra(
             f"this URL needs the package {error.name!r}: pip install '{package}'", name=error.name
         ) from error
-    return engine
 
 
 def _check_seconds(name: str, value: Any) -> None:

@@ -1,0 +1,195 @@
+"""A small pool of connections for sync and async callers at once, with one limit over all of them.
+
+A connection belongs to whoever can use it: threads share theirs, and every event loop has its own. When as many are
+open as may be, a caller takes over the place of somebody else's idle one. Nothing runs in the background: a pool that
+nobody uses is a few idle connections, and no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from ..errors import StoreClosed, Timeout
+
+_LONGEST_IDLE = 300.0  # seconds, after which what is above the minimum is closed
+
+#: Whose a connection is: None for threads, else an event loop.
+Owner: TypeAlias = asyncio.AbstractEventLoop | None
+
+
+class _Threads:
+    """Stands for all threads where an event loop stands for itself."""
+
+
+class _Waiter:
+    """Somebody who waits for a place, and is given a connection or the right to make one (None)."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.is_served = False
+        self.connection: Any = None
+        self.gate = threading.Event()
+        self.future = None if owner is None else owner.create_future()
+
+    def wake(self) -> None:
+        if self.owner is None:
+            self.gate.set()
+        else:
+            self.owner.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))  # type: ignore[union-attr]
+
+
+class Pool:
+    """`discard(connection)` closes one at once, from any thread."""
+
+    def __init__(self, least: int, most: int, timeout: float, discard: Callable[[Any], None]) -> None:
+        self._least, self._most, self._timeout = least, most, timeout
+        self._discard = discard
+        self._lock = threading.RLock()  # a collected event loop may come back here while it is held
+        self._open = 0
+        self._threads = _Threads()
+        self._idle: weakref.WeakKeyDictionary[Any, deque[tuple[Any, float]]] = weakref.WeakKeyDictionary()
+        self._waiters: deque[_Waiter] = deque()
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """How many connections are open, or being opened."""
+        return self._open
+
+    def take(self, connect: Callable[[], Any]) -> Any:
+        """A connection for this thread, made if need be."""
+        found = self._enter(None)
+        if isinstance(found, _Waiter):
+            if not found.gate.wait(self._timeout):
+                self._give_up(found)
+            found = found.connection
+        if found is not None:
+            return found
+        try:
+            return connect()
+        except BaseException:
+            self._leave(None, None)
+            raise
+
+    async def atake(self, connect: Callable[[], Awaitable[Any]]) -> Any:
+        """A connection for this event loop, made if need be."""
+        found = self._enter(asyncio.get_running_loop())
+        if isinstance(found, _Waiter):
+            assert found.future is not None
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await found.future
+            except TimeoutError:
+                self._give_up(found)
+            except BaseException:
+                self._withdraw(found)
+                raise
+            found = found.connection
+        if found is not None:
+            return found
+        try:
+            return await connect()
+        except BaseException:
+            self._leave(None, None)
+            raise
+
+    def give_back(self, owner: Owner, connection: Any, broken: bool = False) -> None:
+        """Let the next who waits have a connection or its place; or keep it."""
+        if broken:
+            self._discard(connection)
+            connection = None
+        self._leave(owner, connection)
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it is given back."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for waiting in self._idle.values() for connection, _ in waiting]
+            self._idle.clear()
+            self._open -= len(idle)
+        for connection in idle:
+            self._discard(connection)
+
+    def _enter(self, owner: Owner) -> Any:
+        """An idle connection, None for the right to make one, or a waiter."""
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("this store is closed; open a new one")
+            idle = self._idle_of(owner)
+            if idle:
+                return idle.pop()[0]
+            if self._open < self._most:
+                self._open += 1
+                return None
+            others = next((waiting for waiting in self._idle.values() if waiting), None)
+            if others is None:
+                self._waiters.append(_Waiter(owner))
+                return self._waiters[-1]
+            taken_over, _ = others.popleft()
+        self._discard(taken_over)
+        return None
+
+    def _leave(self, owner: Owner, connection: Any) -> None:
+        """A connection is free, or (None) the place of one."""
+        superfluous: list[Any] = []
+        with self._lock:
+            waiter = self._waiters.popleft() if self._waiters else None
+            if waiter is not None:
+                waiter.is_served = True
+                if waiter.owner is owner:
+                    waiter.connection = connection
+                elif connection is not None:
+                    superfluous.append(connection)
+            elif connection is None or self._closed:
+                self._open -= 1
+                superfluous += [] if connection is None else [connection]
+            else:
+                idle, now = self._idle_of(owner), time.monotonic()
+                idle.append((connection, now))
+                while self._open > self._least and now - idle[0][1] > _LONGEST_IDLE:
+                    superfluous.append(idle.popleft()[0])
+                    self._open -= 1
+        for one in superfluous:
+            self._discard(one)
+        if waiter is not None:
+            try:
+                waiter.wake()
+            except RuntimeError:  # its event loop was closed, and with it whoever waited
+                self._withdraw(waiter)
+
+    def _give_up(self, waiter: _Waiter) -> None:
+        """Time is up, unless something has come just now."""
+        with self._lock:
+            if waiter.is_served:
+                return
+            self._waiters.remove(waiter)
+        raise Timeout(f"all {self._most} connections were in use for {self._timeout} s; see pool_max and pool_timeout")
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """Whoever waited has gone; what came for it goes to the next."""
+        with self._lock:
+            if not waiter.is_served:
+                self._waiters.remove(waiter)
+                return
+        self._leave(waiter.owner, waiter.connection)
+
+    def _idle_of(self, owner: Owner) -> deque[tuple[Any, float]]:
+        key = self._threads if owner is None else owner
+        idle = self._idle.get(key)
+        if idle is None:
+            idle = self._idle[key] = deque()
+            if owner is not None:
+                weakref.finalize(owner, self._drop, idle)
+        return idle
+
+    def _drop(self, idle: deque[tuple[Any, float]]) -> None:
+        """An event loop has gone, and its connections with it."""
+        while idle:
+            self._discard(idle.popleft()[0])
+            self._leave(None, None)

@@ -1,0 +1,387 @@
+"""PostgreSQL's words: the schema, how it reads fields, and how its feed is read safely.
+
+Versions come from a sequence, drawn after the row is locked, so that one entry's only grow; writers never wait for each
+other otherwise. A sequence is not in the order of commits, so the feed does not trust it: every row names the
+transaction that wrote it (`xid`), and a position is a snapshot. What changed since is what that snapshot could not see.
+Nothing is missed however long a transaction runs, and nothing waits for it.
+
+`projection` is the value as jsonb, for filters alone; NUL, which jsonb refuses, is U+0001 there. `token` tells a writer
+that lost its connection whether the last write was its own.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from .. import keys, ops
+from ..engine import to_entry
+from ..errors import InvalidInput
+from ..filters import check_field
+from ..ops import ABSENT, ANY, KEEP, Change, Hit, Op, Page
+from ..programs import Program
+from ..values import decode, ttl_microseconds
+from .narrowing import Binder, Path, narrow
+from .sql import COLUMNS, LIVE, Dialect, Rows, Sql, Statement, within
+
+#: Numbered and additive: the release before must keep working on the newer schema.
+MIGRATIONS = (
+    """
+    CREATE SEQUENCE {schema}.versions;
+    CREATE TABLE {schema}.entries (
+        ns text COLLATE "C" NOT NULL,
+        key text COLLATE "C" NOT NULL,
+        version bigint NOT NULL,
+        value text,
+        projection jsonb,
+        created bigint NOT NULL,
+        updated bigint NOT NULL,
+        expires bigint,
+        ttl bigint,
+        kind text,
+        xid xid8 NOT NULL,
+        token bigint,
+        PRIMARY KEY (ns, key)
+    );
+    CREATE UNIQUE INDEX entries_version ON {schema}.entries (version);
+    CREATE INDEX entries_xid ON {schema}.entries (xid);
+    CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;
+    CREATE INDEX entries_expiring ON {schema}.entries (expires) WHERE expires IS NOT NULL;
+    CREATE INDEX entries_projection ON {schema}.entries USING gin (projection jsonb_path_ops);
+    -- A declared field as it is indexed. What would not fit an index row is left out; numbers of so many digits that
+    -- only an integer can have them become one that compares alike.
+    CREATE FUNCTION {schema}.field(projection jsonb, path text[]) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+        SELECT CASE
+            WHEN length(projection #>> path) <= 400 THEN projection #> path
+            WHEN jsonb_typeof(projection #> path) = 'number'
+                THEN CASE WHEN projection #>> path LIKE '-%' THEN '-1e400'::jsonb ELSE '1e400'::jsonb END
+        END
+    $$;
+    """,
+)
+
+_TYPES = {
+    **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
+    **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
+}
+_SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
+_PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
+_INDEX_LIKE = re.compile(r"-?\d+")
+_ESCAPED_NUL = "\\u0000"
+_LONGEST_INDEXED = 400
+
+_POSITION = re.compile(r"(\d+:\d+:[\d,]*)?(?:/(\d+:\d+:[\d,]*)/(\d{1,18}))?", re.ASCII)
+
+
+class PostgresDialect(Dialect):
+    redrawn_version: str
+
+    def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
+        self.schema = '"' + schema.replace('"', '""') + '"'
+        self.table = f"{self.schema}.entries"
+        self.next_version = self.redrawn_version = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
+        self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
+        self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
+        self._indexed: set[Path] = set()
+        for field in indexed:
+            path = check_field(field)
+            if "\x00" in field or "\x01" in field:
+                raise InvalidInput(f"indexed= cannot name a field with NUL or U+0001: {field!r}")
+            self._indexed |= {path, (field,)}  # a key with dots means both
+        self.translated = lru_cache(maxsize=512)(lambda sql: _translated(sql, server_clock))
+
+    def parameters(self, op: Op) -> dict[str, Any]:
+        token = {"token": random.getrandbits(62)}
+        return token | {"projection": projected(str(op.value))} if isinstance(op, ops.Put) else token
+
+    def bury(self, which: str, kind: str) -> str:
+        return f"""
+            WITH doomed AS (SELECT ns, key FROM {self.table} WHERE {which} FOR UPDATE)
+            UPDATE {self.table} AS entry SET
+                version = {self.next_version}, value = NULL, projection = NULL, expires = NULL, ttl = NULL,
+                updated = :now, kind = '{kind}', xid = pg_current_xact_id(), token = :token
+            FROM doomed WHERE entry.ns = doomed.ns AND entry.key = doomed.key RETURNING version"""
+
+    # Fields ----------------------------------------------------------------------------------------------------------
+
+    def compare(self, path: Path, operator: str, operand: Any, bind: Binder) -> str | None:
+        if not _is_safe(path):
+            return None
+        if operator == "IN":
+            parts = [self.compare(path, "=", item, bind) for item in operand]
+            return None if None in parts else f"({' OR '.join(part for part in parts if part)})"
+        if isinstance(operand, str) and operator != "=":  # jsonb compares text by the database's collation
+            return f'({self._at(path, ">>", bind)}) COLLATE "C" {operator} {bind(operand)}::text'
+        indexable = not isinstance(operand, str) or len(operand) <= _LONGEST_INDEXED
+        if self.is_indexed(path) and indexable:
+            return f"{self._declared(path)} {operator} {_json(operand, bind)}"
+        if operator == "=":
+            for label in reversed(path):
+                operand = {label: operand}
+            return f"projection @> {_json(operand, bind)}"
+        return f"{self._at(path, '>', bind)} {operator} {_json(operand, bind)}"
+
+    def is_null(self, path: Path, bind: Binder) -> str | None:
+        if not _is_safe(path) or any(_INDEX_LIKE.fullmatch(label) for label in path):
+            return None
+        return f"coalesce({self._at(path, '>', bind)}, 'null') = 'null'"
+
+    def is_there(self, path: Path, bind: Binder) -> str | None:
+        return f"{self._at(path, '>', bind)} IS NOT NULL" if _is_safe(path) else None
+
+    def is_indexed(self, path: Path) -> bool:
+        return path in self._indexed
+
+    def indexes(self) -> Iterator[tuple[str, str]]:
+        """Name and statement of each declared index."""
+        for path in sorted(self._indexed):
+            name = "field_" + ".".join(path) + ("" if len(path) == 1 else "_nested")
+            name = name if len(name.encode()) < 64 else f"field_{hash_of(name)}"
+            quoted = '"' + name.replace('"', '""') + '"'
+            yield name, f"CREATE INDEX IF NOT EXISTS {quoted} ON {self.table} ({self._declared(path)}, ns)"
+
+    def _declared(self, path: Path) -> str:
+        """Word for word what the index says, or PostgreSQL would not use it."""
+        labels = ", ".join("'" + label.replace("'", "''") + "'" for label in path)
+        return f"{self.schema}.field(projection, ARRAY[{labels}])"
+
+    def _at(self, path: Path, arrow: str, bind: Binder) -> str:
+        return f"projection #{arrow} {bind(list(path))}::text[]"
+
+
+def _is_safe(path: Path) -> bool:
+    return not any("\x00" in label or "\x01" in label for label in path)
+
+
+def _json(operand: Any, bind: Binder) -> str:
+    return f"{bind(msgspec.json.encode(operand).decode())}::jsonb"
+
+
+def projected(value: str) -> str | None:
+    """What jsonb is made of where it cannot be made of the value itself."""
+    if _ESCAPED_NUL not in value:
+        return None
+    return msgspec.json.encode(_without_nul(decode(value))).decode()
+
+
+def _without_nul(value: Any) -> Any:
+    match value:
+        case str():
+            return value.replace("\x00", "\x01")
+        case dict():
+            return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+        case list():
+            return [_without_nul(item) for item in value]
+    return value
+
+
+def hash_of(text: str) -> str:
+    """A short name for a long one."""
+    import hashlib
+
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _translated(sql: str, server_clock: bool) -> str:
+    """psycopg's placeholders for ours, each with its type."""
+
+    def placeholder(match: re.Match[str]) -> str:
+        name = match[1]
+        if name == "now" and server_clock:
+            return _SERVER_NOW
+        kind = _TYPES.get(name)
+        return f"%({name})s::{kind}" if kind else f"%({name})s"
+
+    return _PARAMETER.sub(placeholder, sql.replace("%", "%%"))
+
+
+class PostgresSql(Sql):
+    """The ops as programs over PostgreSQL's statements."""
+
+    _dialect: PostgresDialect
+
+    def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
+        super().__init__(dialect, clock)
+        row = (
+            "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[])"
+        )
+        insert = self._put_any[False]
+        head, tail = insert.split("VALUES", 1)[0], insert[insert.index("ON CONFLICT") :]
+        self._put_many = (
+            f"{head} SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(),"
+            f" :token, coalesce(projection, value)::jsonb FROM {row} AS row (ns, key, value, projection, ttl)"
+            f" {tail.replace('RETURNING', 'RETURNING ns, key, value,')}"
+        )
+        self._lock = (
+            f"SELECT FROM {self._table} JOIN unnest(:all_ns::text[], :all_key::text[]) AS row (ns, key)"
+            f" USING (ns, key) ORDER BY ns, key FOR UPDATE OF entries"
+        )
+        self._hold = (
+            f"INSERT INTO {self._table} AS old (ns, key, version, created, updated, kind, xid)"
+            f" VALUES (:ns, :key, {dialect.next_version}, :now, :now, 'none', pg_current_xact_id())"
+            f" ON CONFLICT (ns, key) DO UPDATE SET key = excluded.key RETURNING"
+            f" CASE WHEN {LIVE.replace('value', 'old.value').replace('expires', 'old.expires')} THEN version END"
+        )
+
+    # Batches ---------------------------------------------------------------------------------------------------------
+
+    def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
+        """As few statements as there can be, all in one round trip.
+
+        The rows that will be written are locked first and in order, so that two batches do not wait for each other.
+        """
+        if len(batch) == 1 or all(type(op) in ops.READS for op in batch):
+            return (yield from super().batch(batch))
+        groups = list(_grouped(batch))
+        statements = [self._many(group) if len(group) > 1 else self._guarding(group[0]) for group in groups]
+        replies = yield [self._locking(batch), *statements]
+        results: list[Any] = []
+        for group, (_, params), rows in zip(groups, statements, replies[1:], strict=True):
+            if len(group) > 1:
+                entries = {(row[0], row[1]): to_entry(row) for row in rows}
+                results += [entries[keys.encode(put.namespace), put.key] for put in group]
+            else:
+                results.append((yield from self._outcome(group[0], params, rows)))
+        return results
+
+    def _actual(self, params: dict[str, Any]) -> Program[int | None]:
+        yield [("ROLLBACK", {})]  # what the ops after the one that failed have written is not what it found
+        return (yield from super()._actual(params))
+
+    def one(self, op: Op, statement: Statement) -> Program[Any]:
+        """A batch of one op, whose statement is known already."""
+        [rows] = yield [statement]
+        return (yield from self._outcome(op, statement[1], rows))
+
+    def last_write(self, params: dict[str, Any]) -> Program[Rows]:
+        """Who wrote an entry last (its token), and what that made of it."""
+        sql = f"SELECT token, version, created, updated, expires FROM {self._table} WHERE ns = :ns AND key = :key"
+        [rows] = yield [(sql, {"ns": params["ns"], "key": params["key"]})]
+        return rows  # type: ignore[no-any-return]  # a reply
+
+    def status_of(self, xid: str) -> Program[Rows]:
+        """What became of a transaction."""
+        [rows] = yield [("SELECT pg_xact_status(:p0::xid8)", {"p0": xid})]
+        return rows  # type: ignore[no-any-return]  # a reply
+
+    def _many(self, group: list[Any]) -> Statement:
+        return self._put_many, {
+            "all_ns": [keys.encode(put.namespace) for put in group],
+            "all_key": [put.key for put in group],
+            "all_value": [put.value for put in group],
+            "all_projection": [projected(put.value) for put in group],
+            "all_ttl": [ttl_microseconds(put.ttl) for put in group],
+            "now": self._clock(),
+            "token": None,
+        }
+
+    def _locking(self, batch: Sequence[Op]) -> Statement:
+        places = sorted({(keys.encode(op.namespace), op.key) for op in batch if isinstance(op, _WRITES)})
+        return self._lock, {"all_ns": [ns for ns, _ in places], "all_key": [key for _, key in places]}
+
+    def _guarding(self, op: Op) -> Statement:
+        """An op's statement; a check keeps its row as it is until the end, even one that is not there."""
+        sql, params = self.statement(op)
+        if sql is not self._version_of:
+            return sql, params
+        if isinstance(op, ops.Check | ops.Delete) and op.expect is ABSENT:
+            return self._hold, params
+        return f"{sql} FOR SHARE", params
+
+    def result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
+        if rows == [(None,)]:  # a place that is held, and empty
+            rows = []
+        return super().result(op, params, rows)
+
+    # The feed --------------------------------------------------------------------------------------------------------
+
+    def position(self) -> Program[str]:
+        [[(snapshot,)]] = yield [("SELECT pg_current_snapshot()::text", {})]
+        return str(snapshot)
+
+    def newer(self, op: ops.Search, position: str, want: int) -> Program[list[tuple[Hit, str]]]:
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
+        narrowed, _ = narrow(op.filter, self._dialect, params)
+        if narrowed:
+            where += f" AND {narrowed}"
+        found: list[tuple[Hit, str]] = []
+        while len(found) < want:
+            size = max(want, 64)
+            rows, next_position = yield from self._since(position, COLUMNS, where, params, size)
+            for *row, after in rows:
+                hit: Hit = to_entry(tuple(row), Hit)  # type: ignore[arg-type]  # COLUMNS are a Row
+                if op.filter is None or op.filter.matches(hit.value):
+                    found.append((hit, after))
+            if len(rows) < size:
+                break
+            position = next_position
+        return found[:want]
+
+    def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
+        params: dict[str, Any] = {}
+        where = f"kind IS DISTINCT FROM 'none' {within(op.prefix, True, params)}"
+        columns = "ns, key, coalesce(kind, 'put'), version"
+        rows, position = yield from self._since(op.since or "", columns, where, params, op.limit)
+        changes = [Change(version, keys.decode(ns), key, kind, after) for ns, key, kind, version, after in rows]
+        return Page(changes, position)
+
+    def _since(
+        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int
+    ) -> Program[tuple[Rows, str]]:
+        """Rows that changed after a position, by version, each with the position after it; and the one after them all.
+
+        A position is a snapshot, or `from/to/version`: within what changed between two snapshots, after a version.
+        """
+        match = _POSITION.fullmatch(position)
+        if match is None:
+            raise InvalidInput(f"not a cursor of this store: {position!r:.60}")
+        since, until, above = match[1] or "", match[2], int(match[3] or 0)
+        found: Rows = []
+        while True:
+            resumed = until is not None
+            until = until if until is not None else (yield from self.position())
+            condition, bounds = where, {**params, "until": until, "above": above, "limit": limit - len(found)}
+            if since:
+                condition += " AND xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
+                bounds |= {"since": since, "oldest": since.split(":")[0]}
+            sql = (
+                f"SELECT {columns} FROM {self._table} WHERE {condition}"
+                f" AND pg_visible_in_snapshot(xid, :until::pg_snapshot) AND version > :above"
+                f" ORDER BY version LIMIT :limit"
+            )
+            [rows] = yield [(sql, bounds)]
+            place = columns.split(", ").index("version")
+            found += [(*row, f"{since}/{until}/{row[place]}") for row in rows]
+            if len(found) == limit:
+                return found, found[-1][-1]
+            since, until, above = until, None, 0
+            if not resumed:
+                return found, since
+
+
+_WRITES = (ops.Put, ops.Delete, ops.Refresh)
+
+
+def _grouped(batch: Sequence[Op]) -> Iterator[list[Any]]:
+    """Runs of unconditional puts to different places, which one statement can do; every other op alone."""
+    group: list[Any] = []
+    places: set[tuple[Any, str]] = set()
+    for op in batch:
+        simple = isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP
+        if group and (not simple or (op.namespace, op.key) in places):  # type: ignore[union-attr]  # a Put
+            yield group
+            group, places = [], set()
+        if simple:
+            group.append(op)
+            places.add((op.namespace, op.key))  # type: ignore[union-attr]  # a Put
+        else:
+            yield [op]
+    if group:
+        yield group
