@@ -25,9 +25,7 @@ class TestPostgres(StoreContract):
 
 
 def open_store(folder: Path, clock: Clock) -> holdall.Store:
-    return holdall.open(
-        postgres_url(), schema=folder.name, clock=clock, sweep_interval=None, indexed=["a", "a.b"]
-    )
+    return holdall.open(postgres_url(), schema=folder.name, clock=clock, sweep_interval=None, indexed=["a", "a.b"])
 
 
 TestMachine = store_machine(open_store).TestCase

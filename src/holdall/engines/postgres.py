@@ -342,8 +342,9 @@ class PostgresEngine:
         """The statements that would bring the schema up to date."""
         schema = self._dialect.schema
         present, oldest = 0, 0
-        exists = ("SELECT to_regclass(:p0) IS NOT NULL", {"p0": f"{schema}.schema_version"})
-        [[(found,)]] = yield _Run(connection, [exists], deadline)
+        # Not to_regclass: it may answer from what this session remembers from before another one's migration.
+        tables = "SELECT 1 FROM pg_tables WHERE schemaname = :p0 AND tablename = 'schema_version'"
+        [found] = yield _Run(connection, [(tables, {"p0": self._own.schema})], deadline)
         if found:
             [[(present, oldest)]] = yield _Run(
                 connection, [(f"SELECT version, oldest FROM {schema}.schema_version", {})], deadline
@@ -475,11 +476,11 @@ def _discard(connection: Any) -> None:
 
 
 def _rows(cursor: Any) -> Rows:
-    return cursor.fetchall() if cursor.description else []
+    return cursor.fetchall() if cursor.description is not None else []
 
 
 async def _arows(cursor: Any) -> Rows:
-    return await cursor.fetchall() if cursor.description else []
+    return await cursor.fetchall() if cursor.description is not None else []
 
 
 _abandoned: list[Pool] = []  # a parent's connections in its forked child: kept, because letting go would end them

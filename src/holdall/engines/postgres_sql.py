@@ -76,7 +76,8 @@ _INDEX_LIKE = re.compile(r"-?\d+")
 _ESCAPED_NUL = "\\u0000"
 _LONGEST_INDEXED = 400
 
-_POSITION = re.compile(r"(\d+:\d+:[\d,]*)?(?:/(\d+:\d+:[\d,]*)/(\d{1,18}))?", re.ASCII)
+_SNAPSHOT = r"\d{1,18}:\d{1,18}:(?:\d{1,18}(?:,\d{1,18})*)?"
+_POSITION = re.compile(rf"({_SNAPSHOT})?(?:/({_SNAPSHOT})/(\d{{1,18}}))?", re.ASCII)
 
 
 class PostgresDialect(Dialect):
@@ -340,7 +341,7 @@ class PostgresSql(Sql):
         A position is a snapshot, or `from/to/version`: within what changed between two snapshots, after a version.
         """
         match = _POSITION.fullmatch(position)
-        if match is None:
+        if match is None or not all(_is_snapshot(text) for text in match.groups()[:2] if text):
             raise InvalidInput(f"not a cursor of this store: {position!r:.60}")
         since, until, above = match[1] or "", match[2], int(match[3] or 0)
         found: Rows = []
@@ -352,18 +353,28 @@ class PostgresSql(Sql):
                 condition += " AND xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
                 bounds |= {"since": since, "oldest": since.split(":")[0]}
             sql = (
-                f"SELECT {columns} FROM {self._table} WHERE {condition}"
+                f"SELECT {columns}, version FROM {self._table} WHERE {condition}"
                 f" AND pg_visible_in_snapshot(xid, :until::pg_snapshot) AND version > :above"
                 f" ORDER BY version LIMIT :limit"
             )
             [rows] = yield [(sql, bounds)]
-            place = columns.split(", ").index("version")
-            found += [(*row, f"{since}/{until}/{row[place]}") for row in rows]
+            found += [(*row[:-1], f"{since}/{until}/{row[-1]}") for row in rows]
             if len(found) == limit:
                 return found, found[-1][-1]
             since, until, above = until, None, 0
             if not resumed:
                 return found, since
+
+
+def _is_snapshot(text: str) -> bool:
+    """Whether PostgreSQL would take this for a snapshot: `xmin:xmax:running,…`, in order."""
+    least, most, running = text.split(":")
+    between = [int(xid) for xid in running.split(",")] if running else []
+    return (
+        0 < int(least) <= int(most)
+        and between == sorted(set(between))
+        and all(int(least) <= xid < int(most) for xid in between)
+    )
 
 
 _WRITES = (ops.Put, ops.Delete, ops.Refresh)
