@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # before our hooks: its own holds, across a fork, a lock that ours need
 import logging
 import os
 import threading
