@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable
+from functools import cache
 
 from .engine import Engine
 from .errors import HoldallError, StoreClosed
@@ -66,6 +67,7 @@ class Shared:
 
 def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | None) -> Shared:
     """The engine of this key, made if there is none yet; a key of None is never shared. Counts as one user."""
+    _survive_forks()
     with _lock:
         shared = _by_key.get(key) if key is not None else None
         if shared is None:
@@ -130,9 +132,14 @@ def _after_fork(in_child: bool) -> None:
         _lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=lambda: _after_fork(in_child=False),
-        after_in_child=lambda: _after_fork(in_child=True),
-    )
+@cache
+def _survive_forks() -> None:
+    """Hook into forks, once, and after the executors that engines use: their own hooks hold a lock which ours need."""
+    import concurrent.futures.thread  # noqa: F401  # whose hooks come with it
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_before_fork,
+            after_in_parent=lambda: _after_fork(in_child=False),
+            after_in_child=lambda: _after_fork(in_child=True),
+        )

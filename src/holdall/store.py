@@ -8,7 +8,6 @@ before an engine sees it, and `_finished` the one where results come back out of
 from __future__ import annotations
 
 import copy
-import hashlib
 import inspect
 import logging
 import random
@@ -481,6 +480,8 @@ def _check_count(name: str, value: Any, least: int = 0) -> None:
 
 def _digest(prefix: Namespace, filter: filters.Filter | None, recursive: bool) -> str:
     """What a cursor belongs to, so that one of another search is refused."""
+    import hashlib  # not before it is needed
+
     text = repr((prefix, filter, recursive))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 

@@ -121,21 +121,17 @@ class GroupCommit:
             self._spawn(self._lead_queue)
         return await submission.arrive()
 
-    def pause(self, timeout: float) -> bool:
+    def pause(self) -> None:
         """Lead without committing anything: until `resume`, no batch is under way. For forking."""
         with self._mutex:
             if not self._led:
                 self._led = True
-                return True
+                return
             turn = Submission(())
             turn.gate = threading.Lock()
             turn.gate.acquire()
             self._queue.appendleft(turn)
-        if turn.gate.acquire(timeout=timeout):
-            return True
-        with self._mutex:
-            turn.cancelled = not turn.leads
-            return turn.leads
+        turn.gate.acquire()
 
     def resume(self) -> None:
         self._hand_over()
@@ -150,8 +146,8 @@ class GroupCommit:
             submission.error = StoreClosed("the store was closed before this batch began; nothing of it was written")
             submission.finished = True
         announce(refused)
-        if self.pause(timeout=60.0):
-            self.resume()
+        self.pause()
+        self.resume()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

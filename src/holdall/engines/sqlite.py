@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import threading
@@ -56,8 +55,6 @@ MIGRATIONS = (
     CREATE INDEX holdall_expiring ON holdall_entries (expires) WHERE expires IS NOT NULL;
     """,
 )
-logger = logging.getLogger("holdall")
-_abandoned: list[Any] = []  # a parent's connections in its forked child: kept, because letting go would close them
 
 _GLOB_SPECIAL = re.compile(r"[*?\[]")
 _UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # a JSON path cannot be trusted to name these
@@ -166,7 +163,6 @@ class SqliteEngine:
         self._commits = GroupCommit(self._commit, self._spawn)
         self._workers: ThreadPoolExecutor | None = None
         self._reads: deque[Submission] = deque()
-        self._paused = False, False
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -208,25 +204,20 @@ class SqliteEngine:
 
     def before_fork(self) -> None:
         """SQLite must not cross a fork with a file open: not even its locks would be the child's own."""
-        timeout = self._options.timeout
-        self._paused = self._commits.pause(timeout), self._readers.pause(timeout)
-        if not all(self._paused):
-            logger.warning("forking while %r was busy for over %s s; the child must not use it", self._path, timeout)
-        elif self._writer is not None:
+        self._commits.pause()
+        self._readers.pause()
+        self._opening.acquire()  # last: what is under way may have to open the file before it can end
+        if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def after_fork(self, in_child: bool) -> None:
-        writing, reading = self._paused
         if in_child:
-            if not (writing and reading):  # closing what the parent still uses would damage it
-                _abandoned.extend((self._writer, self._readers, self._commits))
             self._reset()
             return
-        if reading:
-            self._readers.resume()
-        if writing:
-            self._commits.resume()
+        self._opening.release()
+        self._readers.resume()
+        self._commits.resume()
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -499,26 +490,20 @@ class _Readers:
 
     def give_back(self, reader: _Connection) -> None:
         if self._closed or (len(self._idle) >= _IDLE_READERS and self._open.is_set()):
-            self._all.discard(reader)
             reader.close()
-        else:
-            self._idle.append(reader)
+            self._all.discard(reader)
+            return
+        self._idle.append(reader)
+        if self._closed:  # meanwhile
+            self._close_idle()
 
-    def pause(self, timeout: float) -> bool:
+    def pause(self) -> None:
         """Wait until nobody reads, and close everything; readers that come later wait for `resume`."""
-        deadline = time.monotonic() + timeout
-        if not self._making.acquire(timeout=timeout):
-            return False
+        self._making.acquire()
         self._open.clear()
-        while len(self._idle) < len(self._all):
-            if time.monotonic() > deadline:
-                self.resume()
-                return False
-            time.sleep(0.0005)
-        while self._idle:
-            self._idle.pop().close()
-        self._all.clear()
-        return True
+        while self._all:  # whoever takes one from now on puts it back
+            self._close_idle()
+            time.sleep(_BUSY_SLEEP)
 
     def resume(self) -> None:
         self._open.set()
@@ -526,9 +511,14 @@ class _Readers:
 
     def close(self) -> None:
         self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
-                self._idle.pop().close()
+                reader = self._idle.pop()
+                reader.close()
+                self._all.discard(reader)
 
 
 def _only_reads(batch: Sequence[Op]) -> bool:
