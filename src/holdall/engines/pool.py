@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from ..errors import StoreClosed, Timeout
+from ..errors import StoreClosed, Timeout, Unsupported
 
 _LONGEST_IDLE = 300.0  # seconds, after which what is above the minimum is closed
 
@@ -193,3 +193,50 @@ class Pool:
         while idle:
             self._discard(idle.popleft()[0])
             self._leave(None, None)
+
+
+class Lent:
+    """A connection or pool of psycopg's that somebody else opened, and will close: it stands in for a `Pool`.
+
+    What is sync serves sync methods, what is async serves async ones. A connection is used by one caller at a time.
+    """
+
+    def __init__(self, lender: Any, timeout: float) -> None:
+        self._lender = lender
+        self._timeout = timeout
+        self._is_pool = hasattr(lender, "getconn")
+        self._is_async = asyncio.iscoroutinefunction(lender.getconn if self._is_pool else lender.execute)
+        self._turn = threading.Lock()
+        self._aturn = asyncio.Lock()
+
+    def take(self, _connect: Callable[[], Any]) -> Any:
+        if self._is_async:
+            raise Unsupported("the connection= that was given is async: use the methods with an 'a' before their name")
+        if not self._is_pool:
+            if not self._turn.acquire(timeout=self._timeout):
+                raise Timeout(f"the connection that was given stayed in use for {self._timeout} s")
+            return self._lender
+        connection = self._lender.getconn(self._timeout)
+        connection.autocommit = True
+        return connection
+
+    async def atake(self, _connect: Callable[[], Awaitable[Any]]) -> Any:
+        if not self._is_async:
+            raise Unsupported("the connection= that was given is sync: give an async one, or use the sync methods")
+        if not self._is_pool:
+            async with asyncio.timeout(self._timeout):
+                await self._aturn.acquire()
+            return self._lender
+        connection = await self._lender.getconn(self._timeout)
+        await connection.set_autocommit(True)
+        return connection
+
+    def give_back(self, _owner: Owner, connection: Any, _broken: bool = False) -> Any:
+        """Gives something to await where the lender is an async pool."""
+        if self._is_pool:
+            return self._lender.putconn(connection)
+        (self._aturn if self._is_async else self._turn).release()
+        return None
+
+    def close(self) -> None:
+        """Not ours to close."""

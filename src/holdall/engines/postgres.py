@@ -1,12 +1,12 @@
 """The PostgreSQL engine: the same store for a fleet.
 
-psycopg 3, sync and natively async, over one small pool. A batch of one op is one autocommit statement; a larger one is a
-transaction in two round trips. Nothing is kept in a session between batches, so a pooler in transaction mode may stand in
-between.
+psycopg 3, sync and natively async, over one small pool. A batch of one op is one autocommit statement; a larger one is
+a transaction in two round trips. Nothing is kept in a session between batches, so a pooler in transaction mode may
+stand in between.
 
 A lost connection is not the caller's problem where it can be helped. Reads are done again. A write learns its fate: a
-transaction by the id that it had asked for before it committed, a single statement by the token that it left in the row.
-Only where neither tells does the caller get `Unavailable`, which says so.
+transaction by the id that it had asked for before it committed, a single statement by the token that it left in the
+row. Only where neither tells does the caller get `Unavailable`, which says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..engine import Capabilities, Options
 from ..errors import HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
 from ..ops import READS, WALKS, Delete, Op, Put, Refresh
 from ..programs import Program, Sleep, adrive, drive
-from .pool import Pool
+from .pool import Lent, Pool
 from .postgres_sql import MIGRATIONS, PostgresDialect, PostgresSql
 from .sql import Rows, Statement
 
@@ -52,8 +52,17 @@ class PostgresOptions:
     pool_max: int = 10
     pool_timeout: float = 30.0
     prepare: bool = True
+    connection: Any = None
 
     def __post_init__(self) -> None:
+        lent = self.connection
+        if lent is not None and not hasattr(lent, "getconn"):
+            if not isinstance(lent, psycopg.Connection | psycopg.AsyncConnection):
+                raise InvalidInput(f"connection is a connection or pool of psycopg's, not {lent!r:.60}")
+            if not lent.autocommit:
+                raise InvalidInput(
+                    "connection= needs a connection with autocommit=True: batches are transactions of their own"
+                )
         if (
             not isinstance(self.schema, str)
             or not self.schema
@@ -110,7 +119,12 @@ class PostgresEngine:
 
     def _reset(self) -> None:
         """A state with nothing open: at the beginning, and in a forked child."""
-        self._pool = Pool(self._own.pool_min, self._own.pool_max, self._own.pool_timeout, _discard)
+        own = self._own
+        self._pool: Pool | Lent = (
+            Pool(own.pool_min, own.pool_max, own.pool_timeout, _discard)
+            if own.connection is None
+            else Lent(own.connection, own.pool_timeout)
+        )
         self._is_set_up = False
         self._newest_seen = 0  # the highest version that we know to be older than what we write next
 
@@ -223,8 +237,8 @@ class PostgresEngine:
         if token == statement[1]["token"]:
             return True, self._sql.result(op, statement[1], [tuple(columns)])
         raise Unavailable(
-            f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and somebody else has written it"
-            " since: the outcome is unknown; read it and decide"
+            f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and somebody else has written"
+            " it since: the outcome is unknown; read it and decide"
         ) from error
 
     def _write(self, batch: Sequence[Op], deadline: float) -> Program[list[Any]]:
@@ -388,7 +402,7 @@ class PostgresEngine:
             case _Take(deadline):
                 return self._pool.take(lambda: _Sync.connect(self._url, **self._connecting(deadline)))
             case _Give(connection):
-                return self._pool.give_back(None, connection, broken=not _is_idle(connection))
+                return self._pool.give_back(None, connection, not _is_idle(connection))
             case Sleep(seconds):
                 return time.sleep(seconds)
         raise TypeError(f"not a request: {request!r}")
@@ -408,8 +422,9 @@ class PostgresEngine:
             case _Take(deadline):
                 return await self._pool.atake(lambda: _Async.connect(self._url, **self._connecting(deadline)))
             case _Give(connection):
-                owner = asyncio.get_running_loop()
-                return self._pool.give_back(owner, connection, broken=not _is_idle(connection))
+                owner, broken = asyncio.get_running_loop(), not _is_idle(connection)
+                returning = self._pool.give_back(owner, connection, broken)
+                return await returning if returning is not None else None
             case Sleep(seconds):
                 return await asyncio.sleep(seconds)
         raise TypeError(f"not a request: {request!r}")
@@ -475,12 +490,18 @@ def _discard(connection: Any) -> None:
     connection.pgconn.finish()
 
 
+def _has_rows(cursor: Any) -> bool:
+    return bool(cursor.pgresult.status == pq.ExecStatus.TUPLES_OK)  # `description` would describe every column first
+
+
 def _rows(cursor: Any) -> Rows:
-    return cursor.fetchall() if cursor.description is not None else []
+    return cursor.fetchall() if _has_rows(cursor) else []
 
 
 async def _arows(cursor: Any) -> Rows:
-    return await cursor.fetchall() if cursor.description is not None else []
+    return await cursor.fetchall() if _has_rows(cursor) else []
 
 
-_abandoned: list[Pool] = []  # a parent's connections in its forked child: kept, because letting go would end them
+_abandoned: list[
+    Pool | Lent
+] = []  # a parent's connections in its forked child: kept, because letting go would end them

@@ -317,7 +317,7 @@ class PostgresSql(Sql):
             size = max(want, 64)
             rows, next_position = yield from self._since(position, COLUMNS, where, params, size)
             for *row, after in rows:
-                hit: Hit = to_entry(tuple(row), Hit)  # type: ignore[arg-type]  # COLUMNS are a Row
+                hit: Hit = to_entry(tuple(row), Hit)
                 if op.filter is None or op.filter.matches(hit.value):
                     found.append((hit, after))
             if len(rows) < size:
