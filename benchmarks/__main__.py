@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from rich.console import Console
@@ -37,7 +38,10 @@ def main() -> None:
         parser.error(str(error))
 
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH_IN_A_FILE)
-    facts = machine(sorted({package for name in sections for package in SECTIONS[name]}))
+    try:
+        facts = machine(sorted({package for name in sections for package in SECTIONS[name]}))
+    except PackageNotFoundError as error:
+        parser.error(f"{error.name} is not installed; `make bench` installs what is needed")
     for fact, value in facts.items():
         console.print(f"[bold]{fact:>9}[/]  {value}", highlight=False)
     measured: dict[str, Bench] = {}

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 OURS = "holdall"
+_TITLE = "{name}: medians; the ratio is to the fastest of the peers that the target names, or of all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,9 @@ class Bench:
         self.rows.append(row)
 
     def note(self, text: str) -> None:
-        """Say something under the table: how a peer was set up, what a row leaves out."""
-        self.notes.append(text)
+        """Say something under the table, once: how a peer was set up, what a row leaves out."""
+        if text not in self.notes:
+            self.notes.append(text)
 
 
 class FsyncProbe:
@@ -159,7 +161,7 @@ class FsyncProbe:
 def show(console: Console, name: str, bench: Bench) -> None:
     """A section's table, and its notes."""
     peers = list(dict.fromkeys(peer for row in bench.rows for peer in row.seconds if peer != OURS))
-    table = Table(title=f"{name}: medians", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=_TITLE.format(name=name), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("what")
     for heading in (OURS, *peers, "fsync", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True, style="bold" if heading == OURS else "")

@@ -163,7 +163,7 @@ def _threads(bench: Bench, wal: bool) -> None:
             as_rate=True,
         )
         _check_counts(store, peer, WRITERS * each * (rounds + 1))
-        bench.note(f"{SQLITE}, {WRITERS} threads on one: {_pragmas(peer)}")
+        bench.note(f"{WRITERS} threads{_on(wal)}: on one {SQLITE}, with {_pragmas(peer)}")
 
 
 def _tasks(bench: Bench, wal: bool) -> None:
@@ -213,7 +213,7 @@ def _tasks(bench: Bench, wal: bool) -> None:
             as_rate=True,
         )
         assert store.count() == loop.run(counted()) == WRITERS * each * (rounds + 1)
-        bench.note(f"{ASYNC_SQLITE}, {WRITERS} tasks on one: {loop.run(pragmas())}")
+        bench.note(f"{WRITERS} asyncio tasks{_on(wal)}: on one {ASYNC_SQLITE}, with {loop.run(pragmas())}")
         loop.run(stack.aclose())
 
 
@@ -278,15 +278,21 @@ def _among_many(bench: Bench) -> None:
                 assert {item.key for item in search()} == wanted[field], f"{name} finds something else"
             bench.measure(f"search, 10 of 100,000, {what}", searches, rounds=9, target=target)
 
-        listings: dict[str, Callable[[], list[Any]]] = {
-            "holdall": partial(store.namespaces, max_depth=2),
-            SQLITE: partial(peer.list_namespaces, max_depth=2),
-            MEMORY: partial(memory.list_namespaces, max_depth=2),
-        }
         users = [("users", f"user-{number:02}") for number in range(100)]
-        for name, listing in listings.items():
-            assert listing() == users, f"{name} lists something else"
-        bench.measure("namespaces(max_depth=2) of 10,000", listings, rounds=9, target=at_least(20, SQLITE))
+        threads = [(*user, f"thread-{number:02}") for user in users for number in range(100)]
+        for depth, listed in ((2, users), (3, threads)):
+            listings: dict[str, Callable[[], list[Any]]] = {
+                name: partial(namespaces, max_depth=depth, limit=max(100, len(listed)))
+                for name, namespaces in (
+                    ("holdall", store.namespaces),
+                    (SQLITE, peer.list_namespaces),
+                    (MEMORY, memory.list_namespaces),
+                )
+            }
+            for name, listing in listings.items():
+                assert listing() == listed, f"{name} lists something else"
+            what = f"namespaces(max_depth={depth}), {len(listed):,} of 10,000"
+            bench.measure(what, listings, rounds=9, target=at_least(20, SQLITE) if depth == 2 else None)
 
 
 # Set-up --------------------------------------------------------------------------------------------------------------
