@@ -16,6 +16,7 @@ import faulthandler
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ _FORKING_IS_MEANT = "ignore:This process:DeprecationWarning"
 class Process:
     """A running process, as the test sees it."""
 
-    def __init__(self, function: Callable[..., Any], deadline: float, job: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], deadline: int, job: dict[str, Any]) -> None:
         self.name = function.__name__
         arguments = [function.__code__.co_filename, self.name, str(deadline), json.dumps(job)]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
@@ -89,12 +90,12 @@ class Process:
             return self._errors.read().decode(errors="replace")
 
 
-def start(function: Callable[..., Any], /, *, deadline: float = 120.0, **job: Any) -> Process:
+def start(function: Callable[..., Any], /, *, deadline: int = 120, **job: Any) -> Process:
     """Begin `function(**job)` in a new process."""
     return Process(function, deadline, job)
 
 
-def run(function: Callable[..., Any], /, *, deadline: float = 120.0, **job: Any) -> list[Any]:
+def run(function: Callable[..., Any], /, *, deadline: int = 120, **job: Any) -> list[Any]:
     """`function(**job)` in a new process, from beginning to end; what it told."""
     return start(function, deadline=deadline, **job).finish()
 
@@ -117,18 +118,19 @@ def hear() -> Any:
     return json.loads(sys.stdin.readline())
 
 
-def _die_after(deadline: float) -> None:
-    global _speaking
-    _speaking = threading.Lock()
-    faulthandler.dump_traceback_later(deadline, exit=True)
-
-
 def _main(file: str, name: str, deadline: str, job: str) -> None:
     sys.modules["processes"] = sys.modules["__main__"]
     sys.path[:0] = [str(Path(file).parent)]
-    _die_after(float(deadline))
-    os.register_at_fork(after_in_child=lambda: _die_after(float(deadline)))
+    faulthandler.register(signal.SIGALRM, chain=True)  # prints the stacks; then SIGALRM does what it always does
+    signal.alarm(int(deadline))
+    os.register_at_fork(after_in_child=lambda: _begin_in_child(int(deadline)))
     getattr(importlib.import_module(Path(file).stem), name)(**json.loads(job))
+
+
+def _begin_in_child(deadline: int) -> None:
+    global _speaking
+    _speaking = threading.Lock()
+    signal.alarm(deadline)
 
 
 if __name__ == "__main__":
