@@ -79,8 +79,8 @@ def _resolve(submissions: list[Submission]) -> None:
 class GroupCommit:
     """Brings batches to `commit`, one group at a time.
 
-    `commit(group)` runs every submission of the group that is not cancelled and sets its `results` or `error`; it
-    returns when all of that is durable. `spawn(function)` runs a function in a worker thread.
+    `commit(group)` runs every submission of the group that is not cancelled, sets its `results` or `error`, and once
+    that is durable, `finished`. `spawn(function)` runs a function in a worker thread.
     """
 
     def __init__(self, commit: Callable[[list[Submission]], None], spawn: Callable[[Callable[[], None]], Any]) -> None:
@@ -183,16 +183,16 @@ class GroupCommit:
         try:
             self._commit(group)
         except BaseException as error:
-            # Only what no batch can cause comes here: the leader's thread was interrupted, or a fault of ours.
-            for submission in group:
-                if not submission.finished:
-                    submission.error = error
+            # Only what no batch can cause comes here: the leader's thread was interrupted, or a fault of ours. It is
+            # the leader's alone: whoever has no outcome yet goes to the next one.
+            first.error, first.finished = error, True
+            with self._mutex:
+                self._queue.extendleft(reversed([submission for submission in group if not submission.finished]))
             raise
         finally:
-            for submission in group:
-                submission.finished = True
             self._hand_over()
-            announce(submission for submission in group if submission is not first or first.future is not None)
+            finished = (submission for submission in group if submission.finished)
+            announce(submission for submission in finished if submission is not first or first.future is not None)
 
     def _hand_over(self) -> None:
         with self._mutex:
