@@ -268,7 +268,7 @@ class SqliteEngine:
                 return
             except Timeout as error:  # nothing began, and waiting again would only keep everybody longer
                 for submission in members:
-                    submission.error, submission.finished = error, True
+                    submission.error, submission.finished = Timeout(*error.args), True
                 return
             except HoldallError:  # each member learns its own fate below
                 pass
