@@ -142,7 +142,7 @@ def interrupt_at_random(path: str, seconds: float) -> None:
     store = holdall.open(path, durability="relaxed")  # more commits, more moments
     acknowledged: dict[str, list[int]] = {"main": [], "thread0": [], "thread1": [], "task": []}
     stop = threading.Event()
-    interrupted = 0
+    interrupted, armed = 0, False
 
     def in_thread(name: str) -> None:
         while not stop.is_set():
@@ -157,34 +157,31 @@ def interrupt_at_random(path: str, seconds: float) -> None:
             acknowledged["task"].append(step)
 
     def interrupt(*_: Any) -> None:
-        raise Interrupted
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
 
+    signal.signal(signal.SIGUSR1, interrupt)
     threads = [threading.Thread(target=in_thread, args=(f"thread{i}",)) for i in range(2)]
     threads.append(threading.Thread(target=lambda: asyncio.run(in_task())))
+    threads.append(threading.Thread(target=send_signals, args=(stop,)))
     for thread in threads:
         thread.start()
-    signal.signal(signal.SIGUSR1, interrupt)
-    signals = threading.Thread(target=send_signals, args=(stop,))
-    signals.start()
     until, step = time.monotonic() + seconds, 0
     while time.monotonic() < until:
+        step += 1
         try:
-            while time.monotonic() < until:
-                step += 1
-                store.put(("main",), str(step), sealed(step=step))
-                acknowledged["main"].append(step)
-                store.execute([Put(("batch", str(step)), part, {}) for part in PARTS])
-                assert len(store.execute([Get(("batch", str(step)), part) for part in PARTS])) == len(PARTS)
+            armed = True
+            store.put(("main",), str(step), sealed(step=step))
+            acknowledged["main"].append(step)
+            store.execute([Put(("batch", str(step)), part, {}) for part in PARTS])
+            assert len(store.execute([Get(("batch", str(step)), part) for part in PARTS])) == len(PARTS)
+            armed = False
         except Interrupted:
             interrupted += 1
-    while True:
-        try:
-            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-            break
-        except Interrupted:
-            continue
     stop.set()
-    for thread in [*threads, signals]:
+    for thread in threads:
         thread.join()
     store.put(("main",), "last", sealed(step=0))
     store.close()
