@@ -273,7 +273,6 @@ class SqliteEngine:
             except HoldallError:  # each member learns its own fate below
                 pass
         for submission in members:
-            submission.error = None
             try:
                 self._transact([submission])
             except Exception as error:  # whatever it is belongs to this caller alone
@@ -318,6 +317,7 @@ class SqliteEngine:
         guarded = not alone and len(member.batch) > 1  # a single statement is atomic by itself
         if guarded:
             writer.execute("SAVEPOINT member")
+        member.error = None  # of an earlier try, which was undone
         try:
             member.results = drive(self._sql.batch(member.batch), writer.run)
         except HoldallError as error:
