@@ -55,6 +55,13 @@ class Shared:
             sweeper.stop()
         self.engine.close()
 
+    def release_soon(self) -> None:
+        """`release`, for a finalizer: it may run in the middle of anything, even of this engine's own work."""
+        try:
+            threading.Thread(target=self.release, name="holdall-closer").start()
+        except RuntimeError:  # the interpreter is shutting down: nothing is under way any more
+            self.release()
+
     def before_fork(self) -> None:
         self.engine.before_fork()
 

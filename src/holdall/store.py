@@ -81,7 +81,7 @@ class Store:
         self._parent = parent
         self._scope = scope
         self._closed = False
-        self._finalizer = weakref.finalize(self, shared.release) if parent is None else None
+        self._finalizer = weakref.finalize(self, shared.release_soon) if parent is None else None
 
     def __repr__(self) -> str:
         scope = f" scoped to {self._scope!r}" if self._scope else ""
@@ -302,8 +302,8 @@ class Store:
     def close(self) -> None:
         """Close the store; the last store of a URL closes its connections. Closing twice is fine."""
         self._closed = True
-        if self._finalizer is not None:
-            self._finalizer()
+        if self._finalizer is not None and self._finalizer.detach():
+            self._shared.release()
 
     async def aclose(self) -> None:
         """`close`, awaited."""

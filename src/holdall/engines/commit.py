@@ -79,8 +79,8 @@ def _resolve(submissions: list[Submission]) -> None:
 class GroupCommit:
     """Brings batches to `commit`, one group at a time.
 
-    `commit(group)` runs every submission of the group that is not cancelled and sets its `results` or `error`; it
-    returns when all of that is durable. `spawn(function)` runs a function in a worker thread.
+    `commit(group)` runs every submission of the group that is not cancelled, sets its `results` or `error`, and once
+    that is durable, `finished`. `spawn(function)` runs a function in a worker thread.
     """
 
     def __init__(self, commit: Callable[[list[Submission]], None], spawn: Callable[[Callable[[], None]], Any]) -> None:
@@ -94,18 +94,24 @@ class GroupCommit:
     def submit(self, batch: Sequence[Op]) -> list[Any]:
         """Commit a batch from this thread."""
         submission = Submission(batch)
-        with self._mutex:
-            self._refuse_if_closed()
-            waits = self._led
-            self._led = True
-            if waits:
-                submission.gate = threading.Lock()
+        try:
+            with self._mutex:
+                self._refuse_if_closed()
+                if self._led:
+                    submission.gate = threading.Lock()
+                    submission.gate.acquire()
+                    self._queue.append(submission)
+                else:
+                    submission.leads = self._led = True
+            if submission.gate is not None:
                 submission.gate.acquire()
-                self._queue.append(submission)
-        if waits:
-            self._wait(submission)
-        if not submission.finished:
-            self._lead(submission)
+            if submission.leads:
+                self._lead(submission)
+        except BaseException:  # an interrupt, wherever it came: withdraw, and pass the lead on
+            submission.cancelled = True
+            if submission.leads:
+                self._hand_over(submission)
+            raise
         return submission.outcome()
 
     async def asubmit(self, batch: Sequence[Op]) -> list[Any]:
@@ -153,18 +159,6 @@ class GroupCommit:
         if self._closed:
             raise StoreClosed("this store is closed; open a new one")
 
-    def _wait(self, submission: Submission) -> None:
-        assert submission.gate is not None
-        try:
-            submission.gate.acquire()
-        except BaseException:  # the waiting thread was interrupted: withdraw, or pass the lead on
-            with self._mutex:
-                submission.cancelled = True
-                leads = submission.leads
-            if leads:
-                self._hand_over()
-            raise
-
     def _lead_queue(self) -> None:
         """Lead in a worker thread, if the first in the queue still has none of its own."""
         with self._mutex:
@@ -172,6 +166,7 @@ class GroupCommit:
         if first is None:
             self._hand_over()
         else:
+            first.leads = True
             self._lead(first)
 
     def _lead(self, first: Submission) -> None:
@@ -183,19 +178,22 @@ class GroupCommit:
         try:
             self._commit(group)
         except BaseException as error:
-            # Only what no batch can cause comes here: the leader's thread was interrupted, or a fault of ours.
-            for submission in group:
-                if not submission.finished:
-                    submission.error = error
+            # Only what no batch can cause comes here: the leader's thread was interrupted, or a fault of ours. It is
+            # the leader's alone: whoever has no outcome yet goes to the next one.
+            first.error, first.finished = error, True
+            with self._mutex:
+                self._queue.extendleft(reversed([submission for submission in group if not submission.finished]))
             raise
         finally:
-            for submission in group:
-                submission.finished = True
-            self._hand_over()
-            announce(submission for submission in group if submission is not first or first.future is not None)
+            self._hand_over(first)
+            finished = (submission for submission in group if submission.finished)
+            announce(submission for submission in finished if submission is not first or first.future is not None)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, leader: Submission | None = None) -> None:
+        """Let the next in the queue lead, if there is one."""
         with self._mutex:
+            if leader is not None:
+                leader.leads = False
             while self._queue and self._queue[0].cancelled:
                 self._queue.popleft()
             if not self._queue:

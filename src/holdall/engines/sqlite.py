@@ -14,6 +14,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -162,7 +163,8 @@ class SqliteEngine:
         self._readers = _Readers(self._connect_reader)
         self._commits = GroupCommit(self._commit, self._spawn)
         self._workers: ThreadPoolExecutor | None = None
-        self._reads: deque[Submission] = deque()
+        self._reads: list[Submission] = []
+        self._asking = threading.Lock()  # for the line above: several event loops ask at once
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -179,9 +181,10 @@ class SqliteEngine:
         if type(batch[0]) in WALKS:  # may take long: on its own
             self._spawn(lambda: self._answer([submission]))
         else:
-            self._reads.append(submission)
-            if len(self._reads) == 1:
-                self._spawn(self._answer_reads)
+            with self._asking:
+                if not self._reads:
+                    self._spawn(self._answer_reads)
+                self._reads.append(submission)
         return await submission.arrive()
 
     def setup(self) -> None:
@@ -229,14 +232,11 @@ class SqliteEngine:
                 sql, params = self._sql.statement(batch[0])
                 return [self._sql.result(batch[0], params, reader.execute(sql, params).fetchall())]
             reader.execute("BEGIN")
-            try:
-                return (
-                    [drive(self._sql.walk(batch[0]), reader.run)]
-                    if walks
-                    else drive(self._sql.batch(batch), reader.run)
-                )
-            finally:
-                reader.execute("ROLLBACK")
+            results = (
+                [drive(self._sql.walk(batch[0]), reader.run)] if walks else drive(self._sql.batch(batch), reader.run)
+            )
+            reader.execute("ROLLBACK")
+            return results
         except apsw.Error as error:
             raise self._translated(error) from error
         finally:
@@ -244,10 +244,8 @@ class SqliteEngine:
 
     def _answer_reads(self) -> None:
         """All point reads that wait by now, in one hop."""
-        waiting = []
-        with contextlib.suppress(IndexError):
-            while True:
-                waiting.append(self._reads.popleft())
+        with self._asking:
+            waiting, self._reads = self._reads, []
         self._answer(waiting)
 
     def _answer(self, submissions: list[Submission]) -> None:
@@ -270,22 +268,15 @@ class SqliteEngine:
                 return
             except Timeout as error:  # nothing began, and waiting again would only keep everybody longer
                 for submission in members:
-                    submission.error = error
+                    submission.error, submission.finished = Timeout(*error.args), True
                 return
             except HoldallError:  # each member learns its own fate below
                 pass
-            except BaseException:  # the leader's thread was interrupted: that is not the others' fault
-                self._commit_alone([submission for submission in members[1:] if not submission.finished])
-                raise
-        self._commit_alone(members)
-
-    def _commit_alone(self, members: list[Submission]) -> None:
         for submission in members:
-            submission.error = None
             try:
                 self._transact([submission])
             except Exception as error:  # whatever it is belongs to this caller alone
-                submission.error = error
+                submission.error, submission.finished = error, True
 
     def _transact(self, members: list[Submission]) -> None:
         """Run batches in one transaction. A refused one leaves nothing behind; any other error undoes them all."""
@@ -313,15 +304,20 @@ class SqliteEngine:
         except BaseException as error:
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
-            elif committing and not isinstance(error, apsw.Error):  # interrupted just after the commit: it holds
+                committing = False
+            elif isinstance(error, apsw.Error):
+                committing = False
+            raise
+        finally:
+            if committing:  # also where an interrupt came just after the commit: it holds
                 for member in members:
                     member.finished = True
-            raise
 
     def _run_member(self, writer: _Connection, member: Submission, alone: bool) -> None:
         guarded = not alone and len(member.batch) > 1  # a single statement is atomic by itself
         if guarded:
             writer.execute("SAVEPOINT member")
+        member.error = None  # of an earlier try, which was undone
         try:
             member.results = drive(self._sql.batch(member.batch), writer.run)
         except HoldallError as error:
@@ -467,7 +463,7 @@ class _Readers:
     def __init__(self, connect: Any) -> None:
         self._connect = connect
         self._idle: deque[_Connection] = deque()
-        self._all: set[_Connection] = set()
+        self._all: weakref.WeakSet[_Connection] = weakref.WeakSet()  # weak: an interrupted reader loses its own
         self._making = threading.Lock()
         self._open = threading.Event()
         self._open.set()
@@ -489,6 +485,8 @@ class _Readers:
             self._open.wait()
 
     def give_back(self, reader: _Connection) -> None:
+        if reader.in_transaction:  # an error, or an interrupt, left it there
+            reader.execute("ROLLBACK")
         if self._closed or (len(self._idle) >= _IDLE_READERS and self._open.is_set()):
             reader.close()
             self._all.discard(reader)

@@ -1,0 +1,1 @@
+"""Measures holdall side by side with its peers: `make bench`, `make bench SECTIONS=kv`."""

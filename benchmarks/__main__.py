@@ -1,0 +1,80 @@
+"""`python -m benchmarks kv` measures one section, `kv,files` several, `all` every one.
+
+To add a section: write a module beside this one whose `run(bench)` measures it (see `benchmarks.harness`), and put its
+name into `SECTIONS`, with the packages it is measured against.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+from rich.console import Console
+
+from .harness import Bench, as_json, machine, show
+
+#: A section is the module of that name; the packages are those whose versions belong to its numbers.
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "kv": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"),
+}
+_WIDTH_IN_A_FILE = 170
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure holdall beside its peers.")
+    parser.add_argument("sections", nargs="?", default="all", help=f"all, or some of {','.join(SECTIONS)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round of every number there, too")
+    parser.add_argument("--dir", type=Path, default=Path(), help="the disk to measure on (default: the current folder)")
+    options = parser.parse_args()
+    try:
+        sections = _chosen(options.sections)
+    except ValueError as error:
+        parser.error(str(error))
+
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH_IN_A_FILE)
+    try:
+        facts = machine(sorted({package for name in sections for package in SECTIONS[name]}))
+    except PackageNotFoundError as error:
+        parser.error(f"{error.name} is not installed; `make bench` installs what is needed")
+    for fact, value in facts.items():
+        console.print(f"[bold]{fact:>9}[/]  {value}", highlight=False)
+    measured: dict[str, Bench] = {}
+    for name in sections:
+        measured[name] = _measured(name, options.dir)
+        show(console, name, measured[name])
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(facts, measured), indent=2) + "\n")
+
+
+def _chosen(words: str) -> list[str]:
+    names = [name.strip() for name in words.split(",") if name.strip()]
+    if names == ["all"]:
+        return list(SECTIONS)
+    unknown = [name for name in names if name not in SECTIONS]
+    if unknown or not names:
+        there_are = f"there are {', '.join(SECTIONS)}, and all"
+        raise ValueError(f"no section is called {', '.join(map(repr, unknown or [words]))}: {there_are}")
+    return list(dict.fromkeys(names))
+
+
+def _measured(name: str, disk: Path) -> Bench:
+    run: Callable[[Bench], None] = importlib.import_module(f"{__package__}.{name}").run
+    screen = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=disk) as folder:
+        if not screen.is_terminal:
+            bench = Bench(Path(folder), progress=lambda _: None)
+            run(bench)
+            return bench
+        with screen.status(name) as status:
+            bench = Bench(Path(folder), progress=lambda step: status.update(f"{name}: {step}"))
+            run(bench)
+        return bench
+
+
+main()

@@ -1,0 +1,271 @@
+"""What every section of the benchmarks is measured and shown with.
+
+A section is a module with one function, `run(bench)`. It sets contenders up in `bench.folder`, checks that they give
+the same answers, and hands them to `bench.measure`, once for each row of its table. All contenders of a row run in this
+process and take turns, a round at a time, so that whatever else the machine does hits them alike. A number is the
+median of the rounds; a durable one stands beside what an fsync cost on the same disk during the same rounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+OURS = "holdall"
+_TITLE = "{name}: medians; the ratio is to the fastest of the peers that the target names, or of all"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a row has to show against some of its peers. Made by `at_most`, `at_least` and their like."""
+
+    words: str
+    peers: tuple[str, ...]
+    speed: float  # the least that is allowed of ours, as a multiple of a peer's
+    in_time: bool = False  # said as a multiple of the peer's time, where ours may be more
+
+
+def at_most(times: float, peer: str) -> Target:
+    """We may take this many times as long as the peer."""
+    return Target(f"at most {times:g}× {peer}", (peer,), 1 / times, in_time=True)
+
+
+def at_least(times: float, *peers: str) -> Target:
+    """We must be this many times as fast as each of the peers."""
+    return Target(f"at least {times:g}× {', '.join(peers)}", peers, times)
+
+
+def ahead_of(*peers: str) -> Target:
+    """We must be faster than each of the peers."""
+    return Target(f"ahead of {', '.join(peers)}", peers, 1.0)
+
+
+def no_slower_than(peer: str) -> Target:
+    return Target(f"no slower than {peer}", (peer,), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing measured. `seconds` are what one op took, by contender and round."""
+
+    what: str
+    seconds: dict[str, list[float]]
+    target: Target | None
+    fsync: list[float]  # empty where nothing had to be durable
+    as_rate: bool
+
+    def median(self, contender: str) -> float:
+        return median(self.seconds[contender])
+
+    def speed(self) -> float:
+        """Ours as a multiple of the fastest peer's, of those that the target names or of all."""
+        peers = self.target.peers if self.target else [name for name in self.seconds if name != OURS]
+        return min(self.median(peer) for peer in peers) / self.median(OURS)
+
+    def is_met(self) -> bool | None:
+        return None if self.target is None else self.speed() >= self.target.speed
+
+
+@dataclass(slots=True)
+class Bench:
+    """A section while it is measured: a folder of its own, its rows, and what has to be said about them."""
+
+    folder: Path
+    progress: Callable[[str], object]
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def measure(
+        self,
+        what: str,
+        runs: Mapping[str, Callable[[], object]],
+        *,
+        rounds: int,
+        ops: int = 1,
+        target: Target | None = None,
+        durable: bool = False,
+        as_rate: bool = False,
+    ) -> None:
+        """Time what each contender does, `holdall` among them. A run is `ops` ops, and must find new work each time.
+
+        There is one round more, before the others, that does not count: it warms the caches.
+        """
+        contenders = list(runs)
+        row = Row(what, {name: [] for name in contenders}, target, [], as_rate)
+        probe = FsyncProbe(self.folder) if durable else None
+        for number in range(rounds + 1):
+            self.progress(f"{what}: round {number} of {rounds}")
+            for name in contenders:
+                gc.collect()
+                began = time.perf_counter()
+                runs[name]()
+                spent = time.perf_counter() - began
+                if number:
+                    row.seconds[name].append(spent / ops)
+            if probe is not None:
+                row.fsync.extend(probe.sample() for _ in range(10))
+            contenders.append(contenders.pop(0))  # so that nobody always follows the same other
+        if probe is not None:
+            probe.close()
+        self.rows.append(row)
+
+    def note(self, text: str) -> None:
+        """Say something under the table, once: how a peer was set up, what a row leaves out."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+class FsyncProbe:
+    """What the disk asks for durability: 4 KB written over a part of a file that is there, then fdatasync.
+
+    That is the least that a commit can cost; SQLite's write-ahead log does the same once it has grown to its size.
+    """
+
+    _BLOCKS = 64
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder / "fsync-probe", os.O_RDWR | os.O_CREAT)
+        self._sync = getattr(os, "fdatasync", os.fsync)
+        self._turn = 0
+        os.pwrite(self._file, bytes(4096 * self._BLOCKS), 0)
+        os.fsync(self._file)
+
+    def sample(self) -> float:
+        block = os.urandom(4096)
+        self._turn = (self._turn + 1) % self._BLOCKS
+        began = time.perf_counter()
+        os.pwrite(self._file, block, self._turn * 4096)
+        self._sync(self._file)
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+# Showing -------------------------------------------------------------------------------------------------------------
+
+
+def show(console: Console, name: str, bench: Bench) -> None:
+    """A section's table, and its notes."""
+    peers = list(dict.fromkeys(peer for row in bench.rows for peer in row.seconds if peer != OURS))
+    table = Table(title=_TITLE.format(name=name), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what")
+    for heading in (OURS, *peers, "fsync", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True, style="bold" if heading == OURS else "")
+    table.add_column("target")
+    table.add_column("met", justify="center", no_wrap=True)
+    for row in bench.rows:
+        table.add_row(
+            row.what,
+            *(_cell(row, contender) for contender in (OURS, *peers)),
+            _duration(median(row.fsync)) if row.fsync else "",
+            _ratio(row),
+            row.target.words if row.target else "",
+            {True: "[green]yes", False: "[bold red]NO", None: ""}[row.is_met()],
+        )
+    console.print(table)
+    for note in bench.notes:
+        console.print(f"[dim]- {note}", highlight=False)
+
+
+def _cell(row: Row, contender: str) -> str:
+    if contender not in row.seconds:
+        return ""
+    seconds = row.median(contender)
+    return f"{_three_digits(1 / seconds)}/s" if row.as_rate else _duration(seconds)
+
+
+def _ratio(row: Row) -> str:
+    if row.target is not None and row.target.in_time:
+        return f"{_three_digits(1 / row.speed())}× the time"
+    return f"{_three_digits(row.speed())}× as fast"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{_three_digits(seconds * 1e6)} µs"
+
+
+def _three_digits(number: float) -> str:
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+
+
+# Facts ---------------------------------------------------------------------------------------------------------------
+
+
+def machine(packages: Sequence[str]) -> dict[str, str]:
+    """What a number means nothing without."""
+    import sqlite3
+
+    import apsw
+
+    return {
+        "commit": _commit(),
+        "machine": f"{_processor()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}",
+        "system": platform.platform(terse=True),
+        "Python": platform.python_version(),
+        "SQLite": f"{apsw.sqlite_lib_version()} (apsw, for holdall), {sqlite3.sqlite_version} (sqlite3, for langgraph)",
+        "packages": ", ".join(f"{name} {metadata.version(name)}" for name in packages),
+    }
+
+
+def as_json(facts: Mapping[str, str], sections: Mapping[str, Bench]) -> dict[str, Any]:
+    """Everything measured, in seconds an op, for machines to read."""
+    return {
+        "machine": dict(facts),
+        "sections": {
+            name: {
+                "rows": [
+                    {
+                        "what": row.what,
+                        "medians": {contender: row.median(contender) for contender in row.seconds},
+                        "rounds": row.seconds,
+                        "fsync": median(row.fsync) if row.fsync else None,
+                        "speed": row.speed(),
+                        "target": row.target and row.target.words,
+                        "met": row.is_met(),
+                    }
+                    for row in bench.rows
+                ],
+                "notes": bench.notes,
+            }
+            for name, bench in sections.items()
+        },
+    }
+
+
+def _commit() -> str:
+    def git(*words: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown: not in a git checkout"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()

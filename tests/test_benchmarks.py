@@ -1,0 +1,58 @@
+"""The benchmarks say what they claim to say: the harness, without the peers that `make bench` installs."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks.harness import Bench, Row, Target, ahead_of, at_least, at_most, show
+
+
+def row(target: Target | None, **seconds: float) -> Row:
+    return Row("a row", {name: [spent] for name, spent in seconds.items()}, target, [], as_rate=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "met"),
+    [
+        (at_most(3, "peer"), True),
+        (at_most(1.5, "peer"), False),
+        (at_least(2, "slow"), True),
+        (at_least(2, "slow", "peer"), False),
+        (ahead_of("peer"), False),
+    ],
+)
+def test_a_target_is_met_against_each_peer_that_it_names(target: Target, met: bool) -> None:
+    assert row(target, holdall=2.0, peer=1.0, slow=5.0).is_met() is met
+
+
+def test_contenders_take_turns_and_the_first_round_does_not_count(tmp_path: Path) -> None:
+    calls: list[str] = []
+    bench = Bench(tmp_path, progress=lambda _: None)
+    runs = {name: lambda name=name: calls.append(name) for name in ("holdall", "a", "b")}
+    bench.measure("turns", runs, rounds=2, durable=True)
+    assert calls == ["holdall", "a", "b", "a", "b", "holdall", "b", "holdall", "a"]
+    assert [len(spent) for spent in bench.rows[0].seconds.values()] == [2, 2, 2]
+    assert min(bench.rows[0].fsync) > 0
+
+
+def test_the_table_shows_every_contender_the_ratio_and_the_verdict(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, progress=lambda _: None)
+    bench.rows += [row(at_most(3, "peer"), holdall=0.002, peer=0.001), row(ahead_of("peer"), holdall=2.0, peer=1.0)]
+    bench.note("said once")
+    bench.note("said once")
+    screen = io.StringIO()
+    show(Console(file=screen, width=140), "kv", bench)
+    text = screen.getvalue()
+    assert all(part in text for part in ("2.00 ms", "1.00 ms", "2.00× the time", "0.50× as fast", "yes", "NO"))
+    assert text.count("said once") == 1
+
+
+def test_an_unknown_section_is_refused_with_the_names_of_those_there_are() -> None:
+    command = [sys.executable, "-m", "benchmarks", "nope"]
+    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no section is called 'nope': there are kv, and all" in done.stderr

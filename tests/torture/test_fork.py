@@ -1,0 +1,312 @@
+"""A process that forks while its threads and tasks use a store; the children go on with the store they inherited."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import itertools
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from sealed import check, sealed
+
+import holdall
+from processes import run, tell
+
+
+@pytest.mark.parametrize("first_to_close", ["parent", "child"])
+@pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
+def test_children_write_through_the_store_they_inherited(
+    tmp_path: Path, scaled: Callable[[int, int], int], how: str, first_to_close: str
+) -> None:
+    path = str(tmp_path / "agent.db")
+    children = scaled(5, 40)
+    said = run(fork_while_writing, deadline=60, path=path, how=how, first_to_close=first_to_close, children=children)
+    check_said(path, said, [f"child{i}" for i in range(children)])
+
+
+def check_said(path: str, said: list[Any], children: list[str]) -> None:
+    """Everything acknowledged is there, and everybody did write."""
+    last = dict(said)
+    assert last.keys() == {"thread0", "thread1", "task0", "task1", *children}
+    with holdall.open(path) as store:
+        for name, step in last.items():
+            steps = sorted(check(entry.value)["step"] for entry in store.scan((name,)))
+            assert steps == list(range(1, step + 1)), f"{name} put {step}, {len(steps)} are there"
+
+
+def fork_while_writing(path: str, how: str, first_to_close: str, children: int) -> None:
+    store = holdall.open(path)
+    release = multiprocessing.get_context("fork").Event()
+
+    def in_child(number: int) -> None:
+        write(store, f"child{number}", 10)
+        if first_to_close == "parent":
+            assert release.wait(60)
+        write(store, f"child{number}", 10, begin=11)
+        asyncio.run(awrite(store, f"child{number}", 10, begin=21))
+        if number % 2:  # the others just end
+            store.close()
+
+    with writing_meanwhile(store):
+        waits = [fork(in_child, how, number) for number in range(children)]
+        if first_to_close == "child":
+            for wait in waits:
+                wait()
+    store.close()
+    release.set()
+    if first_to_close == "parent":
+        for wait in waits:
+            wait()
+
+
+def test_forking_in_quick_succession_while_threads_read(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+    """Each fork closes the parent's connections, so at the next one its readers are busy opening new ones."""
+    forks = scaled(40, 400)
+    said = run(fork_while_reading, deadline=60 + forks, path=str(tmp_path / "agent.db"), forks=forks)
+    assert sorted(said) == list(range(forks))
+
+
+def fork_while_reading(path: str, forks: int) -> None:
+    store = holdall.open(path)
+    store.put(("home",), "key", sealed(step=0))
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            check(store.get(("home",), "key").value)
+            assert store.count(("home",)) > 0
+
+    def in_child(number: int) -> None:
+        check(store.get(("home",), "key").value)
+        store.put(("home",), f"from{number}", sealed(step=number))
+        tell(store.get(("home",), f"from{number}").value["step"])
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for wait in [fork(in_child, "os.fork", number) for number in range(forks)]:
+        wait()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    store.close()
+
+
+def test_a_fork_waits_for_the_batch_that_is_under_way(tmp_path: Path) -> None:
+    """However short the timeout is: that is for other processes. A child must never inherit half a transaction."""
+    path = str(tmp_path / "agent.db")
+    said = run(fork_while_a_long_batch_runs, deadline=60, path=path)
+    assert sorted(said) == ["batch done"] * 3 + ["child done"] * 3
+    with holdall.open(path) as store:
+        assert store.count(("batch",)) == 3 * 5000
+        assert store.count(("child",)) == 3
+    assert apsw.Connection(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def fork_while_a_long_batch_runs(path: str) -> None:
+    store = holdall.open(path, timeout=0.02, clock=Noticed())
+    store.setup()
+
+    def in_child(number: int) -> None:
+        while True:
+            try:
+                store.put(("child",), str(number), sealed(step=number))
+                break
+            except holdall.errors.Timeout:  # the parent's next batch may take longer than we care to wait
+                continue
+        tell("child done")
+
+    for number in range(3):
+        batch = [holdall.ops.Put(("batch",), f"{number}.{i}", sealed(step=i)) for i in range(5000)]
+        Noticed.happened.clear()
+        thread = threading.Thread(target=lambda batch=batch: (store.execute(batch), tell("batch done")))
+        thread.start()
+        assert Noticed.happened.wait(60)  # the batch has begun
+        fork(in_child, "os.fork", number)()
+        thread.join()
+    store.close()
+
+
+class Noticed:
+    """A clock that shows when somebody looks at it."""
+
+    happened = threading.Event()
+
+    def __call__(self) -> int:
+        self.happened.set()
+        return time.time_ns() // 1000
+
+
+def test_forking_after_closing_does_not_wait(tmp_path: Path) -> None:
+    [seconds] = run(fork_after_closing, deadline=60, path=str(tmp_path / "agent.db"))
+    assert seconds < 5
+
+
+def fork_after_closing(path: str) -> None:
+    store = holdall.open(path)
+    store.put(("home",), "key", {})
+    store.get(("home",), "key")
+    store.close()
+    began = time.monotonic()
+    fork(lambda number: None, "os.fork", 0)()
+    tell(time.monotonic() - began)
+
+
+def test_forking_while_a_store_is_being_opened_leaves_the_folder_unlocked(tmp_path: Path) -> None:
+    """A child that inherited the lock on the folder would keep everybody else out for as long as it lives."""
+    (tmp_path / "agent.db").touch()
+    [seconds] = run(fork_while_opening, deadline=60, path=str(tmp_path / "agent.db"))
+    assert seconds < 5
+
+
+def fork_while_opening(path: str) -> None:
+    busy = apsw.Connection(path)
+    busy.pragma("journal_mode", "wal")
+    busy.execute("BEGIN IMMEDIATE")  # opening has to wait for this before it can create its tables
+    store = holdall.open(path)
+    opening = threading.Thread(target=store.setup)
+    opening.start()
+    while not is_locked(Path(path).parent):
+        time.sleep(0.001)
+    threading.Timer(0.2, busy.execute, ["ROLLBACK"]).start()  # whether it forks before or after, it must not hang
+    ended = multiprocessing.get_context("fork").Event()
+    wait = fork(lambda number: ended.wait(50), "os.fork", 0)
+    opening.join()
+    began = time.monotonic()
+    with holdall.open(path, timeout=10.0) as other:  # other options: it opens the file anew
+        other.put(("home",), "key", {})
+    tell(time.monotonic() - began)
+    ended.set()
+    wait()
+    store.close()
+
+
+def is_locked(folder: Path) -> bool:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def test_a_child_has_its_own_copy_of_a_store_in_memory(scaled: Callable[[int, int], int]) -> None:
+    children = scaled(10, 100)
+    said = run(fork_with_memory, deadline=60 + children, children=children)
+    assert sorted(said) == list(range(children))
+
+
+def fork_with_memory(children: int) -> None:
+    store = holdall.open("memory:shared")
+    store.put(("before",), "key", sealed(step=0))
+    stop = threading.Event()
+
+    def write_and_read() -> None:
+        for step in itertools.count():
+            store.put(("parent",), str(step % 100), sealed(step=step))
+            assert store.get(("parent",), str(step % 100)) is not None
+            if stop.is_set():
+                break
+
+    def in_child(number: int) -> None:
+        check(store.get(("before",), "key").value)
+        inherited = store.count()
+        store.put(("child",), "key", sealed(step=number))
+        asyncio.run(store.aput(("child",), "other", sealed(step=number)))
+        assert store.count() == inherited + 2
+        tell(number)
+
+    threads = [threading.Thread(target=write_and_read) for _ in range(3)]
+    threads.append(threading.Thread(target=asyncio.run, args=(as_task(write_and_read),)))
+    for thread in threads:
+        thread.start()
+    for wait in [fork(in_child, "os.fork", number) for number in range(children)]:
+        wait()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert store.count(("child",)) == 0
+    store.close()
+
+
+async def as_task(function: Callable[[], None]) -> None:
+    function()
+
+
+def fork(function: Callable[[int], None], how: str, number: int) -> Callable[[], None]:
+    """Run a function in a forked child; what to call to wait for its good end."""
+    if how == "multiprocessing":
+        child = multiprocessing.get_context("fork").Process(target=function, args=(number,))
+        child.start()
+
+        def wait() -> None:
+            child.join()
+            assert child.exitcode == 0
+
+        return wait
+    pid = os.fork()
+    if not pid:
+        try:
+            function(number)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    def wait_for_pid() -> None:
+        assert os.waitpid(pid, 0)[1] == 0
+
+    return wait_for_pid
+
+
+@contextmanager
+def writing_meanwhile(store: holdall.Store) -> Iterator[None]:
+    """Two threads and a loop with two tasks that write, each telling its step, until the end of the block."""
+    stop = threading.Event()
+
+    async def tasks() -> None:
+        await asyncio.gather(*(awrite(store, f"task{i}", None, stop=stop) for i in range(2)))
+
+    threads = [threading.Thread(target=write, args=(store, f"thread{i}", None, 1, stop)) for i in range(2)]
+    threads.append(threading.Thread(target=asyncio.run, args=(tasks(),)))
+    for thread in threads:
+        thread.start()
+    yield
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def write(
+    store: holdall.Store, name: str, count: int | None, begin: int = 1, stop: threading.Event | None = None
+) -> None:
+    for step in itertools.count(begin) if count is None else range(begin, begin + count):
+        store.put((name,), str(step), sealed(step=step))
+        tell([name, step])
+        assert store.get((name,), str(step)) is not None
+        if stop is not None and stop.is_set():
+            break
+
+
+async def awrite(
+    store: holdall.Store, name: str, count: int | None, begin: int = 1, stop: threading.Event | None = None
+) -> None:
+    for step in itertools.count(begin) if count is None else range(begin, begin + count):
+        await store.aput((name,), str(step), sealed(step=step))
+        tell([name, step])
+        assert await store.aget((name,), str(step)) is not None
+        if stop is not None and stop.is_set():
+            break
