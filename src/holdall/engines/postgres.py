@@ -180,7 +180,7 @@ class PostgresEngine:
     def _read(self, make: Any, asked: Any, deadline: float, snapshot: bool = True) -> Program[Any]:
         """Run a program of the SQL's that only reads, as of one moment, again if the connection is lost."""
         for tries in itertools.count():
-            connection = yield _Take(deadline)
+            connection = yield from self._connected(deadline)
             try:
                 return (
                     yield from self._returning(connection, self._reading(connection, make(asked), deadline, snapshot))
@@ -204,7 +204,7 @@ class PostgresEngine:
         """One autocommit statement."""
         for tries in itertools.count():
             statement = self._sql.statement(op)
-            connection = yield _Take(deadline)
+            connection = yield from self._connected(deadline)
             seen = max(self._newest_seen, getattr(op, "expect", 0) if isinstance(getattr(op, "expect", 0), int) else 0)
             try:
                 return (
@@ -215,10 +215,12 @@ class PostgresEngine:
             except _UNDONE as error:
                 yield from self._pause_before_retry(error, tries, deadline)
             except _LOST as error:
-                yield from self._pause_before_retry(error, tries, deadline)
                 if isinstance(op, Refresh):  # may be done twice
+                    yield from self._pause_before_retry(error, tries, deadline)
                     continue
-                was_done, result = yield from self._fate_of_one(op, statement, seen, error, deadline)
+                was_done, result = yield from self._learning(
+                    self._fate_of_one(op, statement, seen, error, deadline), error, tries, deadline
+                )
                 if was_done:
                     return result
         raise AssertionError("unreachable")
@@ -231,11 +233,13 @@ class PostgresEngine:
         The row tells: it has our token; or it is no newer than what we knew before we wrote, so we did not.
         """
         rows = yield from self._read(self._sql.last_write, statement[1], deadline, snapshot=False)
-        if not rows or rows[0][1] <= seen:
+        if not rows:
             return False, None
         token, *columns = rows[0]
         if token == statement[1]["token"]:
             return True, self._sql.result(op, statement[1], [tuple(columns)])
+        if columns[0] <= seen:
+            return False, None
         raise Unavailable(
             f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and somebody else has written"
             " it since: the outcome is unknown; read it and decide"
@@ -244,24 +248,32 @@ class PostgresEngine:
     def _write(self, batch: Sequence[Op], deadline: float) -> Program[list[Any]]:
         """A transaction: done in one round trip, judged, and committed in another."""
         for tries in itertools.count():
-            connection = yield _Take(deadline)
+            connection = yield from self._connected(deadline)
             done: list[Any] = []  # the transaction's id and its results, once only the commit is missing
+            token = random.getrandbits(62)
             try:
-                yield from self._returning(connection, self._transact(connection, batch, done, deadline))
+                yield from self._returning(connection, self._transact(connection, batch, token, done, deadline))
             except _UNDONE as error:
                 yield from self._pause_before_retry(error, tries, deadline)
             except _LOST as error:
-                yield from self._pause_before_retry(error, tries, deadline)
-                if done and (yield from self._was_committed(done[0], error, deadline)):
+                if not done:  # nor asked to be
+                    yield from self._pause_before_retry(error, tries, deadline)
+                elif (
+                    yield from self._learning(
+                        self._was_committed(done[0], token, error, deadline), error, tries, deadline
+                    )
+                ):
                     return done[1]  # type: ignore[no-any-return]  # the results
             else:
                 return done[1]  # type: ignore[no-any-return]  # the results
         raise AssertionError("unreachable")
 
-    def _transact(self, connection: Any, batch: Sequence[Op], done: list[Any], deadline: float) -> Program[None]:
+    def _transact(
+        self, connection: Any, batch: Sequence[Op], token: int, done: list[Any], deadline: float
+    ) -> Program[None]:
         before: list[Rows] = []
         try:
-            program = self._sql.batch(batch)
+            program = self._sql.batch(batch, token)
             results = yield from self._asking(connection, program, deadline, [_BEGIN, _OWN_XID], before)
         except HoldallError:
             yield _Run(connection, [_ROLLBACK], deadline)
@@ -269,10 +281,10 @@ class PostgresEngine:
         done += [before[1][0][0], results]
         yield _Run(connection, [_COMMIT], deadline)
 
-    def _was_committed(self, xid: str, error: Exception, deadline: float) -> Program[bool]:
+    def _was_committed(self, xid: str, token: int, error: Exception, deadline: float) -> Program[bool]:
         """Whether a transaction, whose commit was under way when the connection was lost, was done."""
         for tries in itertools.count():
-            [(status,)] = yield from self._read(self._sql.status_of, xid, deadline, snapshot=False)
+            status = yield from self._read(lambda _: self._sql.status_of(xid, token), None, deadline, snapshot=False)
             if status != "in progress":
                 break
             yield from self._pause_before_retry(error, tries, deadline)
@@ -281,6 +293,18 @@ class PostgresEngine:
         raise Unavailable(
             "the connection was lost during a commit, whose outcome is unknown; read and decide"
         ) from error
+
+    def _learning(self, fate: Program[Any], error: Exception, tries: int, deadline: float) -> Program[Any]:
+        """Ask for a write's fate; who cannot be told it is told so."""
+        try:
+            yield from self._pause_before_retry(error, tries, deadline)
+            return (yield from fate)
+        except Unavailable as unavailable:
+            if "unknown" in str(unavailable):
+                raise
+            raise Unavailable(
+                f"the connection was lost during a write, whose outcome is unknown; read and decide: {unavailable}"
+            ) from unavailable
 
     def _asking(
         self,
@@ -308,6 +332,15 @@ class PostgresEngine:
         except StopIteration as stop:
             return stop.value
 
+    def _connected(self, deadline: float) -> Program[Any]:
+        """A connection; while there is no server, nothing has been said to it that could not be said again."""
+        for tries in itertools.count():
+            try:
+                return (yield _Take(deadline))
+            except _LOST as error:
+                yield from self._pause_before_retry(error, tries, deadline)
+        raise AssertionError("unreachable")
+
     def _returning(self, connection: Any, program: Program[Any]) -> Program[Any]:
         """Run a program on a connection and give it back, whatever happens."""
         try:
@@ -329,7 +362,7 @@ class PostgresEngine:
     def _set_up(self, deadline: float) -> Program[None]:
         """Create and migrate what is missing; touch nothing where nothing is."""
         for tries in itertools.count():
-            connection = yield _Take(deadline)
+            connection = yield from self._connected(deadline)
             try:
                 yield from self._returning(connection, self._migrate(connection, deadline))
             except _LOST as error:

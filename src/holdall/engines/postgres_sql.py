@@ -27,7 +27,7 @@ from ..ops import ABSENT, ANY, KEEP, Change, Hit, Op, Page
 from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path, narrow
-from .sql import COLUMNS, LIVE, Dialect, Rows, Sql, Statement, within
+from .sql import COLUMNS, LIVE, OLD_IS_LIVE, Dialect, Rows, Sql, Statement, within
 
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
@@ -71,7 +71,7 @@ _TYPES = {
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
 }
 _SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
-_PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
+_PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 _INDEX_LIKE = re.compile(r"-?\d+")
 _ESCAPED_NUL = "\\u0000"
 _LONGEST_INDEXED = 400
@@ -194,6 +194,8 @@ def _translated(sql: str, server_clock: bool) -> str:
 
     def placeholder(match: re.Match[str]) -> str:
         name = match[1]
+        if name is None:  # a quoted name or text, which may have anything in it
+            return match[0]
         if name == "now" and server_clock:
             return _SERVER_NOW
         kind = _TYPES.get(name)
@@ -209,15 +211,13 @@ class PostgresSql(Sql):
 
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock)
-        row = (
+        rows = (
             "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[])"
         )
-        insert = self._put_any[False]
-        head, tail = insert.split("VALUES", 1)[0], insert[insert.index("ON CONFLICT") :]
-        self._put_many = (
-            f"{head} SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(),"
-            f" :token, coalesce(projection, value)::jsonb FROM {row} AS row (ns, key, value, projection, ttl)"
-            f" {tail.replace('RETURNING', 'RETURNING ns, key, value,')}"
+        self._put_many = self._upsert(
+            f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
+            f" coalesce(projection, value)::jsonb FROM {rows} AS row (ns, key, value, projection, ttl)",
+            returning=f"RETURNING {COLUMNS}",
         )
         self._lock = (
             f"SELECT FROM {self._table} JOIN unnest(:all_ns::text[], :all_key::text[]) AS row (ns, key)"
@@ -227,20 +227,23 @@ class PostgresSql(Sql):
             f"INSERT INTO {self._table} AS old (ns, key, version, created, updated, kind, xid)"
             f" VALUES (:ns, :key, {dialect.next_version}, :now, :now, 'none', pg_current_xact_id())"
             f" ON CONFLICT (ns, key) DO UPDATE SET key = excluded.key RETURNING"
-            f" CASE WHEN {LIVE.replace('value', 'old.value').replace('expires', 'old.expires')} THEN version END"
+            f" CASE WHEN {OLD_IS_LIVE} THEN version END"
         )
 
     # Batches ---------------------------------------------------------------------------------------------------------
 
-    def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
-        """As few statements as there can be, all in one round trip.
+    def batch(self, batch: Sequence[Op], token: int | None = None) -> Program[list[Any]]:
+        """As few statements as there can be, all in one round trip, and one token in all that they change.
 
         The rows that will be written are locked first and in order, so that two batches do not wait for each other.
         """
-        if len(batch) == 1 or all(type(op) in ops.READS for op in batch):
+        if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
         groups = list(_grouped(batch))
         statements = [self._many(group) if len(group) > 1 else self._guarding(group[0]) for group in groups]
+        for _, params in statements:
+            if "token" in params:
+                params["token"] = token
         replies = yield [self._locking(batch), *statements]
         results: list[Any] = []
         for group, (_, params), rows in zip(groups, statements, replies[1:], strict=True):
@@ -266,10 +269,19 @@ class PostgresSql(Sql):
         [rows] = yield [(sql, {"ns": params["ns"], "key": params["key"]})]
         return rows  # type: ignore[no-any-return]  # a reply
 
-    def status_of(self, xid: str) -> Program[Rows]:
-        """What became of a transaction."""
-        [rows] = yield [("SELECT pg_xact_status(:p0::xid8)", {"p0": xid})]
-        return rows  # type: ignore[no-any-return]  # a reply
+    def status_of(self, xid: str, token: int) -> Program[str | None]:
+        """What became of a transaction: `committed`, `aborted`, `in progress`, or None where nobody can know.
+
+        A crash forgets the last ids, and they are given out again. So one from the future never was; and one that was
+        committed is taken for ours only where a row has our token too.
+        """
+        sql = "SELECT CASE WHEN :p0::xid8 < pg_current_xact_id() THEN pg_xact_status(:p0::xid8) ELSE 'aborted' END"
+        [[(status,)]] = yield [(sql, {"p0": xid})]
+        if status == "committed":
+            sql = f"SELECT 1 FROM {self._table} WHERE xid = :p0::xid8 AND token = :token LIMIT 1"
+            [rows] = yield [(sql, {"p0": xid, "token": token})]
+            return "committed" if rows else None
+        return str(status) if status else None
 
     def _many(self, group: list[Any]) -> Statement:
         return self._put_many, {
@@ -303,8 +315,18 @@ class PostgresSql(Sql):
     # The feed --------------------------------------------------------------------------------------------------------
 
     def position(self) -> Program[str]:
-        [[(snapshot,)]] = yield [("SELECT pg_current_snapshot()::text", {})]
-        return str(snapshot)
+        """A snapshot, cut off after the last id that is in the table.
+
+        What is committed survives a crash, and so does the memory of every id before it; but ids after it may be
+        forgotten, and given out again to changes that this position has not seen.
+        """
+        last_xid = f"SELECT xid FROM {self._table} ORDER BY xid DESC LIMIT 1"
+        sql = f"SELECT pg_current_snapshot()::text, coalesce(({last_xid}), '2')::text"
+        [[(snapshot, last)]] = yield [(sql, {})]
+        least, most, running = snapshot.split(":")
+        end = min(int(most), int(last) + 1)
+        before_end = [xid for xid in running.split(",") if xid and int(xid) < end]
+        return f"{min(int(least), end)}:{end}:{','.join(before_end)}"
 
     def newer(self, op: ops.Search, position: str, want: int) -> Program[list[tuple[Hit, str]]]:
         params: dict[str, Any] = {"now": self._clock()}

@@ -29,6 +29,7 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
 LIVE = "value IS NOT NULL AND (expires IS NULL OR expires > :now)"
+OLD_IS_LIVE = "old.value IS NOT NULL AND (old.expires IS NULL OR old.expires > :now)"
 _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
@@ -63,30 +64,14 @@ class Sql:
         self._dialect = dialect
         self._clock = clock
         table = self._table = dialect.table
-        old_is_live = LIVE.replace("value", "old.value").replace("expires", "old.expires")
         further = {**dialect.stamps, **dialect.projections}
-
-        def upsert(lifetime: str, only_absent: bool) -> str:
-            return f"""
-                INSERT INTO {table} AS old
-                    (version, ns, key, value, created, updated, expires, ttl{"".join(f", {name}" for name in further)})
-                VALUES
-                    ({dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl
-                    {"".join(f", {expression}" for expression in further.values())})
-                ON CONFLICT (ns, key) DO UPDATE SET
-                    version = {dialect.redrawn_version}, value = excluded.value, kind = NULL,
-                    updated = excluded.updated,
-                    created = CASE WHEN {old_is_live} THEN old.created ELSE excluded.created END,
-                    {lifetime}{"".join(f", {name} = excluded.{name}" for name in further)}
-                {f"WHERE NOT ({old_is_live})" if only_absent else ""}
-                {_RETURNING}"""
-
-        new_lifetime = "expires = excluded.expires, ttl = excluded.ttl"
-        kept_lifetime = (
-            f"expires = CASE WHEN {old_is_live} THEN old.expires END, ttl = CASE WHEN {old_is_live} THEN old.ttl END"
+        values = (
+            f"VALUES ({dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
+            f"{''.join(f', {expression}' for expression in further.values())})"
         )
-        self._put_any = {False: upsert(new_lifetime, False), True: upsert(kept_lifetime, False)}
-        self._put_absent = upsert(new_lifetime, True)
+        kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.expires END, ttl = CASE WHEN {OLD_IS_LIVE} THEN old.ttl END"
+        self._put_any = {False: self._upsert(values), True: self._upsert(values, lifetime=f"expires = {kept}")}
+        self._put_absent = self._upsert(values, where=f"WHERE NOT ({OLD_IS_LIVE})")
         here = f"ns = :ns AND key = :key AND {LIVE}"
         change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{_assigned(dialect.stamps)}"
         put = f"{change}, value = :value{_assigned(dialect.projections)}"
@@ -101,6 +86,27 @@ class Sql:
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
+
+    def _upsert(
+        self,
+        source: str,
+        *,
+        lifetime: str = "expires = excluded.expires, ttl = excluded.ttl",
+        where: str = "",
+        returning: str = _RETURNING,
+    ) -> str:
+        """Insert what a source has, in the order of the columns; what is there already becomes it."""
+        further = [*self._dialect.stamps, *self._dialect.projections]
+        return f"""
+            INSERT INTO {self._table} AS old
+                (version, ns, key, value, created, updated, expires, ttl{"".join(f", {name}" for name in further)})
+            {source}
+            ON CONFLICT (ns, key) DO UPDATE SET
+                version = {self._dialect.redrawn_version}, value = excluded.value, kind = NULL,
+                updated = excluded.updated,
+                created = CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END,
+                {lifetime}{"".join(f", {name} = excluded.{name}" for name in further)}
+            {where} {returning}"""
 
     # Point ops -------------------------------------------------------------------------------------------------------
 
