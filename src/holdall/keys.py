@@ -118,6 +118,18 @@ def below(encoded: str) -> tuple[str, str | None]:
     return (encoded, encoded[:-1] + _ESCAPE) if encoded else ("", None)
 
 
+def after(encoded: str, depth: int | None = None) -> str:
+    """The least text above an encoded namespace that can be another's; with `depth`, one whose first labels differ."""
+    end = -1
+    for _ in range(depth or 0):
+        end = encoded.find(_END, end + 1)
+        if end < 0:
+            break
+    if end < 0:
+        return encoded + _END  # as if it had an empty label more, which none has
+    return encoded[:end] + _ESCAPE
+
+
 def matches(namespace: Namespace, prefix: Namespace, suffix: Namespace) -> bool:
     """Whether a namespace begins and ends as told, where `"*"` stands for any one label."""
     return (

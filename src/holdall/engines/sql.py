@@ -56,6 +56,10 @@ class Dialect(Fields):
     def bury(self, which: str, kind: str) -> str:
         """A statement that makes tombstones of the rows that `which` selects, one row returned for each."""
 
+    @abstractmethod
+    def after(self, ns: str, depth: int | None) -> str:
+        """`keys.after`, as an expression."""
+
 
 class Sql:
     """The ops as programs over statements."""
@@ -320,10 +324,13 @@ class Sql:
         if op.limit == 0:
             return []
         low, high = keys.below(keys.encode(op.base + keys.literal_prefix(op.prefix)))
+        picky = bool(op.suffix) or "*" in op.prefix  # else every namespace in the range matches
+        # What would be cut to the same is stepped over within SQL, unless only some of it may match.
+        depth = None if op.max_depth is None or picky else len(op.base) + op.max_depth
         to_end = "" if high is None else "AND ns < :high"
         first, following = (
-            f"(SELECT ns FROM {self._table} WHERE {LIVE} AND ns {after} {to_end} ORDER BY ns LIMIT 1)"
-            for after in (">= :low", "> step.ns")
+            f"(SELECT ns FROM {self._table} WHERE {LIVE} AND ns >= {least} {to_end} ORDER BY ns LIMIT 1)"
+            for least in (":low", self._dialect.after("step.ns", depth))
         )
         sql = f"""
             WITH RECURSIVE step(ns) AS (
@@ -331,26 +338,19 @@ class Sql:
             ) SELECT ns FROM step WHERE ns IS NOT NULL LIMIT :limit"""
         params = {"now": self._clock(), **({} if high is None else {"high": high})}
         found: list[Namespace] = []
-        wanted, size = op.offset + op.limit, 1
+        wanted = op.offset + op.limit
         while len(found) < wanted:
+            size = 512 if picky else min(wanted - len(found), _LARGEST_PAGE)
             [rows] = yield [(sql, {**params, "low": low, "limit": size})]
-            reached, skipped = low, False
             for (encoded,) in rows:
-                if encoded < reached:  # in a subtree that was given already
-                    skipped = True
-                    continue
                 namespace = keys.decode(encoded)[len(op.base) :]
-                reached = _after(encoded)
-                if keys.matches(namespace, op.prefix, op.suffix):
+                if not picky or keys.matches(namespace, op.prefix, op.suffix):
                     given = namespace[: op.max_depth]
                     if not found or found[-1] != given:
                         found.append(given)
-                    if len(given) == op.max_depth:  # all below it would be cut to the same
-                        reached = keys.below(keys.encode(op.base + given))[1] or reached
             if len(rows) < size:
                 break
-            size = 1 if skipped else min(size * 2, 512)
-            low = reached
+            low = keys.after(rows[-1][0], depth)
         return found[op.offset : wanted]
 
     def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
@@ -374,11 +374,6 @@ def _assigned(columns: Mapping[str, str]) -> str:
 def _expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:
     """Whether a statement that returns nothing has met another version than it expected."""
     return isinstance(op, ops.Put) or (isinstance(op, ops.Delete) and isinstance(op.expect, int))
-
-
-def _after(encoded: str) -> str:
-    """The least text above an encoded namespace that can be one: an empty label, which none has."""
-    return encoded + "\x01"
 
 
 def within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:

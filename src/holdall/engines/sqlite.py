@@ -24,6 +24,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
 from ..filters import check_field
@@ -88,6 +89,9 @@ class SqliteDialect(Dialect):
                 FROM (SELECT version FROM holdall_entries WHERE {which})
             ) AS doomed
             WHERE version = doomed.old RETURNING version"""
+
+    def after(self, ns: str, depth: int | None) -> str:
+        return f"{ns} || char(1)" if depth is None else f"holdall_after({ns}, {depth:d})"
 
     def compare(self, path: Path, operator: str, operand: Any, bind: Binder) -> str | None:
         field = self._field(path, bind)
@@ -382,6 +386,7 @@ class SqliteEngine:
     def _connect(self, flags: int) -> _Connection:
         connection = _Connection(self._path, flags=flags)
         connection.set_busy_handler(_Patience(self._options.timeout))
+        connection.create_scalar_function("holdall_after", keys.after, 2, deterministic=True)
         _pragma(connection, "temp_store", "MEMORY")
         _pragma(connection, "cache_size", "-8000")
         return connection
