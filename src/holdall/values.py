@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -35,9 +36,7 @@ _SMALL = 10 ** (MAX_INT_DIGITS // 2)
 
 def encode(value: Any) -> Json:
     """The exact text of a value, or `InvalidValue` that names the path to what cannot be stored."""
-    if isinstance(value, str):
-        raise InvalidValue(f"a value is a dict, not {type(value).__name__} {value!r:.60}")
-    plain = to_plain(value)
+    plain = value if type(value) is dict and _is_plain(value, 0) else to_plain(value)
     if type(plain) is not dict:
         raise InvalidValue(f"a value is a dict, not {type(value).__name__} {value!r:.60}")
     return Json(check_text(plain).decode())
@@ -67,6 +66,32 @@ def to_plain(value: Any, *, finite: bool = True) -> Any:
     for them in a filter, not store them.
     """
     return _plain(value, "", finite, 0)
+
+
+def _is_plain(value: dict[str, Any] | list[Any], depth: int) -> bool:
+    """Whether all in it is plain: the usual case, seen without keeping track of where one is."""
+    if depth > MAX_DEPTH:
+        return False
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str:
+                return False
+        items: Iterable[Any] = value.values()
+    else:
+        items = value
+    for item in items:
+        kind = type(item)
+        if kind is str or kind is bool or item is None:
+            continue
+        if kind is int:
+            if not -_SMALL < item < _SMALL:
+                return False
+        elif kind is float:
+            if not math.isfinite(item):
+                return False
+        elif (kind is not dict and kind is not list) or not _is_plain(item, depth + 1):
+            return False
+    return True
 
 
 def _plain(value: Any, path: str, finite: bool, depth: int) -> Any:
@@ -157,6 +182,7 @@ def _surrogate_path(value: Any, path: str) -> str | None:
 # Times ---------------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=64)  # what is written at once has one time
 def to_datetime(microseconds: int) -> datetime:
     """An aware UTC datetime from microseconds since 1970, which is what engines store."""
     return _EPOCH + timedelta(microseconds=microseconds)

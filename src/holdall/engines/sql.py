@@ -116,35 +116,40 @@ class Sql:
 
     def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         """One statement an op, each judged before the next."""
+        now = self._clock()
         results = []
         for op in batch:
-            statement = self.statement(op)
+            statement = self._statement(op, now)
             [rows] = yield [statement]
-            results.append((yield from self._outcome(op, statement[1], rows)))
+            if not rows and _expects_a_row(op):
+                raise conflict(op, (yield from self._actual(statement[1])))
+            results.append(self.result(op, statement[1], rows))
         return results
-
-    def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
-        """An op's result, or the conflict that its rows tell of."""
-        if not rows and _expects_a_row(op):
-            raise conflict(op, (yield from self._actual(params)))
-        return self.result(op, params, rows)
 
     def statement(self, op: Op) -> Statement:
         """The one statement of a point op."""
-        now = self._clock()
+        return self._statement(op, self._clock())
+
+    def _statement(self, op: Op, now: int | None) -> Statement:
+        kind = type(op)
+        if kind is ops.Get:
+            return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
+        if kind is ops.Put:
+            keep, expect = op.ttl is KEEP, op.expect
+            params: dict[str, Any] = {
+                "ns": keys.encode(op.namespace),
+                "key": op.key,
+                "value": op.value,
+                "now": now,
+                "ttl": None if keep or op.ttl is None else ttl_microseconds(op.ttl),
+                **self._dialect.parameters(op),
+            }
+            if expect is ANY:
+                return self._put_any[keep], params
+            if expect is ABSENT:
+                return self._put_absent, params
+            return self._put_at[keep], {**params, "expect": expect}
         match op:
-            case ops.Get(namespace, key):
-                return self._get, {"ns": keys.encode(namespace), "key": key, "now": now}
-            case ops.Put(namespace, key, value, ttl, expect):
-                params: dict[str, Any] = {"ns": keys.encode(namespace), "key": key, "value": value, "now": now}
-                params |= self._dialect.parameters(op)
-                keep = ttl is KEEP
-                params["ttl"] = None if keep else ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
-                if expect is ANY:
-                    return self._put_any[keep], params
-                if expect is ABSENT:
-                    return self._put_absent, params
-                return self._put_at[keep], {**params, "expect": expect}
             case ops.Delete(namespace, key, expect):
                 params = {"ns": keys.encode(namespace), "key": key, "now": now, **self._dialect.parameters(op)}
                 if expect is ANY:
@@ -168,12 +173,12 @@ class Sql:
 
     def result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
         """What an op's rows mean."""
+        kind = type(op)
+        if kind is ops.Get:
+            return to_entry(rows[0]) if rows else None
+        if kind is ops.Put:
+            return to_entry((params["ns"], params["key"], params["value"], *rows[0]))
         match op:
-            case ops.Get():
-                return to_entry(rows[0]) if rows else None
-            case ops.Put():
-                version, created, updated, expires = rows[0]
-                return to_entry((params["ns"], params["key"], params["value"], version, created, updated, expires))
             case ops.Delete(expect=expect):
                 if expect is ABSENT:
                     check_expectation(op, rows[0][0] if rows else None)
