@@ -41,6 +41,7 @@ class Dialect(Fields):
 
     table: str
     next_version: str  # an expression: a version above every earlier one
+    upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
     redrawn_version: str  # the same, where an insert turns out to be an update
     stamps: Mapping[str, str] = MappingProxyType({})  # further columns that every change sets, and to which expression
     projections: Mapping[str, str] = MappingProxyType(
@@ -74,7 +75,11 @@ class Sql:
             f"{''.join(f', {expression}' for expression in further.values())})"
         )
         kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.expires END, ttl = CASE WHEN {OLD_IS_LIVE} THEN old.ttl END"
-        self._put_any = {False: self._upsert(values), True: self._upsert(values, lifetime=f"expires = {kept}")}
+        returning = _RETURNING if dialect.upserts_return else ""
+        self._put_any = {
+            False: self._upsert(values, returning=returning),
+            True: self._upsert(values, returning=returning, lifetime=f"expires = {kept}"),
+        }
         self._put_absent = self._upsert(values, where=f"WHERE NOT ({OLD_IS_LIVE})")
         here = f"ns = :ns AND key = :key AND {LIVE}"
         change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{_assigned(dialect.stamps)}"
@@ -83,6 +88,8 @@ class Sql:
             keep: f"{put}{lifetime} WHERE {here} AND version = :expect {_RETURNING}"
             for keep, lifetime in ((True, ""), (False, ", expires = :now + :ttl, ttl = :ttl"))
         }
+        self.unconditional = frozenset(self._put_any.values())
+        self.left_by_put = f"SELECT version, created, updated, expires FROM {table} WHERE ns = :ns AND key = :key"
         self._get = f"SELECT {COLUMNS} FROM {table} WHERE {here}"
         self._version_of = f"SELECT version FROM {table} WHERE {here}"
         unprojected = _assigned(dict.fromkeys(dialect.projections, "NULL"))
