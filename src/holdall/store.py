@@ -388,12 +388,11 @@ class Store:
 
     def _prepared(self, op: Op) -> Op:
         """An op as engines want it: checked, encoded, in the store's scope. Walks come from our own methods."""
-        kind = type(op)  # asked first for the two that matter most: a match takes longer
-        if kind is ops.Get:
+        if isinstance(op, ops.Get):  # asked first for the two that matter most: a match takes longer
             home = self._home(op.namespace)
             keys.check_key(op.key)
             return op if home is op.namespace else ops.Get(home, op.key)
-        if kind is ops.Put:
+        if isinstance(op, ops.Put):
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
             ttl = self._lifetime(op.ttl)
             return ops.Put(self._home(op.namespace), keys.check_key(op.key), encode(op.value), ttl, expect)

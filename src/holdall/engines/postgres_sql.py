@@ -20,14 +20,14 @@ from typing import Any
 import msgspec
 
 from .. import keys, ops
-from ..engine import to_entry
+from ..engine import conflict, to_entry
 from ..errors import InvalidInput
 from ..filters import check_field
 from ..ops import ABSENT, ANY, KEEP, Change, Hit, Op, Page
 from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path, narrow
-from .sql import COLUMNS, LIVE, OLD_IS_LIVE, Dialect, Rows, Sql, Statement, within
+from .sql import COLUMNS, LIVE, OLD_IS_LIVE, Dialect, Rows, Sql, Statement, expects_a_row, within
 
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
@@ -108,6 +108,12 @@ class PostgresDialect(Dialect):
                 version = {self.next_version}, value = NULL, projection = NULL, expires = NULL, ttl = NULL,
                 updated = :now, kind = '{kind}', xid = pg_current_xact_id(), token = :token
             FROM doomed WHERE entry.ns = doomed.ns AND entry.key = doomed.key RETURNING version"""
+
+    def after(self, ns: str, depth: int | None) -> str:
+        if depth is None:
+            return f"{ns} || chr(1)"
+        first_labels = f"substring({ns} FROM E'^(?:[^\\x01]*\\x01){{{depth:d}}}')"
+        return f"coalesce(left({first_labels}, -1) || chr(2), {ns} || chr(1))"
 
     # Fields ----------------------------------------------------------------------------------------------------------
 
@@ -257,6 +263,12 @@ class PostgresSql(Sql):
     def _actual(self, params: dict[str, Any]) -> Program[int | None]:
         yield [("ROLLBACK", {})]  # what the ops after the one that failed have written is not what it found
         return (yield from super()._actual(params))
+
+    def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
+        """An op's result, or the conflict that its rows tell of."""
+        if not rows and expects_a_row(op):
+            raise conflict(op, (yield from self._actual(params)))
+        return self.result(op, params, rows)
 
     def one(self, op: Op, statement: Statement) -> Program[Any]:
         """A batch of one op, whose statement is known already."""

@@ -13,7 +13,7 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard
 
@@ -122,15 +122,16 @@ class Sql:
     # Point ops -------------------------------------------------------------------------------------------------------
 
     def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
-        """One statement an op, each judged before the next."""
+        """One statement an op. One that may be refused is judged before the next; the others go together."""
         now = self._clock()
-        results = []
-        for op in batch:
-            statement = self._statement(op, now)
-            [rows] = yield [statement]
-            if not rows and _expects_a_row(op):
-                raise conflict(op, (yield from self._actual(statement[1])))
-            results.append(self.result(op, statement[1], rows))
+        results: list[Any] = []
+        for run in _runs(batch):
+            statements = [self._statement(op, now) for op in run]
+            replies = yield statements
+            for op, (_, params), rows in zip(run, statements, replies, strict=True):
+                if not rows and expects_a_row(op):
+                    raise conflict(op, (yield from self._actual(params)))
+                results.append(self.result(op, params, rows))
         return results
 
     def statement(self, op: Op) -> Statement:
@@ -138,17 +139,16 @@ class Sql:
         return self._statement(op, self._clock())
 
     def _statement(self, op: Op, now: int | None) -> Statement:
-        kind = type(op)
-        if kind is ops.Get:
+        if isinstance(op, ops.Get):  # asked first for the two that matter most: a match takes longer
             return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
-        if kind is ops.Put:
+        if isinstance(op, ops.Put):
             keep, expect = op.ttl is KEEP, op.expect
             params: dict[str, Any] = {
                 "ns": keys.encode(op.namespace),
                 "key": op.key,
                 "value": op.value,
                 "now": now,
-                "ttl": None if keep or op.ttl is None else ttl_microseconds(op.ttl),
+                "ttl": None if keep or op.ttl is None else ttl_microseconds(op.ttl),  # type: ignore[arg-type]  # seconds
                 **self._dialect.parameters(op),
             }
             if expect is ANY:
@@ -180,10 +180,9 @@ class Sql:
 
     def result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
         """What an op's rows mean."""
-        kind = type(op)
-        if kind is ops.Get:
+        if isinstance(op, ops.Get):
             return to_entry(rows[0]) if rows else None
-        if kind is ops.Put:
+        if isinstance(op, ops.Put):
             return to_entry((params["ns"], params["key"], params["value"], *rows[0]))
         match op:
             case ops.Delete(expect=expect):
@@ -383,7 +382,18 @@ def _assigned(columns: Mapping[str, str]) -> str:
     return "".join(f", {name} = {expression}" for name, expression in columns.items())
 
 
-def _expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:
+def _runs(batch: Sequence[Op]) -> Iterator[Sequence[Op]]:
+    """A batch, cut after each op that may be refused."""
+    start = 0
+    for place, op in enumerate(batch, 1):
+        if getattr(op, "expect", ANY) is not ANY:
+            yield batch[start:place]
+            start = place
+    if start < len(batch):
+        yield batch[start:]
+
+
+def expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:
     """Whether a statement that returns nothing has met another version than it expected."""
     return isinstance(op, ops.Put) or (isinstance(op, ops.Delete) and isinstance(op.expect, int))
 
