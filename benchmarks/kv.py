@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import apsw
 from langgraph.store.base import PutOp
@@ -98,7 +98,9 @@ def _get(bench: Bench) -> None:
         raw.close()
 
 
-def _put(bench: Bench, durability: str, synchronous: str, times: float, ops: int, rounds: int) -> None:
+def _put(
+    bench: Bench, durability: Literal["full", "relaxed"], synchronous: str, times: float, ops: int, rounds: int
+) -> None:
     full = durability == "full"
     values = [_value(number) for number in range(ops)]
     texts = [str(encode(value)) for value in values]

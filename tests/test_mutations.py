@@ -15,7 +15,7 @@ import pytest
 FAULTS = Path(__file__).parent / "faults"
 SUITES = {"memory": "test_memory.py::TestMemory", "sqlite": "test_sqlite_contract.py::TestSqlite"}
 
-# fault -> the tests that are to find it, one of which at least must; None: every engine
+# A fault, the engine it is planted in, and the tests of which one at least must find it.
 CASES = [
     ("dropped_expect", "memory", "expect or absent"),
     ("dropped_expect", "sqlite", "expect or absent"),

@@ -40,7 +40,9 @@ class Capabilities:
 class Engine(Protocol):
     """What `holdall.open` connects a store to."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can promise."""
 
     def execute(self, ops: Sequence[Op]) -> list[Any]:
         """Run a batch; the results come in its order. Any error leaves nothing of the batch behind."""
@@ -71,7 +73,6 @@ class Options:
     timeout: float = 30.0
     durability: str = "full"
     indexed: tuple[str, ...] = ()
-    sweep_interval: float | None = 60.0
     clock: Clock | None = None
 
 
@@ -103,15 +104,8 @@ def check_expectation(op: Put | Delete | Check, actual: int | None) -> None:
 
 def conflict(op: Put | Delete | Check, actual: int | None) -> Conflict:
     """The error of an op whose expectation did not hold."""
-    found = "it is absent" if actual is None else f"it is at version {actual}"
-    wanted = "to be absent" if op.expect is ABSENT else f"at version {op.expect}"
-    return Conflict(
-        f"{type(op).__name__} of {op.key!r} in {op.namespace!r} expected it {wanted}, but {found}; read it and retry",
-        namespace=op.namespace,
-        key=op.key,
-        expected=op.expect if isinstance(op.expect, int) else None,
-        actual=actual,
-    )
+    expected = op.expect if isinstance(op.expect, int) else None
+    return Conflict(type(op).__name__, op.namespace, op.key, expected, actual)
 
 
 class Finder(Protocol):

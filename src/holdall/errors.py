@@ -6,7 +6,7 @@
     ├── Conflict                        `expect=` did not hold; nothing was written
     ├── NotFound (FileNotFoundError)    the entry is not there
     ├── Unavailable                     the storage cannot be reached or written just now
-    │   └── Timeout (TimeoutError)      ... and was waited for as long as `timeout` allows
+    │   └── Timeout                     ... and was waited for as long as `timeout` allows
     ├── Corrupt                         what is stored is not what holdall wrote
     ├── SchemaTooNew                    a newer holdall wrote this store
     ├── MissingExtra (ImportError)      an optional package is not installed; names the extra
@@ -53,23 +53,21 @@ class InvalidValue(InvalidInput):
 class Conflict(HoldallError):
     """An entry was not in the state that `expect=` named, so nothing was written.
 
-    `expected` and `actual` are versions; None stands for an absent entry.
+    `op` is the name of the op, `expected` and `actual` are versions; None stands for an absent entry.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        namespace: tuple[str, ...] = (),
-        key: str = "",
-        expected: int | None = None,
-        actual: int | None = None,
-    ) -> None:
-        super().__init__(message)
+    def __init__(self, op: str, namespace: tuple[str, ...], key: str, expected: int | None, actual: int | None) -> None:
+        super().__init__(op, namespace, key, expected, actual)
+        self.op = op
         self.namespace = namespace
         self.key = key
         self.expected = expected
         self.actual = actual
+
+    def __str__(self) -> str:
+        wanted = "to be absent" if self.expected is None else f"at version {self.expected}"
+        found = "it is absent" if self.actual is None else f"it is at version {self.actual}"
+        return f"{self.op} of {self.key!r} in {self.namespace!r} expected it {wanted}, but {found}; read it and retry"
 
 
 class NotFound(HoldallError, FileNotFoundError):
@@ -80,7 +78,7 @@ class Unavailable(HoldallError):
     """The storage cannot be reached, or refuses to write (a full disk, a missing folder)."""
 
 
-class Timeout(Unavailable, TimeoutError):
+class Timeout(Unavailable):
     """The storage stayed busy for as long as the `timeout` option allows."""
 
 

@@ -3,7 +3,7 @@
     {"type": "note", "stars": {"$gte": 3}, "user": {"name": "Ada"}, "tags": {"$contains": "x"}, "$or": [{…}, {…}]}
 
 `parse` turns a filter into a small tree of frozen nodes, or raises `InvalidInput`. `Filter.matches` is the truth; a
-database may use the tree to narrow the candidates (see `engines/sql.py`), never to answer.
+database may use the tree to narrow the candidates (`engines/narrowing.py`), never to answer.
 
 Types compare only with their own kind: `1` is `1.0` but not `True`, and a string is never greater than a number. A
 mismatch is no match, never an error. None matches null and missing alike.

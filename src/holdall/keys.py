@@ -19,7 +19,7 @@ from typing import Any
 from .errors import InvalidInput
 from .ops import Namespace
 
-#: Ours, in every root: listing, search and watch hide it, and users cannot name it.
+#: Ours, in every root: users cannot name it.
 RESERVED = "__holdall__"
 
 # Together they must fit the smallest index row of the databases we run on (PostgreSQL: 2,704 bytes).

@@ -11,7 +11,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Literal, NewType, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, NewType, Protocol, TypeAlias, TypeVar
+
+__all__ = [
+    "ABSENT",
+    "ANY",
+    "DEFAULT",
+    "KEEP",
+    "Change",
+    "Changes",
+    "Check",
+    "Count",
+    "Delete",
+    "DeleteTree",
+    "Entry",
+    "Get",
+    "Hit",
+    "Namespaces",
+    "Page",
+    "Put",
+    "Refresh",
+    "Scan",
+    "Search",
+    "Sweep",
+]
 
 T = TypeVar("T")
 Namespace: TypeAlias = tuple[str, ...]
@@ -51,6 +74,22 @@ KEEP: Literal[Lifetime.KEEP] = Lifetime.KEEP
 Json = NewType("Json", str)
 
 
+class DataclassLike(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class ModelLike(Protocol):
+    """Any model of pydantic's."""
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+#: What can be put: a JSON object, or something that becomes one.
+Value: TypeAlias = Mapping[str, Any] | DataclassLike | ModelLike
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One stored thing, as it was when it was read. `value` is the caller's own copy."""
@@ -63,12 +102,17 @@ class Entry:
     updated_at: datetime
     expires_at: datetime | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.namespace, self.key, self.version))
+
 
 @dataclass(frozen=True, slots=True)
 class Hit(Entry):
     """An entry that a search found; `score` is None where nothing was ranked."""
 
     score: float | None = None
+
+    __hash__ = Entry.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +141,23 @@ Ttl: TypeAlias = float | timedelta | None
 TtlOrDefault: TypeAlias = Ttl | Literal[Lifetime.DEFAULT, Lifetime.KEEP]
 
 
+class Op:
+    """What an engine can be asked."""
+
+    __slots__ = ()
+
+
+class PointOp(Op):
+    """An op on one place or tree, of which a batch may have many: what `Store.execute` takes."""
+
+    __slots__ = ()
+
+
 # Point ops -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Get:
+class Get(PointOp):
     """Read one entry -> `Entry | None`."""
 
     namespace: Namespace
@@ -109,18 +165,18 @@ class Get:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class Put(PointOp):
     """Write one entry -> the `Entry` as stored."""
 
     namespace: Namespace
     key: str
-    value: Mapping[str, Any] | Json
+    value: Value  # what an engine sees is `Json`
     ttl: TtlOrDefault = DEFAULT
     expect: Expectation = ANY
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(PointOp):
     """Remove one entry -> whether it was there."""
 
     namespace: Namespace
@@ -129,7 +185,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(PointOp):
     """Assert an entry's state without touching it -> None; `Conflict` fails the whole batch."""
 
     namespace: Namespace
@@ -138,7 +194,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Refresh:
+class Refresh(PointOp):
     """Start an entry's TTL anew -> whether it has one. Not a change: no revision, no event, no wait for an fsync."""
 
     namespace: Namespace
@@ -146,14 +202,14 @@ class Refresh:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTree:
+class DeleteTree(PointOp):
     """Remove every entry in a namespace and below it -> how many there were."""
 
     namespace: Namespace
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Op):
     """Turn up to `limit` expired entries under a prefix into tombstones -> how many were turned.
 
     Expired entries are absent to every op before that; sweeping frees their room and puts the expiry in the feed.
@@ -167,7 +223,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class Search(Op):
     """Entries under a prefix that match a filter, newest change first -> `Page[Hit]`.
 
     `filter` is a parsed `holdall.filters.Filter` or None. `cursor` is the engine's own, from an earlier page.
@@ -182,7 +238,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class Count(Op):
     """How many entries under a prefix match a filter -> int. Loads no value where there is no filter."""
 
     prefix: Namespace
@@ -191,7 +247,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Namespaces:
+class Namespaces(Op):
     """The namespaces that hold entries, sorted by label -> `list[Namespace]`.
 
     `"*"` in `prefix` or `suffix` stands for any one label. `max_depth` truncates, and what becomes equal is given once.
@@ -206,7 +262,7 @@ class Namespaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Op):
     """Entries under a prefix in key order, those after `after` -> `list[Entry]`, at most `limit`."""
 
     prefix: Namespace
@@ -215,7 +271,7 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Op):
     """The feed after `since`, in order of change -> `Page[Change]`, whose `next` resumes after the page.
 
     `since=None` starts before the first change. One entry's changes may arrive merged into its newest.
@@ -225,10 +281,6 @@ class Changes:
     since: str | None = None
     limit: int = 500
 
-
-PointOp: TypeAlias = Get | Put | Delete | Check | Refresh | DeleteTree | Sweep
-WalkOp: TypeAlias = Search | Count | Namespaces | Scan | Changes
-Op: TypeAlias = PointOp | WalkOp
 
 READS: frozenset[type] = frozenset({Get, Check})
 WALKS: frozenset[type] = frozenset({Search, Count, Namespaces, Scan, Changes})

@@ -9,7 +9,7 @@ statements.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -103,7 +103,7 @@ def _named(call: T, method: Callable[..., Any], name: str) -> T:
     return call
 
 
-def pages(runner: Runner, page: Callable[[Any], Program[tuple[list[T], Any]]]) -> Iterator[T]:
+def pages(runner: Runner, page: Callable[[Any], Program[tuple[list[T], Any]]]) -> Generator[T, None, None]:
     """Iterate over items that come in pages: `page(mark)` gives one and the mark of the next, None after the last."""
     mark = None
     while True:
@@ -113,7 +113,7 @@ def pages(runner: Runner, page: Callable[[Any], Program[tuple[list[T], Any]]]) -
             return
 
 
-async def apages(runner: Runner, page: Callable[[Any], Program[tuple[list[T], Any]]]) -> AsyncIterator[T]:
+async def apages(runner: Runner, page: Callable[[Any], Program[tuple[list[T], Any]]]) -> AsyncGenerator[T, None]:
     """`pages`, awaited."""
     mark = None
     while True:

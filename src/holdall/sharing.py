@@ -74,13 +74,15 @@ class Shared:
 
 def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | None) -> Shared:
     """The engine of this key, made if there is none yet; a key of None is never shared. Counts as one user."""
-    _survive_forks()
     with _lock:
+        _survive_forks()
         shared = _by_key.get(key) if key is not None else None
-        if shared is None:
-            shared = Shared(make(), sweep_interval, key)
-            if key is not None:
-                _by_key[key] = shared
+        if shared is not None:
+            shared._users += 1
+            return shared
+    made = Shared(make(), sweep_interval, key)  # without the lock: a function of the user's may open stores itself
+    with _lock:
+        shared = made if key is None else _by_key.setdefault(key, made)
         shared._users += 1
         return shared
 
@@ -123,25 +125,37 @@ _forking: list[Shared] = []
 
 def _before_fork() -> None:
     _lock.acquire()
-    _forking.extend(_all)
-    for shared in _forking:
-        shared.before_fork()
+    for shared in list(_all):
+        try:
+            shared.before_fork()
+        except Exception:  # the others must come out of it all the same
+            logger.exception("%r could not get ready for a fork", shared.engine)
+        else:
+            _forking.append(shared)
 
 
 def _after_fork(in_child: bool) -> None:
     global _lock
-    for shared in _forking:
-        shared.after_fork(in_child)
-    _forking.clear()
-    if in_child:
-        _lock = threading.Lock()
-    else:
-        _lock.release()
+    try:
+        while _forking:
+            shared = _forking.pop()
+            try:
+                shared.after_fork(in_child)
+            except Exception:
+                logger.exception("%r did not come out of a fork", shared.engine)
+    finally:
+        if in_child:
+            _lock = threading.Lock()
+        else:
+            _lock.release()
 
 
 @cache
 def _survive_forks() -> None:
-    """Hook into forks, once, and after the executors that engines use: their own hooks hold a lock which ours need."""
+    """Hook into forks, once, and after the executors that engines use: their own hooks hold a lock which ours need.
+
+    Called with the lock held, since `cache` alone lets two threads in.
+    """
     import concurrent.futures.thread  # noqa: F401  # whose hooks come with it
 
     if hasattr(os, "register_at_fork"):

@@ -7,13 +7,12 @@ before an engine sees it, and `_finished` the one where results come back out of
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 import random
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -36,10 +35,11 @@ from .ops import (
     PointOp,
     Ttl,
     TtlOrDefault,
+    Value,
 )
 from .programs import Call, Program, Sleep, adrive, apages, arun, drive, pages, run
 from .sharing import Shared
-from .values import encode, ttl_seconds
+from .values import decode, encode, to_plain, ttl_seconds
 
 T = TypeVar("T")
 logger = logging.getLogger("holdall")
@@ -93,7 +93,7 @@ class Store:
         self,
         ns: Namespace,
         key: str,
-        value: Mapping[str, Any],
+        value: Value,
         *,
         ttl: TtlOrDefault = DEFAULT,
         expect: Expectation = ANY,
@@ -123,9 +123,9 @@ class Store:
         self,
         ns: Namespace,
         key: str,
-        fn: Callable[[dict[str, Any]], Any],
+        fn: Callable[[dict[str, Any]], Value | Awaitable[Value]],
         *,
-        default: Mapping[str, Any] | None = None,
+        default: Value | None = None,
     ) -> Program[Entry]:
         """Read, call `fn(value)`, write what it returns; again whenever somebody else wrote in between.
 
@@ -138,7 +138,7 @@ class Store:
             entry: Entry | None = (yield [ops.Get(ns, key)])[0]
             if entry is None and default is None:
                 raise NotFound(f"there is no {key!r} in {ns!r} to update; pass default= to begin with one")
-            value = yield Call(fn, (copy.deepcopy(default) if entry is None else entry.value,))
+            value = yield Call(fn, (decode(encode(default)) if entry is None else entry.value,))
             if value is None:
                 raise InvalidValue("the function given to update returned None; it must return the new value")
             put = ops.Put(ns, key, value, DEFAULT if entry is None else KEEP, ABSENT if entry is None else entry)
@@ -209,10 +209,11 @@ class Store:
         _check_count("offset", offset)
         if cursor is not None and offset:
             raise InvalidInput("offset= and cursor= cannot go together: the cursor says where to go on")
-        mark = None if cursor is None else _unwrapped(cursor, _digest(prefix, parsed, recursive))
+        asked = "" if cursor is None and limit == 0 else _digest(prefix, filter if parsed else None, bool(recursive))
+        mark = None if cursor is None else _unwrapped(cursor, asked)
         page: Page[Hit] = (yield [ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))])[0]
         if page.next is not None:
-            page.next = f"{_digest(prefix, parsed, recursive)}.{page.next}"
+            page.next = f"{asked}.{page.next}"
         return page
 
     search = run(_search)
@@ -251,11 +252,11 @@ class Store:
     namespaces = run(_namespaces)
     anamespaces = arun(_namespaces)
 
-    def scan(self, ns_prefix: Namespace = ()) -> Iterator[Entry]:
+    def scan(self, ns_prefix: Namespace = ()) -> Generator[Entry, None, None]:
         """Iterate over every entry in a namespace and below it, in key order, a page at a time."""
         return pages(self, self._scan_pages(ns_prefix))
 
-    def ascan(self, ns_prefix: Namespace = ()) -> AsyncIterator[Entry]:
+    def ascan(self, ns_prefix: Namespace = ()) -> AsyncGenerator[Entry, None]:
         """`scan`, as an async iterator."""
         return apages(self, self._scan_pages(ns_prefix))
 
@@ -395,7 +396,7 @@ class Store:
         if isinstance(op, ops.Put):
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
             ttl = self._lifetime(op.ttl)
-            return ops.Put(self._home(op.namespace), keys.check_key(op.key), encode(op.value), ttl, expect)
+            return ops.Put(self._home(op.namespace), keys.check_key(op.key), encode(op.value), ttl, expect)  # type: ignore[arg-type]  # Json
         match op:
             case ops.Delete(namespace, key, expect):
                 return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect, key))
@@ -413,7 +414,14 @@ class Store:
         """Where an entry lives: inside the scope, whose own namespace is `()`."""
         if not self._scope:
             return keys.check_namespace(namespace)
-        return keys.check_namespace(self._scope + keys.check_namespace(namespace, empty=True))
+        inside = keys.check_namespace(namespace, empty=True)
+        try:
+            return keys.check_namespace(self._scope + inside)
+        except InvalidInput:  # both are good by themselves, so together they are too long
+            most = keys.MAX_NAMESPACE_BYTES
+            raise InvalidInput(
+                f"a namespace and its scope have at most {most} bytes; too long: {inside!r:.80}"
+            ) from None
 
     def _lifetime(self, ttl: TtlOrDefault) -> Ttl | ops.Lifetime:
         if ttl is KEEP:
@@ -424,6 +432,8 @@ class Store:
         return seconds
 
     def _refreshes(self, refresh: bool | None) -> bool:
+        if not (refresh is None or isinstance(refresh, bool)):
+            raise InvalidInput(f"refresh is True, False or None, not {refresh!r}")
         return self._settings.refresh_on_read if refresh is None else refresh
 
     def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
@@ -443,8 +453,7 @@ class Store:
         if self._settings.on_op is not None:
             self._tell(batch, began, type(error))
         if isinstance(error, Conflict) and self._scope:
-            whole, relative = error.namespace, error.namespace[len(self._scope) :]
-            error.namespace, error.args = relative, (str(error).replace(repr(whole), repr(relative)),)
+            error.namespace = error.namespace[len(self._scope) :]
 
     def _tell(self, batch: list[Op], began: float, error: type[BaseException] | None) -> None:
         """Call the user's hook, whose own failures are not the caller's."""
@@ -474,12 +483,12 @@ def _check_count(name: str, value: Any, least: int = 0) -> None:
         raise InvalidInput(f"{name} is at least {least} and less than 2**31, not {value}")
 
 
-def _digest(prefix: Namespace, filter: filters.Filter | None, recursive: bool) -> str:
+def _digest(prefix: Namespace, filter: Mapping[str, Any] | None, recursive: bool) -> str:
     """What a cursor belongs to, so that one of another search is refused."""
     import hashlib  # not before it is needed
 
-    text = repr((prefix, filter, recursive))
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    asked = [prefix, None if filter is None else to_plain(filter, finite=False), recursive]
+    return hashlib.blake2b(repr(asked).encode(), digest_size=8).hexdigest()
 
 
 def _unwrapped(cursor: Any, query: str) -> str:

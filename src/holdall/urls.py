@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from .engine import Clock, Engine, Options
 from .errors import InvalidInput, MissingExtra
@@ -20,18 +20,29 @@ _Target: TypeAlias = tuple[Hashable, Callable[[], Engine]]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
+class EngineOptions(TypedDict, total=False):
+    """Options that only some engines take. PostgreSQL: all of these."""
+
+    schema: str
+    pool_min: int
+    pool_max: int
+    pool_timeout: float
+    prepare: bool
+    connection: Any
+
+
 def open(
     url: str | os.PathLike[str] | Callable[[Options], Engine] | None = None,
     *,
     ttl: float | timedelta | None = None,
     refresh_on_read: bool = False,
-    durability: str = "full",
+    durability: Literal["full", "relaxed"] = "full",
     indexed: Sequence[str] = (),
     timeout: float = 30.0,
     sweep_interval: float | None = 60.0,
     on_op: Callable[[OpEvent], object] | None = None,
     clock: Clock | None = None,
-    **own: Any,
+    **own: Unpack[EngineOptions],
 ) -> Store:
     """Open a store; it connects on first use.
 
@@ -60,9 +71,11 @@ def open(
     for name, hook in (("on_op", on_op), ("clock", clock)):
         if hook is not None and not callable(hook):
             raise InvalidInput(f"{name} is a function, not {hook!r}")
-    options = Options(float(timeout), durability, tuple(indexed), sweep_interval, clock)
+    options = Options(float(timeout), durability, tuple(indexed), clock)
     settings = Settings(ttl_seconds(ttl), bool(refresh_on_read), on_op)
-    key, make = (None, lambda: url(options)) if callable(url) else _target(_url(url), options, own)
+    key, make = (
+        (None, lambda: url(options)) if callable(url) else _target(_url(url), options, cast("dict[str, Any]", own))
+    )
     if own:
         raise InvalidInput(f"unknown option {min(own)!r}; the options are {', '.join(_option_names())}")
     return Store(share(key, make, sweep_interval), settings)

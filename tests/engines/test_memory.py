@@ -8,6 +8,7 @@ import pytest
 
 import holdall
 from holdall.testing import StoreContract, store_machine
+from naive import NaiveEngine
 
 _names = itertools.count()
 
@@ -18,7 +19,11 @@ class TestMemory(StoreContract):
         return f"memory:test-{next(_names)}"
 
 
-TestMachine = store_machine(lambda folder, clock: holdall.open("memory:", clock=clock, sweep_interval=None)).TestCase
+# Memory is what the other engines are compared with, and is itself compared with something too simple to be wrong.
+TestMachine = store_machine(
+    lambda folder, clock: holdall.open("memory:", clock=clock, sweep_interval=None),
+    open_reference=lambda clock: holdall.open(NaiveEngine, clock=clock, sweep_interval=None),
+).TestCase
 
 
 def test_a_bare_memory_url_is_private_and_a_named_one_is_shared():

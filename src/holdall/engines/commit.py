@@ -9,6 +9,7 @@ group's outcomes back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ _LARGEST_GROUP = 512
 class Submission:
     """One batch on its way through a thread that is not its caller's, and what became of it."""
 
-    __slots__ = ("batch", "cancelled", "error", "finished", "future", "gate", "leads", "results")
+    __slots__ = ("batch", "cancelled", "error", "finished", "future", "gate", "group", "results")
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch = batch
@@ -31,7 +32,7 @@ class Submission:
         self.error: BaseException | None = None
         self.finished = False
         self.cancelled = False  # nobody waits any more: drop it, if it has not begun
-        self.leads = False
+        self.group: list[Submission] = []  # those it leads, itself among them
         self.gate: threading.Lock | None = None  # a sync caller waits here
         self.future: asyncio.Future[list[Any]] | None = None  # an async caller waits here
 
@@ -55,7 +56,8 @@ def announce(group: Iterable[Submission]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[Submission]] = {}
     for submission in group:
         if submission.gate is not None:
-            submission.gate.release()
+            with contextlib.suppress(RuntimeError):  # told already: who was interrupted here begins again
+                submission.gate.release()
         elif submission.future is not None:
             loops.setdefault(submission.future.get_loop(), []).append(submission)
     for loop, submissions in loops.items():
@@ -81,6 +83,9 @@ class GroupCommit:
 
     `commit(group)` runs every submission of the group that is not cancelled, sets its `results` or `error`, and once
     that is durable, `finished`. `spawn(function)` runs a function in a worker thread.
+
+    One submission leads at a time, and only it can hand the lead over. A thread can be interrupted (Ctrl-C) between any
+    two steps, so each step here can be taken twice, and whoever is interrupted hands over on its way out.
     """
 
     def __init__(self, commit: Callable[[list[Submission]], None], spawn: Callable[[Callable[[], None]], Any]) -> None:
@@ -88,29 +93,22 @@ class GroupCommit:
         self._spawn = spawn
         self._mutex = threading.Lock()
         self._queue: deque[Submission] = deque()
-        self._led = False
+        self._leader: Submission | None = None
+        self._pausing: Submission | None = None
         self._closed = False
 
     def submit(self, batch: Sequence[Op]) -> list[Any]:
         """Commit a batch from this thread."""
-        submission = Submission(batch)
+        submission = _with_gate(batch)
+        assert submission.gate is not None
         try:
-            with self._mutex:
-                self._refuse_if_closed()
-                if self._led:
-                    submission.gate = threading.Lock()
-                    submission.gate.acquire()
-                    self._queue.append(submission)
-                else:
-                    submission.leads = self._led = True
-            if submission.gate is not None:
+            if not self._enter(submission):
                 submission.gate.acquire()
-            if submission.leads:
+            if not submission.finished:
                 self._lead(submission)
-        except BaseException:  # an interrupt, wherever it came: withdraw, and pass the lead on
+        except BaseException:
             submission.cancelled = True
-            if submission.leads:
-                self._hand_over(submission)
+            self._conclude(submission)
             raise
         return submission.outcome()
 
@@ -118,29 +116,27 @@ class GroupCommit:
         """Commit a batch from an event loop."""
         submission = Submission(batch)
         submission.future = asyncio.get_running_loop().create_future()
-        with self._mutex:
-            self._refuse_if_closed()
-            self._queue.append(submission)
-            leader_needed = not self._led
-            self._led = True
-        if leader_needed:
-            self._spawn(self._lead_queue)
+        if self._enter(submission):
+            self._lead_elsewhere(submission)
         return await submission.arrive()
 
     def pause(self) -> None:
-        """Lead without committing anything: until `resume`, no batch is under way. For forking."""
+        """Lead without committing anything: until `resume`, no batch is under way. For forking, and for closing."""
+        turn = _with_gate(())
+        assert turn.gate is not None
         with self._mutex:
-            if not self._led:
-                self._led = True
-                return
-            turn = Submission(())
-            turn.gate = threading.Lock()
+            waits = self._leader is not None
+            if waits:
+                self._queue.appendleft(turn)
+            else:
+                self._leader = turn
+        if waits:
             turn.gate.acquire()
-            self._queue.appendleft(turn)
-        turn.gate.acquire()
+        self._pausing = turn
 
     def resume(self) -> None:
-        self._hand_over()
+        assert self._pausing is not None
+        self._hand_over(self._pausing)
 
     def close(self) -> None:
         """Let the group under way finish; refuse the rest."""
@@ -155,57 +151,73 @@ class GroupCommit:
         self.pause()
         self.resume()
 
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise StoreClosed("this store is closed; open a new one")
-
-    def _lead_queue(self) -> None:
-        """Lead in a worker thread, if the first in the queue still has none of its own."""
+    def _enter(self, submission: Submission) -> bool:
+        """Lead, if nobody does; else queue."""
         with self._mutex:
-            first = self._queue.popleft() if self._queue and self._queue[0].gate is None else None
-        if first is None:
-            self._hand_over()
-        else:
-            first.leads = True
-            self._lead(first)
+            if self._closed:
+                raise StoreClosed("this store is closed; open a new one")
+            if self._leader is None:
+                self._leader = submission
+                return True
+            self._queue.append(submission)
+            return False
 
     def _lead(self, first: Submission) -> None:
         """Commit a group, led by `first`; then hand over to whoever has come since."""
-        with self._mutex:
-            group = [first]
-            while self._queue and len(group) < _LARGEST_GROUP and self._queue[0].batch:
-                group.append(self._queue.popleft())
+        group = first.group = [first]
         try:
+            with self._mutex:
+                if self._leader is not first:
+                    return
+                if self._queue and self._queue[0] is first:
+                    self._queue.popleft()
+                while self._queue and len(group) < _LARGEST_GROUP and self._queue[0].batch:
+                    group.append(self._queue[0])
+                    self._queue.popleft()
             self._commit(group)
         except BaseException as error:
             # Only what no batch can cause comes here: the leader's thread was interrupted, or a fault of ours. It is
             # the leader's alone: whoever has no outcome yet goes to the next one.
             first.error, first.finished = error, True
             with self._mutex:
-                self._queue.extendleft(reversed([submission for submission in group if not submission.finished]))
+                undone = [one for one in group if not one.finished and one not in self._queue]
+                self._queue.extendleft(reversed(undone))
             raise
         finally:
-            self._hand_over(first)
-            finished = (submission for submission in group if submission.finished)
-            announce(submission for submission in finished if submission is not first or first.future is not None)
+            self._conclude(first)
 
-    def _hand_over(self, leader: Submission | None = None) -> None:
-        """Let the next in the queue lead, if there is one."""
+    def _conclude(self, first: Submission) -> None:
+        """Hand over, and tell the members of a group what became of them."""
+        self._hand_over(first)
+        finished = [one for one in first.group if one.finished]
+        announce(one for one in finished if one is not first or first.future is not None)
+
+    def _hand_over(self, leader: Submission) -> None:
+        """If it does lead, let the next in the queue lead."""
         with self._mutex:
-            if leader is not None:
-                leader.leads = False
-            while self._queue and self._queue[0].cancelled:
-                self._queue.popleft()
-            if not self._queue:
-                self._led = False
+            if self._leader is not leader:
                 return
-            if self._queue[0].gate is None:
-                following = None
-            else:
-                following = self._queue.popleft()
-                following.leads = True
-        if following is None:
-            self._spawn(self._lead_queue)
-        else:
-            assert following.gate is not None
-            following.gate.release()
+            while self._queue and (self._queue[0].cancelled or self._queue[0] is leader):
+                self._queue.popleft()
+            following = self._leader = self._queue[0] if self._queue else None
+            if following is not None and following.gate is not None:
+                following.gate.release()
+                return
+        if following is not None:
+            self._lead_elsewhere(following)
+
+    def _lead_elsewhere(self, submission: Submission) -> None:
+        """Lead in a worker thread, for a submission that has no thread of its own."""
+        try:
+            self._spawn(lambda: self._lead(submission))
+        except BaseException as error:  # no more threads, or the interpreter is shutting down
+            submission.error, submission.finished = error, True
+            announce([submission])
+            self._hand_over(submission)
+
+
+def _with_gate(batch: Sequence[Op]) -> Submission:
+    submission = Submission(batch)
+    submission.gate = threading.Lock()
+    submission.gate.acquire()
+    return submission

@@ -6,12 +6,13 @@ as a tombstone. Values are kept as their JSON text and decoded anew for each rea
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict, SortedSet
 
 from .. import keys, ops
 from ..engine import Capabilities, Options, check_expectation, parse_revision, search, system_clock, to_entry
@@ -44,11 +45,11 @@ class MemoryEngine:
         self._lock = threading.RLock()
         self._entries: Any = SortedDict()  # _Place -> _Record
         self._feed: Any = SortedDict()  # version -> _Place
-        self._expiring: set[_Place] = set()
+        self._expiring: Any = SortedSet()  # (expires, _Place)
         self._version = 0
         self._closed = False
 
-    # The engine's four methods ---------------------------------------------------------------------------------------
+    # The engine's methods --------------------------------------------------------------------------------------------
 
     def execute(self, batch: Sequence[Op]) -> list[Any]:
         with self._lock:
@@ -126,8 +127,7 @@ class MemoryEngine:
                 record = self._live(place, now)
                 if record is None or record.ttl is None:
                     return False
-                undo.setdefault(place, record)
-                self._entries[place] = replace(record, expires=now + record.ttl)
+                self._write(place, replace(record, expires=now + record.ttl), undo)
                 return True
             case ops.DeleteTree(namespace):
                 doomed = list(self._under(namespace, now))
@@ -135,12 +135,10 @@ class MemoryEngine:
                     self._bury(place, record, "delete", now, undo)
                 return len(doomed)
             case ops.Sweep(limit, prefix):
-                low, high = keys.below(keys.encode(prefix))
-                inside = (place for place in self._expiring if low <= place[0] and (high is None or place[0] < high))
-                dated = ((place, self._entries[place]) for place in inside)
-                expired = sorted((place, record) for place, record in dated if record.expires <= now)[:limit]
-                for place, record in expired:
-                    self._bury(place, record, "expire", now, undo)
+                due = self._expiring.irange(None, (now + 1,), inclusive=(True, False))
+                expired = list(itertools.islice((place for _, place in due if _is_within(place, prefix)), limit))
+                for place in expired:
+                    self._bury(place, self._entries[place], "expire", now, undo)
                 return len(expired)
         raise TypeError(f"not a point op: {op!r}")
 
@@ -164,12 +162,12 @@ class MemoryEngine:
         current = self._entries.pop(place, None)
         if current is not None:
             self._feed.pop(current.version, None)
-            self._expiring.discard(place)
+            self._expiring.discard((current.expires, place))
         if record is not None:
             self._entries[place] = record
             self._feed[record.version] = place
             if record.expires is not None:
-                self._expiring.add(place)
+                self._expiring.add((record.expires, place))
 
     # Walks -----------------------------------------------------------------------------------------------------------
 
@@ -229,17 +227,21 @@ class MemoryEngine:
 
     def _changes(self, op: ops.Changes) -> Page[Change]:
         since = parse_revision(op.since or "0")
-        low, high = keys.below(keys.encode(op.prefix))
         changes: Page[Change] = Page((), str(max(since, self._version)))
         for version in self._feed.irange(since, None, inclusive=(False, False)):
             place = self._feed[version]
-            if low <= place[0] and (high is None or place[0] < high):
+            if _is_within(place, op.prefix):
                 kind = self._entries[place].kind
                 changes.append(Change(version, keys.decode(place[0]), place[1], kind, str(version)))
                 if len(changes) == op.limit:
                     changes.next = str(version)
                     break
         return changes
+
+
+def _is_within(place: _Place, prefix: Namespace) -> bool:
+    low, high = keys.below(keys.encode(prefix))
+    return low <= place[0] and (high is None or place[0] < high)
 
 
 def _is_live(record: _Record, now: int) -> bool:

@@ -14,7 +14,7 @@ from .. import filters
 
 Path: TypeAlias = tuple[str, ...]
 
-_MOST_PARTS = 200  # of one expression: databases limit its depth and its parameters
+_MOST_PARTS = 300  # of one statement: databases limit its depth and its parameters
 _AT_LEAST_OR_MOST = {"$gt": ">=", "$gte": ">=", "$lt": "<=", "$lte": "<="}
 _EXACT = 2**53  # a database may read larger numbers as approximate ones
 
@@ -64,6 +64,7 @@ class _Narrowing:
         self._fields = fields
         self._bind = bind
         self.indexed = False
+        self._parts = 0
 
     def of(self, node: filters.Node, paths: tuple[Path, ...]) -> str | None:
         match node:
@@ -84,6 +85,8 @@ class _Narrowing:
 
     def _leaf(self, node: Any, path: Path) -> str | None:
         match node:
+            case filters.Exists() | filters.Equal(None) if self._is_too_much():
+                return None
             case filters.Exists():
                 return self._fields.is_there(path, self._bind)
             case filters.Equal(None):
@@ -104,6 +107,10 @@ class _Narrowing:
                 return self._compare(path, bound, low if bound == ">=" else high)
         return None
 
+    def _is_too_much(self) -> bool:
+        self._parts += 1
+        return self._parts > _MOST_PARTS
+
     def _among(self, operands: tuple[Any, ...], paths: tuple[Path, ...]) -> str | None:
         if len(operands) > 1 and all(_is_simple(operand) for operand in operands):
             if len(operands) > _MOST_PARTS:
@@ -112,7 +119,8 @@ class _Narrowing:
         return _any_of(self.of(filters.Equal(operand), paths) for operand in operands)
 
     def _compare(self, path: Path, operator: str, operand: Any) -> str | None:
-        if any(not _is_safe(text) for text in (operand if operator == "IN" else [operand])):
+        self._parts += len(operand) - 1 if operator == "IN" else 0
+        if self._is_too_much() or any(not _is_safe(text) for text in (operand if operator == "IN" else [operand])):
             return None
         condition = self._fields.compare(path, operator, operand, self._bind)
         self.indexed = self.indexed or (condition is not None and self._fields.is_indexed(path))

@@ -416,17 +416,17 @@ _WRITES = (ops.Put, ops.Delete, ops.Refresh)
 
 def _grouped(batch: Sequence[Op]) -> Iterator[list[Any]]:
     """Runs of unconditional puts to different places, which one statement can do; every other op alone."""
-    group: list[Any] = []
+    group: list[Op] = []
     places: set[tuple[Any, str]] = set()
     for op in batch:
-        simple = isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP
-        if group and (not simple or (op.namespace, op.key) in places):  # type: ignore[union-attr]  # a Put
+        place = (op.namespace, op.key) if isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP else None
+        if group and (place is None or place in places):
             yield group
             group, places = [], set()
-        if simple:
-            group.append(op)
-            places.add((op.namespace, op.key))  # type: ignore[union-attr]  # a Put
-        else:
+        if place is None:
             yield [op]
+        else:
+            group.append(op)
+            places.add(place)
     if group:
         yield group

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path as FilePath
 from typing import Any
@@ -32,7 +32,7 @@ from .sql import Rows, Sql, Statement
 from .sqlite_sql import MIGRATIONS, SqliteDialect
 
 _IDLE_READERS = 8
-_WORKERS = 4
+_WALKERS = 4
 _BUSY_SLEEP = 0.0005
 
 
@@ -55,8 +55,8 @@ class SqliteEngine:
         self._spawning = threading.Lock()  # not the one above, which an event loop must never wait for
         self._writer: _Connection | None = None
         self._readers = _Readers(self._connect_reader)
-        self._commits = GroupCommit(self._commit, self._spawn)
-        self._workers: ThreadPoolExecutor | None = None
+        self._commits = GroupCommit(self._commit, lambda lead: self._spawn(lead, "writer", 1))
+        self._workers: dict[str, ThreadPoolExecutor] = {}
         self._reads: list[Submission] = []
         self._asking = threading.Lock()  # for the line above: several event loops ask at once
 
@@ -73,11 +73,11 @@ class SqliteEngine:
         submission = Submission(batch)
         submission.future = asyncio.get_running_loop().create_future()
         if type(batch[0]) in WALKS:  # may take long: on its own
-            self._spawn(lambda: self._answer([submission]))
+            self._spawn(lambda: self._answer([submission]), "walker", _WALKERS)
         else:
             with self._asking:
                 if not self._reads:
-                    self._spawn(self._answer_reads)
+                    self._spawn(self._answer_reads, "reader", 1)
                 self._reads.append(submission)
         return await submission.arrive()
 
@@ -91,8 +91,8 @@ class SqliteEngine:
         self._commits.close()
         with self._spawning:
             self._closed = True
-        if self._workers is not None:
-            self._workers.shutdown()
+        for workers in self._workers.values():
+            workers.shutdown()
         with self._opening:
             self._readers.close()
             if self._writer is not None:
@@ -164,7 +164,7 @@ class SqliteEngine:
                 for submission in members:
                     submission.error, submission.finished = Timeout(*error.args), True
                 return
-            except HoldallError:  # each member learns its own fate below
+            except Exception:  # noqa: S110  # each member learns its own fate below
                 pass
         for submission in members:
             try:
@@ -176,14 +176,14 @@ class SqliteEngine:
         """Run batches in one transaction. A refused one leaves nothing behind; any other error undoes them all."""
         try:
             writer = self._writer or self._open()
-            relaxed = all(type(op) is Refresh for member in members for op in member.batch)
-            if relaxed:  # a refresh is not worth an fsync
+            if self._synchronous != "FULL" or not all(type(op) is Refresh for one in members for op in one.batch):
+                self._transact_on(writer, members)
+                return
+            try:  # a refresh is not worth an fsync
                 writer.execute("PRAGMA synchronous = NORMAL")
-            try:
                 self._transact_on(writer, members)
             finally:
-                if relaxed:
-                    writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+                writer.execute("PRAGMA synchronous = FULL")
         except apsw.Error as error:
             raise self._translated(error) from error
 
@@ -197,8 +197,8 @@ class SqliteEngine:
             writer.execute("COMMIT")
         except BaseException as error:
             if writer.in_transaction:
-                writer.execute("ROLLBACK")
                 committing = False
+                self._roll_back(writer)
             elif isinstance(error, apsw.Error):
                 committing = False
             raise
@@ -206,6 +206,14 @@ class SqliteEngine:
             if committing:  # also where an interrupt came just after the commit: it holds
                 for member in members:
                     member.finished = True
+
+    def _roll_back(self, writer: _Connection) -> None:
+        """Undo; a connection that cannot even do that is left behind."""
+        try:
+            writer.execute("ROLLBACK")
+        except apsw.Error:
+            self._writer = None
+            writer.close(force=True)
 
     def _run_member(self, writer: _Connection, member: Submission, alone: bool) -> None:
         guarded = not alone and len(member.batch) > 1  # a single statement is atomic by itself
@@ -303,13 +311,14 @@ class SqliteEngine:
             writer.execute(sql)
         writer.execute("COMMIT")
 
-    def _spawn(self, function: Any) -> None:
+    def _spawn(self, function: Callable[[], None], job: str, most: int) -> None:
+        """Run something in a thread for its kind of job: long walks must keep neither writers nor readers waiting."""
         with self._spawning:
             if self._closed:
                 raise StoreClosed("this store is closed; open a new one")
-            if self._workers is None:
-                self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="holdall-sqlite")
-            self._workers.submit(function)
+            if job not in self._workers:
+                self._workers[job] = ThreadPoolExecutor(most, thread_name_prefix=f"holdall-{job}")
+            self._workers[job].submit(function)
 
     def _translated(self, error: apsw.Error) -> HoldallError:
         """Ours for a driver's error."""
@@ -327,7 +336,13 @@ class SqliteEngine:
                 return Unavailable(f"the disk is full; nothing was written: {where}")
             case apsw.ConnectionClosedError():
                 return StoreClosed(f"the store was closed meanwhile: {where}")
-        return Unavailable(f"SQLite cannot do it: {where}")
+            case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+                return Unavailable(f"the file cannot be opened for writing; check it and its folder: {where}")
+            case apsw.IOError():
+                return Unavailable(f"the disk or file system failed: {where}")
+            case apsw.SQLError() if "malformed JSON" in str(error):
+                return Corrupt(f"a stored value is not JSON: {where}")
+        return HoldallError(f"SQLite refused what holdall asked of it; please report this: {where}")
 
 
 class _Connection(apsw.Connection):

@@ -6,6 +6,7 @@ The row's id is its version, so that the table itself is in the order of the fee
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..filters import check_field
 from .narrowing import Binder, Path
 from .sql import Dialect
 
-#: Numbered and additive: an older release must keep working on a newer file as far as SCHEMA_FLOOR says.
+#: Numbered and additive. A file with more of them than we know is refused.
 MIGRATIONS = (
     """
     CREATE TABLE holdall_entries (
@@ -43,6 +44,7 @@ _UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # a JSON path cannot be trusted t
 class SqliteDialect(Dialect):
     table = "holdall_entries"
     upserts_return = False
+    # Right as long as the row with the highest version is never removed, be it a tombstone.
     next_version = "(SELECT coalesce(max(version), 0) + 1 FROM holdall_entries)"
     redrawn_version = "excluded.version"
 
@@ -107,7 +109,7 @@ class SqliteDialect(Dialect):
     def indexes(self) -> Iterator[tuple[str, str]]:
         """Name and statement of each declared index: a field's value first, then where it lives."""
         for path in sorted(self._indexed):
-            name = "holdall_field_" + ".".join(path) + ("" if len(path) == 1 else "_nested")
+            name = f"holdall_field_{zlib.crc32(_json_path(path).encode()):08x}"  # SQLite's names ignore case
             field = f"json_extract(value, '{_json_path(path)}')"
             yield (
                 name,

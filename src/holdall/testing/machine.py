@@ -33,11 +33,14 @@ steps = st.sampled_from(["put", "put", "get", "delete", "check", "refresh", "del
 
 
 def store_machine(
-    open_store: Callable[[Path, Clock], Store], *, use_async: bool = False
+    open_store: Callable[[Path, Clock], Store],
+    *,
+    use_async: bool = False,
+    open_reference: Callable[[Clock], Store] = lambda clock: urls.open("memory:", clock=clock, sweep_interval=None),
 ) -> type[RuleBasedStateMachine]:
-    """A state machine for the stores that `open_store(folder, clock)` opens.
+    """A state machine for the stores that `open_store(folder, clock)` opens, compared with memory or another reference.
 
-    Called again with the same folder, it must open the same store. In a test file:
+    Called again with the same folder, `open_store` must open the same store. In a test file:
 
         TestMachine = store_machine(lambda folder, clock: holdall.open(folder / "x.db", clock=clock)).TestCase
     """
@@ -45,6 +48,9 @@ def store_machine(
     class Machine(_StoreMachine):
         def open_subject(self, folder: Path, clock: Clock) -> Store:
             return open_store(folder, clock)
+
+        def open_reference(self, clock: Clock) -> Store:
+            return open_reference(clock)
 
     Machine.use_async = use_async
     Machine.__qualname__ = Machine.__name__ = "StoreMachine"
@@ -58,12 +64,15 @@ class _StoreMachine(RuleBasedStateMachine):
     def open_subject(self, folder: Path, clock: Clock) -> Store:
         raise NotImplementedError
 
+    def open_reference(self, clock: Clock) -> Store:
+        raise NotImplementedError
+
     @initialize()
     def begin(self) -> None:
         self.clock = Clock()
         self.folder = Path(tempfile.mkdtemp(prefix="holdall-machine-"))
         self.runner = asyncio.Runner() if self.use_async else None
-        self.reference = Caller(urls.open("memory:", clock=self.clock, sweep_interval=None), None)
+        self.reference = Caller(self.open_reference(self.clock), None)
         self.subject = Caller(self.open_subject(self.folder, self.clock), self.runner)
         self.known: dict[tuple[Namespace, str], list[tuple[Entry, Entry]]] = {}  # every version: subject's, reference's
 

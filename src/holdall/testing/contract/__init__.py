@@ -5,7 +5,10 @@ An engine's own test file subclasses `StoreContract` and says where its stores a
     class TestMyEngine(StoreContract):
         @pytest.fixture
         def url(self, tmp_path):
-            return f"myengine://{tmp_path}"
+            return str(tmp_path / "store")
+
+        def open_store(self, url, **options):
+            return holdall.open(lambda options: MyEngine(url, options), **options)
 
 Every test runs twice, sync and async. A parallel suite for one part only can subclass that part alone.
 """

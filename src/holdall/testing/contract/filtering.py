@@ -181,6 +181,15 @@ class FilterContract(Contract):
             assert found == keys.split(), filter
             assert filled.count(filter=filter) == len(found), filter
 
+    def test_large_filters_are_answered(self, filled: Caller) -> None:
+        many = [{"n": i} for i in range(9, 209)]
+        for filter in (
+            {"$or": [{"$or": [{"$or": many}, *many]}, *many]},
+            {"$or": [{"$and": [{"n": {"$gte": 9}}, {"$or": many[:50]}]} for _ in range(100)]},
+            {"$or": [{"n": {"$in": list(range(9, 109))}} for _ in range(100)]},
+        ):
+            assert [hit.key for hit in filled.search(NS, filter=filter)] == ["ten", "nine"]
+
     def test_any_mapping_is_a_filter(self, filled: Caller) -> None:
         assert [hit.key for hit in filled.search(NS, filter=MappingProxyType({"n": 10}))] == ["ten"]
 

@@ -270,6 +270,15 @@ class ItemContract(Contract):
                 "n": expected
             }
         assert default == {"n": []}
+        seen: list[Any] = []
+
+        def see(value: dict[str, Any]) -> dict[str, Any]:
+            seen.append(value["at"])
+            return value
+
+        for _ in range(2):  # the function is given what is stored, whether it is there or not
+            store.update(NS, "at", see, default={"at": date(2026, 1, 2)})
+        assert seen == ["2026-01-02", "2026-01-02"]
 
     def test_update_writes_nothing_when_the_function_fails(self, store: Caller) -> None:
         before = store.put(NS, "k", {"n": 1})

@@ -1,0 +1,65 @@
+"""Engines in use: opened from many threads, by functions, across forks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import holdall
+from holdall.engines.memory import MemoryEngine
+
+
+def in_a_process(code: str) -> str:
+    """Run code that may hang: a hang is an error here."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_function_that_makes_an_engine_may_open_stores_itself():
+    def make(options):
+        holdall.open("memory:").close()
+        return MemoryEngine(options)
+
+    with holdall.open(make) as store:
+        assert store.put(("a",), "k", {}).version == 1
+
+
+def test_stores_first_opened_by_several_threads_at_once_survive_a_fork():
+    out = in_a_process("""
+import os, threading, holdall
+barrier = threading.Barrier(8)
+def work():
+    barrier.wait()
+    holdall.open("memory:").put(("a",), "k", {})
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        holdall.open("memory:").put(("a",), "k", {})
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print("done")
+""")
+    assert out == "done\n"
+
+
+def test_an_engine_that_cannot_get_ready_for_a_fork_stops_nobody_else():
+    out = in_a_process("""
+import logging, os, holdall
+from holdall.engines.memory import MemoryEngine
+logging.disable()
+class Stubborn(MemoryEngine):
+    def before_fork(self): raise RuntimeError("no")
+    def after_fork(self, in_child): raise RuntimeError("never")
+stubborn, other = holdall.open(Stubborn), holdall.open("memory:")
+child = os.fork()
+if not child: os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+other.put(("a",), "k", {})
+holdall.open("memory:").put(("a",), "k", {})
+print("done")
+""")
+    assert out == "done\n"

@@ -1,0 +1,64 @@
+"""User code that mypy must accept in strict mode, and mistakes that it must refuse. `make check` reads it.
+
+An expected error is a `type: ignore` with its code; where mypy no longer finds the error, it says that the comment is
+unused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, assert_type
+
+import holdall
+from holdall.ops import Check, Delete, Get, Put
+
+
+@dataclasses.dataclass
+class Note:
+    text: str
+
+
+def increment(value: dict[str, Any]) -> dict[str, Any]:
+    return {"n": value["n"] + 1}
+
+
+async def increment_later(value: dict[str, Any]) -> dict[str, Any]:
+    return {"n": value["n"] + 1}
+
+
+def sync_code() -> None:
+    with holdall.open("agent.db", ttl=60, indexed=["type"], durability="relaxed") as store:
+        entry = store.put(("notes",), "a", {"text": "x"}, expect=holdall.ABSENT)
+        assert_type(entry, holdall.Entry)
+        store.put(("notes",), "b", Note("x"), ttl=None, expect=entry)
+        assert_type(store.get(("notes",), "a"), holdall.Entry | None)
+        assert_type(store.search(("notes",), filter={"text": "x"}), holdall.Page[holdall.Hit])
+        assert_type(store.count(), int)
+        assert_type(store.namespaces(max_depth=1), list[tuple[str, ...]])
+        store.update(("notes",), "a", increment, default={"n": 0})
+        batch = [Get(("notes",), "a"), Put(("notes",), "a", {}), Delete(("notes",), "b"), Check(("notes",), "c", 1)]
+        assert_type(store.execute(batch), list[Any])
+        for found in store.scan():
+            assert_type(found, holdall.Entry)
+        assert_type(store.scoped(("tenant",)), holdall.Store)
+    holdall.open("postgresql://localhost", schema="agents", pool_max=5)
+
+
+async def async_code() -> None:
+    async with holdall.open("agent.db") as store:
+        assert_type(await store.aput(("notes",), "a", {"text": "x"}), holdall.Entry)
+        assert_type(await store.aget(("notes",), "a"), holdall.Entry | None)
+        await store.aupdate(("notes",), "a", increment_later, default={"n": 0})
+        async for found in store.ascan():
+            assert_type(found, holdall.Entry)
+
+
+def mistakes(store: holdall.Store) -> None:
+    holdall.open("agent.db", durabilty="full")  # type: ignore[call-arg]
+    holdall.open("agent.db", durability="fulll")  # type: ignore[arg-type]
+    store.put("notes", "a", {})  # type: ignore[arg-type]
+    store.put(("notes",), 5, {})  # type: ignore[arg-type]
+    store.put(("notes",), "a", "text")  # type: ignore[arg-type]
+    store.put(("notes",), "a", {}, expect=None)  # type: ignore[arg-type]
+    store.update(("notes",), "a", lambda value: 5)  # type: ignore[arg-type, return-value]
+    store.execute([holdall.ops.Sweep()])  # type: ignore[list-item]
