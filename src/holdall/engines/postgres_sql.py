@@ -52,7 +52,9 @@ MIGRATIONS = (
     CREATE INDEX entries_xid ON {schema}.entries (xid);
     CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;
     CREATE INDEX entries_expiring ON {schema}.entries (expires) WHERE expires IS NOT NULL;
-    CREATE INDEX entries_projection ON {schema}.entries USING gin (projection jsonb_path_ops);
+    -- Every search reads what waits to be sorted in: not more than it would read anyway.
+    CREATE INDEX entries_projection ON {schema}.entries USING gin (projection jsonb_path_ops)
+        WITH (gin_pending_list_limit = 256);
     -- A declared field as it is indexed. What would not fit an index row is left out; numbers of so many digits that
     -- only an integer can have them become one that compares alike.
     CREATE FUNCTION {schema}.field(projection jsonb, path text[]) RETURNS jsonb
@@ -74,7 +76,7 @@ _SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
 _PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 _INDEX_LIKE = re.compile(r"-?\d+")
 _ESCAPED_NUL = "\\u0000"
-_LONGEST_INDEXED = 400
+_LONGEST_TEXT = 100  # of a string in the projection
 
 _SNAPSHOT = r"\d{1,18}:\d{1,18}:(?:\d{1,18}(?:,\d{1,18})*)?"
 _POSITION = re.compile(rf"({_SNAPSHOT})?(?:/({_SNAPSHOT})/(\d{{1,18}}))?", re.ASCII)
@@ -120,13 +122,14 @@ class PostgresDialect(Dialect):
     def compare(self, path: Path, operator: str, operand: Any, bind: Binder) -> str | None:
         if not _is_safe(path):
             return None
+        if isinstance(operand, str):  # as it is projected: of two texts, the beginnings are in the same order
+            operand = operand[:_LONGEST_TEXT]
         if operator == "IN":
             parts = [self.compare(path, "=", item, bind) for item in operand]
             return None if None in parts else f"({' OR '.join(part for part in parts if part)})"
         if isinstance(operand, str) and operator != "=":  # jsonb compares text by the database's collation
             return f'({self._at(path, ">>", bind)}) COLLATE "C" {operator} {bind(operand)}::text'
-        indexable = not isinstance(operand, str) or len(operand) <= _LONGEST_INDEXED
-        if self.is_indexed(path) and indexable:
+        if self.is_indexed(path):
             return f"{self._declared(path)} {operator} {_json(operand, bind)}"
         if operator == "=":
             for label in reversed(path):
@@ -171,20 +174,20 @@ def _json(operand: Any, bind: Binder) -> str:
 
 
 def projected(value: str) -> str | None:
-    """What jsonb is made of where it cannot be made of the value itself."""
-    if _ESCAPED_NUL not in value:
+    """What jsonb is made of where it is not made of the value itself: without NUL, and of long texts the beginning."""
+    if len(value) <= _LONGEST_TEXT and _ESCAPED_NUL not in value:
         return None
-    return msgspec.json.encode(_without_nul(decode(value))).decode()
+    return msgspec.json.encode(_shortened(decode(value))).decode()
 
 
-def _without_nul(value: Any) -> Any:
-    match value:
-        case str():
-            return value.replace("\x00", "\x01")
-        case dict():
-            return {_without_nul(key): _without_nul(item) for key, item in value.items()}
-        case list():
-            return [_without_nul(item) for item in value]
+def _shortened(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        return value[:_LONGEST_TEXT].replace("\x00", "\x01")
+    if kind is dict:
+        return {key.replace("\x00", "\x01"): _shortened(item) for key, item in value.items()}
+    if kind is list:
+        return [_shortened(item) for item in value]
     return value
 
 
@@ -204,6 +207,8 @@ def _translated(sql: str, server_clock: bool) -> str:
             return match[0]
         if name == "now" and server_clock:
             return _SERVER_NOW
+        if name.startswith("all_"):
+            return f"%({name})b"  # a list is sent faster so
         kind = _TYPES.get(name)
         return f"%({name})s::{kind}" if kind else f"%({name})s"
 
@@ -223,11 +228,16 @@ class PostgresSql(Sql):
         self._put_many = self._upsert(
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
             f" coalesce(projection, value)::jsonb FROM {rows} AS row (ns, key, value, projection, ttl)",
-            returning=f"RETURNING {COLUMNS}",
+            returning="RETURNING ns, key, version, created, updated, expires",
         )
+        self._put_once = {
+            self._put_any[keep]: self._put(keep, "WHERE old.token IS DISTINCT FROM excluded.token")
+            for keep in (False, True)
+        }
+        # Row by row, as the lists are sorted: a join would rather read the whole table.
         self._lock = (
-            f"SELECT FROM {self._table} JOIN unnest(:all_ns::text[], :all_key::text[]) AS row (ns, key)"
-            f" USING (ns, key) ORDER BY ns, key FOR UPDATE OF entries"
+            f"SELECT FROM unnest(:all_ns::text[], :all_key::text[]) AS row (ns, key) CROSS JOIN LATERAL ("
+            f"SELECT FROM {self._table} AS entry WHERE entry.ns = row.ns AND entry.key = row.key FOR UPDATE) AS locked"
         )
         self._hold = (
             f"INSERT INTO {self._table} AS old (ns, key, version, created, updated, kind, xid)"
@@ -254,8 +264,9 @@ class PostgresSql(Sql):
         results: list[Any] = []
         for group, (_, params), rows in zip(groups, statements, replies[1:], strict=True):
             if len(group) > 1:
-                entries = {(row[0], row[1]): to_entry(row) for row in rows}
-                results += [entries[keys.encode(put.namespace), put.key] for put in group]
+                written = {(row[0], row[1]): row[2:] for row in rows}
+                places = zip(params["all_ns"], params["all_key"], params["all_value"], strict=True)
+                results += [to_entry((ns, key, value, *written[ns, key])) for ns, key, value in places]
             else:
                 results.append((yield from self._outcome(group[0], params, rows)))
         return results
@@ -274,6 +285,11 @@ class PostgresSql(Sql):
         """A batch of one op, whose statement is known already."""
         [rows] = yield [statement]
         return (yield from self._outcome(op, statement[1], rows))
+
+    def once(self, op: Op) -> Statement:
+        """An op's statement, to be said until it is known to be done."""
+        sql, params = self.statement(op)
+        return self._put_once.get(sql, sql), params
 
     def last_write(self, params: dict[str, Any]) -> Program[Rows]:
         """Who wrote an entry last (its token), and what that made of it."""

@@ -69,18 +69,8 @@ class Sql:
         self._dialect = dialect
         self._clock = clock
         table = self._table = dialect.table
-        further = {**dialect.stamps, **dialect.projections}
-        values = (
-            f"VALUES ({dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
-            f"{''.join(f', {expression}' for expression in further.values())})"
-        )
-        kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.expires END, ttl = CASE WHEN {OLD_IS_LIVE} THEN old.ttl END"
-        returning = _RETURNING if dialect.upserts_return else ""
-        self._put_any = {
-            False: self._upsert(values, returning=returning),
-            True: self._upsert(values, returning=returning, lifetime=f"expires = {kept}"),
-        }
-        self._put_absent = self._upsert(values, where=f"WHERE NOT ({OLD_IS_LIVE})")
+        self._put_any = {keep: self._put(keep) for keep in (False, True)}
+        self._put_absent = self._put(False, f"WHERE NOT ({OLD_IS_LIVE})", returns=True)
         here = f"ns = :ns AND key = :key AND {LIVE}"
         change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{_assigned(dialect.stamps)}"
         put = f"{change}, value = :value{_assigned(dialect.projections)}"
@@ -97,6 +87,21 @@ class Sql:
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
+
+    def _put(self, keep: bool, where: str = "", returns: bool = False) -> str:
+        """One put; `keep` leaves the lifetime as it is."""
+        expressions = [*self._dialect.stamps.values(), *self._dialect.projections.values()]
+        values = (
+            f"VALUES ({self._dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
+            f"{''.join(f', {expression}' for expression in expressions)})"
+        )
+        lifetime = (
+            f"expires = CASE WHEN {OLD_IS_LIVE} THEN old.expires END, ttl = CASE WHEN {OLD_IS_LIVE} THEN old.ttl END"
+            if keep
+            else "expires = excluded.expires, ttl = excluded.ttl"
+        )
+        returning = _RETURNING if returns or self._dialect.upserts_return else ""
+        return self._upsert(values, lifetime=lifetime, where=where, returning=returning)
 
     def _upsert(
         self,
