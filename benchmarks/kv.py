@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import apsw
 from langgraph.store.base import PutOp
@@ -28,15 +27,12 @@ from holdall import keys
 from holdall.engines.sql import COLUMNS
 from holdall.values import encode
 
+from .data import RANDOM, RARE, THREADS, USERS, Item, among_many, memory_of, new_keys
 from .harness import Bench, ahead_of, at_least, at_most, no_slower_than
-
-Item: TypeAlias = tuple[tuple[str, ...], str, dict[str, Any]]
 
 RAW, SQLITE, ASYNC_SQLITE, MEMORY = "raw apsw", "SqliteStore", "AsyncSqliteStore", "InMemoryStore"
 WRITERS = 64
 _HERE = ("users", "alice", "memories")
-_RANDOM = random.Random(7)
-_PROSE = " ".join("".join(_RANDOM.choices("etaoinshrdlu", k=_RANDOM.randint(2, 9))) for _ in range(20_000))
 
 # What holdall's first migration says of the table, without the indexes that only holdall needs.
 _RAW_TABLE = """
@@ -65,8 +61,8 @@ def run(bench: Bench) -> None:
 
 def _get(bench: Bench) -> None:
     path = bench.folder / "get.db"
-    items: list[Item] = [(_HERE, f"key-{number}", _value(number)) for number in range(1000)]
-    order = [key for _, key, _ in _RANDOM.choices(items, k=2000)]
+    items: list[Item] = [(_HERE, f"key-{number}", memory_of(number)) for number in range(1000)]
+    order = [key for _, key, _ in RANDOM.choices(items, k=2000)]
     encoded, select = keys.encode(_HERE), f"SELECT {COLUMNS} FROM holdall_entries WHERE ns = ? AND key = ?"
     with holdall.open(str(path)) as store, _langgraph(bench.folder / "get-peer.db") as peer:
         memory = InMemoryStore()
@@ -102,25 +98,25 @@ def _put(
     bench: Bench, durability: Literal["full", "relaxed"], synchronous: str, times: float, ops: int, rounds: int
 ) -> None:
     full = durability == "full"
-    values = [_value(number) for number in range(ops)]
+    values = [memory_of(number) for number in range(ops)]
     texts = [str(encode(value)) for value in values]
     encoded = keys.encode(_HERE)
     ours_at, raw_at, peer_at = (bench.folder / f"put-{durability}-{who}.db" for who in ("ours", "raw", "peer"))
     with holdall.open(str(ours_at), durability=durability) as store, _langgraph(peer_at) as peer:
         raw = _connect(raw_at, synchronous)
         raw.execute(_RAW_TABLE)
-        new_keys = {who: _new_keys() for who in ("holdall", RAW, SQLITE)}
+        made = {who: new_keys() for who in ("holdall", RAW, SQLITE)}
 
         def ours() -> None:
-            for key, value in zip(new_keys["holdall"], values, strict=False):
+            for key, value in zip(made["holdall"], values, strict=False):
                 store.put(_HERE, key, value)
 
         def theirs_raw() -> None:
-            for key, text in zip(new_keys[RAW], texts, strict=False):
+            for key, text in zip(made[RAW], texts, strict=False):
                 raw.execute(_RAW_INSERT, (encoded, key, text, 0, 0, None, None))
 
         def theirs() -> None:
-            for key, value in zip(new_keys[SQLITE], values, strict=False):
+            for key, value in zip(made[SQLITE], values, strict=False):
                 peer.put(_HERE, key, value)
 
         runs: dict[str, Callable[[], None]] = {"holdall": ours, RAW: theirs_raw}
@@ -138,20 +134,20 @@ def _put(
 
 def _threads(bench: Bench, wal: bool) -> None:
     each, rounds = 16, 7
-    values = [_value(number) for number in range(each)]
+    values = [memory_of(number) for number in range(each)]
     with ExitStack() as stack:
         store, peer = _pair(stack, bench.folder, f"threads-{wal}", wal)
         threads = stack.enter_context(ThreadPoolExecutor(WRITERS))
 
         def all_at_once(put: Callable[..., object]) -> Callable[[], None]:
-            new_keys = _new_keys()
+            unused = new_keys()
 
             def write(mine: list[str]) -> None:
                 for key, value in zip(mine, values, strict=True):
                     put(_HERE, key, value)
 
             def run() -> None:
-                list(threads.map(write, [list(itertools.islice(new_keys, each)) for _ in range(WRITERS)]))
+                list(threads.map(write, [list(itertools.islice(unused, each)) for _ in range(WRITERS)]))
 
             return run
 
@@ -170,7 +166,7 @@ def _threads(bench: Bench, wal: bool) -> None:
 
 def _tasks(bench: Bench, wal: bool) -> None:
     each, rounds = 16, 15
-    values = [_value(number) for number in range(each)]
+    values = [memory_of(number) for number in range(each)]
     store = holdall.open(str(bench.folder / f"tasks-{wal}-ours.db"))
     with asyncio.Runner() as loop:
 
@@ -185,10 +181,10 @@ def _tasks(bench: Bench, wal: bool) -> None:
             return stack, peer
 
         def all_at_once(aput: Callable[..., Coroutine[Any, Any, object]]) -> Callable[[], None]:
-            new_keys = _new_keys()
+            unused = new_keys()
 
             async def write() -> None:
-                for key, value in zip(new_keys, values, strict=False):
+                for key, value in zip(unused, values, strict=False):
                     await aput(_HERE, key, value)
 
             async def run() -> None:
@@ -221,10 +217,10 @@ def _tasks(bench: Bench, wal: bool) -> None:
 
 def _batch(bench: Bench, wal: bool) -> None:
     ops, rounds = 1000, 15
-    values = [_value(number) for number in range(ops)]
+    values = [memory_of(number) for number in range(ops)]
     with ExitStack() as stack:
         store, peer = _pair(stack, bench.folder, f"batch-{wal}", wal)
-        our_keys, their_keys = _new_keys(), _new_keys()
+        our_keys, their_keys = new_keys(), new_keys()
 
         def ours() -> None:
             store.execute([holdall.ops.Put(_HERE, *pair) for pair in zip(our_keys, values, strict=False)])
@@ -246,19 +242,7 @@ def _batch(bench: Bench, wal: bool) -> None:
 
 
 def _among_many(bench: Bench) -> None:
-    """100,000 items in 10,000 namespaces, written in turns, of which 10 are of the kind, topic and rank asked for."""
-    count, rare = 100_000, {0: ("kind", "recipe"), 1: ("topic", "sailing"), 2: ("rank", 12345)}
-    wanted: dict[str, set[str]] = {field: set() for field, _ in rare.values()}
-    items: list[Item] = []
-    for number in range(count):
-        space = number % 10_000
-        item = (("users", f"user-{space // 100:02}", f"thread-{space % 100:02}"), f"key-{number}", _value(number))
-        if number % 10_000 in rare:
-            field, value = rare[number % 10_000]
-            item[2][field] = value
-            wanted[field].add(item[1])
-        items.append(item)
-
+    items, wanted = among_many()
     with ExitStack() as stack:
         store = stack.enter_context(holdall.open(str(bench.folder / "many-ours.db"), indexed=["kind"]))
         peer = stack.enter_context(_langgraph(bench.folder / "many-peer.db"))
@@ -268,9 +252,9 @@ def _among_many(bench: Bench) -> None:
         del items
 
         for what, (field, value), target in (
-            ("declared field", rare[0], at_least(100, SQLITE, MEMORY)),
-            ("undeclared, text", rare[1], ahead_of(SQLITE, MEMORY)),
-            ("undeclared, number", rare[2], ahead_of(SQLITE, MEMORY)),
+            ("declared field", RARE[0], at_least(100, SQLITE, MEMORY)),
+            ("undeclared, text", RARE[1], ahead_of(SQLITE, MEMORY)),
+            ("undeclared, number", RARE[2], ahead_of(SQLITE, MEMORY)),
         ):
             searches: dict[str, Callable[[], list[Any]]] = {
                 name: partial(search, ("users",), filter={field: value})
@@ -280,9 +264,7 @@ def _among_many(bench: Bench) -> None:
                 assert {item.key for item in search()} == wanted[field], f"{name} finds something else"
             bench.measure(f"search, 10 of 100,000, {what}", searches, rounds=9, target=target)
 
-        users = [("users", f"user-{number:02}") for number in range(100)]
-        threads = [(*user, f"thread-{number:02}") for user in users for number in range(100)]
-        for depth, listed in ((2, users), (3, threads)):
+        for depth, listed in ((2, USERS), (3, THREADS)):
             listings: dict[str, Callable[[], list[Any]]] = {
                 name: partial(namespaces, max_depth=depth, limit=max(100, len(listed)))
                 for name, namespaces in (
@@ -300,21 +282,6 @@ def _among_many(bench: Bench) -> None:
 # Set-up --------------------------------------------------------------------------------------------------------------
 
 _PRAGMAS = ("journal_mode", "synchronous")
-
-
-def _value(number: int) -> dict[str, Any]:
-    """A memory of about 1 KB."""
-    start = _RANDOM.randrange(len(_PROSE) - 1000)
-    return {
-        "kind": f"kind-{number % 7}",
-        "topic": f"topic-{number % 11}",
-        "rank": number % 1000,
-        "text": _PROSE[start : start + 950],
-    }
-
-
-def _new_keys() -> Iterator[str]:
-    return (f"key-{number}" for number in itertools.count())
 
 
 def _connect(path: Path, synchronous: str) -> apsw.Connection:

