@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
 import holdall
+import holdall.keys
 from holdall.errors import Conflict, Unavailable
-from holdall.ops import ABSENT, Changes, Delete, Put
+from holdall.ops import ABSENT, Changes, Check, Delete, Put
 from processes import Process, hear, start, tell
 from servers import Postgres, Proxy
 
@@ -135,9 +137,7 @@ def check_writer(store: holdall.Store, writer: str, said: dict[str, Any]) -> Non
 
 def write_until_told(url: str, name: str, use_async: bool) -> None:
     """Half of the clients write from threads, half from tasks; at the end each says what it takes for done."""
-    logging.getLogger("psycopg").setLevel("ERROR")  # it warns of every pipeline that a kill cuts short
-    stop = threading.Event()
-    threading.Thread(target=lambda: (hear(), stop.set()), daemon=True).start()
+    stop = stop_when_told()
     store = holdall.open(url, timeout=30)
     writers = [Writer(f"{name}.{i}") for i in range(WRITERS)]
 
@@ -436,3 +436,229 @@ def wait_until_blocked(server: Postgres, how_many: int) -> None:
                 return
             assert time.monotonic() < deadline, "nobody was blocked"
             time.sleep(0.02)
+
+
+# The feed ------------------------------------------------------------------------------------------------------------
+
+SEEN_NEW = """
+    INSERT INTO holdall.entries AS old (version, ns, key, value, created, updated, xid)
+    VALUES (nextval('holdall.versions'), %(ns)s, %(key)s, '{}', 0, 0, pg_current_xact_id())
+    ON CONFLICT (ns, key) DO UPDATE SET version = nextval('holdall.versions'), xid = excluded.xid"""
+
+
+def test_the_feed_misses_nothing_and_repeats_nothing_beside_long_transactions(
+    scaled: Callable[[int, int], int],
+) -> None:
+    seconds = scaled(4, 60)
+    with Postgres() as server, holdall.open(server.url) as store:
+        store.setup()
+        with beginning(
+            *(start(write_small, deadline=seconds + 60, url=server.url, name=f"small{i}") for i in range(2)),
+            *(start(write_for_long, deadline=seconds + 60, url=server.url, name=f"long{i}") for i in range(2)),
+        ) as writers:
+            reader = FeedReader(server.url)
+            until = time.monotonic() + seconds
+            reconnected = 0
+            while time.monotonic() < until:
+                reader.read(random.choice([1, 3, 50, 500]))
+                if random.random() < 0.02:
+                    reader.reconnect()
+                    reconnected += 1
+            for writer in writers:
+                writer.tell("stop")
+            written = sum(writer.finish()[-1] for writer in writers)
+        for limit in (1, 7, 500, 500):
+            reader.read(limit)
+        reader.read_to_the_end()
+        assert reconnected and reader.late > 10, "this showed nothing"
+        entries = {(entry.namespace, entry.key): entry.version for entry in store.scan()}
+        assert len(entries) > 200 and written >= len(entries)
+        newest = {place: versions[-1] for place, versions in reader.seen.items()}
+        assert {place: version for place, version in newest.items() if place in entries} == entries
+        for place, versions in reader.seen.items():
+            assert versions == sorted(set(versions)), f"{place}: {versions}"
+        reader.store.close()
+
+
+class FeedReader:
+    """Polls with its cursor; from time to time it goes back to the cursor of one change and reads on from there."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.store = holdall.open(url)
+        self._position: str | None = None
+        self.seen: dict[Any, list[int]] = {}
+        self._newest = 0
+        self.late = 0  # changes that were committed after newer ones had been seen
+
+    def reconnect(self) -> None:
+        self.store.close()
+        self.store = holdall.open(self._url)
+
+    def read(self, limit: int) -> int:
+        page = changes(self.store, self._position, limit)
+        assert len(page) <= limit
+        self._position = page.next
+        if page and random.random() < 0.5:  # as if the reader had ended after one of them
+            kept = random.randrange(1, len(page) + 1)
+            page, self._position = page[:kept], page[kept - 1].cursor
+        for change in page:
+            self.seen.setdefault((change.namespace, change.key), []).append(change.version)
+            self.late += change.version < self._newest
+            self._newest = max(self._newest, change.version)
+        return len(page)
+
+    def read_to_the_end(self) -> None:
+        while self.read(500):
+            pass
+
+
+def write_small(url: str, name: str) -> None:
+    """Puts and deletes, one at a time, among keys that all writers share and keys of its own."""
+    stop = stop_when_told()
+    with holdall.open(url) as store:
+        written = 0
+        while not stop.is_set():
+            key = str(random.randrange(50))
+            if random.random() < 0.1:
+                store.delete(("shared",), key)
+            else:
+                store.put(("shared",), key, {"by": name})
+            store.put((name,), str(written), {})
+            written += 2
+    tell(written)
+
+
+def write_for_long(url: str, name: str) -> None:
+    """Large batches, and transactions that stay open between what they write."""
+    stop = stop_when_told()
+    written = 0
+    with holdall.open(url) as store, psycopg.connect(url) as connection:
+        while not stop.is_set():
+            batch = [Put((name,), f"batch{written}.{i}", {}) for i in range(300)]
+            shared = sorted(random.sample(range(50), 5))
+            store.execute([*batch, *(Put(("shared",), str(i), {"by": name}) for i in shared)])
+            ns = holdall.keys.encode((name,))
+            with connection.transaction():
+                for i in range(3):
+                    connection.execute(SEEN_NEW, {"ns": ns, "key": f"raw{written}.{i}"})
+                    time.sleep(random.uniform(0, 0.3))
+            written += 308
+    tell(written)
+
+
+def stop_when_told() -> threading.Event:
+    logging.getLogger("psycopg").setLevel("ERROR")  # it warns of every pipeline that a kill cuts short
+    stop = threading.Event()
+    threading.Thread(target=lambda: (hear(), stop.set()), daemon=True).start()
+    return stop
+
+
+def test_the_feed_goes_on_while_a_transaction_stays_open() -> None:
+    with Postgres() as server, holdall.open(server.url) as store:
+        store.put(("home",), "before", {})
+        with psycopg.connect(server.url) as connection:
+            connection.execute(SEEN_NEW, {"ns": holdall.keys.encode(("raw",)), "key": "late"})
+            position = changes(store, None).next
+            for i in range(20):
+                store.put(("home",), str(i), {})
+                page = changes(store, position)
+                assert [change.key for change in page] == [str(i)], "the feed is stuck, or repeats itself"
+                position = page.next
+        page = changes(store, position)
+        assert [change.key for change in page] == ["late"]
+        assert list(changes(store, page.next)) == []
+        assert list(changes(store, page[0].cursor)) == []
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def test_one_entrys_versions_only_grow(scaled: Callable[[int, int], int]) -> None:
+    """Eight processes put and delete the same entry; each one's own writes, and what the server saw, only grow."""
+    seconds = scaled(2, 30)
+    with Postgres() as server, holdall.open(server.url) as store:
+        store.setup()
+        with psycopg.connect(server.url) as connection:
+            connection.execute("""
+                CREATE FUNCTION only_grows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    IF new.version <= old.version THEN RAISE 'version % after %', new.version, old.version; END IF;
+                    RETURN new;
+                END $$;
+                CREATE TRIGGER only_grows BEFORE UPDATE OF version ON holdall.entries
+                FOR EACH ROW EXECUTE FUNCTION only_grows();
+            """)
+        with beginning(
+            *(start(hammer, deadline=seconds + 60, url=server.url, seconds=seconds) for _ in range(CLIENTS))
+        ) as processes:
+            said = [process.finish()[-1] for process in processes]
+        assert sum(said) > 100
+
+
+def hammer(url: str, seconds: float) -> None:
+    with holdall.open(url) as store:
+        newest = written = 0
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if random.random() < 0.3:
+                store.delete(("home",), "key")
+            else:
+                version = store.put(("home",), "key", {}).version
+                assert version > newest, "a version of an entry went back"
+                newest = version
+            entry = store.get(("home",), "key")
+            assert entry is None or entry.version >= newest, "a read went back"
+            written += 1
+    tell(written)
+
+
+@pytest.mark.parametrize("state", ["never there", "deleted"])
+def test_of_two_batches_that_rule_each_other_out_one_is_refused(state: str) -> None:
+    """Write skew: each checks what the other writes. Without locks on what is absent, both would be done."""
+    with Postgres() as server, holdall.open(server.url) as first, holdall.open(server.url, timeout=29) as second:
+        both = 0
+        for i in range(6):
+            home = ("home", str(i))
+            if state == "deleted":
+                for key in ("a", "b"):
+                    first.put(home, key, {})
+                    first.delete(home, key)
+            barrier = threading.Barrier(2)
+
+            def race(store: holdall.Store, batch: list[Any], barrier: threading.Barrier = barrier) -> Any:
+                barrier.wait()
+                return store.execute(batch)
+
+            one = Aside(partial(race, first, [Check(home, "a", ABSENT), Put(home, "b", {})]))
+            two = Aside(partial(race, second, [Check(home, "b", ABSENT), Put(home, "a", {})]))
+            outcomes = [one.outcome(), two.outcome()]
+            refused = [outcome for outcome in outcomes if isinstance(outcome, Conflict)]
+            assert len(refused) == 1, outcomes
+            assert first.count(home) == 1
+            both += 1
+        assert both == 6
+
+
+def test_batches_in_opposite_order_do_not_wait_for_a_deadlock(scaled: Callable[[int, int], int]) -> None:
+    """Rows are locked in one order, whatever the batch's; PostgreSQL would find a deadlock after a second."""
+    rounds = scaled(40, 400)
+    with Postgres() as server, holdall.open(server.url) as store:
+        keys = [str(i) for i in range(20)]
+        store.execute([Put(("home",), key, {}) for key in keys])
+
+        def write(order: list[str]) -> float:
+            slowest = 0.0
+            with holdall.open(server.url) as own:
+                for _ in range(rounds):
+                    began = time.monotonic()
+                    own.execute([Put(("home",), key, {}, expect=holdall.ANY) for key in order])
+                    own.execute([Delete(("home",), order[0]), *(Put(("home",), key, {}) for key in order)])
+                    slowest = max(slowest, time.monotonic() - began)
+            return slowest
+
+        writers = [Aside(partial(write, order)) for order in (keys, keys[::-1]) * 3]
+        for writer in writers:
+            assert not isinstance(writer.outcome(), Exception), writer.outcome()
+        with psycopg.connect(server.url) as connection:
+            [(deadlocks,)] = connection.execute("SELECT sum(deadlocks) FROM pg_stat_database").fetchall()
+        assert deadlocks == 0
