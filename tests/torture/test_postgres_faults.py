@@ -1,0 +1,664 @@
+"""PostgreSQL killed, cut off and crowded: what was acknowledged is there, once; the feed misses nothing.
+
+Clients are processes of their own, half of them sync, half async, each with several writers at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdall
+import holdall.keys
+from holdall.errors import Conflict, Unavailable
+from holdall.ops import ABSENT, Changes, Check, Delete, Put
+from processes import Process, hear, start, tell
+from servers import Postgres, Proxy
+
+CLIENTS = 8
+WRITERS = 2  # in each client
+
+
+def test_what_was_acknowledged_is_there_once_however_often_the_server_is_killed(
+    scaled: Callable[[int, int], int],
+) -> None:
+    kills = scaled(3, 20)
+    names = [f"client{i}" for i in range(CLIENTS)]
+    with Postgres() as server:
+        with holdall.open(server.url) as store:
+            store.setup()
+        audit(server)
+        deadline = 60 + kills * 30
+        with beginning(
+            *(
+                start(write_until_told, deadline=deadline, url=server.url, name=name, use_async=i % 2 == 0)
+                for i, name in enumerate(names)
+            )
+        ) as processes:
+            for number in range(kills):
+                wait_until_all_write(server, names, processes)
+                if number % 2:
+                    cut_some_off(server)
+                time.sleep(random.uniform(0, 0.3))
+                server.kill()
+                time.sleep(random.choice([0, 0, 0.5]))
+                server.start()
+            wait_until_all_write(server, names, processes)
+            for process in processes:
+                process.tell("stop")
+            said = {name: process.finish()[-1] for name, process in zip(names, processes, strict=True)}
+        assert done_twice(server) == []
+        with holdall.open(server.url) as store:
+            check_counters(store, said)
+            for name in names:
+                for writer in range(WRITERS):
+                    check_writer(store, f"{name}.{writer}", said[name][str(writer)])
+    unknown = sum(writer["unknown"] for client in said.values() for writer in client.values())
+    written = sum(sum(writer["steps"].values()) for client in said.values() for writer in client.values())
+    print(f"{kills} kills, {written} writes acknowledged, {unknown} of unknown outcome")
+    assert written > 100 * kills, "hardly anything was written: this showed nothing"
+    assert unknown < written / 20
+
+
+@contextmanager
+def beginning(*processes: Process) -> Iterator[tuple[Process, ...]]:
+    """Processes that end with the test, even if it fails; if it does because one of them has, this says why."""
+    try:
+        yield processes
+    except BaseException:
+        for process in processes:
+            if process._popen.poll() not in (None, 0):
+                process.finish()
+        raise
+    finally:
+        for process in processes:
+            if process._popen.poll() is None:
+                process.kill()
+
+
+def wait_until_all_write(server: Postgres, names: list[str], processes: tuple[Process, ...]) -> None:
+    """Every writer of every client gets through, some way from where it is now."""
+    with holdall.open(server.url) as store:
+        writers = [f"{name}.{i}" for name in names for i in range(WRITERS)]
+        before = store.get(("shared",), "update")
+        began = before.value["last"] if before else {}
+        deadline = time.monotonic() + 60
+        while True:
+            entry = store.get(("shared",), "update")
+            last = entry.value["last"] if entry else {}
+            if all(last.get(name, 0) > began.get(name, 0) for name in writers):
+                return
+            assert time.monotonic() < deadline, f"some clients never recovered: {began} {last}"
+            for process in processes:
+                assert process._popen.poll() is None, "a client has ended"
+            time.sleep(0.05)
+
+
+def cut_some_off(server: Postgres) -> None:
+    with psycopg.connect(server.url) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND random() < 0.5"
+        )
+
+
+def check_counters(store: holdall.Store, said: dict[str, Any]) -> None:
+    """All clients count in the same two entries; a step lost or done twice makes the sum wrong."""
+    for how in ("update", "expect"):
+        steps = {f"{name}.{i}": said[name][str(i)]["steps"][how] for name in said for i in range(WRITERS)}
+        entry = store.get(("shared",), how)
+        assert entry is not None
+        assert entry.value["last"] == steps
+        assert entry.value["n"] == sum(steps.values())
+
+
+def check_writer(store: holdall.Store, writer: str, said: dict[str, Any]) -> None:
+    steps = said["steps"]
+    for kind, versions in (("blind", said["blind"]), ("pair", said["pair"])):
+        found = {entry.key: entry for entry in store.scan((kind, writer))}
+        assert found.keys() == versions.keys(), f"{writer}: {kind}"
+        for key, version in versions.items():
+            assert found[key].created_at == found[key].updated_at, f"{kind} {key} of {writer} was put twice"
+            assert version in (None, found[key].version), f"{kind} {key} of {writer} is not as it was acknowledged"
+    places = [entry.key for entry in store.scan(("token", writer))]
+    assert places == (["left"] if steps["token"] % 2 else ["right"]), f"{writer} moved {steps['token']} times: {places}"
+    assert store.count(("gone", writer)) == 0
+
+
+def write_until_told(url: str, name: str, use_async: bool) -> None:
+    """Half of the clients write from threads, half from tasks; at the end each says what it takes for done."""
+    stop = stop_when_told()
+    store = holdall.open(url, timeout=30)
+    writers = [Writer(f"{name}.{i}") for i in range(WRITERS)]
+
+    def write(writer: Writer) -> None:
+        while not stop.is_set():
+            writer.begin_step()
+            run_step(writer, lambda method, *args, **options: getattr(store, method)(*args, **options))
+
+    async def awrite(writer: Writer) -> None:
+        while not stop.is_set():
+            writer.begin_step()
+            await arun_step(writer)
+
+    def run_step(writer: Writer, call: Callable[..., Any]) -> None:
+        step = writer.step()
+        try:
+            reply = None
+            while True:
+                method, args, options = step.send(reply)
+                try:
+                    reply = call(method, *args, **options)
+                except (Conflict, Unavailable) as error:
+                    reply = error
+        except StopIteration:
+            return
+
+    async def arun_step(writer: Writer) -> None:
+        step = writer.step()
+        try:
+            reply = None
+            while True:
+                method, args, options = step.send(reply)
+                try:
+                    reply = await getattr(store, f"a{method}")(*args, **options)
+                except (Conflict, Unavailable) as error:
+                    reply = error
+        except StopIteration:
+            return
+
+    if use_async:
+
+        async def main() -> None:
+            await asyncio.gather(*(awrite(writer) for writer in writers))
+
+        asyncio.run(main())
+    else:
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in writers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    store.close()
+    tell({str(i): writer.said() for i, writer in enumerate(writers)})
+
+
+class Writer:
+    """One writer's steps, each a generator that yields calls of the store and is sent their results or errors.
+
+    After an unknown outcome it reads, and decides; everything else that goes wrong is a failure.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.steps = dict.fromkeys(("update", "expect", "blind", "pair", "token", "gone"), 0)
+        self.versions: dict[str, dict[str, int | None]] = {"blind": {}, "pair": {}}
+        self.unknown = 0
+        self._kind = "update"
+
+    def said(self) -> dict[str, Any]:
+        return {"steps": self.steps, "unknown": self.unknown, **self.versions}
+
+    def begin_step(self) -> None:
+        self._kind = random.choice(list(self.steps))
+
+    def step(self) -> Any:
+        number = self.steps[self._kind] + 1
+        yield from getattr(self, f"_{self._kind}")(number)
+        self.steps[self._kind] = number
+
+    def _is_unknown(self, reply: Any) -> bool:
+        if isinstance(reply, Unavailable):
+            assert "outcome is unknown" in str(reply), repr(reply)
+            self.unknown += 1
+            return True
+        return False
+
+    def _counted(self, value: dict[str, Any], number: int) -> dict[str, Any]:
+        return {"n": value["n"] + 1, "last": {**value["last"], self.name: number}}
+
+    def _update(self, number: int) -> Any:
+        while True:
+            options = {"default": {"n": 0, "last": {}}}
+            reply = yield "update", (("shared",), "update", lambda value: self._counted(value, number)), options
+            if not self._is_unknown(reply):
+                assert reply.value["last"][self.name] == number, reply
+                return
+            entry = yield "get", (("shared",), "update"), {}
+            if entry is not None and entry.value["last"].get(self.name, 0) == number:
+                return
+
+    def _expect(self, number: int) -> Any:
+        while True:
+            entry = yield "get", (("shared",), "expect"), {}
+            value = entry.value if entry else {"n": 0, "last": {}}
+            if value["last"].get(self.name, 0) == number:
+                return  # the unknown outcome of before
+            options = {"expect": entry or ABSENT}
+            reply = yield "put", (("shared",), "expect", self._counted(value, number)), options
+            if not isinstance(reply, Conflict) and not self._is_unknown(reply):
+                return
+
+    def _blind(self, number: int) -> Any:
+        """Nobody else writes this entry, so its fate can always be known."""
+        reply = yield "put", (("blind", self.name), str(number), {"by": self.name, "step": number}), {}
+        assert isinstance(reply, holdall.ops.Entry), repr(reply)
+        self.versions["blind"][str(number)] = reply.version
+
+    def _pair(self, number: int) -> Any:
+        home = ("pair", self.name)
+        keys = [f"{number}a", f"{number}b"]
+        reply = yield "execute", ([Put(home, key, {"step": number}) for key in keys],), {}
+        if self._is_unknown(reply):
+            first = yield "get", (home, keys[0]), {}
+            found = [first, (yield "get", (home, keys[1]), {})]
+            assert None not in found or found == [None, None], f"half a batch: {found}"
+            if found == [None, None]:
+                yield from self._pair(number)
+                return
+            reply = found
+        assert not isinstance(reply, Exception), repr(reply)
+        self.versions["pair"] |= {entry.key: entry.version for entry in reply}
+
+    def _token(self, number: int) -> Any:
+        """From one entry to the other; done twice it would be a Conflict, half of it would leave two or none."""
+        home = ("token", self.name)
+        source, target = ("right", "left") if number % 2 else ("left", "right")
+        entry = yield "get", (home, source), {}
+        if number > 1:
+            assert entry is not None and entry.value == {"step": number - 1}, f"{self.name} {number}: {entry}"
+        take = [Delete(home, source, expect=entry)] if entry else []
+        batch = [*take, Put(home, target, {"step": number}, expect=ABSENT)]
+        reply = yield "execute", (batch,), {}
+        if self._is_unknown(reply):
+            there = yield "get", (home, target), {}
+            if there is None:
+                yield from self._token(number)
+            return
+        assert not isinstance(reply, Exception), repr(reply)
+
+    def _gone(self, number: int) -> Any:
+        """A delete that was done says so, even if its reply was lost."""
+        entry = yield "put", (("gone", self.name), str(number), {}), {}
+        assert isinstance(entry, holdall.ops.Entry), repr(entry)
+        deleted = yield "delete", (("gone", self.name), str(number)), {}
+        assert deleted is True, repr(deleted)
+
+
+# Fates that a crash or a cut makes hard to know --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", [0, 1, 5])
+def test_a_batch_that_a_crash_undid_is_not_taken_for_another_with_its_transaction_id(others: int) -> None:
+    """PostgreSQL forgets the last transaction ids in a crash and gives them out again, here to somebody who commits."""
+    with (
+        Postgres() as server,
+        Proxy(server.port) as proxy,
+        holdall.open(server.url) as other,
+        holdall.open(proxy.url) as store,
+    ):
+        other.put(("other",), "before", {})
+        store.setup()
+        proxy.hold(b"COMMIT")
+        batch = Aside(lambda: store.execute([Put(("home",), "a", {}), Put(("home",), "b", {})]))
+        assert proxy.is_holding.wait(10)
+        server.kill()
+        server.start()
+        for i in range(others):
+            other.put(("other",), str(i), {})
+        proxy.let_go()
+        proxy.cut()
+        said = batch.outcome()
+        there = other.count(("home",))
+        assert there in (0, 2)
+        if isinstance(said, Unavailable):
+            assert "outcome is unknown" in str(said)
+        else:
+            assert isinstance(said, list), repr(said)
+            assert there == 2, f"acknowledged, and lost: {said}"
+
+
+class Aside:
+    """A call in a thread of its own; `outcome()` is its result, or what it raised."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._outcome: Any = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def outcome(self) -> Any:
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "it hangs"
+        return self._outcome
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._call()
+        except Exception as error:
+            self._outcome = error
+
+
+def test_the_feed_shows_a_change_whose_transaction_id_was_seen_to_fail_before_a_crash() -> None:
+    """A position from before the crash has counted the id of a rolled back batch as seen."""
+    with Postgres() as server, holdall.open(server.url) as store:
+        entry = store.put(("home",), "a", {})
+        for _ in range(5):
+            with suppress(Conflict):
+                store.execute([Put(("home",), "b", {}), Put(("home",), "a", {}, expect=entry.version - 1)])
+        position = changes(store, None).next
+        server.kill()
+        server.start()
+        seen = set()
+        for i in range(8):
+            store.put(("home",), f"after{i}", {})
+            page = changes(store, position)
+            seen |= {change.key for change in page}
+            position = page.next
+        assert seen == {f"after{i}" for i in range(8)}
+
+
+def changes(store: holdall.Store, since: str | None, limit: int = 500) -> Any:
+    return store._shared.engine.execute([Changes(since=since, limit=limit)])[0]
+
+
+@pytest.mark.parametrize("what", ["put", "expect", "delete"])
+def test_a_write_that_outlives_its_connection_is_done_once(what: str) -> None:
+    """The connection is cut while the server waits for a lock; it goes on with the write when that is free."""
+    with (
+        Postgres() as server,
+        Proxy(server.port) as proxy,
+        holdall.open(server.url) as other,
+        holdall.open(proxy.url, timeout=20) as store,
+    ):
+        entry = other.put(("home",), "key", {"n": 0})
+        audit(server)
+        store.get(("home",), "key")
+        calls: dict[str, Callable[[], Any]] = {
+            "put": lambda: store.put(("home",), "key", {"n": 1}),
+            "expect": lambda: store.put(("home",), "key", {"n": 1}, expect=entry),
+            "delete": lambda: store.delete(("home",), "key"),
+        }
+        with psycopg.connect(server.url) as locker:
+            locker.execute("SELECT FROM holdall.entries FOR UPDATE")
+            write = Aside(calls[what])
+            wait_until_blocked(server, 1)
+            proxy.cut(clients_only=True)
+            time.sleep(0.5)  # for the client to come again
+        said = write.outcome()
+        assert not isinstance(said, Exception) and said is not False, repr(said)
+        assert times_done(server, "key", None if what == "delete" else '{"n":1}') == 1
+
+
+def audit(server: Postgres) -> None:
+    """Let the server itself write down every change that is done to an entry."""
+    with psycopg.connect(server.url) as connection:
+        connection.execute("""
+            CREATE TABLE audit (ns text, key text, value text);
+            CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                INSERT INTO audit VALUES (new.ns, new.key, new.value); RETURN new;
+            END $$;
+            CREATE TRIGGER audit AFTER INSERT OR UPDATE ON holdall.entries FOR EACH ROW EXECUTE FUNCTION audit();
+        """)
+
+
+def done_twice(server: Postgres) -> list[Any]:
+    """Changes that were done more than once; for writers who never write the same twice."""
+    with psycopg.connect(server.url) as connection:
+        sql = "SELECT ns, key, value FROM audit WHERE value IS NOT NULL GROUP BY ns, key, value HAVING count(*) > 1"
+        return connection.execute(sql).fetchall()
+
+
+def times_done(server: Postgres, key: str, value: str | None) -> int:
+    with psycopg.connect(server.url) as connection:
+        sql = "SELECT count(*) FROM audit WHERE key = %s AND value IS NOT DISTINCT FROM %s::text"
+        [(count,)] = connection.execute(sql, [key, value]).fetchall()
+    return int(count)
+
+
+def wait_until_blocked(server: Postgres, how_many: int) -> None:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        deadline = time.monotonic() + 20
+        while True:
+            sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            [(blocked,)] = connection.execute(sql).fetchall()
+            if blocked >= how_many:
+                return
+            assert time.monotonic() < deadline, "nobody was blocked"
+            time.sleep(0.02)
+
+
+# The feed ------------------------------------------------------------------------------------------------------------
+
+SEEN_NEW = """
+    INSERT INTO holdall.entries AS old (version, ns, key, value, created, updated, xid)
+    VALUES (nextval('holdall.versions'), %(ns)s, %(key)s, '{}', 0, 0, pg_current_xact_id())
+    ON CONFLICT (ns, key) DO UPDATE SET version = nextval('holdall.versions'), xid = excluded.xid"""
+
+
+def test_the_feed_misses_nothing_and_repeats_nothing_beside_long_transactions(
+    scaled: Callable[[int, int], int],
+) -> None:
+    seconds = scaled(4, 60)
+    with Postgres() as server, holdall.open(server.url) as store:
+        store.setup()
+        with beginning(
+            *(start(write_small, deadline=seconds + 60, url=server.url, name=f"small{i}") for i in range(2)),
+            *(start(write_for_long, deadline=seconds + 60, url=server.url, name=f"long{i}") for i in range(2)),
+        ) as writers:
+            reader = FeedReader(server.url)
+            until = time.monotonic() + seconds
+            reconnected = 0
+            while time.monotonic() < until:
+                reader.read(random.choice([1, 3, 50, 500]))
+                if random.random() < 0.02:
+                    reader.reconnect()
+                    reconnected += 1
+            for writer in writers:
+                writer.tell("stop")
+            written = sum(writer.finish()[-1] for writer in writers)
+        for limit in (1, 7, 500, 500):
+            reader.read(limit)
+        reader.read_to_the_end()
+        assert reconnected and reader.late > 10, "this showed nothing"
+        entries = {(entry.namespace, entry.key): entry.version for entry in store.scan()}
+        assert len(entries) > 200 and written >= len(entries)
+        newest = {place: versions[-1] for place, versions in reader.seen.items()}
+        assert {place: version for place, version in newest.items() if place in entries} == entries
+        for place, versions in reader.seen.items():
+            assert versions == sorted(set(versions)), f"{place}: {versions}"
+        reader.store.close()
+
+
+class FeedReader:
+    """Polls with its cursor; from time to time it goes back to the cursor of one change and reads on from there."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.store = holdall.open(url)
+        self._position: str | None = None
+        self.seen: dict[Any, list[int]] = {}
+        self._newest = 0
+        self.late = 0  # changes that were committed after newer ones had been seen
+
+    def reconnect(self) -> None:
+        self.store.close()
+        self.store = holdall.open(self._url)
+
+    def read(self, limit: int) -> int:
+        page = changes(self.store, self._position, limit)
+        assert len(page) <= limit
+        self._position = page.next
+        if page and random.random() < 0.5:  # as if the reader had ended after one of them
+            kept = random.randrange(1, len(page) + 1)
+            page, self._position = page[:kept], page[kept - 1].cursor
+        for change in page:
+            self.seen.setdefault((change.namespace, change.key), []).append(change.version)
+            self.late += change.version < self._newest
+            self._newest = max(self._newest, change.version)
+        return len(page)
+
+    def read_to_the_end(self) -> None:
+        while self.read(500):
+            pass
+
+
+def write_small(url: str, name: str) -> None:
+    """Puts and deletes, one at a time, among keys that all writers share and keys of its own."""
+    stop = stop_when_told()
+    with holdall.open(url) as store:
+        written = 0
+        while not stop.is_set():
+            key = str(random.randrange(50))
+            if random.random() < 0.1:
+                store.delete(("shared",), key)
+            else:
+                store.put(("shared",), key, {"by": name})
+            store.put((name,), str(written), {})
+            written += 2
+    tell(written)
+
+
+def write_for_long(url: str, name: str) -> None:
+    """Large batches, and transactions that stay open between what they write."""
+    stop = stop_when_told()
+    written = 0
+    with holdall.open(url) as store, psycopg.connect(url) as connection:
+        while not stop.is_set():
+            batch = [Put((name,), f"batch{written}.{i}", {}) for i in range(300)]
+            shared = sorted(random.sample(range(50), 5))
+            store.execute([*batch, *(Put(("shared",), str(i), {"by": name}) for i in shared)])
+            ns = holdall.keys.encode((name,))
+            with connection.transaction():
+                for i in range(3):
+                    connection.execute(SEEN_NEW, {"ns": ns, "key": f"raw{written}.{i}"})
+                    time.sleep(random.uniform(0, 0.3))
+            written += 308
+    tell(written)
+
+
+def stop_when_told() -> threading.Event:
+    logging.getLogger("psycopg").setLevel("ERROR")  # it warns of every pipeline that a kill cuts short
+    stop = threading.Event()
+    threading.Thread(target=lambda: (hear(), stop.set()), daemon=True).start()
+    return stop
+
+
+def test_the_feed_goes_on_while_a_transaction_stays_open() -> None:
+    with Postgres() as server, holdall.open(server.url) as store:
+        store.put(("home",), "before", {})
+        with psycopg.connect(server.url) as connection:
+            connection.execute(SEEN_NEW, {"ns": holdall.keys.encode(("raw",)), "key": "late"})
+            position = changes(store, None).next
+            for i in range(20):
+                store.put(("home",), str(i), {})
+                page = changes(store, position)
+                assert [change.key for change in page] == [str(i)], "the feed is stuck, or repeats itself"
+                position = page.next
+        page = changes(store, position)
+        assert [change.key for change in page] == ["late"]
+        assert list(changes(store, page.next)) == []
+        assert list(changes(store, page[0].cursor)) == []
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def test_one_entrys_versions_only_grow(scaled: Callable[[int, int], int]) -> None:
+    """Eight processes put and delete the same entry; each one's own writes, and what the server saw, only grow."""
+    seconds = scaled(2, 30)
+    with Postgres() as server, holdall.open(server.url) as store:
+        store.setup()
+        with psycopg.connect(server.url) as connection:
+            connection.execute("""
+                CREATE FUNCTION only_grows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    IF new.version <= old.version THEN RAISE 'version % after %', new.version, old.version; END IF;
+                    RETURN new;
+                END $$;
+                CREATE TRIGGER only_grows BEFORE UPDATE OF version ON holdall.entries
+                FOR EACH ROW EXECUTE FUNCTION only_grows();
+            """)
+        with beginning(
+            *(start(hammer, deadline=seconds + 60, url=server.url, seconds=seconds) for _ in range(CLIENTS))
+        ) as processes:
+            said = [process.finish()[-1] for process in processes]
+        assert sum(said) > 100
+
+
+def hammer(url: str, seconds: float) -> None:
+    with holdall.open(url) as store:
+        newest = written = 0
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if random.random() < 0.3:
+                store.delete(("home",), "key")
+            else:
+                version = store.put(("home",), "key", {}).version
+                assert version > newest, "a version of an entry went back"
+                newest = version
+            entry = store.get(("home",), "key")
+            assert entry is None or entry.version >= newest, "a read went back"
+            written += 1
+    tell(written)
+
+
+@pytest.mark.parametrize("state", ["never there", "deleted"])
+def test_of_two_batches_that_rule_each_other_out_one_is_refused(state: str) -> None:
+    """Write skew: each checks what the other writes. Without locks on what is absent, both would be done."""
+    with Postgres() as server, holdall.open(server.url) as first, holdall.open(server.url, timeout=29) as second:
+        both = 0
+        for i in range(6):
+            home = ("home", str(i))
+            if state == "deleted":
+                for key in ("a", "b"):
+                    first.put(home, key, {})
+                    first.delete(home, key)
+            barrier = threading.Barrier(2)
+
+            def race(store: holdall.Store, batch: list[Any], barrier: threading.Barrier = barrier) -> Any:
+                barrier.wait()
+                return store.execute(batch)
+
+            one = Aside(partial(race, first, [Check(home, "a", ABSENT), Put(home, "b", {})]))
+            two = Aside(partial(race, second, [Check(home, "b", ABSENT), Put(home, "a", {})]))
+            outcomes = [one.outcome(), two.outcome()]
+            refused = [outcome for outcome in outcomes if isinstance(outcome, Conflict)]
+            assert len(refused) == 1, outcomes
+            assert first.count(home) == 1
+            both += 1
+        assert both == 6
+
+
+def test_batches_in_opposite_order_do_not_wait_for_a_deadlock(scaled: Callable[[int, int], int]) -> None:
+    """Rows are locked in one order, whatever the batch's; PostgreSQL would find a deadlock after a second."""
+    rounds = scaled(40, 400)
+    with Postgres() as server, holdall.open(server.url) as store:
+        keys = [str(i) for i in range(20)]
+        store.execute([Put(("home",), key, {}) for key in keys])
+
+        def write(order: list[str]) -> float:
+            slowest = 0.0
+            with holdall.open(server.url) as own:
+                for _ in range(rounds):
+                    began = time.monotonic()
+                    own.execute([Put(("home",), key, {}, expect=holdall.ANY) for key in order])
+                    own.execute([Delete(("home",), order[0]), *(Put(("home",), key, {}) for key in order)])
+                    slowest = max(slowest, time.monotonic() - began)
+            return slowest
+
+        writers = [Aside(partial(write, order)) for order in (keys, keys[::-1]) * 3]
+        for writer in writers:
+            assert not isinstance(writer.outcome(), Exception), writer.outcome()
+        with psycopg.connect(server.url) as connection:
+            [(deadlocks,)] = connection.execute("SELECT sum(deadlocks) FROM pg_stat_database").fetchall()
+        assert deadlocks == 0
