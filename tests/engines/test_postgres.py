@@ -30,3 +30,13 @@ def open_store(folder: Path, clock: Clock) -> holdall.Store:
 
 TestMachine = store_machine(open_store).TestCase
 TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
+
+
+def test_writers_whose_random_is_seeded_alike_do_not_take_each_others_writes_for_their_own() -> None:
+    import random
+
+    with holdall.open(postgres_url(), schema="seeded") as store:
+        for n in range(3):
+            random.seed(1)
+            assert store.put(("a",), "k", {"n": n}).value == {"n": n}
+        assert store.get(("a",), "k").value == {"n": 2}  # type: ignore[union-attr]  # it is there

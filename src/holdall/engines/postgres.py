@@ -29,7 +29,7 @@ from ..errors import Conflict, HoldallError, InvalidInput, SchemaTooNew, StoreCl
 from ..ops import READS, WALKS, Delete, Op, Put, Refresh
 from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
-from .postgres_sql import MIGRATIONS, PostgresDialect, PostgresSql
+from .postgres_sql import MIGRATIONS, PostgresDialect, PostgresSql, new_token
 from .sql import Rows, Statement
 
 _BEGIN: Statement = ("BEGIN", {})
@@ -274,7 +274,7 @@ class PostgresEngine:
         for tries in itertools.count():
             connection = yield from self._connected(deadline)
             done: list[Any] = []  # the transaction's id and its results, once only the commit is missing
-            token = random.getrandbits(62)
+            token = new_token()
             try:
                 yield from self._returning(connection, self._transact(connection, batch, token, done, deadline))
             except _UNDONE as error:

@@ -11,8 +11,8 @@ that lost its connection whether the last write was its own.
 
 from __future__ import annotations
 
-import random
 import re
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -100,7 +100,7 @@ class PostgresDialect(Dialect):
         self.translated = lru_cache(maxsize=512)(lambda sql: _translated(sql, server_clock))
 
     def parameters(self, op: Op) -> dict[str, Any]:
-        token = {"token": random.getrandbits(62)}
+        token = {"token": new_token()}
         return token | {"projection": projected(str(op.value))} if isinstance(op, ops.Put) else token
 
     def bury(self, which: str, kind: str) -> str:
@@ -189,6 +189,11 @@ def _shortened(value: Any) -> Any:
     if kind is list:
         return [_shortened(item) for item in value]
     return value
+
+
+def new_token() -> int:
+    """One that nobody else has: not from `random`, which users seed and forks copy."""
+    return secrets.randbits(62)
 
 
 def hash_of(text: str) -> str:
