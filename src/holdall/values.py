@@ -7,6 +7,7 @@ gives the same objects back.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -56,7 +57,10 @@ def decode(text: str) -> dict[str, Any]:
     try:
         return _decode(text)  # type: ignore[no-any-return]  # encode stores objects only
     except msgspec.DecodeError as error:
-        raise Corrupt(f"a stored value is not JSON: {text!r:.80}") from error
+        try:
+            return json.loads(text)  # type: ignore[no-any-return]  # msgspec counts an int's minus sign as a digit
+        except ValueError:
+            raise Corrupt(f"a stored value is not JSON: {text!r:.80}") from error
 
 
 def to_plain(value: Any, *, finite: bool = True) -> Any:

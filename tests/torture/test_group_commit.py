@@ -194,7 +194,7 @@ def interrupt_the_leader(path: str) -> None:
         ):
             threads.append(threading.Thread(target=put, args=(name, key, calls), kwargs=options))
             threads[-1].start()
-            while len(commits._queue) < len(threads) - 1 or not commits._led:
+            while len(commits._queue) < len(threads) - 1 or commits._leader is None:
                 time.sleep(0.001)
     for thread in threads:
         thread.join()

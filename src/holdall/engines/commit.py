@@ -142,7 +142,7 @@ class GroupCommit:
         """Let the group under way finish; refuse the rest."""
         with self._mutex:
             self._closed = True
-            refused = list(self._queue)
+            refused = [one for one in self._queue if one is not self._leader]
             self._queue.clear()
         for submission in refused:
             submission.error = StoreClosed("the store was closed before this batch began; nothing of it was written")
@@ -169,8 +169,8 @@ class GroupCommit:
             with self._mutex:
                 if self._leader is not first:
                     return
-                if self._queue and self._queue[0] is first:
-                    self._queue.popleft()
+                if first in self._queue:
+                    self._queue.remove(first)
                 while self._queue and len(group) < _LARGEST_GROUP and self._queue[0].batch:
                     group.append(self._queue[0])
                     self._queue.popleft()
@@ -200,10 +200,12 @@ class GroupCommit:
             while self._queue and (self._queue[0].cancelled or self._queue[0] is leader):
                 self._queue.popleft()
             following = self._leader = self._queue[0] if self._queue else None
-            if following is not None and following.gate is not None:
-                following.gate.release()
+            if following is None:
                 return
-        if following is not None:
+            if following.gate is not None:
+                following.gate.release()
+            self._queue.popleft()  # last: an interrupt before this leaves a leader who knows that it leads
+        if following.gate is None:
             self._lead_elsewhere(following)
 
     def _lead_elsewhere(self, submission: Submission) -> None:

@@ -208,35 +208,80 @@ class Lent:
         self._is_async = asyncio.iscoroutinefunction(lender.getconn if self._is_pool else lender.execute)
         self._turn = threading.Lock()
         self._aturn = asyncio.Lock()
+        self._to_restore: set[Any] = set()  # connections that are not in autocommit mode when they are at home
 
     def take(self, _connect: Callable[[], Any]) -> Any:
         if self._is_async:
             raise Unsupported("the connection= that was given is async: use the methods with an 'a' before their name")
         if not self._is_pool:
             if not self._turn.acquire(timeout=self._timeout):
-                raise Timeout(f"the connection that was given stayed in use for {self._timeout} s")
+                raise self._timed_out()
             return self._lender
-        connection = self._lender.getconn(self._timeout)
-        connection.autocommit = True
+        try:
+            connection = self._lender.getconn(self._timeout)
+        except Exception as error:
+            raise self._timed_out() if _is_pool_timeout(error) else error from None
+        if not connection.autocommit:
+            self._to_restore.add(connection)
+            connection.autocommit = True
         return connection
 
     async def atake(self, _connect: Callable[[], Awaitable[Any]]) -> Any:
         if not self._is_async:
             raise Unsupported("the connection= that was given is sync: give an async one, or use the sync methods")
         if not self._is_pool:
-            async with asyncio.timeout(self._timeout):
-                await self._aturn.acquire()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._aturn.acquire()
+            except TimeoutError:
+                raise self._timed_out() from None
             return self._lender
-        connection = await self._lender.getconn(self._timeout)
-        await connection.set_autocommit(True)
+        try:
+            connection = await self._lender.getconn(self._timeout)
+        except Exception as error:
+            raise self._timed_out() if _is_pool_timeout(error) else error from None
+        if not connection.autocommit:
+            self._to_restore.add(connection)
+            await connection.set_autocommit(True)
         return connection
 
-    def give_back(self, _owner: Owner, connection: Any, _broken: bool = False) -> Any:
-        """Gives something to await where the lender is an async pool."""
-        if self._is_pool:
-            return self._lender.putconn(connection)
-        (self._aturn if self._is_async else self._turn).release()
+    def give_back(self, _owner: Owner, connection: Any, broken: bool = False) -> Any:
+        """As it was, with nothing begun. Gives something to await where the lender is async."""
+        if self._is_async:
+            return self._agive_back(connection, broken)
+        try:
+            if broken and not connection.closed:
+                connection.rollback()
+            if connection in self._to_restore and not connection.closed:
+                connection.autocommit = False
+        finally:
+            self._to_restore.discard(connection)
+            if self._is_pool:
+                self._lender.putconn(connection)
+            else:
+                self._turn.release()
         return None
+
+    async def _agive_back(self, connection: Any, broken: bool) -> None:
+        try:
+            if broken and not connection.closed:
+                await connection.rollback()
+            if connection in self._to_restore and not connection.closed:
+                await connection.set_autocommit(False)
+        finally:
+            self._to_restore.discard(connection)
+            if self._is_pool:
+                await self._lender.putconn(connection)
+            else:
+                self._aturn.release()
+
+    def _timed_out(self) -> Timeout:
+        return Timeout(f"the connection= that was given stayed in use for {self._timeout} s; see pool_timeout")
 
     def close(self) -> None:
         """Not ours to close."""
+
+
+def _is_pool_timeout(error: Exception) -> bool:
+    """Whether this is psycopg_pool's, which need not be installed."""
+    return type(error).__name__ == "PoolTimeout"

@@ -16,12 +16,13 @@ import itertools
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import errors as pg
-from psycopg import pq
+from psycopg import pq, waiting
 from psycopg.errors import _WaitTimeout
 
 from ..engine import Capabilities, Options
@@ -41,6 +42,7 @@ _OWN_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
 _UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)
 #: The connection, not the statement, is at fault.
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+_GRACE = 0.5  # seconds, for the server to hear that nobody waits for its answer any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class PostgresOptions:
             not isinstance(self.schema, str)
             or not self.schema
             or "\x00" in self.schema
-            or len(self.schema.encode()) > 63
+            or len(self.schema.encode("utf-8", "surrogatepass")) > 63
+            or any("\ud800" <= letter <= "\udfff" for letter in self.schema)
         ):
             raise InvalidInput(f"schema is the name of a PostgreSQL schema, not {self.schema!r}")
         for name, least in (("pool_min", 0), ("pool_max", 1)):
@@ -202,7 +205,8 @@ class PostgresEngine:
             prepare = False if filters else None
             result = yield from self._asking(connection, program, deadline, [_BEGIN_SNAPSHOT], prepare=prepare)
         except HoldallError:
-            yield _Run(connection, [_ROLLBACK], deadline)
+            if not connection.closed:
+                yield _Run(connection, [_ROLLBACK], deadline)
             raise
         yield _Run(connection, [_COMMIT], deadline)
         return result
@@ -300,7 +304,8 @@ class PostgresEngine:
             program = self._sql.batch(batch, token)
             results = yield from self._asking(connection, program, deadline, [_BEGIN, _OWN_XID], before)
         except HoldallError:
-            yield _Run(connection, [_ROLLBACK], deadline)
+            if not connection.closed:
+                yield _Run(connection, [_ROLLBACK], deadline)
             raise
         done += [before[1][0][0], results]
         yield _Run(connection, [_COMMIT], deadline)
@@ -519,13 +524,24 @@ class PostgresEngine:
 
 
 class _Sync(psycopg.Connection[Any]):
-    """A connection that waits no longer than it should."""
+    """A connection that waits no longer than it should, and leaves nothing running on the server when it gives up."""
 
     deadline: float | None = None
     kept_cursor: Any = None
 
+    def __del__(self, *_: Any) -> None:
+        """No warning: a pool closes what must be closed, and a forked child must not."""
+
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        return super().wait(gen, interval, _remaining(self.deadline) if timeout is None else timeout)
+        try:
+            return waiting.wait(gen, self.pgconn.socket, interval, timeout or _remaining(self.deadline))
+        except (KeyboardInterrupt, _WaitTimeout):
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_GRACE)
+            self.pgconn.finish()
+            with suppress(Exception):  # it would find out for itself that the connection is closed, when nobody listens
+                gen.close()
+            raise
 
 
 class _Async(psycopg.AsyncConnection[Any]):
@@ -534,8 +550,19 @@ class _Async(psycopg.AsyncConnection[Any]):
     deadline: float | None = None
     kept_cursor: Any = None
 
+    def __del__(self, *_: Any) -> None:
+        """As above."""
+
     async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        return await super().wait(gen, interval, _remaining(self.deadline) if timeout is None else timeout)
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval, timeout or _remaining(self.deadline))
+        except (asyncio.CancelledError, KeyboardInterrupt, _WaitTimeout):
+            with suppress(psycopg.Error):
+                await self.cancel_safe(timeout=_GRACE)
+            self.pgconn.finish()
+            with suppress(Exception):
+                gen.close()
+            raise
 
 
 def _for_one(connection: Any) -> Any:
