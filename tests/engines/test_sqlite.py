@@ -330,7 +330,7 @@ def forget_stores(folder: str) -> None:
         await store.aput(("home",), "key", {})
         task.cancel()
 
-    gc.set_threshold(1)
+    gc.set_threshold(1, 1, 1)
     for i in range(300):
         store = holdall.open(f"{folder}/{i}.db", durability="relaxed")
         store.itself = store  # type: ignore[attr-defined]  # only the collector can find it
