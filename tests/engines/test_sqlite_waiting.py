@@ -61,7 +61,7 @@ def seconds_of(function: Callable[[], Any]) -> tuple[float, Any]:
 
 def test_every_waiting_writer_is_told_within_about_the_timeout(path: str) -> None:
     """Also those that came while others waited: not after them, and not after a multiple of the timeout."""
-    timeout = 1.5
+    timeout = 1.0
     store = holdall.open(path, timeout=timeout)
     store.setup()
     waits: list[float] = []
