@@ -330,8 +330,8 @@ def forget_stores(folder: str) -> None:
         await store.aput(("home",), "key", {})
         task.cancel()
 
-    gc.set_threshold(1)
-    for i in range(300):
+    gc.set_threshold(1, 1, 1)
+    for i in range(150):
         store = holdall.open(f"{folder}/{i}.db", durability="relaxed")
         store.itself = store  # type: ignore[attr-defined]  # only the collector can find it
         if i % 5 == 0:

@@ -24,7 +24,7 @@ PARTS = [f"part{i}" for i in range(4)]
 
 def test_a_cancelled_put_is_wholly_there_or_not_at_all(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
     path = str(tmp_path / "agent.db")
-    seconds = scaled(3, 30)
+    seconds = scaled(2, 30)
     [said] = run(cancel_at_random, deadline=seconds + 60, path=path, seconds=seconds)
     assert said["complaints"] == []
     returned, cancelled = set(said["returned"]), set(said["cancelled"])
@@ -124,7 +124,7 @@ class Interrupted(Exception):  # it is no error
 def test_an_interrupted_writer_does_not_stop_the_others(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
     """Ctrl-C in one thread, or a timeout made with SIGALRM, comes in the middle of whatever that thread does."""
     path = str(tmp_path / "agent.db")
-    seconds = scaled(3, 30)
+    seconds = scaled(2, 30)
     [said] = run(interrupt_at_random, deadline=seconds + 60, path=path, seconds=seconds)
     assert said["interrupted"], "no signal came in time: this showed nothing"
     with holdall.open(path) as store:

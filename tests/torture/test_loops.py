@@ -28,7 +28,7 @@ def test_loops_and_threads_share_a_store_while_other_loops_end(
     tmp_path: Path, scaled: Callable[[int, int], int]
 ) -> None:
     path = str(tmp_path / "agent.db")
-    seconds = scaled(3, 30)
+    seconds = scaled(2, 30)
     [(acknowledged, passed)] = run(use_from_everywhere, deadline=seconds + 60, path=path, seconds=seconds)
     assert len(acknowledged) == STEADY_LOOPS * TASKS + THREADS
     assert passed, "no loop ended while others went on: this showed nothing"

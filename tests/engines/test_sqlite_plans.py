@@ -1,0 +1,149 @@
+"""How SQLite is asked: through indexes where fields were declared, and with statements that it has prepared already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdall
+from holdall.ops import Check, Get, Put
+
+DECLARED = ["type", "user.id", "score"]
+
+
+class Statements:
+    """What every connection is asked, while the test runs."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+        self.connections: list[apsw.Connection] = []
+
+    def watch(self, connection: apsw.Connection) -> None:
+        self.connections.append(connection)
+        connection.exec_trace = self.trace
+
+    def trace(self, cursor: Any, sql: str, bindings: Any) -> bool:
+        self.seen.append((sql, bindings))
+        return True
+
+    def of(self, function: Callable[[], Any]) -> list[tuple[str, Any]]:
+        self.seen.clear()
+        function()
+        return [(sql, bindings) for sql, bindings in self.seen if "holdall_entries" in sql]
+
+
+@pytest.fixture
+def statements() -> Iterator[Statements]:
+    statements = Statements()
+    apsw.connection_hooks.append(statements.watch)
+    yield statements
+    apsw.connection_hooks.remove(statements.watch)
+
+
+@pytest.fixture
+def store(tmp_path: Path, statements: Statements) -> Iterator[holdall.Store]:
+    with holdall.open(tmp_path / "agent.db", indexed=DECLARED, durability="relaxed") as store:
+        values = [{"type": f"t{i % 20}", "user": {"id": i}, "score": i / 2, "other": i} for i in range(200)]
+        store.execute([Put(("home", str(value["other"] % 10)), str(value["other"]), value) for value in values])
+        yield store
+
+
+def plans(store: holdall.Store, asked: list[tuple[str, Any]]) -> list[str]:
+    """How SQLite goes about each statement, one text for each."""
+    connection = apsw.Connection(store._shared.engine._path)
+    found = [
+        "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings).fetchall())
+        for sql, bindings in asked
+    ]
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("where", [(), ("home",), ("home", "7")], ids=str)
+@pytest.mark.parametrize(
+    ("filter", "index"),
+    [
+        ({"type": "t7"}, "holdall_field_type"),
+        ({"type": {"$in": ["t7", "t8"]}}, "holdall_field_type"),
+        ({"user.id": 7}, "holdall_field_user.id"),
+        ({"user": {"id": 7}}, "holdall_field_user.id"),
+        ({"score": {"$gt": 97.0}}, "holdall_field_score"),
+        ({"$and": [{"type": "t7"}, {"other": {"$gt": 3}}]}, "holdall_field_type"),
+        ({"type": "t7", "other": 7}, "holdall_field_type"),
+    ],
+    ids=str,
+)
+def test_a_declared_field_is_found_through_its_index(
+    store: holdall.Store, statements: Statements, filter: dict[str, Any], index: str, where: tuple[str, ...]
+) -> None:
+    asked = statements.of(lambda: store.search(where, filter=filter))
+    found = plans(store, asked)
+    assert any(index in plan for plan in found), found
+    read = [plan for plan in found if "SCAN holdall_entries" in plan]
+    assert not read, "some statement reads the whole table"
+
+
+def test_an_undeclared_field_has_no_index(store: holdall.Store, statements: Statements) -> None:
+    found = plans(store, statements.of(lambda: store.search(("home",), filter={"other": 7})))
+    assert found and not any("holdall_field" in plan for plan in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("get", lambda store: store.get(("home", "7"), "7")),
+        ("put", lambda store: store.put(("home", "7"), "7", {})),
+        ("delete", lambda store: store.delete(("home", "7"), "7")),
+        ("check", lambda store: store.execute([Check(("home", "7"), "x", holdall.ABSENT), Get(("home", "7"), "7")])),
+        ("search", lambda store: store.search(("home", "7"))),
+        ("search all", lambda store: store.search()),
+        ("namespaces", lambda store: store.namespaces(max_depth=1)),
+        ("scan", lambda store: next(iter(store.scan(("home", "7"))))),
+        ("sweep", lambda store: store.sweep()),
+    ],
+)
+def test_nothing_common_reads_the_whole_table(
+    store: holdall.Store, statements: Statements, name: str, call: Callable[[holdall.Store], Any]
+) -> None:
+    for plan in plans(store, statements.of(lambda: call(store))):
+        scans = [step for step in plan.split("; ") if step.startswith("SCAN holdall_entries")]
+        assert all("USING" in step for step in scans) or name == "search all", plan
+
+
+def test_statements_are_prepared_once(store: holdall.Store, statements: Statements) -> None:
+    """Whatever differs from call to call is bound, so that the text is one that SQLite has prepared before."""
+
+    def use(number: int) -> None:
+        key, home = f"it's {number}", ("home", f"'{number}")
+        entry = store.put(home, key, {"type": key, "user": {"id": number}})
+        store.put(home, key, {"type": key}, expect=entry)
+        store.update(home, key, lambda value: {**value, "n": number})
+        store.get(home, key)
+        store.execute([Get(home, key), Get(home, "other")])
+        store.execute([Put(home, key, {}, ttl=number + 1), Check(home, key + "x", holdall.ABSENT)])
+        store.search(("home",), filter={"type": key}, limit=number + 1)
+        store.search(home, filter={"type": key, "user.id": {"$gt": number}, "other": {"$in": [number, key]}})
+        store.count(home, filter={"other": key})
+        store.namespaces(prefix=home)
+        store.delete(home, key)
+        asyncio.run(store.aput(home, key, {}))
+        asyncio.run(store.aget(home, key))
+
+    for number in range(3):
+        use(number)
+    texts = set()
+    before = misses(statements)
+    for number in range(3, 20):
+        texts.add(frozenset(sql for sql, _ in statements.of(lambda number=number: use(number))))
+    assert len(texts) == 1, "the same calls, with other values, are asked in other words"
+    assert misses(statements) == before
+
+
+def misses(statements: Statements) -> int:
+    """How often SQLite had to prepare a statement anew."""
+    return sum(connection.cache_stats()["misses"] for connection in statements.connections)
