@@ -36,16 +36,14 @@ class Postgres:
     """A PostgreSQL that one test may kill, freeze and start again: `with Postgres() as server: … server.url`."""
 
     def __init__(self) -> None:
-        postgres_url()  # which makes the user that a server runs as under root
         self._folder = Path(tempfile.mkdtemp(prefix="holdall-postgres-"))
-        self._user = "embedded_postgres" if os.geteuid() == 0 else None
-        if self._user:
-            shutil.chown(self._folder, self._user)
+        if _user():
+            shutil.chown(self._folder, _user())
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
-        # Processes are killed here, not machines, so nothing needs to reach the disk itself.
-        self._run("initdb", "--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8")
+        copy = ["cp", "-a", _new_data_folder(), self._folder / "data"]
+        subprocess.run(copy, check=True)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Postgres:
@@ -62,7 +60,7 @@ class Postgres:
         settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self._folder),
-            "fsync": "off",
+            "fsync": "off",  # processes are killed here, not machines
             "max_connections": "100",
             "log_min_messages": "fatal",
         }
@@ -73,7 +71,7 @@ class Postgres:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                user=self._user,
+                user=_user(),
                 cwd=self._folder,
             )
         deadline = time.monotonic() + 60
@@ -115,9 +113,25 @@ class Postgres:
         postmaster.send_signal(signal.SIGSTOP)
         return [postmaster, *postmaster.children(recursive=True)]
 
-    def _run(self, program: str, *arguments: str) -> None:
-        command = [_program(program), "-D", self._folder / "data", *arguments]
-        subprocess.run(command, check=True, capture_output=True, user=self._user, cwd=self._folder)
+
+@cache
+def _new_data_folder() -> Path:
+    """What `initdb` makes, made once and copied for every server."""
+    folder = Path(tempfile.mkdtemp(prefix="holdall-postgres-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if _user():
+        shutil.chown(folder, _user())
+    command = [_program("initdb"), "-D", folder / "data", "--auth=trust", "--username=postgres", "--encoding=UTF8"]
+    subprocess.run([*command, "--no-sync"], check=True, capture_output=True, user=_user(), cwd=folder)
+    return folder / "data"
+
+
+def _user() -> str | None:
+    """Whom a server runs as, where we are root, which it refuses to be; `embedded_postgres` makes this one."""
+    if os.geteuid() != 0:
+        return None
+    postgres_url()
+    return "embedded_postgres"
 
 
 def _program(name: str) -> Path:

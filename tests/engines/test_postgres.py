@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import holdall
+from holdall import filters
+from holdall.engines.postgres_sql import MIGRATIONS
+from holdall.errors import InvalidInput, SchemaTooNew, Unavailable
+from holdall.ops import ABSENT, Check, Delete, Get, Put
 from holdall.testing import Clock, StoreContract, store_machine
+from holdall.testing.contract import filtering
+from processes import hear, start, tell
 from servers import postgres_url
 
 _numbers = itertools.count()
@@ -33,10 +45,291 @@ TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
 
 
 def test_writers_whose_random_is_seeded_alike_do_not_take_each_others_writes_for_their_own() -> None:
-    import random
-
     with holdall.open(postgres_url(), schema="seeded") as store:
         for n in range(3):
             random.seed(1)
             assert store.put(("a",), "k", {"n": n}).value == {"n": n}
         assert store.get(("a",), "k").value == {"n": 2}  # type: ignore[union-attr]  # it is there
+
+
+# Starting up ---------------------------------------------------------------------------------------------------------
+
+
+def administer(*statements: str) -> list[tuple[Any, ...]]:
+    """Run statements as the server's owner; the last one's rows."""
+    with psycopg.connect(postgres_url(), autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_ten_processes_may_set_up_at_once() -> None:
+    processes = [start(set_up, url=postgres_url(), schema="at_once", name=str(i)) for i in range(10)]
+    for process in processes:
+        assert process.hear() == "ready"
+    for process in processes:
+        process.tell("go")
+    assert [process.finish() for process in processes] == [["done"]] * 10
+    with holdall.open(postgres_url(), schema="at_once") as store:
+        assert store.count(("home",)) == 10
+    assert administer("SELECT version FROM at_once.schema_version") == [(len(MIGRATIONS),)]
+    names = administer("SELECT indexname FROM pg_indexes WHERE schemaname = 'at_once' AND indexname LIKE 'field%'")
+    assert len(names) == 3
+
+
+def set_up(url: str, schema: str, name: str) -> None:
+    store = holdall.open(url, schema=schema, indexed=["kind", "user.id"])
+    tell("ready")
+    hear()
+    store.setup()
+    store.put(("home",), name, {"kind": "x"})
+    store.close()
+    tell("done")
+
+
+@pytest.fixture
+def app() -> Iterator[str]:
+    """The URL for a role that may use what is granted to it and create nothing."""
+    administer("DROP ROLE IF EXISTS app", "CREATE ROLE app LOGIN")
+    yield postgres_url().replace("://postgres", "://app", 1)
+    administer("DROP OWNED BY app", "DROP ROLE app")
+
+
+GRANTS = (
+    "GRANT USAGE ON SCHEMA {0} TO app",
+    "GRANT ALL ON ALL TABLES IN SCHEMA {0} TO app",
+    "GRANT ALL ON ALL SEQUENCES IN SCHEMA {0} TO app",
+    "GRANT ALL ON ALL FUNCTIONS IN SCHEMA {0} TO app",
+)
+
+
+def test_a_role_without_ddl_rights_runs_on_a_prepared_schema(app: str) -> None:
+    with holdall.open(postgres_url(), schema="prepared", indexed=["kind"]) as owner:
+        owner.put(("home",), "a", {"kind": "x"})
+    administer(*(grant.format("prepared") for grant in GRANTS))
+    with holdall.open(app, schema="prepared", indexed=["kind"], ttl=60) as store:
+        store.execute([Put(("home",), "b", {"kind": "y"}), Check(("home",), "c", ABSENT), Delete(("home",), "a")])
+        assert [hit.key for hit in store.search(("home",), filter={"kind": "y"})] == ["b"]
+        assert store.get(("home",), "b", refresh=True) is not None
+        assert store.namespaces() == [("home",)]
+        assert store.sweep() == 0
+        assert store.delete_tree(("home",)) == 1
+
+
+def test_a_role_without_ddl_rights_is_told_to_have_a_schema_prepared(app: str) -> None:
+    store = holdall.open(app, schema="unprepared")
+    with pytest.raises(Unavailable, match="set the schema up with one that may"):
+        store.setup()
+    with pytest.raises(Unavailable, match="set the schema up with one that may"):
+        store.put(("home",), "a", {})
+    with holdall.open(postgres_url(), schema="unprepared") as owner:
+        owner.setup()
+    with pytest.raises(Unavailable, match="unprepared"):
+        store.put(("home",), "a", {})
+    administer(*(grant.format("unprepared") for grant in GRANTS))
+    store.put(("home",), "a", {})  # once it has what it needs, it goes on
+    store.close()
+
+
+def test_a_role_without_ddl_rights_is_told_that_an_index_is_missing(app: str) -> None:
+    with holdall.open(postgres_url(), schema="no_index") as owner:
+        owner.setup()
+    administer(*(grant.format("no_index") for grant in GRANTS))
+    store = holdall.open(app, schema="no_index", indexed=["kind"])
+    with pytest.raises(Unavailable, match="set the schema up with one that may"):
+        store.put(("home",), "a", {})
+    store.close()
+
+
+def test_this_release_works_on_a_newer_schema_that_only_adds() -> None:
+    with holdall.open(postgres_url(), schema="newer") as store:
+        store.put(("home",), "a", {"n": 1})
+    administer(
+        "UPDATE newer.schema_version SET version = version + 1",
+        "ALTER TABLE newer.entries ADD COLUMN later text",
+        "CREATE TABLE newer.bodies (id bigint)",
+    )
+    with holdall.open(postgres_url(), schema="newer", indexed=["n"]) as store:
+        store.execute([Put(("home",), "b", {"n": 2}), Put(("home",), "c", {"n": 3}), Get(("home",), "a")])
+        assert sorted(hit.key for hit in store.search(("home",), filter={"n": {"$gt": 1}})) == ["b", "c"]
+        assert store.delete(("home",), "c")
+        assert len(list(store.scan())) == 2
+        assert len(store._shared.engine.execute([holdall.ops.Changes()])[0]) == 3
+    assert administer("SELECT version FROM newer.schema_version") == [(len(MIGRATIONS) + 1,)]
+
+
+def test_a_schema_that_needs_a_newer_release_is_refused() -> None:
+    with holdall.open(postgres_url(), schema="too_new") as store:
+        store.put(("home",), "a", {})
+    administer("UPDATE too_new.schema_version SET version = 90, oldest = 90")
+    store = holdall.open(postgres_url(), schema="too_new")
+    with pytest.raises(SchemaTooNew, match="90"):
+        store.put(("home",), "a", {"overwritten": True})
+    store.close()
+    assert administer("SELECT value FROM too_new.entries") == [("{}",)]
+
+
+ODD_NAMES = [
+    "Mixed Case",
+    'double "quotes"',
+    "single 'quotes'",
+    "both '\"' and \\\"",
+    "per%cent %s %(x)s",
+    "colon:name ::text :now",
+    "{schema} $1 ?",
+    "VALUES ON CONFLICT RETURNING",
+    "value expires version",
+    "select",
+    "dot.ted",
+    "; DROP SCHEMA public; --",
+    "новая схема 漢字 🎒",
+    "x" * 63,
+    "é" * 31,
+]
+
+
+@pytest.mark.parametrize("schema", ODD_NAMES)
+def test_a_schema_may_have_any_name(schema: str) -> None:
+    odd = ["plain", "dc:title", "it's", 'a "b"', "50%", "{x}", "é:now", schema]
+    with holdall.open(postgres_url(), schema=schema, indexed=odd) as store:
+        store.put(("home",), "a", dict.fromkeys(odd, "x"), ttl=60)
+        store.execute([Put(("home",), "b", {}), Put(("home",), "c", {}), Check(("home",), "d", ABSENT)])
+        store.execute([Put(("home",), "c", {}, expect=store.get(("home",), "c")), Delete(("home",), "b")])
+        for field in odd:
+            assert [hit.key for hit in store.search(("home",), filter={field: "x"})] == ["a"], field
+            assert [hit.key for hit in store.search(("home",), filter={field: {"$gte": "w"}})] == ["a"], field
+        assert store.get(("home",), "a", refresh=True) is not None
+        page = store.search(("home",), limit=1)
+        assert len(store.search(("home",), limit=1, cursor=page.next)) == 1
+        assert store.namespaces(max_depth=1) == [("home",)]
+        assert len(store._shared.engine.execute([holdall.ops.Changes()])[0]) == 3
+        assert store.delete_tree(("home",)) == 2
+    with psycopg.connect(postgres_url()) as connection:
+        found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchall()
+    assert found == [(1,)]
+
+
+@pytest.mark.parametrize("schema", ["", "x" * 64, "é" * 32, "a\x00b", "\ud800", None, 5])
+def test_what_cannot_name_a_schema_is_refused(schema: Any) -> None:
+    with pytest.raises(InvalidInput, match="schema"):
+        holdall.open(postgres_url(), schema=schema)
+
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+AT_THE_EDGES: dict[str, Any] = {
+    "nul": "a\x00b",
+    "start of heading": "a\x01b",
+    "nul alone": "\x00",
+    "4300 digits": int("9" * 4300),
+    "-4300 digits": -int("9" * 4300),
+    "least": 5e-324,
+    "most": 1.7976931348623157e308,
+    "1e308": 1e308,
+    "-0.0": -0.0,
+    "10 KB": "ab\U0001f392" * 2500,
+    "401 letters": "é" * 401,
+    "400 letters": "\U0001f392" * 400,
+    "deep": json.loads("[" * 50 + "]" * 50),
+    "long list": list(range(3000)),
+    "long dict": {f"key {i}": "x" * 30 for i in range(200)},
+    "escaped": '\\u0000 "\\" \\\\u0000',
+    "1 MB": "".join(random.Random(1).choices("abcdefgh \n", k=1_000_000)),
+}
+
+
+@pytest.mark.parametrize("indexed", [[], ["field", "field.inner"]], ids=["undeclared", "declared"])
+def test_values_at_the_edges_come_back_and_are_found(indexed: list[str]) -> None:
+    with holdall.open(postgres_url(), schema=f"edges_{len(indexed)}", indexed=indexed) as store:
+        for key, value in AT_THE_EDGES.items():
+            store.put(("one",), key, {"field": value, key + "\x00": [value]})
+            store.put(("nested",), key, {"field": {"inner": value}})
+        store.execute([Put(("many",), key, {"field": value}) for key, value in AT_THE_EDGES.items()])
+        for key, value in AT_THE_EDGES.items():
+            entry = store.get(("one",), key)
+            assert entry is not None
+            assert entry.value == {"field": value, key + "\x00": [value]}
+            assert repr(entry.value["field"]) == repr(value)
+            assert store.get(("many",), key).value == {"field": value}  # type: ignore[union-attr]  # it is there
+            same = {other for other, found in AT_THE_EDGES.items() if type(found) is type(value) and found == value}
+            for filter in ({"field": {"$eq": value}}, {"field": {"$in": [value]}}):
+                assert {hit.key for hit in store.search(("one",), filter=filter, limit=50)} == same, key
+            assert {hit.key for hit in store.search(("nested",), filter={"field.inner": {"$eq": value}})} == same, key
+            if isinstance(value, str | int | float):
+                order = {
+                    other
+                    for other, found in AT_THE_EDGES.items()
+                    if isinstance(found, str) == isinstance(value, str)
+                    and isinstance(found, str | int | float)
+                    and found >= value
+                }
+                filter = {"field": {"$gte": value}}
+                assert {hit.key for hit in store.search(("one",), filter=filter, limit=50)} == order, key
+
+
+def test_a_declared_field_and_a_long_namespace_fit_together() -> None:
+    """What an index row cannot hold is left out of it, and is no reason to refuse a value."""
+    letters = random.Random(2)
+    with holdall.open(postgres_url(), schema="long_rows", indexed=["field"]) as store:
+        namespace = ("".join(chr(letters.randrange(0x1F300, 0x1F5FF)) for _ in range(255)),)
+        value = {"field": "".join(chr(letters.randrange(0x1F300, 0x1F5FF)) for _ in range(400))}
+        store.put(namespace, "a", value)
+        assert [hit.value for hit in store.search(filter=value)] == [value]
+
+
+@pytest.mark.parametrize("indexed", [[], ["a", "a.b", "c.d"]], ids=["undeclared", "declared"])
+def test_filters_find_what_the_matcher_says(indexed: list[str]) -> None:
+    schema = f"fuzz_{len(indexed)}"
+    with holdall.open(postgres_url(), schema=schema, indexed=indexed) as store:
+        numbers = itertools.count()
+
+        @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(stored=st.lists(filtering.values, min_size=1, max_size=5), filter=filtering.random_filters)
+        def check(stored: list[dict[str, Any]], filter: dict[str, Any]) -> None:
+            home = (str(next(numbers)),)
+            store.execute([Put(home, str(i), value) for i, value in enumerate(stored)])
+            parsed = filters.parse(filter)
+            expected = {str(i) for i, value in enumerate(stored) if parsed is None or parsed.matches(value)}
+            assert {hit.key for hit in store.search(home, filter=filter)} == expected
+            assert store.count(home, filter=filter) == len(expected)
+
+        check()
+
+
+@pytest.mark.parametrize("filter", [{"kind": "rare"}, {"n": 77}, {"n": {"$gte": 19_990}}, {"undeclared": "u77"}])
+def test_a_filter_is_answered_by_an_index(filter: dict[str, Any]) -> None:
+    """At 20,000 rows: declared fields, and equality with a string in any field."""
+    with holdall.open(postgres_url(), schema="explained", indexed=["kind", "n"]) as store:
+        if store.count() == 0:
+            values = ({"kind": "rare" if n == 77 else "usual", "n": n, "undeclared": f"u{n}"} for n in range(20_000))
+            while batch := list(itertools.islice(values, 2000)):
+                store.execute([Put(("home", str(value["n"] % 20)), str(value["n"]), value) for value in batch])
+            administer("ANALYZE explained.entries")
+        expected = store.count(filter=filter)
+        plans = explained(store, filter)
+        assert plans, "nothing was asked"
+        for plan in plans:
+            assert "Seq Scan" not in plan, plan
+            assert "field_" in plan or "entries_projection" in plan, plan
+        assert len(store.search(filter=filter, limit=100)) == expected > 0
+
+
+def explained(store: holdall.Store, filter: dict[str, Any]) -> list[str]:
+    """The plans of the statements of a search that name the filter's field."""
+    engine: Any = store._shared.engine
+    plans = []
+    spoken = engine._spoken
+
+    def noted(statement: Any) -> Any:
+        sql, params = spoken(statement)
+        if params and "projection" in sql:
+            with psycopg.connect(postgres_url()) as connection:
+                plans.append("\n".join(row[0] for row in connection.execute(f"EXPLAIN {sql}", params)))
+        return sql, params
+
+    engine._spoken = noted
+    try:
+        store.search(filter=filter, limit=100)
+    finally:
+        del engine._spoken
+    return plans
