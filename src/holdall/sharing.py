@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ logger = logging.getLogger("holdall")
 _lock = threading.Lock()
 _by_key: dict[Hashable, Shared] = {}
 _all: weakref.WeakSet[Shared] = weakref.WeakSet()
+_program_has_ended = False
 
 
 class Shared:
@@ -57,10 +59,8 @@ class Shared:
 
     def release_soon(self) -> None:
         """`release`, for a finalizer: it may run in the middle of anything, even of this engine's own work."""
-        try:
+        if not _program_has_ended:
             threading.Thread(target=self.release, name="holdall-closer").start()
-        except RuntimeError:  # the interpreter is shutting down: nothing is under way any more
-            self.release()
 
     def before_fork(self) -> None:
         self.engine.before_fork()
@@ -85,6 +85,17 @@ def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | Non
         shared = made if key is None else _by_key.setdefault(key, made)
         shared._users += 1
         return shared
+
+
+@atexit.register
+def _close_all() -> None:
+    """What nobody closed by the time the program ends, in the thread that ends it."""
+    global _program_has_ended
+    _program_has_ended = True
+    for shared in list(_all):
+        if shared._sweeper is not None:
+            shared._sweeper.stop()
+        shared.engine.close()
 
 
 class _Sweeper:

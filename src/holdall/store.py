@@ -82,6 +82,8 @@ class Store:
         self._scope = scope
         self._closed = False
         self._finalizer = weakref.finalize(self, shared.release_soon) if parent is None else None
+        if self._finalizer is not None:
+            self._finalizer.atexit = False  # `sharing` closes what is left then
 
     def __repr__(self) -> str:
         scope = f" scoped to {self._scope!r}" if self._scope else ""

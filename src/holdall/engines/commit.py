@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -24,10 +25,11 @@ _LARGEST_GROUP = 512
 class Submission:
     """One batch on its way through a thread that is not its caller's, and what became of it."""
 
-    __slots__ = ("batch", "cancelled", "error", "finished", "future", "gate", "group", "results")
+    __slots__ = ("batch", "began", "cancelled", "error", "finished", "future", "gate", "group", "results")
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch = batch
+        self.began = time.monotonic()
         self.results: list[Any] = []
         self.error: BaseException | None = None
         self.finished = False
@@ -81,8 +83,8 @@ def _resolve(submissions: list[Submission]) -> None:
 class GroupCommit:
     """Brings batches to `commit`, one group at a time.
 
-    `commit(group)` runs every submission of the group that is not cancelled, sets its `results` or `error`, and once
-    that is durable, `finished`. `spawn(function)` runs a function in a worker thread.
+    `commit(group)` runs submissions of the group that are not cancelled, the first at least, sets their `results` or
+    `error`, and once that is durable, `finished`. `spawn(function)` runs a function in a worker thread.
 
     One submission leads at a time, and only it can hand the lead over. A thread can be interrupted (Ctrl-C) between any
     two steps, so each step here can be taken twice, and whoever is interrupted hands over on its way out.
@@ -177,17 +179,18 @@ class GroupCommit:
             self._commit(group)
         except BaseException as error:
             # Only what no batch can cause comes here: the leader's thread was interrupted, or a fault of ours. It is
-            # the leader's alone: whoever has no outcome yet goes to the next one.
+            # the leader's alone.
             first.error, first.finished = error, True
-            with self._mutex:
-                undone = [one for one in group if not one.finished and one not in self._queue]
-                self._queue.extendleft(reversed(undone))
             raise
         finally:
             self._conclude(first)
 
     def _conclude(self, first: Submission) -> None:
-        """Hand over, and tell the members of a group what became of them."""
+        """Hand over, and tell the members of a group what became of them; who has no outcome yet queues again."""
+        with self._mutex:
+            if self._leader is first:
+                undone = [one for one in first.group if not (one.finished or one.cancelled or one in self._queue)]
+                self._queue.extendleft(reversed(undone))
         self._hand_over(first)
         finished = [one for one in first.group if one.finished]
         announce(one for one in finished if one is not first or first.future is not None)

@@ -232,10 +232,11 @@ class Sql:
         """Matching entries with a lower version, newest first, in pages that grow while the filter finds little."""
         single = not op.recursive or (yield from self._is_leaf(op.prefix))
         params: dict[str, Any] = {"now": self._clock()}
-        where = f"{LIVE} {within(op.prefix, not single, params)}"
+        inside = within(op.prefix, not single, params)
         narrowed, indexed = narrow(op.filter, self._dialect, params)
-        if narrowed:
-            where += f" AND {narrowed}"
+        if indexed and single:  # a range, or a database would rather look through the whole namespace
+            inside = "AND ns >= :low AND ns <= :low"
+        where = f"{LIVE} {inside}" + (f" AND {narrowed}" if narrowed else "")
         start = _EVERYTHING if below is None else below
         # In one namespace or in all, the order of version is an index's own; elsewhere (`+`), the rows are found first
         # and sorted. Where these may be many, what is wanted is often among the latest of all: look there before.

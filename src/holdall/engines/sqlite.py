@@ -34,6 +34,7 @@ from .sqlite_sql import MIGRATIONS, SqliteDialect
 _IDLE_READERS = 8
 _WALKERS = 4
 _BUSY_SLEEP = 0.0005
+_NO_CHANGES = READS | {Refresh}
 
 
 class SqliteEngine:
@@ -160,9 +161,11 @@ class SqliteEngine:
             try:
                 self._transact(members)
                 return
-            except Timeout as error:  # nothing began, and waiting again would only keep everybody longer
+            except Timeout as error:  # nothing began: who has waited long enough is told, the others wait on
+                late = max(members[0].began, time.monotonic() - self._options.timeout)
                 for submission in members:
-                    submission.error, submission.finished = Timeout(*error.args), True
+                    if submission.began <= late:
+                        submission.error, submission.finished = Timeout(*error.args), True
                 return
             except Exception:  # noqa: S110  # each member learns its own fate below
                 pass
@@ -176,7 +179,8 @@ class SqliteEngine:
         """Run batches in one transaction. A refused one leaves nothing behind; any other error undoes them all."""
         try:
             writer = self._writer or self._open()
-            if self._synchronous != "FULL" or not all(type(op) is Refresh for one in members for op in one.batch):
+            writer.patience.deadline = min(member.began for member in members) + self._options.timeout
+            if self._synchronous != "FULL" or not all(type(op) in _NO_CHANGES for one in members for op in one.batch):
                 self._transact_on(writer, members)
                 return
             try:  # a refresh is not worth an fsync
@@ -284,7 +288,8 @@ class SqliteEngine:
 
     def _connect(self, flags: int) -> _Connection:
         connection = _Connection(self._path, flags=flags)
-        connection.set_busy_handler(_Patience(self._options.timeout))
+        connection.patience = _Patience(self._options.timeout)
+        connection.set_busy_handler(connection.patience)
         after: Any = keys.after
         connection.create_scalar_function("holdall_after", after, 2, deterministic=True)
         _pragma(connection, "temp_store", "MEMORY")
@@ -337,7 +342,7 @@ class SqliteEngine:
             case apsw.ConnectionClosedError():
                 return StoreClosed(f"the store was closed meanwhile: {where}")
             case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
-                return Unavailable(f"the file cannot be opened for writing; check it and its folder: {where}")
+                return Unavailable(f"cannot write there; see that the file and its folder are writable: {where}")
             case apsw.IOError():
                 return Unavailable(f"the disk or file system failed: {where}")
             case apsw.SQLError() if "malformed JSON" in str(error):
@@ -348,6 +353,7 @@ class SqliteEngine:
 class _Connection(apsw.Connection):
     """A connection that runs a program's statements."""
 
+    patience: _Patience
     unconditional: frozenset[str] = frozenset()
     left_by_put = ""
 
@@ -376,13 +382,14 @@ class _Patience:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._deadline = 0.0
+        self._began = 0.0
+        self.deadline: float | None = None  # of whoever has waited longest already, in a queue
 
     def __call__(self, tries: int) -> bool:
         now = time.monotonic()
         if tries == 0:
-            self._deadline = now + self._timeout
-        if now >= self._deadline:
+            self._began = now
+        if now >= (self._began + self._timeout if self.deadline is None else self.deadline):
             return False
         time.sleep(_BUSY_SLEEP)
         return True
