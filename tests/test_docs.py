@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import psycopg
 import pytest
@@ -168,7 +168,12 @@ OPTIONS = [
     if parameter.kind is parameter.KEYWORD_ONLY
 ]
 OPTIONS += [field.name for field in fields(PostgresOptions)]
-OPS = get_args(holdall.ops.Op)
+OPS = [
+    op
+    for op in vars(holdall.ops).values()
+    if isinstance(op, type) and issubclass(op, holdall.ops.Op) and not op.__subclasses__()
+]
+assert OPS
 OP_NAMES = [op.__name__ for op in OPS]
 METHODS = [name for name in vars(holdall.Store) if not name.startswith("_")]
 SYNC_METHODS = [name for name in METHODS if not (name.startswith("a") and name[1:] in METHODS)]
@@ -196,7 +201,9 @@ def test_a_signature_in_the_reference_is_the_real_one(name: str) -> None:
 def test_an_async_twin_takes_what_the_method_takes(name: str) -> None:
     """So that the reference can give one signature for both."""
     twin, method = (signature_of(getattr(holdall.Store, found)) for found in (f"a{name}", name))
-    assert [result.removeprefix("Async") for result in twin] == method
+    assert [result.removeprefix("Async") for result in twin] == [
+        result.replace(", None, None]", ", None]") for result in method
+    ]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
