@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 import holdall
+from holdall import keys
 from holdall.ops import Check, Get, Put
 
 DECLARED = ["type", "user.id", "score"]
@@ -56,6 +57,7 @@ def store(tmp_path: Path, statements: Statements) -> Iterator[holdall.Store]:
 def plans(store: holdall.Store, asked: list[tuple[str, Any]]) -> list[str]:
     """How SQLite goes about each statement, one text for each."""
     connection = apsw.Connection(store._shared.engine._path)
+    connection.create_scalar_function("holdall_after", keys.after, 2, deterministic=True)
     found = [
         "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings).fetchall())
         for sql, bindings in asked

@@ -26,11 +26,11 @@ from psycopg import pq, waiting
 from psycopg.errors import _WaitTimeout
 
 from ..engine import Capabilities, Options
-from ..errors import Conflict, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
+from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Timeout, Unavailable
 from ..ops import READS, WALKS, Delete, Op, Put, Refresh
 from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
-from .postgres_sql import MIGRATIONS, PostgresDialect, PostgresSql, new_token
+from .postgres_sql import PostgresDialect, PostgresSql, new_token
 from .sql import Rows, Statement
 
 _BEGIN: Statement = ("BEGIN", {})
@@ -402,51 +402,18 @@ class PostgresEngine:
                 return
 
     def _migrate(self, connection: Any, deadline: float) -> Program[None]:
-        missing = yield from self._missing(connection, deadline)
+        missing = yield from self._asking(connection, self._sql.missing(), deadline)
         if missing:
             # One process at a time; the others find nothing missing when it is their turn.
             lock = ("SELECT pg_advisory_xact_lock(hashtext(:p0))", {"p0": f"holdall {self._dialect.schema}"})
             yield _Run(connection, [_BEGIN, lock], deadline)
-            for sql in (yield from self._missing(connection, deadline)):
+            for sql in (yield from self._asking(connection, self._sql.missing(), deadline)):
                 yield _Run(connection, [(sql, {})], deadline)
             yield _Run(connection, [_COMMIT], deadline)
         [[(newest,)]] = yield _Run(
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )
         self._newest_seen = max(self._newest_seen, newest)
-
-    def _missing(self, connection: Any, deadline: float) -> Program[list[str]]:
-        """The statements that would bring the schema up to date."""
-        schema = self._dialect.schema
-        present, oldest = 0, 0
-        # Not to_regclass: it may answer from what this session remembers from before another one's migration.
-        tables = "SELECT 1 FROM pg_tables WHERE schemaname = :p0 AND tablename = 'schema_version'"
-        [found] = yield _Run(connection, [(tables, {"p0": self._own.schema})], deadline)
-        if found:
-            [[(present, oldest)]] = yield _Run(
-                connection, [(f"SELECT version, oldest FROM {schema}.schema_version", {})], deadline
-            )
-        if oldest > len(MIGRATIONS):
-            raise SchemaTooNew(
-                f"the schema {schema} has version {present}, for holdall's {oldest} or newer;"
-                f" this one knows up to {len(MIGRATIONS)}: upgrade holdall"
-            )
-        statements = []
-        if present == 0:
-            statements += [
-                f"CREATE SCHEMA IF NOT EXISTS {schema}",
-                f"CREATE TABLE {schema}.schema_version (version int NOT NULL, oldest int NOT NULL)",
-                f"INSERT INTO {schema}.schema_version VALUES (0, 0)",
-            ]
-        for number, statement in enumerate(MIGRATIONS[present:], present + 1):
-            statements += [
-                statement.replace("{schema}", schema),
-                f"UPDATE {schema}.schema_version SET version = {number}, oldest = 1",
-            ]
-        known = ("SELECT indexname::text FROM pg_indexes WHERE schemaname = :p0", {"p0": self._own.schema})
-        [rows] = yield _Run(connection, [known], deadline)
-        names = {name for (name,) in rows}
-        return statements + [sql for name, sql in self._dialect.indexes() if name not in names]
 
     # Performing what programs ask for --------------------------------------------------------------------------------
 

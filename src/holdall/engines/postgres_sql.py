@@ -21,7 +21,7 @@ import msgspec
 
 from .. import keys, ops
 from ..engine import conflict, to_entry
-from ..errors import InvalidInput
+from ..errors import InvalidInput, SchemaTooNew
 from ..filters import check_field
 from ..ops import ABSENT, ANY, KEEP, Change, Hit, Op, Page
 from ..programs import Program
@@ -86,6 +86,7 @@ class PostgresDialect(Dialect):
     redrawn_version: str
 
     def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
+        self.schema_name = schema
         self.schema = '"' + schema.replace('"', '""') + '"'
         self.table = f"{self.schema}.entries"
         self.next_version = self.redrawn_version = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
@@ -250,6 +251,39 @@ class PostgresSql(Sql):
             f" ON CONFLICT (ns, key) DO UPDATE SET key = excluded.key RETURNING"
             f" CASE WHEN {OLD_IS_LIVE} THEN version END"
         )
+
+    # The schema ------------------------------------------------------------------------------------------------------
+
+    def missing(self) -> Program[list[str]]:
+        """The statements that would bring the schema up to date."""
+        dialect, schema = self._dialect, self._dialect.schema
+        present, oldest = 0, 0
+        # Not to_regclass: it may answer from what this session remembers from before another one's migration.
+        tables = "SELECT 1 FROM pg_tables WHERE schemaname = :p0 AND tablename = 'schema_version'"
+        [found] = yield [(tables, {"p0": dialect.schema_name})]
+        if found:
+            [[(present, oldest)]] = yield [(f"SELECT version, oldest FROM {schema}.schema_version", {})]
+        if oldest > len(MIGRATIONS):
+            raise SchemaTooNew(
+                f"the schema {schema} has version {present}, for holdall's {oldest} or newer;"
+                f" this one knows up to {len(MIGRATIONS)}: upgrade holdall"
+            )
+        statements = []
+        if present == 0:
+            statements += [
+                f"CREATE SCHEMA IF NOT EXISTS {schema}",
+                f"CREATE TABLE {schema}.schema_version (version int NOT NULL, oldest int NOT NULL)",
+                f"INSERT INTO {schema}.schema_version VALUES (0, 0)",
+            ]
+        for number, statement in enumerate(MIGRATIONS[present:], present + 1):
+            statements += [
+                statement.replace("{schema}", schema),
+                f"UPDATE {schema}.schema_version SET version = {number}, oldest = 1",
+            ]
+        known = ("SELECT indexname::text FROM pg_indexes WHERE schemaname = :p0", {"p0": dialect.schema_name})
+        [rows] = yield [known]
+        names = {name for (name,) in rows}
+        return statements + [sql for name, sql in dialect.indexes() if name not in names]
 
     # Batches ---------------------------------------------------------------------------------------------------------
 
