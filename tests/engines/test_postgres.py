@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,26 +65,30 @@ def administer(*statements: str) -> list[tuple[Any, ...]]:
 
 
 def test_ten_processes_may_set_up_at_once() -> None:
-    processes = [start(set_up, url=postgres_url(), schema="at_once", name=str(i)) for i in range(10)]
+    schemas = [f"at_once_{i}" for i in range(5)]
+    processes = [start(set_up, url=postgres_url(), schemas=schemas, name=str(i)) for i in range(10)]
     for process in processes:
         assert process.hear() == "ready"
+    begin = time.time() + 0.3
     for process in processes:
-        process.tell("go")
+        process.tell(begin)
     assert [process.finish() for process in processes] == [["done"]] * 10
-    with holdall.open(postgres_url(), schema="at_once") as store:
-        assert store.count(("home",)) == 10
-    assert administer("SELECT version FROM at_once.schema_version") == [(len(MIGRATIONS),)]
-    names = administer("SELECT indexname FROM pg_indexes WHERE schemaname = 'at_once' AND indexname LIKE 'field%'")
-    assert len(names) == 3
+    for schema in schemas:
+        with holdall.open(postgres_url(), schema=schema) as store:
+            assert store.count(("home",)) == 10
+        assert administer(f"SELECT version FROM {schema}.schema_version") == [(len(MIGRATIONS),)]
+        indexes = f"SELECT 1 FROM pg_indexes WHERE schemaname = '{schema}' AND indexname LIKE 'field%'"
+        assert len(administer(indexes)) == 3
 
 
-def set_up(url: str, schema: str, name: str) -> None:
-    store = holdall.open(url, schema=schema, indexed=["kind", "user.id"])
+def set_up(url: str, schemas: list[str], name: str) -> None:
+    holdall.open(url).close()
     tell("ready")
-    hear()
-    store.setup()
-    store.put(("home",), name, {"kind": "x"})
-    store.close()
+    begin = hear()
+    for number, schema in enumerate(schemas):
+        time.sleep(max(0, begin + number * 0.5 - time.time()))
+        with holdall.open(url, schema=schema, indexed=["kind", "user.id"]) as store:
+            store.put(("home",), name, {"kind": "x"})
     tell("done")
 
 

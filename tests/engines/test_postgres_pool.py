@@ -546,9 +546,9 @@ def test_a_lent_pool_is_used_and_left_open(server: Postgres, schema: str) -> Non
                 asyncio.run(store.aget(HOME, "a"))
             with lent.connection(), lent.connection(), pytest.raises(Timeout):
                 store.get(HOME, "a")
-        with lent.connection() as connection:
-            assert connection.autocommit is False, "its owner would find it otherwise than it was"
-            assert connection.execute("SELECT 1").fetchall() == [(1,)]
+        with lent.connection() as one, lent.connection() as other:
+            assert (one.autocommit, other.autocommit) == (False, False), "their owner would find them changed"
+            assert one.execute("SELECT 1").fetchall() == [(1,)]
 
 
 def test_a_lent_async_pool_is_used_and_left_open(server: Postgres, schema: str) -> None:
@@ -561,8 +561,8 @@ def test_a_lent_async_pool_is_used_and_left_open(server: Postgres, schema: str) 
                 async with lent.connection(), lent.connection():
                     with pytest.raises(Timeout):
                         await store.aget(HOME, "a")
-            async with lent.connection() as connection:
-                assert connection.autocommit is False, "its owner would find it otherwise than it was"
+            async with lent.connection() as one, lent.connection() as other:
+                assert (one.autocommit, other.autocommit) == (False, False), "their owner would find them changed"
 
     asyncio.run(main())
 
