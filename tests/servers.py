@@ -12,9 +12,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -151,16 +152,23 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"postgresql://postgres@127.0.0.1:{self._listener.getsockname()[1]}/postgres"
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
         self._words: bytes | None = None
         self.is_holding = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._begin(self._accept)
 
     def __enter__(self) -> Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        self.cut()
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for one in self._sockets:
+            one.close()
 
     def hold(self, words: bytes) -> None:
         self.is_holding.clear()
@@ -186,9 +194,14 @@ class Proxy:
                 except OSError:
                     client.close()
                     continue
+                self._sockets += [client, server]
                 self._pairs.append((client, server))
-                threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
-                threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+                self._begin(self._pump, client, server, True)
+                self._begin(self._pump, server, client, False)
+
+    def _begin(self, function: Callable[..., None], *args: Any) -> None:
+        self._threads.append(threading.Thread(target=function, args=args, daemon=True))
+        self._threads[-1].start()
 
     def _pump(self, source: socket.socket, target: socket.socket, is_client: bool) -> None:
         for data in _received(source):
