@@ -81,7 +81,9 @@ class Postgres:
                 psycopg.connect(self.url).close()
                 return
             except psycopg.OperationalError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
+                if self._process.poll() is not None:
+                    self._process = None
+                if self._process is None or time.monotonic() > deadline:
                     raise AssertionError((self._folder / "log").read_text()[-2000:]) from None
                 time.sleep(0.05)
 
@@ -89,11 +91,14 @@ class Postgres:
         """SIGKILL to every process of it: what was not written to a file is gone."""
         if self._process is None:
             return
-        for process in reversed(self._processes()):  # the postmaster last, so that none sees it go and ends in order
+        postmaster, *children = self._processes()
+        for process in [*children, postmaster]:  # it last, so that none sees it go and ends in order
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
         self._process.wait()
         self._process = None
+        while any(_is_alive(child) for child in children):  # until then no other server can start
+            time.sleep(0.005)
 
     def freeze(self) -> None:
         """Stop every process of it, with the connections left open."""
@@ -113,6 +118,13 @@ class Postgres:
         postmaster = psutil.Process(self._process.pid)
         postmaster.send_signal(signal.SIGSTOP)
         return [postmaster, *postmaster.children(recursive=True)]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @cache
