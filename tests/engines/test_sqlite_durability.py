@@ -252,10 +252,9 @@ def try_at_once(store: holdall.Store, batches: dict[str, list[Any]]) -> dict[str
 
 def fill_the_disk(store: holdall.Store) -> None:
     """Where there is room for small batches only, those are written and no others: wholly, or not at all."""
+    parts = [("tiny", {}), ("huge", {"filler": "x" * 500_000}), ("huge too", {"filler": "x" * 500_000})]
     small = {f"small{i}": [Put(("small", str(i)), part, {"n": i}) for part in "ab"] for i in range(12)}
-    large = {
-        f"large{i}": [Put(("large", str(i)), part, {"filler": "x" * 500_000}) for part in "abcd"] for i in range(4)
-    }
+    large = {f"large{i}": [Put(("large", str(i)), key, value) for key, value in parts] for i in range(4)}
     batches = small | large
     outcomes = try_at_once(store, {name: batches[name] for name in random.sample(list(batches), len(batches))})
     for name, outcome in outcomes.items():
@@ -267,7 +266,7 @@ def fill_the_disk(store: holdall.Store) -> None:
             assert isinstance(outcome, Unavailable), f"{name}: {outcome!r:.200}"
             assert "agent.db" in str(outcome)
             assert store.count(home) == 0, "half a batch"
-    assert store.execute([Get(("small", "0"), "a"), Get(("large", "0"), "a")])[1] is None
+    assert store.execute([Get(("small", "0"), "a"), Get(("large", "0"), "tiny")])[1] is None
 
 
 def write_again(store: holdall.Store) -> None:

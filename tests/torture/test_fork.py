@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import pytest
 from sealed import check, sealed
 
 import holdall
+from holdall.ops import Put
 from processes import run, tell
 
 
@@ -126,7 +128,7 @@ def fork_while_a_long_batch_runs(path: str) -> None:
         tell("child done")
 
     for number in range(3):
-        batch = [holdall.ops.Put(("batch",), f"{number}.{i}", sealed(step=i)) for i in range(5000)]
+        batch = [Put(("batch",), f"{number}.{i}", sealed(step=i)) for i in range(5000)]
         Noticed.happened.clear()
         thread = threading.Thread(target=lambda batch=batch: (store.execute(batch), tell("batch done")))
         thread.start()
@@ -202,29 +204,35 @@ def is_locked(folder: Path) -> bool:
 
 
 def test_a_child_has_its_own_copy_of_a_store_in_memory(scaled: Callable[[int, int], int]) -> None:
-    children = scaled(10, 100)
+    children = scaled(40, 400)
     said = run(fork_with_memory, deadline=60 + children, children=children)
     assert sorted(said) == list(range(children))
 
 
 def fork_with_memory(children: int) -> None:
+    sys.setswitchinterval(1e-5)  # so that threads are often interrupted in the middle of a batch
     store = holdall.open("memory:shared")
     store.put(("before",), "key", sealed(step=0))
     stop = threading.Event()
+    keys = [str(i) for i in range(20)]
 
     def write_and_read() -> None:
         for step in itertools.count():
-            store.put(("parent",), str(step % 100), sealed(step=step))
-            assert store.get(("parent",), str(step % 100)) is not None
+            store.execute([Put(("parent",), key, sealed(step=step)) for key in keys])
+            assert store.get(("parent",), keys[0]) is not None
             if stop.is_set():
                 break
 
     def in_child(number: int) -> None:
         check(store.get(("before",), "key").value)
+        batch = [check(entry.value)["step"] for entry in store.scan(("parent",))]
+        assert len(set(batch)) <= 1 and len(batch) in (0, len(keys)), f"half a batch: {batch}"
         inherited = store.count()
-        store.put(("child",), "key", sealed(step=number))
-        asyncio.run(store.aput(("child",), "other", sealed(step=number)))
-        assert store.count() == inherited + 2
+        asyncio.run(store.aput(("child",), "key", sealed(step=number)))
+        thread = threading.Thread(target=store.put, args=(("child",), "from a thread", sealed(step=number)))
+        thread.start()
+        thread.join()
+        assert store.count() == inherited + 2 == len(store.search(limit=1000))
         tell(number)
 
     threads = [threading.Thread(target=write_and_read) for _ in range(3)]

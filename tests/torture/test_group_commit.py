@@ -30,7 +30,8 @@ PARTS = [f"part{i}" for i in range(3)]
 def test_each_of_64_writers_gets_its_own_outcome(tmp_path: Path, scaled: Callable[[int, int], int], how: str) -> None:
     rounds = scaled(4, 60)
     [commits] = run(write_at_once, deadline=60 + rounds * 2, path=str(tmp_path / "a.db"), how=how, rounds=rounds)
-    assert commits < rounds * WRITERS / 2, "they did not share transactions: this showed nothing"
+    written = rounds * WRITERS * 2 / 5  # the other batches are refused
+    assert commits < written / 2, "they did not share transactions: this showed nothing"
 
 
 def write_at_once(path: str, how: str, rounds: int) -> None:

@@ -93,6 +93,30 @@ def use_from_everywhere(path: str, seconds: float) -> None:
     tell([acknowledged, passed])
 
 
+def test_loops_that_only_read_are_all_answered(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+    """Reads that are asked for at once share a thread; two loops that ask at the same instant must not both leave it to
+    the other to wake one."""
+    seconds = scaled(2, 20)
+    [reads] = run(read_from_many_loops, deadline=seconds + 30, path=str(tmp_path / "agent.db"), seconds=seconds)
+    assert reads > 1000
+
+
+def read_from_many_loops(path: str, seconds: float) -> None:
+    sys.setswitchinterval(1e-6)
+    store = holdall.open(path)
+    store.put(("home",), "key", sealed(step=0))
+    until, reads = time.monotonic() + seconds, [0] * 8
+
+    async def read(number: int) -> None:
+        while time.monotonic() < until:
+            await store.aget(("home",), "key")
+            reads[number] += 1
+
+    together([lambda i=i: asyncio.run(read(i)) for i in range(len(reads))])
+    store.close()
+    tell(sum(reads))
+
+
 def test_closing_answers_everybody_who_waits(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
     """Whoever uses a store while it is closed gets an answer or StoreClosed: nobody waits for ever."""
     rounds = scaled(25, 400)

@@ -17,7 +17,7 @@ from sealed import check, sealed
 import holdall
 from holdall import Entry
 from holdall.errors import Conflict
-from holdall.ops import Delete, Get, Put
+from holdall.ops import Check, Delete, Get, Op, Put
 from processes import hear, run, start, tell
 
 PROCESSES = 4
@@ -164,11 +164,14 @@ class Worker:
         self.last = dict.fromkeys(OWN_KEYS)
 
     async def batch(self) -> None:
-        """Writes, a delete and a read of them, all in one."""
+        """Reads, writes, a delete and a read of them, all in one."""
         one, two, three = self.random.sample(OWN_KEYS, 3)
         value, other = self.value(), self.value()
-        ops = [Put(self.home, one, value), Put(self.home, two, other), Delete(self.home, three), Get(self.home, one)]
-        entry, second, _, again = await self.call("execute", ops)
+        here = self.at[one] if self.last.get(one) is not None else holdall.ABSENT
+        ops: list[Op] = [Check(self.home, one, here), Get(self.home, one)]
+        ops += [Put(self.home, one, value), Put(self.home, two, other), Delete(self.home, three), Get(self.home, one)]
+        _, before, entry, second, _, again = await self.call("execute", ops)
+        assert (before.value if before else None) == self.last.get(one)
         assert again == entry
         self.keep(one, value, entry)
         self.keep(two, other, second)
