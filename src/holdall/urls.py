@@ -27,7 +27,7 @@ class EngineOptions(TypedDict, total=False):
     pool_min: int
     pool_max: int
     pool_timeout: float
-    prepare: bool
+    prepare: bool | None
     connection: Any
 
 

@@ -53,7 +53,7 @@ class PostgresOptions:
     pool_min: int = 1
     pool_max: int = 10
     pool_timeout: float = 30.0
-    prepare: bool = True
+    prepare: bool | None = None  # None: unless a pooler stands in between
     connection: Any = None
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class PostgresEngine:
         clock = options.clock
         self._dialect = PostgresDialect(own.schema, options.indexed, server_clock=clock is None)
         self._sql = PostgresSql(self._dialect, clock or (lambda: None))
-        self._prepare_threshold = 2 if own.prepare else None
+        self._prepare_threshold = None if own.prepare is False else 2
         self._closed = False
         self._reset()
 
@@ -402,6 +402,12 @@ class PostgresEngine:
                 return
 
     def _migrate(self, connection: Any, deadline: float) -> Program[None]:
+        if self._own.prepare is None and self._own.connection is None:
+            # A pooler invents the process that it says we talk to. It may give us another's session, in which the name
+            # of our prepared statement is missing, or stands for another's.
+            [[(pid,)]] = yield _Run(connection, [("SELECT pg_backend_pid()", {})], deadline)
+            if pid != connection.info.backend_pid:
+                self._prepare_threshold = connection.prepare_threshold = None
         missing = yield from self._asking(connection, self._sql.missing(), deadline)
         if missing:
             # One process at a time; the others find nothing missing when it is their turn.
@@ -478,6 +484,10 @@ class PostgresEngine:
                 return Timeout(
                     f"PostgreSQL did not answer within {self._options.timeout} s; what was being written may"
                     f" or may not be there: {error}"
+                )
+            case pg.DuplicatePreparedStatement() | pg.InvalidSqlStatementName():
+                return Unavailable(
+                    f"a pooler stands in between that keeps no prepared statements: open with prepare=False: {error}"
                 )
             case pg.InsufficientPrivilege():
                 return Unavailable(f"the role may not do this; set the schema up with one that may: {error}")
