@@ -36,6 +36,9 @@ _LATEST = 1000
 _EVERYTHING = 2**63 - 1
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Dialect(Fields):
     """What one database says differently."""
 
@@ -48,10 +51,10 @@ class Dialect(Fields):
         {}
     )  # further columns that follow the value, and are null without one
 
-    def parameters(self, op: Op) -> dict[str, Any]:
+    def parameters(self, op: Op) -> Mapping[str, Any]:
         """What the expressions above need for one op."""
         del op
-        return {}
+        return _NOTHING
 
     @abstractmethod
     def bury(self, which: str, kind: str) -> str:
@@ -154,8 +157,9 @@ class Sql:
                 "value": op.value,
                 "now": now,
                 "ttl": None if keep or op.ttl is None else ttl_microseconds(op.ttl),  # type: ignore[arg-type]  # seconds
-                **self._dialect.parameters(op),
             }
+            if further := self._dialect.parameters(op):
+                params.update(further)
             if expect is ANY:
                 return self._put_any[keep], params
             if expect is ABSENT:
