@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ... import ABSENT
 from ...errors import Conflict, InvalidInput, InvalidValue, NotFound
+from ...keys import RESERVED
 from ...ops import Entry, Get
 from ..caller import Caller
 from ..clock import Clock
@@ -91,7 +92,11 @@ class ItemContract(Contract):
         assert identical(store.get(NS, "k").value, value)
 
     @many
-    @given(namespace=st.lists(texts.filter(lambda t: t and "\x00" not in t), min_size=1, max_size=3).map(tuple))
+    @given(
+        namespace=st.lists(texts.filter(lambda t: t and "\x00" not in t and t != RESERVED), min_size=1, max_size=3).map(
+            tuple
+        )
+    )
     def test_any_namespace_and_key_can_be_used(self, store: Caller, namespace: tuple[str, ...]) -> None:
         key = namespace[-1]
         version = store.put(namespace, key, {}).version
