@@ -97,8 +97,8 @@ def _named(call: T, method: Callable[..., Any], name: str) -> T:
     """Give a public method its program's signature and words, under its own name."""
     functools.update_wrapper(call, method)  # type: ignore[arg-type]  # a function, whatever T says of its type
     owner = method.__qualname__.rpartition(".")[0]
-    call.__name__ = name  # type: ignore[attr-defined]
-    call.__qualname__ = f"{owner}.{name}"  # type: ignore[attr-defined]
+    call.__name__ = name  # type: ignore[attr-defined]  # a function, as above
+    call.__qualname__ = f"{owner}.{name}"  # type: ignore[attr-defined]  # a function, as above
     method.__qualname__ = f"{owner}.{method.__name__.removeprefix('_')}"  # what Python says of wrong arguments
     return call
 

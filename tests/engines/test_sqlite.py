@@ -24,6 +24,7 @@ from holdall.engines.sqlite import MIGRATIONS
 from holdall.errors import Corrupt, HoldallError, SchemaTooNew, StoreClosed
 from holdall.ops import Put
 from processes import run, tell
+from threads import together
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_a_migration_runs_once_however_many_open_the_file(path: str, statements:
         barrier.wait()
         store.put(("home",), "key", {})
 
-    at_once([lambda store=store: begin(store) for store in stores])
+    together([lambda store=store: begin(store) for store in stores])
     for store in stores:
         store.close()
     made = [sql.split("(")[0].split() for _, sql in statements if sql.startswith("CREATE")]
@@ -272,7 +273,7 @@ def test_closing_twice_is_fine(path: str) -> None:
     store.close()
     store.close()
     asyncio.run(store.aclose())
-    at_once([store.close] * 8)
+    together([store.close] * 8)
     never_used = holdall.open(path)
     never_used.close()
     never_used.close()
@@ -320,7 +321,7 @@ def used_store(path: str) -> holdall.Store:
     """A store that was used in all ways, so that it has readers, workers and a sweeper."""
     store = holdall.open(path)
     store.put(("home",), "key", {}, ttl=1000)
-    at_once([lambda: store.search(("home",))] * 10)
+    together([lambda: store.search(("home",))] * 10)
 
     async def use() -> None:
         await asyncio.gather(*(store.aput(("home",), str(i), {}) for i in range(10)))
@@ -398,25 +399,6 @@ def query(path: str, *statements: str) -> list[Any]:
         rows = connection.execute(sql).fetchall()
     connection.close()
     return rows
-
-
-def at_once(functions: list[Callable[[], Any]]) -> None:
-    """Each in a thread of its own; the first failure is raised here."""
-    failures: list[BaseException] = []
-
-    def call(function: Callable[[], Any]) -> None:
-        try:
-            function()
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=call, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 def wait_until(condition: Callable[[], bool], complaint: str) -> None:

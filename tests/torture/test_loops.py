@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import random
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ import holdall
 from holdall.errors import StoreClosed
 from holdall.ops import Get
 from processes import run, tell
+from threads import together
 
 STEADY_LOOPS, TASKS, PASSING_LOOPS, THREADS = 4, 4, 3, 2
 
@@ -162,22 +162,3 @@ def until_closed_in_a_loop(store: holdall.Store) -> None:
 def close_soon(store: holdall.Store) -> None:
     time.sleep(random.uniform(0, 0.02))
     store.close()
-
-
-def together(functions: list[Callable[[], None]]) -> None:
-    """Each in a thread of its own; the first failure is raised here."""
-    failures: list[BaseException] = []
-
-    def call(function: Callable[[], None]) -> None:
-        try:
-            function()
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=call, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]

@@ -41,7 +41,11 @@ class _Waiter:
         if self.owner is None:
             self.gate.set()
         else:
-            self.owner.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))  # type: ignore[union-attr]
+            self.owner.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
 
 
 class Pool:

@@ -44,12 +44,10 @@ class Dialect(Fields):
 
     table: str
     next_version: str  # an expression: a version above every earlier one
-    upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
     redrawn_version: str  # the same, where an insert turns out to be an update
-    stamps: Mapping[str, str] = MappingProxyType({})  # further columns that every change sets, and to which expression
-    projections: Mapping[str, str] = MappingProxyType(
-        {}
-    )  # further columns that follow the value, and are null without one
+    upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
+    stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
+    projections: Mapping[str, str] = _NOTHING  # further columns that follow the value, and are null without one
 
     def parameters(self, op: Op) -> Mapping[str, Any]:
         """What the expressions above need for one op."""
