@@ -44,7 +44,8 @@ class Dialect(Fields):
 
     table: str
     next_version: str  # an expression: a version above every earlier one
-    redrawn_version: str  # the same, where an insert turns out to be an update
+    first_version: str  # the same, as an insert says it
+    redrawn_version: str  # and where an insert turns out to be an update
     upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
     stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
     projections: Mapping[str, str] = _NOTHING  # further columns that follow the value, and are null without one
@@ -93,7 +94,7 @@ class Sql:
         """One put; `keep` leaves the lifetime as it is."""
         expressions = [*self._dialect.stamps.values(), *self._dialect.projections.values()]
         values = (
-            f"VALUES ({self._dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
+            f"VALUES ({self._dialect.first_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
             f"{''.join(f', {expression}' for expression in expressions)})"
         )
         lifetime = (
@@ -129,7 +130,9 @@ class Sql:
 
     def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         """One statement an op. One that may be refused is judged before the next; the others go together."""
-        now = self._clock()
+        return (yield from self._one_by_one(batch, self._clock()))
+
+    def _one_by_one(self, batch: Sequence[Op], now: int | None) -> Program[list[Any]]:
         results: list[Any] = []
         for run in _runs(batch):
             statements = [self._statement(op, now) for op in run]
@@ -399,6 +402,11 @@ def _runs(batch: Sequence[Op]) -> Iterator[Sequence[Op]]:
             start = place
     if start < len(batch):
         yield batch[start:]
+
+
+def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
+    """Whether it writes whatever is there: such puts can go together."""
+    return isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP
 
 
 def expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:

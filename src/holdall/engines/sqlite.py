@@ -17,6 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby, islice
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -28,8 +29,8 @@ from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClo
 from ..ops import READS, WALKS, Op, Refresh
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
-from .sql import Rows, Sql, Statement
-from .sqlite_sql import MIGRATIONS, SqliteDialect
+from .sql import Rows, Statement, is_plain_put
+from .sqlite_sql import MIGRATIONS, ManyTimes, SqliteDialect, SqliteSql
 
 _IDLE_READERS = 8
 _WALKERS = 4
@@ -46,7 +47,7 @@ class SqliteEngine:
         self._path = path
         self._options = options
         self._dialect = SqliteDialect(options.indexed)
-        self._sql = Sql(self._dialect, options.clock or system_clock)
+        self._sql = SqliteSql(self._dialect, options.clock or system_clock)
         self._closed = False
         self._reset()
 
@@ -195,8 +196,12 @@ class SqliteEngine:
         committing = False
         try:
             writer.execute("BEGIN IMMEDIATE")
-            for member in members:
-                self._run_member(writer, member, alone=len(members) == 1)
+            for plain, group in groupby(members, lambda member: all(map(is_plain_put, member.batch))):
+                if plain:
+                    self._run_together(writer, list(group))
+                else:
+                    for member in group:
+                        self._run_member(writer, member, alone=len(members) == 1)
             committing = True
             writer.execute("COMMIT")
         except BaseException as error:
@@ -218,6 +223,13 @@ class SqliteEngine:
         except apsw.Error:
             self._writer = None
             writer.close(force=True)
+
+    def _run_together(self, writer: _Connection, members: list[Submission]) -> None:
+        """Batches of which none can be refused, as one."""
+        results = iter(drive(self._sql.batch([op for member in members for op in member.batch]), writer.run))
+        for member in members:
+            member.error = None  # of an earlier try, which was undone
+            member.results = list(islice(results, len(member.batch)))
 
     def _run_member(self, writer: _Connection, member: Submission, alone: bool) -> None:
         guarded = not alone and len(member.batch) > 1  # a single statement is atomic by itself
@@ -357,9 +369,13 @@ class _Connection(apsw.Connection):
     unconditional: frozenset[str] = frozenset()
     left_by_put = ""
 
-    def run(self, statements: list[Statement]) -> list[Rows]:
+    def run(self, statements: list[Statement | ManyTimes]) -> list[Rows]:
         return [
-            self._put(sql, params) if sql in self.unconditional else self.execute(sql, params).fetchall()
+            self.executemany(sql, params).fetchall()
+            if isinstance(params, list)
+            else self._put(sql, params)
+            if sql in self.unconditional
+            else self.execute(sql, params).fetchall()
             for sql, params in statements
         ]
 
