@@ -13,14 +13,15 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard
 
 from .. import keys, ops
 from ..engine import Row, check_expectation, conflict, parse_revision, search, to_entry
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
-from ..programs import Program
+from ..programs import Program, drive
 from ..values import ttl_microseconds
 from .narrowing import Fields, narrow
 
@@ -142,6 +143,14 @@ class Sql:
                     raise conflict(op, (yield from self._actual(params)))
                 results.append(self.result(op, params, rows))
         return results
+
+    def ask(self, op: Op, run: Callable[[list[Any]], list[Rows]]) -> Any:
+        """A batch of one op, where statements can simply be run: the most frequent of all needs no program."""
+        sql, params = self.statement(op)
+        [rows] = run([(sql, params)])
+        if not rows and expects_a_row(op):
+            raise conflict(op, drive(self._actual(params), run))
+        return self.result(op, params, rows)
 
     def statement(self, op: Op) -> Statement:
         """The one statement of a point op."""
@@ -393,15 +402,12 @@ def _assigned(columns: Mapping[str, str]) -> str:
     return "".join(f", {name} = {expression}" for name, expression in columns.items())
 
 
-def _runs(batch: Sequence[Op]) -> Iterator[Sequence[Op]]:
+def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
     """A batch, cut after each op that may be refused."""
-    start = 0
-    for place, op in enumerate(batch, 1):
-        if getattr(op, "expect", ANY) is not ANY:
-            yield batch[start:place]
-            start = place
-    if start < len(batch):
-        yield batch[start:]
+    if len(batch) == 1:
+        return [batch]
+    cuts = [place for place, op in enumerate(batch, 1) if getattr(op, "expect", ANY) is not ANY]
+    return [batch[start:end] for start, end in pairwise(sorted({0, *cuts, len(batch)}))]
 
 
 def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
