@@ -1,22 +1,23 @@
 """The boundary below the store: what an engine is, and what engines share.
 
 An engine runs batches of ops (`holdall.ops`): point ops in order, in one atomic transaction, or exactly one walk. What
-reaches it is checked already: namespaces, keys and limits are valid, `Put.value` is `Json`, a `ttl` is seconds, None or
-KEEP, an `expect` is ANY, ABSENT or a version, a filter is parsed. So an engine only stores and finds.
-`holdall.testing` has the suite that says whether it does.
+reaches it is checked already: namespaces, keys, paths and limits are valid, `Put.value` is `Json` or a `File`, a `ttl`
+is seconds, None or KEEP, an `expect` is ANY, ABSENT or a version, a filter is parsed. So an engine only stores and
+finds. `holdall.testing` has the suite that says whether it does.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from .errors import Conflict, InvalidInput
+from . import shapes
+from .errors import AlreadyExists, Conflict, InvalidInput, IsADirectory, NotADirectory, NotFound
 from .keys import decode as decode_namespace
-from .ops import ABSENT, ANY, Check, Delete, Entry, Hit, Op, Page, Put, Search
+from .ops import ABSENT, ANY, Append, Check, Copy, Delete, Entry, File, FileInfo, Hit, Move, Op, Page, Put, Search
 from .programs import Program
 from .values import decode, to_datetime
 
@@ -76,18 +77,20 @@ class Options:
     clock: Clock | None = None
 
 
-# A row is what an engine keeps of an entry: ns, key, value's text, version, created, updated, expires (microseconds).
-Row: TypeAlias = tuple[str, str, str, int, int, int, int | None]
+# A row is what an engine keeps of an entry: ns, key, value's text, version, created, updated, expires (microseconds);
+# and of a file, whose value is its shape: the bytes, whether they grew since it was put, and their number.
+Row: TypeAlias = tuple[str, str, str, int, int, int, int | None, bytes | None, int | None, int | None]
+NO_FILE = (None, None, None)
 
 
 def to_entry(row: Row, kind: Callable[..., Any] = Entry) -> Any:
     """The `Entry` (or `Hit`) of a stored row."""
-    ns, key, value, version, created, updated, expires = row
+    ns, key, value, version, created, updated, expires, content, appended, size = row
     created_at = to_datetime(created)
     return kind(
         decode_namespace(ns),
         key,
-        decode(value),
+        decode(value) if size is None else shapes.item(value, content or b"", created, updated, bool(appended)),
         version,
         created_at,
         created_at if updated == created else to_datetime(updated),
@@ -95,14 +98,53 @@ def to_entry(row: Row, kind: Callable[..., Any] = Entry) -> Any:
     )
 
 
-def check_expectation(op: Put | Delete | Check, actual: int | None) -> None:
+def to_info(path: str, size: int, version: int, created: int, updated: int) -> FileInfo:
+    """The `FileInfo` of a stored file."""
+    return FileInfo(path, False, size, version, to_datetime(created), to_datetime(updated))
+
+
+def check_path(path: str, files: Iterable[str]) -> None:
+    """Raise what `CheckPath` raises, where one of these is a file: a parent of the path, or one below it."""
+    for file in files:
+        if len(file) > len(path):
+            raise IsADirectory(f"{path!r} is a folder; a file cannot have its name")
+        raise NotADirectory(f"{file!r} is a file, so nothing can be in it: {path!r}")
+
+
+def check_transfer(op: Move | Copy, sources: Sequence[str], there: Iterable[str]) -> None:
+    """Raise what `Move` and `Copy` raise: `sources` are the files they mean, `there` those at or in the destination."""
+    if not sources:
+        raise NotFound(f"there is no file or folder {op.src!r}")
+    is_folder = any(path != op.src for path in sources)
+    for file in there:
+        if file != op.dst:
+            raise IsADirectory(f"{op.dst!r} is a folder already; name a path in it, or delete it first")
+        if is_folder:
+            raise AlreadyExists(f"{op.dst!r} is a file; a folder cannot replace it")
+
+
+def transferred(op: Move | Copy, info: FileInfo | None) -> FileInfo:
+    """What `Move` and `Copy` answer: the destination's file, or the folder."""
+    return info or FileInfo(op.dst + "/", is_dir=True)
+
+
+def is_file(value: Any) -> bool:
+    """Whether a `Put` was made by writing a file, not by putting an item that has the shape of one."""
+    return isinstance(value, File) and value.shape == shapes.NATIVE
+
+
+def item_in_the_way(op: Append) -> AlreadyExists:
+    return AlreadyExists(f"{op.key!r} in {op.namespace!r} is an item, not a file: it cannot grow, only be replaced")
+
+
+def check_expectation(op: Append | Put | Delete | Check, actual: int | None) -> None:
     """Raise the `Conflict` of an op whose entry is at version `actual` (None: absent), if there is one."""
     if op.expect is ANY or op.expect == actual or (op.expect is ABSENT and actual is None):
         return
     raise conflict(op, actual)
 
 
-def conflict(op: Put | Delete | Check, actual: int | None) -> Conflict:
+def conflict(op: Append | Put | Delete | Check, actual: int | None) -> Conflict:
     """The error of an op whose expectation did not hold."""
     expected = op.expect if isinstance(op.expect, int) else None
     return Conflict(type(op).__name__, op.namespace, op.key, expected, actual)

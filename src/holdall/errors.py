@@ -4,7 +4,13 @@
     ├── InvalidInput (ValueError)       a bad label, key, filter, cursor, option, URL, `expect=None`
     │   └── InvalidValue                something in a value that JSON cannot hold; names the path to it
     ├── Conflict                        `expect=` did not hold; nothing was written
-    ├── NotFound (FileNotFoundError)    the entry is not there
+    ├── NotFound (FileNotFoundError)    the entry or file is not there
+    ├── IsADirectory                    a folder is where a file should be
+    ├── NotADirectory                   a file is where a folder should be
+    ├── AlreadyExists                   something is there that would have to be replaced
+    ├── NotText                         a file's bytes are not UTF-8
+    ├── NoMatch                         an edit's text is not in the file
+    ├── AmbiguousMatch                  ... or is there more than once; carries the count
     ├── Unavailable                     the storage cannot be reached or written just now
     │   └── Timeout                     ... and was waited for as long as `timeout` allows
     ├── Corrupt                         what is stored is not what holdall wrote
@@ -19,13 +25,19 @@ A driver's own error is translated in the engine, once, and stays reachable as `
 from __future__ import annotations
 
 __all__ = [
+    "AlreadyExists",
+    "AmbiguousMatch",
     "Conflict",
     "Corrupt",
     "HoldallError",
     "InvalidInput",
     "InvalidValue",
+    "IsADirectory",
     "MissingExtra",
+    "NoMatch",
+    "NotADirectory",
     "NotFound",
+    "NotText",
     "SchemaTooNew",
     "StoreClosed",
     "Timeout",
@@ -71,7 +83,40 @@ class Conflict(HoldallError):
 
 
 class NotFound(HoldallError, FileNotFoundError):
-    """There is no such entry."""
+    """There is no such entry or file."""
+
+
+class IsADirectory(HoldallError, IsADirectoryError):
+    """There is a folder where a file was asked for."""
+
+
+class NotADirectory(HoldallError, NotADirectoryError):
+    """There is a file where a folder was asked for."""
+
+
+class AlreadyExists(HoldallError, FileExistsError):
+    """Something is there already, and would be lost."""
+
+
+class NotText(HoldallError):
+    """A file's bytes are not UTF-8 text."""
+
+
+class NoMatch(HoldallError):
+    """The text to replace is not in the file; `count` is 0."""
+
+    count = 0
+
+
+class AmbiguousMatch(HoldallError):
+    """The text to replace is in the file `count` times, and not all of them were meant."""
+
+    def __init__(self, message: str, count: int) -> None:
+        super().__init__(message, count)
+        self.count = count
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Unavailable(HoldallError):

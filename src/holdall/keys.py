@@ -26,10 +26,26 @@ RESERVED = "__holdall__"
 MAX_NAMESPACE_BYTES = 1024
 MAX_KEY_BYTES = 1536
 
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_NOT_NORMAL = re.compile(r"[\x00-\x1f\x7f-\x9f]|/$|/\.{0,2}/|/\.{1,2}$")
 _END = "\x01"
 _ESCAPE = "\x02"
 _SPECIAL = re.compile("[\x01\x02]")
 _ESCAPED = re.compile("\x02([\x02\x03])")
+
+
+class Reserved(tuple[str, ...]):
+    """A place of holdall's own for a namespace: what it is for, and the namespace. `Store` knows where that is."""
+
+    __slots__ = ()
+
+
+def check_count(name: str, value: Any, least: int = 0, most: int = 2**31) -> None:
+    """A number that a caller gave, or `InvalidInput`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{name} is an int, not {type(value).__name__} {value!r}")
+    if not least <= value < most:
+        raise InvalidInput(f"{name} is at least {least} and less than 2**{most.bit_length() - 1}, not {value}")
 
 
 def check_namespace(namespace: Any, *, empty: bool = False) -> Namespace:
@@ -111,6 +127,52 @@ def encode(namespace: Namespace) -> str:
 def decode(text: str) -> Namespace:
     """The namespace of a text that `encode` made."""
     return tuple(_unescape(label) for label in text.split(_END)[:-1])
+
+
+# Paths ---------------------------------------------------------------------------------------------------------------
+
+
+def check_path(path: Any) -> str:
+    """A file's path, normalised, or `InvalidInput`."""
+    normal = check_folder(path)[:-1]
+    if not normal or path.endswith(("/", "/.")):
+        raise InvalidInput(f"{path!r:.80} names a folder; a file's path has a name at its end")
+    return check_key(normal)
+
+
+def check_folder(path: Any) -> str:
+    """A folder's path, normalised, with a "/" at its end; a file's may be one too."""
+    if not isinstance(path, str):
+        raise InvalidInput(f"a path is a str, not {type(path).__name__} {path!r:.80}")
+    if not path.startswith("/"):
+        hint = f"; did you mean {'/' + path!r:.80}?" if path else ""
+        raise InvalidInput(f"a path is absolute and begins with '/'; got {path!r:.80}{hint}")
+    if _CONTROL.search(path):
+        raise InvalidInput(f"a path cannot contain control characters: {path!r:.80}")
+    labels = [label for label in path.split("/") if label not in ("", ".")]
+    if ".." in labels:
+        raise InvalidInput(f"a path cannot contain '..': {path!r:.80}")
+    _check_text(path, "a path")
+    return "/" + "".join(label + "/" for label in labels)
+
+
+def is_path(key: str) -> bool:
+    """Whether a key is a file's path, as `check_path` gives it."""
+    return key[0] == "/" and _NOT_NORMAL.search(key) is None and len(key) > 1
+
+
+def parents(path: str) -> list[str]:
+    """The folders that a path is in, without their "/" at the end and without the root: none of them can be a file."""
+    return [path[:place] for place, character in enumerate(path) if character == "/" and place > 0]
+
+
+def in_folder(folder: str) -> tuple[str, str]:
+    """The range `[low, high)` of the keys below a folder, whose path ends in "/"."""
+    return folder, folder[:-1] + "0"  # which comes after "/"
+
+
+#: The encoded namespaces of holdall's own, `[low, high)`: hidden from walks.
+HIDDEN = (RESERVED + _END, RESERVED + _ESCAPE)
 
 
 def below(encoded: str) -> tuple[str, str | None]:

@@ -18,21 +18,31 @@ __all__ = [
     "ANY",
     "DEFAULT",
     "KEEP",
+    "Append",
     "Change",
     "Changes",
     "Check",
+    "CheckPath",
+    "Children",
+    "Copy",
     "Count",
     "Delete",
     "DeleteTree",
     "Entry",
+    "FileInfo",
     "Get",
+    "Grep",
     "Hit",
+    "Merge",
+    "Move",
     "Namespaces",
     "Page",
     "Put",
+    "ReadRange",
     "Refresh",
     "Scan",
     "Search",
+    "Stat",
     "Sweep",
 ]
 
@@ -86,6 +96,14 @@ class ModelLike(Protocol):
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as it is stored: its bytes, and in `shape` what else there is to say of it (`holdall.shapes`)."""
+
+    shape: Json
+    content: bytes
+
+
 #: What can be put: a JSON object, or something that becomes one.
 Value: TypeAlias = Mapping[str, Any] | DataclassLike | ModelLike
 
@@ -124,6 +142,18 @@ class Change:
     key: str
     kind: Literal["put", "delete", "expire"]
     cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """What is known of a file without reading it. A folder's path ends in "/"; folders have no version or times."""
+
+    path: str
+    is_dir: bool = False
+    size: int = 0
+    version: int | None = None
+    created_at: datetime | None = None
+    modified_at: datetime | None = None
 
 
 class Page(list[T]):
@@ -166,11 +196,11 @@ class Get(PointOp):
 
 @dataclass(frozen=True, slots=True)
 class Put(PointOp):
-    """Write one entry -> the `Entry` as stored."""
+    """Write one entry -> the `Entry` as stored; of one written as a file, its `FileInfo`."""
 
     namespace: Namespace
     key: str
-    value: Value  # what an engine sees is `Json`
+    value: Value | File  # what an engine sees is `Json` or a `File`
     ttl: TtlOrDefault = DEFAULT
     expect: Expectation = ANY
 
@@ -203,9 +233,78 @@ class Refresh(PointOp):
 
 @dataclass(frozen=True, slots=True)
 class DeleteTree(PointOp):
-    """Remove every entry in a namespace and below it -> how many there were."""
+    """Remove every entry in a namespace and below it -> how many there were.
+
+    With a path: the file or folder at that path of exactly this namespace, and nothing but files.
+    """
 
     namespace: Namespace
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Append(PointOp):
+    """Add bytes to the end of a file, which costs no more than these; a missing file begins empty -> their offset."""
+
+    namespace: Namespace
+    key: str
+    data: bytes
+    expect: Expectation = ANY
+    ttl: TtlOrDefault = DEFAULT  # of a file that was missing
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange(PointOp):
+    """The bytes `[start, end)` of a file, None for to its end -> `bytes | None`, None where there is no such file."""
+
+    namespace: Namespace
+    key: str
+    start: int
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stat(PointOp):
+    """What is at a path -> `FileInfo | None`; a file, where there are both a file and a folder."""
+
+    namespace: Namespace
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPath(PointOp):
+    """Assert that a path can be a file's -> None; `NotADirectory` or `IsADirectory` fails the whole batch."""
+
+    namespace: Namespace
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move(PointOp):
+    """Give a file or folder another path; no content is copied -> the `FileInfo` of what is there now."""
+
+    namespace: Namespace
+    src: str
+    dst: str
+    source: Namespace | None = None  # where `src` is, if elsewhere; then `created_at` is that of what is replaced
+    ttl: TtlOrDefault = KEEP
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(PointOp):
+    """Make a file or folder appear at another path too; no content is copied -> the `FileInfo` of what is there now."""
+
+    namespace: Namespace
+    src: str
+    dst: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(Op):
+    """Join the small pieces that appending has left of a file -> how many there were. Not a change."""
+
+    namespace: Namespace
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,5 +381,37 @@ class Changes(Op):
     limit: int = 500
 
 
-READS: frozenset[type] = frozenset({Get, Check})
-WALKS: frozenset[type] = frozenset({Search, Count, Namespaces, Scan, Changes})
+@dataclass(frozen=True, slots=True)
+class Children(Op):
+    """What is in a folder, in path order, after the path `after` -> `Page[FileInfo]`, whose `next` is the next `after`.
+
+    `path` ends in "/". Subfolders are given once each and stepped over; `deep` gives all files below instead, of which
+    `matches`, a function of a path, may choose some.
+    """
+
+    namespace: Namespace
+    path: str
+    after: str | None = None
+    limit: int = 1000
+    deep: bool = False
+    matches: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grep(Op):
+    """Files below a folder that may contain a text, in path order -> `Page[tuple[str, bytes]]`: paths and contents.
+
+    Each file that contains all of `literals` (UTF-8, in any case where `ignore_case`) is given; others may be. `next`
+    is the next `after`.
+    """
+
+    namespace: Namespace
+    path: str
+    literals: tuple[str, ...] = ()
+    ignore_case: bool = False
+    after: str | None = None
+    matches: Any = None
+
+
+READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath})
+WALKS: frozenset[type] = frozenset({Search, Count, Namespaces, Scan, Changes, Children, Grep})

@@ -13,6 +13,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
+#: How often a read-modify-write begins again before it gives up.
+MOST_TRIES = 1000
+
 T = TypeVar("T")
 P = ParamSpec("P")
 

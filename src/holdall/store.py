@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from . import filters, keys, ops
 from .engine import Engine
 from .errors import Conflict, InvalidInput, InvalidValue, NotFound, StoreClosed
+from .files import Files, paths
 from .ops import (
     ABSENT,
     ANY,
@@ -37,15 +38,28 @@ from .ops import (
     TtlOrDefault,
     Value,
 )
-from .programs import Call, Program, Sleep, adrive, apages, arun, drive, pages, run
+from .programs import MOST_TRIES, Call, Program, Sleep, adrive, apages, arun, drive, pages, run
+from .shapes import stored
 from .sharing import Shared
 from .values import decode, encode, to_plain, ttl_seconds
 
 T = TypeVar("T")
 logger = logging.getLogger("holdall")
 
-_MOST_TRIES = 1000
-_USER_OPS = (ops.Get, ops.Put, ops.Delete, ops.Check, ops.Refresh, ops.DeleteTree)
+_USER_OPS = (
+    ops.Get,
+    ops.Put,
+    ops.Delete,
+    ops.Check,
+    ops.Refresh,
+    ops.Append,
+    ops.ReadRange,
+    ops.Stat,
+    ops.CheckPath,
+    ops.DeleteTree,
+    ops.Move,
+    ops.Copy,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +150,7 @@ class Store:
         """
         if not callable(fn):
             raise InvalidInput(f"update takes a function of the value, not {type(fn).__name__} {fn!r:.60}")
-        for attempt in range(1, _MOST_TRIES + 1):
+        for attempt in range(1, MOST_TRIES + 1):
             entry: Entry | None = (yield [ops.Get(ns, key)])[0]
             if entry is None and default is None:
                 raise NotFound(f"there is no {key!r} in {ns!r} to update; pass default= to begin with one")
@@ -147,7 +161,7 @@ class Store:
             try:
                 written: Entry = (yield [put])[0]
             except Conflict:
-                if attempt == _MOST_TRIES:
+                if attempt == MOST_TRIES:
                     raise
                 yield Sleep(random.uniform(0, 0.001 * min(attempt, 20)))
             else:
@@ -207,8 +221,8 @@ class Store:
         """
         prefix = self._inside(ns_prefix)
         parsed = filters.parse(filter)
-        _check_count("limit", limit)
-        _check_count("offset", offset)
+        keys.check_count("limit", limit)
+        keys.check_count("offset", offset)
         if cursor is not None and offset:
             raise InvalidInput("offset= and cursor= cannot go together: the cursor says where to go on")
         asked = "" if cursor is None and limit == 0 else _digest(prefix, filter if parsed else None, bool(recursive))
@@ -244,10 +258,10 @@ class Store:
         """The namespaces that hold entries, sorted. `"*"` in `prefix` or `suffix` stands for any one label;
         `max_depth` cuts them short, and gives each once."""
         starts, ends = keys.check_pattern(prefix, "prefix"), keys.check_pattern(suffix, "suffix")
-        _check_count("limit", limit)
-        _check_count("offset", offset)
+        keys.check_count("limit", limit)
+        keys.check_count("offset", offset)
         if max_depth is not None:
-            _check_count("max_depth", max_depth, least=1)
+            keys.check_count("max_depth", max_depth, least=1)
         found: list[Namespace] = (yield [ops.Namespaces(starts, ends, max_depth, limit, offset, self._scope)])[0]
         return found
 
@@ -293,6 +307,11 @@ class Store:
         Namespaces are relative to it, in and out, and `()` is its own. Closing the view leaves the store open.
         """
         return Store(self._shared, self._settings, self, self._scope + keys.check_namespace(ns_prefix))
+
+    def files(self, ns: Namespace = ("filesystem",)) -> Files:
+        """The files of a namespace, and of no other: a volume."""
+        self._home(ns)
+        return Files(self, ns)
 
     def setup(self) -> None:
         """Connect, create and migrate now, rather than on first use."""
@@ -397,8 +416,9 @@ class Store:
             return op if home is op.namespace else ops.Get(home, op.key)
         if isinstance(op, ops.Put):
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
-            ttl = self._lifetime(op.ttl)
-            return ops.Put(self._home(op.namespace), keys.check_key(op.key), encode(op.value), ttl, expect)  # type: ignore[arg-type]  # Json
+            ttl, key, value = self._lifetime(op.ttl), keys.check_key(op.key), op.value
+            put = value if type(value) is ops.File else encode(value) if key[0] != "/" else stored(key, value)
+            return ops.Put(self._home(op.namespace), key, put, ttl, expect)  # type: ignore[arg-type]  # Json
         match op:
             case ops.Delete(namespace, key, expect):
                 return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect, key))
@@ -406,14 +426,35 @@ class Store:
                 return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect, key))
             case ops.Refresh(namespace, key):
                 return ops.Refresh(self._home(namespace), keys.check_key(key))
-            case ops.DeleteTree(namespace):
+            case ops.DeleteTree(namespace, path):
                 if not self._scope and namespace == ():
                     raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")
-                return ops.DeleteTree(self._home(namespace))
+                return ops.DeleteTree(self._home(namespace), path and (keys.check_folder(path)[:-1] or "/"))
+            case ops.Append(namespace, key, data, expect, ttl):
+                if not isinstance(data, bytes):
+                    raise InvalidInput(f"what is appended is bytes, not {type(data).__name__} {data!r:.60}")
+                return ops.Append(
+                    self._home(namespace), keys.check_path(key), data, _expected(expect, key), self._lifetime(ttl)
+                )
+            case ops.ReadRange(namespace, key, start, end):
+                keys.check_count("start", start, most=2**62)
+                keys.check_count("end", 0 if end is None else end, most=2**62)
+                return ops.ReadRange(self._home(namespace), keys.check_path(key), start, end)
+            case ops.Stat(namespace, path):
+                return ops.Stat(self._home(namespace), keys.check_folder(path)[:-1])
+            case ops.CheckPath(namespace, path):
+                return ops.CheckPath(self._home(namespace), keys.check_path(path))
+            case ops.Move(namespace, src, dst, source, ttl):
+                elsewhere = None if source is None else self._home(source)
+                return ops.Move(self._home(namespace), *paths(src, dst), elsewhere, self._lifetime(ttl))
+            case ops.Copy(namespace, src, dst):
+                return ops.Copy(self._home(namespace), *paths(src, dst))
         return op
 
     def _home(self, namespace: Namespace) -> Namespace:
         """Where an entry lives: inside the scope, whose own namespace is `()`."""
+        if type(namespace) is keys.Reserved:
+            return keys.RESERVED, (self._scope + namespace[1:])[0], namespace[0]
         if not self._scope:
             return keys.check_namespace(namespace)
         inside = keys.check_namespace(namespace, empty=True)
@@ -476,13 +517,6 @@ def _expected(expect: Any, key: str) -> Expectation:
         return expect
     hint = " (was a read forgotten? holdall.ABSENT means that nothing may be there)" if expect is None else ""
     raise InvalidInput(f"expect is holdall.ANY, holdall.ABSENT, a version or an Entry, not {expect!r:.60}{hint}")
-
-
-def _check_count(name: str, value: Any, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{name} is an int, not {type(value).__name__} {value!r}")
-    if not least <= value < 2**31:
-        raise InvalidInput(f"{name} is at least {least} and less than 2**31, not {value}")
 
 
 def _digest(prefix: Namespace, filter: Mapping[str, Any] | None, recursive: bool) -> str:

@@ -37,9 +37,19 @@ _SMALL = 10 ** (MAX_INT_DIGITS // 2)
 
 def encode(value: Any) -> Json:
     """The exact text of a value, or `InvalidValue` that names the path to what cannot be stored."""
+    return encode_plain(plain_object(value))
+
+
+def plain_object(value: Any) -> dict[str, Any]:
+    """A value as a dict of what JSON has."""
     plain = value if type(value) is dict and _is_plain(value, 0) else to_plain(value)
     if type(plain) is not dict:
         raise InvalidValue(f"a value is a dict, not {type(value).__name__} {value!r:.60}")
+    return plain
+
+
+def encode_plain(plain: dict[str, Any]) -> Json:
+    """The exact text of what `plain_object` gave."""
     return Json(check_text(plain).decode())
 
 

@@ -14,12 +14,29 @@ from typing import Any, TypeAlias
 
 from sortedcontainers import SortedDict, SortedSet
 
-from .. import keys, ops
-from ..engine import Capabilities, Options, check_expectation, parse_revision, search, system_clock, to_entry
+from .. import keys, ops, shapes
+from ..engine import (
+    NO_FILE,
+    Capabilities,
+    Options,
+    check_expectation,
+    check_path,
+    check_transfer,
+    is_file,
+    item_in_the_way,
+    parse_revision,
+    search,
+    system_clock,
+    to_entry,
+    to_info,
+    transferred,
+)
 from ..errors import StoreClosed
-from ..ops import KEEP, WALKS, Change, Entry, Hit, Namespace, Op, Page
+from ..ops import KEEP, WALKS, Change, Entry, FileInfo, Hit, Namespace, Op, Page
 from ..programs import Program, drive
-from ..values import decode, ttl_microseconds
+from ..values import ttl_microseconds
+
+_GREP_BYTES = 1 << 20  # of contents that one page of candidates holds, more or less
 
 _Place: TypeAlias = tuple[str, str]  # encoded namespace, key
 
@@ -33,6 +50,9 @@ class _Record:
     expires: int | None = None
     ttl: int | None = None
     kind: str = "put"
+    body: bytearray | None = None  # of a file: its first `size` bytes; more may follow, which are another's
+    size: int | None = None
+    appended: bool = False
 
 
 class MemoryEngine:
@@ -108,9 +128,26 @@ class MemoryEngine:
                 else:
                     lifetime = ttl_microseconds(ttl)  # type: ignore[arg-type]  # the store made it seconds or None
                     expires = None if lifetime is None else now + lifetime
-                record = _Record(self._next(), str(value), old.created if old else now, now, expires, lifetime)
+                record = _Record(self._next(), "", old.created if old else now, now, expires, lifetime)
+                record = _with_value(record, value)
                 self._write(place, record, undo)
-                return _entry(place, record)
+                return _info(key, record) if is_file(value) else _entry(place, record)
+            case ops.Append():
+                return self._append(op, now, undo)
+            case ops.ReadRange(namespace, key, start, end):
+                record = self._file((keys.encode(namespace), key), now)
+                return None if record is None else _content(record, start, end)
+            case ops.Stat(namespace, path):
+                return self._stat(keys.encode(namespace), path, now)
+            case ops.CheckPath(namespace, path):
+                ns = keys.encode(namespace)
+                parents = (parent for parent in keys.parents(path) if self._file((ns, parent), now))
+                check_path(path, itertools.chain(parents, self._below(ns, path + "/", now)))
+                return None
+            case ops.Move() | ops.Copy():
+                return self._transfer(op, now, undo)
+            case ops.Merge():
+                return 1
             case ops.Delete(namespace, key):
                 place = keys.encode(namespace), key
                 old = self._live(place, now)
@@ -129,8 +166,12 @@ class MemoryEngine:
                     return False
                 self._write(place, replace(record, expires=now + record.ttl), undo)
                 return True
-            case ops.DeleteTree(namespace):
-                doomed = list(self._under(namespace, now))
+            case ops.DeleteTree(namespace, path):
+                if path is None:
+                    doomed = list(self._under(namespace, now))
+                else:
+                    ns = keys.encode(namespace)
+                    doomed = [((ns, key), self._entries[ns, key]) for key in self._tree(ns, path, now)]
                 for place, record in doomed:
                     self._bury(place, record, "delete", now, undo)
                 return len(doomed)
@@ -145,6 +186,71 @@ class MemoryEngine:
     def _live(self, place: _Place, now: int) -> _Record | None:
         record: _Record | None = self._entries.get(place)
         return record if record is not None and _is_live(record, now) else None
+
+    def _file(self, place: _Place, now: int) -> _Record | None:
+        record = self._live(place, now)
+        return record if record is not None and record.size is not None else None
+
+    def _append(self, op: ops.Append, now: int, undo: dict[_Place, _Record | None]) -> int:
+        place = keys.encode(op.namespace), op.key
+        old = self._live(place, now)
+        check_expectation(op, old.version if old else None)
+        if old is None:
+            self._point(ops.Put(op.namespace, op.key, ops.File(shapes.NATIVE, op.data), op.ttl), undo)
+            return 0
+        if old.body is None or old.size is None:
+            raise item_in_the_way(op)
+        # Where others share the bytes, the first to grow keeps them; the next has to take its own.
+        body = old.body if len(old.body) == old.size else old.body[: old.size]
+        body += op.data
+        size = old.size + len(op.data)
+        grown = replace(old, version=self._next(), updated=now, body=body, size=size, appended=True)
+        self._write(place, grown, undo)
+        return old.size
+
+    def _stat(self, ns: str, path: str, now: int) -> FileInfo | None:
+        record = self._file((ns, path), now)
+        if record is not None:
+            return _info(path, record)
+        return FileInfo(path.rstrip("/") + "/", is_dir=True) if any(self._below(ns, path + "/", now)) else None
+
+    def _below(self, ns: str, folder: str, now: int, after: str | None = None) -> Iterator[str]:
+        """The files in a folder and below it, in path order, after a path."""
+        low, high = keys.in_folder(folder)
+        first = (ns, low if after is None or after < low else after)
+        for place in self._entries.irange(first, (ns, high), inclusive=(False, False)):
+            if self._file(place, now):
+                yield place[1]
+
+    def _tree(self, ns: str, path: str, now: int) -> list[str]:
+        """The file at a path, and those below it."""
+        here = [path] if self._file((ns, path), now) else []
+        return here + list(self._below(ns, path.rstrip("/") + "/", now))
+
+    def _transfer(self, op: ops.Move | ops.Copy, now: int, undo: dict[_Place, _Record | None]) -> FileInfo:
+        ns = keys.encode(op.namespace)
+        source = keys.encode(op.source) if isinstance(op, ops.Move) and op.source is not None else ns
+        found = self._tree(source, op.src, now)
+        if (source, op.src) != (ns, op.dst) or not found:
+            check_transfer(op, found, self._tree(ns, op.dst, now))
+            self._point(ops.CheckPath(op.namespace, op.dst), undo)
+            for key in found:
+                old = self._entries[source, key]
+                place = ns, op.dst + key[len(op.src) :]
+                record = replace(old, version=self._next(), updated=now)
+                if isinstance(op, ops.Move):
+                    self._bury((source, key), old, "delete", now, undo)
+                    if op.source is not None:
+                        replaced = self._live(place, now)
+                        record = replace(record, created=replaced.created if replaced else now)
+                    if op.ttl is not KEEP:
+                        lifetime = ttl_microseconds(op.ttl)  # type: ignore[arg-type]  # seconds or None
+                        record = replace(record, ttl=lifetime, expires=None if lifetime is None else now + lifetime)
+                else:
+                    record = replace(record, created=now)
+                self._write(place, record, undo)
+        record = self._file((ns, op.dst), now)
+        return transferred(op, None if record is None else _info(op.dst, record))
 
     def _next(self) -> int:
         self._version += 1
@@ -177,7 +283,9 @@ class MemoryEngine:
                 return (yield from search(self, op))
             case ops.Count(prefix, filter, recursive):
                 found = self._under(prefix, self._clock(), recursive)
-                return sum(1 for _, record in found if filter is None or filter.matches(decode(str(record.value))))
+                return sum(
+                    1 for place, record in found if filter is None or filter.matches(_entry(place, record).value)
+                )
             case ops.Scan(prefix, after, limit):
                 rows = self._under(prefix, self._clock(), after=after and (keys.encode(after[0]), after[1]))
                 return [_entry(place, record) for (place, record), _ in zip(rows, range(limit), strict=False)]
@@ -185,6 +293,10 @@ class MemoryEngine:
                 return self._namespaces(op)
             case ops.Changes():
                 return self._changes(op)
+            case ops.Children():
+                return self._children(op)
+            case ops.Grep():
+                return self._grep(op)
         raise TypeError(f"not a walk: {op!r}")
 
     def position(self) -> Program[str]:
@@ -210,10 +322,11 @@ class MemoryEngine:
         """The live entries of a namespace, and of those below it, in key order."""
         low = keys.encode(prefix)
         high = keys.below(low)[1] if recursive else low + "\x00"
+        hidden = keys.HIDDEN
         first = (low, "") if after is None or after[0] < low else after
         for place in self._entries.irange(first, None if high is None else (high, ""), inclusive=(False, False)):
             record = self._entries[place]
-            if _is_live(record, now):
+            if _is_live(record, now) and (prefix or not hidden[0] <= place[0] < hidden[1]):
                 yield place, record
 
     def _namespaces(self, op: ops.Namespaces) -> list[Namespace]:
@@ -230,13 +343,45 @@ class MemoryEngine:
         changes: Page[Change] = Page((), str(max(since, self._version)))
         for version in self._feed.irange(since, None, inclusive=(False, False)):
             place = self._feed[version]
-            if _is_within(place, op.prefix):
+            if _is_within(place, op.prefix) and not keys.HIDDEN[0] <= place[0] < keys.HIDDEN[1]:
                 kind = self._entries[place].kind
                 changes.append(Change(version, keys.decode(place[0]), place[1], kind, str(version)))
                 if len(changes) == op.limit:
                     changes.next = str(version)
                     break
         return changes
+
+    def _children(self, op: ops.Children) -> Page[FileInfo]:
+        ns, now = keys.encode(op.namespace), self._clock()
+        found: Page[FileInfo] = Page()
+        after = op.after
+        while True:
+            key = next(self._below(ns, op.path, now, after), None)
+            if key is None:
+                return found
+            if len(found) == op.limit:
+                found.next = after
+                return found
+            after = key
+            end = key.find("/", len(op.path))
+            if end >= 0 and not op.deep:
+                found.append(FileInfo(key[: end + 1], is_dir=True))
+                after = keys.in_folder(key[: end + 1])[1]
+            elif op.matches is None or op.matches(key):
+                found.append(_info(key, self._entries[ns, key]))
+
+    def _grep(self, op: ops.Grep) -> Page[tuple[str, bytes]]:
+        ns, now = keys.encode(op.namespace), self._clock()
+        found: Page[tuple[str, bytes]] = Page()
+        room = _GREP_BYTES
+        for key in self._below(ns, op.path, now, op.after):
+            if op.matches is None or op.matches(key):
+                found.append((key, _content(self._entries[ns, key])))
+                room -= len(found[-1][1])
+                if room < 0:
+                    found.next = key
+                    break
+        return found
 
 
 def _is_within(place: _Place, prefix: Namespace) -> bool:
@@ -249,7 +394,26 @@ def _is_live(record: _Record, now: int) -> bool:
 
 
 def _entry(place: _Place, record: _Record, kind: Callable[..., Any] = Entry) -> Any:
-    return to_entry((*place, str(record.value), record.version, record.created, record.updated, record.expires), kind)
+    file = NO_FILE if record.size is None else (_content(record), int(record.appended), record.size)
+    times = record.created, record.updated, record.expires
+    return to_entry((*place, str(record.value), record.version, *times, *file), kind)
+
+
+def _with_value(record: _Record, value: Any) -> _Record:
+    if isinstance(value, ops.File):
+        return replace(record, value=value.shape, body=bytearray(value.content), size=len(value.content))
+    return replace(record, value=str(value))
+
+
+def _content(record: _Record, start: int = 0, end: int | None = None) -> bytes:
+    assert record.body is not None
+    assert record.size is not None
+    return bytes(memoryview(record.body)[start : record.size if end is None else min(end, record.size)])
+
+
+def _info(path: str, record: _Record) -> FileInfo:
+    assert record.size is not None
+    return to_info(path, record.size, record.version, record.created, record.updated)
 
 
 def _matching(found: list[tuple[_Place, _Record]], op: ops.Search, want: int) -> list[Hit]:

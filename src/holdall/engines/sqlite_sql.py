@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from .. import keys
-from ..engine import to_entry
+from ..engine import NO_FILE, to_entry
 from ..errors import InvalidInput
 from ..filters import check_field
 from ..ops import Entry, Op, Put
@@ -162,7 +162,18 @@ class SqliteSql(Sql):
         _, replaced = yield [(self._put_any[False], rows), (older, {"newest": newest, "now": now})]
         created = {(ns, key): then for ns, key, then in replaced}
         return [
-            to_entry((ns, key, value, version, created.get((ns, key), now), now, None if ttl is None else now + ttl))
+            to_entry(
+                (
+                    ns,
+                    key,
+                    value,
+                    version,
+                    created.get((ns, key), now),
+                    now,
+                    None if ttl is None else now + ttl,
+                    *NO_FILE,
+                )
+            )
             for version, (ns, key, value, now, ttl) in enumerate(rows, newest + 1)
         ]
 

@@ -1,0 +1,412 @@
+"""Files: a volume's programs, written once over the ops, on any engine.
+
+A volume is the files of exactly one namespace; folders are implied by their paths. Listing costs what it lists, reading
+what it reads and appending what it appends. `pieces.py` has the file objects of `Files.open`, and `patterns.py` what
+`glob` and `grep` look for.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from . import keys, ops, shapes
+from .errors import AmbiguousMatch, Conflict, InvalidInput, InvalidValue, IsADirectory, NoMatch, NotFound, NotText
+from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page
+from .programs import MOST_TRIES, Program, Sleep, apages, arun, pages, run
+
+if TYPE_CHECKING:
+    from .pieces import AsyncFile, BinaryFile
+    from .store import Store
+
+T = TypeVar("T")
+Data: TypeAlias = str | bytes | bytearray | memoryview
+Mode: TypeAlias = Literal["rb", "wb", "ab"]
+
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some lines of a file, without their ends: from line `offset` (the first is 0) on, of `total`."""
+
+    lines: list[str]
+    offset: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A line that `grep` found; the first of a file is line 1."""
+
+    path: str
+    line: int
+    text: str
+
+
+class Files:
+    """The files of one namespace. Get one from `Store.files`."""
+
+    def __init__(self, store: Store, namespace: Namespace) -> None:
+        self._store = store
+        self._namespace = namespace
+
+    def __repr__(self) -> str:
+        return f"<holdall.Files of {self._namespace!r} in {self._store!r}>"
+
+    @property
+    def store(self) -> Store:
+        """The store beneath."""
+        return self._store
+
+    @property
+    def namespace(self) -> Namespace:
+        """The namespace whose files these are."""
+        return self._namespace
+
+    # Whole files -----------------------------------------------------------------------------------------------------
+
+    def _write(self, path: str, data: Data, *, expect: Expectation | FileInfo = ANY) -> Program[FileInfo]:
+        """Create or replace a file with text, kept as UTF-8, or bytes. `expect=` as in `Store.put`."""
+        path, file = keys.check_path(path), ops.File(shapes.NATIVE, _to_bytes(data))
+        info: FileInfo = (yield [self._may_be(path), ops.Put(self._namespace, path, file, DEFAULT, _version(expect))])[
+            1
+        ]
+        return info
+
+    write = run(_write)
+    awrite = arun(_write)
+
+    def _read(self, path: str) -> Program[bytes]:
+        """A file's bytes."""
+        return (yield from self._range(keys.check_path(path), 0, None))
+
+    read = run(_read)
+    aread = arun(_read)
+
+    def _read_text(self, path: str) -> Program[str]:
+        """A file's text; line ends are as they were written. `NotText` if it is not UTF-8."""
+        path = keys.check_path(path)
+        return _to_text(path, (yield from self._range(path, 0, None)))
+
+    read_text = run(_read_text)
+    aread_text = arun(_read_text)
+
+    def _read_lines(self, path: str, offset: int = 0, limit: int = 2000) -> Program[Window]:
+        r"""Up to `limit` lines from line `offset` on. A line ends at \n, \r\n or \r, and at nothing else."""
+        keys.check_count("offset", offset)
+        keys.check_count("limit", limit)
+        lines = split_lines((yield from self._read_text(path)))
+        return Window(lines[offset : offset + limit], offset, len(lines))
+
+    read_lines = run(_read_lines)
+    aread_lines = arun(_read_lines)
+
+    def _edit(self, path: str, old: str, new: str, *, replace_all: bool = False) -> Program[int]:
+        r"""Replace a text in a file, and say how often. Others' edits meanwhile are kept: it begins again.
+
+        `old` must be there exactly once, unless `replace_all`: else `NoMatch` or `AmbiguousMatch`. Where it is not
+        there as it stands, its \n may be any line end, and those of `new` become the same.
+        """
+        path = keys.check_path(path)
+        if not isinstance(old, str) or not isinstance(new, str):
+            raise InvalidInput("edit replaces one str by another")
+        if not old:
+            raise InvalidInput("the text to replace cannot be empty; say which text, or use write or append")
+        _check_unicode(new)
+        for attempt in range(1, MOST_TRIES + 1):
+            info, content = yield [ops.Stat(self._namespace, path), ops.ReadRange(self._namespace, path, 0)]
+            if content is None:
+                raise _missing(path, info)
+            text, count = _replaced(_to_text(path, content), old, new, path, replace_all)
+            file = ops.File(shapes.NATIVE, text.encode())
+            try:
+                yield [ops.Put(self._namespace, path, file, KEEP, info.version)]
+            except Conflict:
+                if attempt == MOST_TRIES:
+                    raise
+                yield Sleep(random.uniform(0, 0.001 * min(attempt, 20)))
+            else:
+                return count
+        raise AssertionError("unreachable")
+
+    edit = run(_edit)
+    aedit = arun(_edit)
+
+    # Parts of files --------------------------------------------------------------------------------------------------
+
+    def _append(self, path: str, data: Data) -> Program[int]:
+        """Add text or bytes to the end of a file, which is made if it is missing; the offset at which they begin."""
+        path, content = keys.check_path(path), _to_bytes(data)
+        offset: int = (yield [self._may_be(path), ops.Append(self._namespace, path, content)])[1]
+        return offset
+
+    append = run(_append)
+    aappend = arun(_append)
+
+    def _read_range(self, path: str, start: int, end: int | None = None) -> Program[bytes]:
+        """The bytes from `start` up to `end`, or to the end of the file. Past its end there are none."""
+        keys.check_count("start", start, most=2**62)
+        if end is not None:
+            keys.check_count("end", end, most=2**62)
+        return (yield from self._range(keys.check_path(path), start, end))
+
+    read_range = run(_read_range)
+    aread_range = arun(_read_range)
+
+    def _range(self, path: str, start: int, end: int | None) -> Program[bytes]:
+        content: bytes | None = (yield [ops.ReadRange(self._namespace, path, start, end)])[0]
+        if content is None:
+            raise _missing(path, (yield [ops.Stat(self._namespace, path)])[0])
+        return content
+
+    def open(self, path: str, mode: Mode = "rb") -> BinaryFile:
+        """A binary file object, that reads or writes in pieces: "rb", "wb" or "ab".
+
+        What "wb" writes becomes visible when it is closed, all at once, and not at all after an exception. A file that
+        others change while it is read raises `Conflict`.
+        """
+        from .pieces import opened
+
+        return opened(self, path, mode)
+
+    async def aopen(self, path: str, mode: Mode = "rb") -> AsyncFile:
+        """`open`, for `async with await files.aopen(...)`: `read`, `write` and `close` are coroutines."""
+        from .pieces import aopened
+
+        return await aopened(self, path, mode)
+
+    # Listing ---------------------------------------------------------------------------------------------------------
+
+    def _ls(self, path: str = "/") -> Program[list[FileInfo]]:
+        """What is in a folder: its files and, with a "/" at their end, its subfolders. Nothing for a missing one."""
+        found: list[FileInfo] = []
+        after: str | None = None
+        folder = keys.check_folder(path)
+        while True:
+            page: Page[FileInfo] = (yield [ops.Children(self._inside(), folder, after)])[0]
+            found += page
+            if page.next is None:
+                return found
+            after = page.next
+
+    ls = run(_ls)
+    als = arun(_ls)
+
+    def _stat(self, path: str) -> Program[FileInfo]:
+        """What there is to know of a file or folder without reading it; `NotFound` where there is neither."""
+        folder = keys.check_folder(path)
+        if folder == "/":
+            return FileInfo("/", is_dir=True)
+        info: FileInfo | None = (yield [ops.Stat(self._namespace, folder[:-1])])[0]
+        if info is None or (path.endswith("/") and not info.is_dir):
+            raise NotFound(f"there is no {path!r}")
+        return info
+
+    stat = run(_stat)
+    astat = arun(_stat)
+
+    def _exists(self, path: str) -> Program[bool]:
+        """Whether there is a file or folder."""
+        try:
+            yield from self._stat(path)
+        except NotFound:
+            return False
+        return True
+
+    exists = run(_exists)
+    aexists = arun(_exists)
+
+    def walk(self, path: str = "/") -> Generator[FileInfo, None, None]:
+        """Iterate over every file in a folder and below it, in path order, a page at a time."""
+        return pages(self, self._walk_pages(path))
+
+    def awalk(self, path: str = "/") -> AsyncGenerator[FileInfo, None]:
+        """`walk`, as an async iterator."""
+        return apages(self, self._walk_pages(path))
+
+    def _walk_pages(
+        self, path: str, matches: Callable[[str], bool] | None = None
+    ) -> Callable[[Any], Program[tuple[list[FileInfo], Any]]]:
+        folder = keys.check_folder(path)
+
+        def page(after: Any) -> Program[tuple[list[FileInfo], Any]]:
+            walk = ops.Children(self._inside(), folder, after, deep=True, matches=matches)
+            found: Page[FileInfo] = (yield [walk])[0]
+            return found, found.next
+
+        return page
+
+    def _glob(self, pattern: str, path: str = "/") -> Program[list[FileInfo]]:
+        """The files whose path matches, in path order: `*`, `?`, `[...]`, `**` for any folders, `{a,b}`.
+
+        A pattern without "/" is matched with a file's name, in any folder below `path`; one with "/" with its path from
+        there on. Names that begin with "." have to be asked for.
+        """
+        from .patterns import glob
+
+        folder, matches = glob(pattern, keys.check_folder(path))
+        page = self._walk_pages(folder, matches)
+        found, mark = yield from page(None)
+        while mark is not None:
+            more, mark = yield from page(mark)
+            found += more
+        return found
+
+    glob = run(_glob)
+    aglob = arun(_glob)
+
+    def _grep(
+        self,
+        pattern: str,
+        path: str = "/",
+        *,
+        glob: str | None = None,
+        regex: bool = False,
+        ignore_case: bool = False,
+        limit: int | None = None,
+    ) -> Program[list[Match]]:
+        """The lines that contain a text, or match a regular expression, in path and line order.
+
+        `glob` chooses among the files, and `limit` stops after so many lines. Files that are not text are passed over.
+        """
+        from . import patterns
+
+        folder = keys.check_folder(path)
+        if limit is not None:
+            keys.check_count("limit", limit)
+        matches = None
+        if glob is not None:
+            folder, matches = patterns.glob(glob, folder)
+        search = patterns.Lines(pattern, regex, ignore_case)
+        found: list[Match] = []
+        after: str | None = None
+        while limit is None or len(found) < limit:
+            walk = ops.Grep(self._inside(), folder, search.literals, ignore_case, after, matches)
+            page: Page[tuple[str, bytes]] = (yield [walk])[0]
+            for file, content in page:
+                found += [Match(file, line, text) for line, text in search.of(file, content)]
+            if page.next is None:
+                break
+            after = page.next
+        return found[:limit]
+
+    grep = run(_grep)
+    agrep = arun(_grep)
+
+    # Trees -----------------------------------------------------------------------------------------------------------
+
+    def _delete(self, path: str) -> Program[int]:
+        """Remove a file, or a folder with all that is in it, atomically; how many files that were."""
+        folder = keys.check_folder(path)
+        count: int = (yield [ops.DeleteTree(self._namespace, folder[:-1] or "/")])[0]
+        return count
+
+    delete = run(_delete)
+    adelete = arun(_delete)
+
+    def _move(self, src: str, dst: str) -> Program[FileInfo]:
+        """Give a file or folder another path, atomically and without copying it. Replaces a file, not a folder."""
+        info: FileInfo = (yield [ops.Move(self._namespace, *paths(src, dst))])[0]
+        return info
+
+    move = run(_move)
+    amove = arun(_move)
+
+    def _copy(self, src: str, dst: str) -> Program[FileInfo]:
+        """Have a file or folder at another path too, atomically; what is in it is shared until one of them changes."""
+        info: FileInfo = (yield [ops.Copy(self._namespace, *paths(src, dst))])[0]
+        return info
+
+    copy = run(_copy)
+    acopy = arun(_copy)
+
+    # Running programs ------------------------------------------------------------------------------------------------
+
+    def _run(self, program: Program[T]) -> T:
+        return self._store._run(program)
+
+    async def _arun(self, program: Program[T]) -> T:
+        return await self._store._arun(program)
+
+    def _inside(self) -> Namespace:
+        return self._store._home(self._namespace)
+
+    def _may_be(self, path: str) -> ops.CheckPath:
+        return ops.CheckPath(self._namespace, path)
+
+
+def split_lines(text: str) -> list[str]:
+    r"""The lines of a text, without their ends: \n, \r\n or \r. An end at the end begins no further line."""
+    lines = _LINE_END.split(text)
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _replaced(text: str, old: str, new: str, path: str, replace_all: bool) -> tuple[str, int]:
+    find = re.compile(re.escape(old))
+    count = text.count(old)
+    if not count and _LINE_END.search(old):  # what was shown as lines has lost its line ends
+        find = re.compile("(?:\r\n|\r|\n)".join(re.escape(line) for line in _LINE_END.split(old)))
+        count = len(find.findall(text))
+
+    def substitute(found: re.Match[str]) -> str:
+        end = _LINE_END.search(found[0])
+        return new if end is None or found[0] == old else _LINE_END.sub(end[0], new)
+
+    if not count:
+        raise NoMatch(f"the text to replace is not in {path!r} (0 matches): {old!r:.200}")
+    if count > 1 and not replace_all:
+        raise AmbiguousMatch(
+            f"the text to replace is in {path!r} {count} times; give more of what is around it, or replace_all=True:"
+            f" {old!r:.200}",
+            count,
+        )
+    return find.sub(substitute, text), count
+
+
+def _to_bytes(data: Any) -> bytes:
+    if isinstance(data, str):
+        _check_unicode(data)
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise InvalidValue(f"a file holds str or bytes, not {type(data).__name__} {data!r:.60}")
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValue(f"lone surrogates are not text: at character {error.start}") from None
+
+
+def _to_text(path: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise NotText(f"{path!r} is not text: byte {error.start} is not UTF-8; read it as bytes") from None
+
+
+def _missing(path: str, info: FileInfo | None) -> Exception:
+    return IsADirectory(f"{path!r} is a folder") if info is not None else NotFound(f"there is no file {path!r}")
+
+
+def _version(expect: Any) -> Any:
+    return expect.version if isinstance(expect, FileInfo) else expect
+
+
+def paths(src: str, dst: str) -> tuple[str, str]:
+    """From where to where a file or folder goes, normalised, or `InvalidInput`."""
+    begin, end = keys.check_folder(src), keys.check_folder(dst)
+    for folder, path in ((begin, src), (end, dst)):
+        if folder == "/":
+            raise InvalidInput(f"the root of a volume cannot be moved, copied or replaced: {path!r}")
+        keys.check_key(folder[:-1])
+    if end.startswith(begin) and end != begin:
+        raise InvalidInput(f"{dst!r} is inside {src!r}; a folder cannot be moved or copied into itself")
+    return begin[:-1], end[:-1]

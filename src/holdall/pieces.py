@@ -1,0 +1,253 @@
+"""File objects: a file read or written in pieces, so that memory stays flat whatever its size.
+
+A reader asks for its pieces at the version that it found when it was opened. A writer appends its pieces to an upload,
+which nobody sees, and moves that to its path when it is closed; one that is left behind expires.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import secrets
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from . import keys, ops
+from .errors import InvalidInput, IsADirectory, NotFound
+from .ops import DEFAULT, FileInfo
+from .programs import Program
+
+if TYPE_CHECKING:
+    from .files import Files
+
+_PIECE = 1 << 20
+_UPLOAD_TTL = 24 * 3600.0
+
+
+class Pieces:
+    """The programs of one open file."""
+
+    def __init__(self, files: Files, path: str, mode: str) -> None:
+        if mode not in ("rb", "wb", "ab"):
+            raise InvalidInput(f'a file is opened with "rb", "wb" or "ab", not {mode!r}')
+        self.files, self.mode = files, mode
+        self.path = keys.check_path(path)
+        self.info: FileInfo | None = None
+        self._upload = "/" + secrets.token_hex(16)
+        self._begun = False
+
+    def begin(self) -> Program[None]:
+        """Fail now rather than at the first piece, where the path cannot be read or written."""
+        namespace = self.files.namespace
+        if self.mode != "rb":
+            yield [ops.CheckPath(namespace, self.path)]
+            return
+        self.info = (yield [ops.Stat(namespace, self.path)])[0]
+        if self.info is None:
+            raise NotFound(f"there is no file {self.path!r}")
+        if self.info.is_dir:
+            raise IsADirectory(f"{self.path!r} is a folder")
+
+    def read(self, start: int, size: int) -> Program[bytes]:
+        assert self.info is not None
+        assert self.info.version is not None
+        namespace = self.files.namespace
+        check = ops.Check(namespace, self.path, self.info.version)
+        content: bytes = (yield [check, ops.ReadRange(namespace, self.path, start, start + size)])[1]
+        return content
+
+    def write(self, data: bytes) -> Program[None]:
+        if self.mode == "ab":
+            yield from self.files._append(self.path, data)
+            return
+        yield [ops.Append(self._upload_home, self._upload, data, ttl=_UPLOAD_TTL)]
+        self._begun = True
+
+    def finish(self) -> Program[None]:
+        """Make what was written visible."""
+        if self.mode == "wb":
+            if not self._begun:
+                yield from self.write(b"")
+            namespace = self.files.namespace
+            move = ops.Move(namespace, self._upload, self.path, self._upload_home, DEFAULT)
+            yield [ops.CheckPath(namespace, self.path), move]
+
+    def give_up(self) -> Program[None]:
+        """Leave nothing behind of what was written."""
+        if self._begun:
+            yield [ops.Delete(self._upload_home, self._upload)]
+
+    @property
+    def _upload_home(self) -> keys.Reserved:
+        return keys.Reserved(("uploads", *self.files.namespace))
+
+
+class _Raw(io.RawIOBase):
+    """The unbuffered end of a sync file object."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._at = 0
+        self._failed = False
+        pieces.files._run(pieces.begin())
+        self.name, self.mode = pieces.path, pieces.mode
+
+    def readable(self) -> bool:
+        return self._pieces.mode == "rb"
+
+    def writable(self) -> bool:
+        return self._pieces.mode != "rb"
+
+    def seekable(self) -> bool:
+        return self.readable()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._pieces.files._run(self._pieces.read(self._at, len(buffer)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if not self.readable():
+            raise io.UnsupportedOperation("a file that is written cannot be sought in")
+        assert self._pieces.info is not None
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._pieces.info.size}[whence]
+        if base + offset < 0:
+            raise InvalidInput(f"cannot seek to {base + offset}, before the beginning")
+        self._at = base + offset
+        return self._at
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self._pieces.files._run(self._pieces.write(content))
+        self._at += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self._at
+
+    def give_up(self) -> None:
+        self._failed = True
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            if self.writable():
+                pieces = self._pieces
+                pieces.files._run(pieces.give_up() if self._failed else pieces.finish())
+        finally:
+            super().close()
+
+
+class _Reader(io.BufferedReader):
+    """What `open(path, "rb")` gives."""
+
+
+class _Writer(io.BufferedWriter):
+    """What `open(path, "wb")` and `open(path, "ab")` give: an exception in its `with` block leaves nothing behind."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and self.mode == "wb":
+            raw = cast(_Raw, self.raw)
+            raw.give_up()
+            with contextlib.suppress(Exception):  # the exception that brought us here says more
+                self.close()
+            return
+        self.close()
+
+    def __del__(self) -> None:
+        """A file that nobody closed was not finished."""
+        if not self.closed and self.mode == "wb":
+            cast(_Raw, self.raw).give_up()
+
+
+BinaryFile = io.BufferedReader | io.BufferedWriter
+
+
+def opened(files: Files, path: str, mode: str) -> BinaryFile:
+    raw = _Raw(Pieces(files, path, mode))
+    return _Reader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
+
+
+class AsyncFile:
+    """A binary file for async code: `read`, `write`, `seek` and `close`; use it with `async with`."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._at = 0
+        self._buffer = bytearray()
+        self.closed = False
+
+    async def read(self, size: int = -1) -> bytes:
+        """Up to so many bytes, or all that are left; `b""` at the end."""
+        self._check("rb")
+        assert self._pieces.info is not None
+        left = max(self._pieces.info.size - self._at, 0)
+        data = await self._do(self._pieces.read(self._at, left if size is None or size < 0 else min(size, left)))
+        self._at += len(data)
+        return cast(bytes, data)
+
+    def seek(self, offset: int) -> int:
+        """Go to a byte."""
+        self._check("rb")
+        if offset < 0:
+            raise InvalidInput(f"cannot seek to {offset}, before the beginning")
+        self._at = offset
+        return offset
+
+    def tell(self) -> int:
+        """Where the next byte is read or written."""
+        return self._at
+
+    async def write(self, data: bytes) -> int:
+        """Add bytes, a piece at a time."""
+        self._check("wb", "ab")
+        self._buffer += data
+        self._at += len(data)
+        if len(self._buffer) >= _PIECE:
+            await self._flush()
+        return len(data)
+
+    async def close(self) -> None:
+        """Finish; what "wb" has written becomes visible."""
+        if self.closed:
+            return
+        self.closed = True
+        await self._flush()
+        await self._do(self._pieces.finish())
+
+    async def __aenter__(self) -> AsyncFile:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or self._pieces.mode != "wb":
+            await self.close()
+        elif not self.closed:
+            self.closed = True
+            with contextlib.suppress(Exception):  # the exception that brought us here says more
+                await self._do(self._pieces.give_up())
+
+    async def _flush(self) -> None:
+        if self._buffer:
+            data, self._buffer = bytes(self._buffer), bytearray()
+            await self._do(self._pieces.write(data))
+
+    async def _do(self, program: Program[Any]) -> Any:
+        return await self._pieces.files._arun(program)
+
+    def _check(self, *modes: str) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        if self._pieces.mode not in modes:
+            raise io.UnsupportedOperation(f"not with a file that was opened with {self._pieces.mode!r}")
+
+
+async def aopened(files: Files, path: str, mode: str) -> AsyncFile:
+    pieces = Pieces(files, path, mode)
+    await files._arun(pieces.begin())
+    return AsyncFile(pieces)
