@@ -24,7 +24,7 @@ PLACES = {
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_sql.py"),
-    "psycopg": ("engines/postgres.py",),
+    "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
     "pytest": ("testing/",),
     "sortedcontainers": ("engines/memory.py",),
 }
@@ -33,7 +33,11 @@ HEAVY = ("apsw", "asyncio", "hypothesis", "langgraph", "numpy", "psycopg", "pyda
 #: What engines stand on, and what SQL engines share.
 BELOW_ENGINES = {f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "values")}
 SHARED_BY_ENGINES = {f"holdall.engines.{name}" for name in ("commit", "narrowing", "pool", "sql")}
-OWN = {"engines/postgres.py": {"holdall.engines.postgres_sql"}, "engines/sqlite.py": {"holdall.engines.sqlite_sql"}}
+OWN = {
+    "engines/postgres.py": {"holdall.engines.postgres_sql", "holdall.engines.postgres_wire"},
+    "engines/postgres_wire.py": {"holdall.engines.postgres_sql"},
+    "engines/sqlite.py": {"holdall.engines.sqlite_sql"},
+}
 MOST_LINES = 600
 
 

@@ -321,9 +321,9 @@ def test_a_filter_is_answered_by_an_index(filter: dict[str, Any]) -> None:
 
 def explained(store: holdall.Store, filter: dict[str, Any]) -> list[str]:
     """The plans of the statements of a search that name the filter's field."""
-    engine: Any = store._shared.engine
+    wire: Any = store._shared.engine._wire  # type: ignore[attr-defined]
     plans = []
-    spoken = engine._spoken
+    spoken = wire._spoken
 
     def noted(statement: Any) -> Any:
         sql, params = spoken(statement)
@@ -332,9 +332,9 @@ def explained(store: holdall.Store, filter: dict[str, Any]) -> list[str]:
                 plans.append("\n".join(row[0] for row in connection.execute(f"EXPLAIN {sql}", params)))
         return sql, params
 
-    engine._spoken = noted
+    wire._spoken = noted
     try:
         store.search(filter=filter, limit=100)
     finally:
-        del engine._spoken
+        del wire._spoken
     return plans

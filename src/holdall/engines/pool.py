@@ -58,6 +58,7 @@ class Pool:
         self._open = 0
         self._threads = _Threads()
         self._idle: weakref.WeakKeyDictionary[Any, deque[tuple[Any, float]]] = weakref.WeakKeyDictionary()
+        self._idle_of_threads = self._idle[self._threads] = deque()
         self._waiters: deque[_Waiter] = deque()
         self._closed = False
 
@@ -66,12 +67,12 @@ class Pool:
         """How many connections are open, or being opened."""
         return self._open
 
-    def take(self, connect: Callable[[], Any]) -> Any:
+    def take(self, connect: Callable[[], Any], deadline: float) -> Any:
         """A connection for this thread, made if need be."""
         found = self._enter(None)
         if isinstance(found, _Waiter):
-            if not found.gate.wait(self._timeout):
-                self._give_up(found)
+            if not found.gate.wait(patience := _patience(self._timeout, deadline)):
+                self._give_up(found, patience)
             found = found.connection
         if found is not None:
             return found
@@ -81,16 +82,17 @@ class Pool:
             self._leave(None, None)
             raise
 
-    async def atake(self, connect: Callable[[], Awaitable[Any]]) -> Any:
+    async def atake(self, connect: Callable[[], Awaitable[Any]], deadline: float) -> Any:
         """A connection for this event loop, made if need be."""
         found = self._enter(asyncio.get_running_loop())
         if isinstance(found, _Waiter):
             assert found.future is not None
+            patience = _patience(self._timeout, deadline)
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(patience):
                     await found.future
             except TimeoutError:
-                self._give_up(found)
+                self._give_up(found, patience)
             except BaseException:
                 self._withdraw(found)
                 raise
@@ -116,6 +118,7 @@ class Pool:
             self._closed = True
             idle = [connection for waiting in self._idle.values() for connection, _ in waiting]
             self._idle.clear()
+            self._idle_of_threads.clear()
             self._open -= len(idle)
         for connection in idle:
             self._discard(connection)
@@ -167,13 +170,15 @@ class Pool:
             except RuntimeError:  # its event loop was closed, and with it whoever waited
                 self._withdraw(waiter)
 
-    def _give_up(self, waiter: _Waiter) -> None:
+    def _give_up(self, waiter: _Waiter, patience: float) -> None:
         """Time is up, unless something has come just now."""
         with self._lock:
             if waiter.is_served:
                 return
             self._waiters.remove(waiter)
-        raise Timeout(f"all {self._most} connections were in use for {self._timeout} s; see pool_max and pool_timeout")
+        raise Timeout(
+            f"all {self._most} connections were in use for {patience:.3g} s; see pool_max, pool_timeout and timeout"
+        )
 
     def _withdraw(self, waiter: _Waiter) -> None:
         """Whoever waited has gone; what came for it goes to the next."""
@@ -184,12 +189,12 @@ class Pool:
         self._leave(waiter.owner, waiter.connection)
 
     def _idle_of(self, owner: Owner) -> deque[tuple[Any, float]]:
-        key = self._threads if owner is None else owner
-        idle = self._idle.get(key)
+        if owner is None:
+            return self._idle_of_threads
+        idle = self._idle.get(owner)
         if idle is None:
-            idle = self._idle[key] = deque()
-            if owner is not None:
-                weakref.finalize(owner, self._drop, idle)
+            idle = self._idle[owner] = deque()
+            weakref.finalize(owner, self._drop, idle)
         return idle
 
     def _drop(self, idle: deque[tuple[Any, float]]) -> None:
@@ -214,36 +219,38 @@ class Lent:
         self._aturn = asyncio.Lock()
         self._to_restore: set[Any] = set()  # connections that are not in autocommit mode when they are at home
 
-    def take(self, _connect: Callable[[], Any]) -> Any:
+    def take(self, _connect: Callable[[], Any], deadline: float) -> Any:
         if self._is_async:
             raise Unsupported("the connection= that was given is async: use the methods with an 'a' before their name")
+        patience = _patience(self._timeout, deadline)
         if not self._is_pool:
-            if not self._turn.acquire(timeout=self._timeout):
-                raise self._timed_out()
+            if not self._turn.acquire(timeout=patience):
+                raise _still_in_use(patience)
             return self._lender
         try:
-            connection = self._lender.getconn(self._timeout)
+            connection = self._lender.getconn(patience)
         except Exception as error:
-            raise self._timed_out() if _is_pool_timeout(error) else error from None
+            raise _still_in_use(patience) if _is_pool_timeout(error) else error from None
         if not connection.autocommit:
             self._to_restore.add(connection)
             connection.autocommit = True
         return connection
 
-    async def atake(self, _connect: Callable[[], Awaitable[Any]]) -> Any:
+    async def atake(self, _connect: Callable[[], Awaitable[Any]], deadline: float) -> Any:
         if not self._is_async:
             raise Unsupported("the connection= that was given is sync: give an async one, or use the sync methods")
+        patience = _patience(self._timeout, deadline)
         if not self._is_pool:
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(patience):
                     await self._aturn.acquire()
             except TimeoutError:
-                raise self._timed_out() from None
+                raise _still_in_use(patience) from None
             return self._lender
         try:
-            connection = await self._lender.getconn(self._timeout)
+            connection = await self._lender.getconn(patience)
         except Exception as error:
-            raise self._timed_out() if _is_pool_timeout(error) else error from None
+            raise _still_in_use(patience) if _is_pool_timeout(error) else error from None
         if not connection.autocommit:
             self._to_restore.add(connection)
             await connection.set_autocommit(True)
@@ -279,11 +286,17 @@ class Lent:
             else:
                 self._aturn.release()
 
-    def _timed_out(self) -> Timeout:
-        return Timeout(f"the connection= that was given stayed in use for {self._timeout} s; see pool_timeout")
-
     def close(self) -> None:
         """Not ours to close."""
+
+
+def _patience(timeout: float, deadline: float) -> float:
+    """For how long one may wait for a connection: `pool_timeout`, or what is left of `timeout`."""
+    return max(0.0, min(timeout, deadline - time.monotonic()))
+
+
+def _still_in_use(patience: float) -> Timeout:
+    return Timeout(f"the connection= that was given stayed in use for {patience:.3g} s; see pool_timeout and timeout")
 
 
 def _is_pool_timeout(error: Exception) -> bool:

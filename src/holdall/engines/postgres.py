@@ -11,38 +11,31 @@ row. Only where neither tells does the caller get `Unavailable`, which says so.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import errors as pg
-from psycopg import pq, waiting
-from psycopg.errors import _WaitTimeout
 
-from ..engine import Capabilities, Options
-from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, Delete, Op, Put, Refresh
+from ..engine import Capabilities, Options, conflict
+from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable
+from ..ops import READS, WALKS, Delete, Get, Op, Put, Refresh
 from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
 from .postgres_sql import PostgresDialect, PostgresSql, new_token
-from .sql import Rows, Statement
+from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, discard
+from .sql import Rows, Statement, expects_a_row
 
 _BEGIN: Statement = ("BEGIN", {})
 _BEGIN_SNAPSHOT: Statement = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", {})
 _COMMIT: Statement = ("COMMIT", {})
 _ROLLBACK: Statement = ("ROLLBACK", {})
 _OWN_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
-#: What PostgreSQL undoes by itself and asks to be tried again.
-_UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)
-#: The connection, not the statement, is at fault.
-_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
-_GRACE = 0.5  # seconds, for the server to hear that nobody waits for its answer any more
+#: Ops that are one autocommit statement.
+_ALONE = frozenset({Put, Delete, Refresh})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,30 +74,6 @@ class PostgresOptions:
             raise InvalidInput(f"pool_timeout is a number of seconds, not {self.pool_timeout!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Take:
-    """A request for a connection."""
-
-    deadline: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Give:
-    """A request to give one back."""
-
-    connection: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A request to run statements on one, in one round trip."""
-
-    connection: Any
-    statements: list[Statement]
-    deadline: float
-    prepare: bool | None = None  # False: plan for these values, as no plan is good for all
-
-
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
@@ -117,7 +86,6 @@ class PostgresEngine:
         clock = options.clock
         self._dialect = PostgresDialect(own.schema, options.indexed, server_clock=clock is None)
         self._sql = PostgresSql(self._dialect, clock or (lambda: None))
-        self._prepare_threshold = None if own.prepare is False else 2
         self._closed = False
         self._reset()
 
@@ -125,26 +93,28 @@ class PostgresEngine:
         """A state with nothing open: at the beginning, and in a forked child."""
         own = self._own
         self._pool: Pool | Lent = (
-            Pool(own.pool_min, own.pool_max, own.pool_timeout, _discard)
+            Pool(own.pool_min, own.pool_max, own.pool_timeout, discard)
             if own.connection is None
             else Lent(own.connection, own.pool_timeout)
         )
+        threshold = None if own.prepare is False else 2
+        self._wire = Wire(self._url, self._dialect, self._pool, self._options.timeout, threshold)
         self._is_set_up = False
         self._newest_seen = 0  # the highest version that we know to be older than what we write next
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
     def execute(self, batch: Sequence[Op]) -> list[Any]:
-        return drive(self._work(batch), self._perform)
+        return drive(self._work(batch), self._wire.perform)
 
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
-        return await adrive(self._work(batch), self._aperform)
+        return await adrive(self._work(batch), self._wire.aperform)
 
     def setup(self) -> None:
-        drive(self._set_up(self._deadline()), self._perform)
+        drive(self._set_up(self._deadline()), self._wire.perform)
 
     async def asetup(self) -> None:
-        await adrive(self._set_up(self._deadline()), self._aperform)
+        await adrive(self._set_up(self._deadline()), self._wire.aperform)
 
     def close(self) -> None:
         self._closed = True
@@ -169,17 +139,32 @@ class PostgresEngine:
         deadline = self._deadline()
         if not self._is_set_up:
             yield from self._set_up(deadline)
-        if type(batch[0]) in WALKS:
-            return [(yield from self._read(self._sql.walk, batch[0], deadline))]
-        if all(type(op) in READS for op in batch):
-            results: list[Any] = yield from self._read(self._sql.batch, batch, deadline, snapshot=len(batch) > 1)
-        elif len(batch) == 1 and isinstance(batch[0], Put | Delete | Refresh):
-            results = [(yield from self._write_one(batch[0], deadline))]
+        first = batch[0]
+        kind = type(first)
+        if kind in WALKS:
+            return [(yield from self._read(self._sql.walk, first, deadline))]
+        if len(batch) == 1 and kind is Get:
+            results: list[Any] = [(yield from self._get(first, deadline))]
+        elif len(batch) == 1 and kind in _ALONE:
+            results = [(yield from self._write_one(first, deadline))]  # type: ignore[arg-type]  # one of them
+        elif all(type(op) in READS for op in batch):
+            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=len(batch) > 1)
         else:
             results = yield from self._write(batch, deadline)
         for result in results:
             self._newest_seen = max(self._newest_seen, getattr(result, "version", 0))
         return results
+
+    def _get(self, op: Op, deadline: float) -> Program[Any]:
+        statement = self._sql.statement(op)
+        for tries in itertools.count():
+            try:
+                rows = yield Say(statement, deadline)
+            except (*LOST, Unreached) as error:
+                yield from self._pause_before_retry(error, tries, deadline)
+            else:
+                return self._sql.result(op, statement[1], rows)
+        raise AssertionError("unreachable")
 
     def _read(self, make: Any, asked: Any, deadline: float, snapshot: bool = True) -> Program[Any]:
         """Run a program of the SQL's that only reads, as of one moment, again if the connection is lost."""
@@ -191,7 +176,7 @@ class PostgresEngine:
                         connection, self._reading(connection, make(asked), deadline, snapshot, _filters(asked))
                     )
                 )
-            except _LOST as error:
+            except LOST as error:
                 yield from self._pause_before_retry(error, tries, deadline)
         raise AssertionError("unreachable")
 
@@ -206,9 +191,9 @@ class PostgresEngine:
             result = yield from self._asking(connection, program, deadline, [_BEGIN_SNAPSHOT], prepare=prepare)
         except HoldallError:
             if not connection.closed:
-                yield _Run(connection, [_ROLLBACK], deadline)
+                yield Run(connection, [_ROLLBACK], deadline)
             raise
-        yield _Run(connection, [_COMMIT], deadline)
+        yield Run(connection, [_COMMIT], deadline)
         return result
 
     def _write_one(self, op: Put | Delete | Refresh, deadline: float) -> Program[Any]:
@@ -218,20 +203,21 @@ class PostgresEngine:
         seen = 0
         lost: Exception | None = None
         for tries in itertools.count():
-            connection = yield from self._connected(deadline)
             if lost is None:
-                seen = max(self._newest_seen, expect if isinstance(expect, int) else 0)
+                seen = max(self._newest_seen, expect) if type(expect) is int else self._newest_seen
             refused: Exception | None = None
             try:
-                result = yield from self._returning(
-                    connection, self._asking(connection, self._sql.one(op, statement), deadline)
-                )
+                rows = yield Say(statement, deadline)
+                if not rows and expects_a_row(op):
+                    found = yield from self._read(self._sql.found_instead, statement[1], deadline, snapshot=False)
+                    raise conflict(op, found)
+                result = self._sql.result(op, statement[1], rows)
                 if lost is None or result is not False:
                     return result
-            except _UNDONE as error:
+            except (*UNDONE, Unreached) as error:
                 yield from self._pause_before_retry(error, tries, deadline)
                 continue
-            except _LOST as error:
+            except LOST as error:
                 if isinstance(op, Refresh):  # may be done twice
                     yield from self._pause_before_retry(error, tries, deadline)
                     continue
@@ -281,9 +267,9 @@ class PostgresEngine:
             token = new_token()
             try:
                 yield from self._returning(connection, self._transact(connection, batch, token, done, deadline))
-            except _UNDONE as error:
+            except UNDONE as error:
                 yield from self._pause_before_retry(error, tries, deadline)
-            except _LOST as error:
+            except LOST as error:
                 if not done:  # nor asked to be
                     yield from self._pause_before_retry(error, tries, deadline)
                 elif (
@@ -305,10 +291,10 @@ class PostgresEngine:
             results = yield from self._asking(connection, program, deadline, [_BEGIN, _OWN_XID], before)
         except HoldallError:
             if not connection.closed:
-                yield _Run(connection, [_ROLLBACK], deadline)
+                yield Run(connection, [_ROLLBACK], deadline)
             raise
         done += [before[1][0][0], results]
-        yield _Run(connection, [_COMMIT], deadline)
+        yield Run(connection, [_COMMIT], deadline)
 
     def _was_committed(self, xid: str, token: int, error: Exception, deadline: float) -> Program[bool]:
         """Whether a transaction, whose commit was under way when the connection was lost, was done."""
@@ -352,7 +338,7 @@ class PostgresEngine:
             statements = next(program)
             while True:
                 try:
-                    replies = yield _Run(connection, [*before, *statements], deadline, prepare)
+                    replies = yield Run(connection, [*before, *statements], deadline, prepare)
                 except BaseException as error:
                     statements = program.throw(error)
                 else:
@@ -366,8 +352,8 @@ class PostgresEngine:
         """A connection; while there is no server, nothing has been said to it that could not be said again."""
         for tries in itertools.count():
             try:
-                return (yield _Take(deadline))
-            except _LOST as error:
+                return (yield Take(deadline))
+            except LOST as error:
                 yield from self._pause_before_retry(error, tries, deadline)
         raise AssertionError("unreachable")
 
@@ -376,9 +362,9 @@ class PostgresEngine:
         try:
             result = yield from program
         except BaseException:
-            yield _Give(connection)
+            yield Give(connection)
             raise
-        yield _Give(connection)
+        yield Give(connection)
         return result
 
     def _pause_before_retry(self, error: Exception, tries: int, deadline: float) -> Program[None]:
@@ -395,7 +381,7 @@ class PostgresEngine:
             connection = yield from self._connected(deadline)
             try:
                 yield from self._returning(connection, self._migrate(connection, deadline))
-            except _LOST as error:
+            except LOST as error:
                 yield from self._pause_before_retry(error, tries, deadline)
             else:
                 self._is_set_up = True
@@ -405,179 +391,25 @@ class PostgresEngine:
         if self._own.prepare is None and self._own.connection is None:
             # A pooler invents the process that it says we talk to. It may give us another's session, in which the name
             # of our prepared statement is missing, or stands for another's.
-            [[(pid,)]] = yield _Run(connection, [("SELECT pg_backend_pid()", {})], deadline)
+            [[(pid,)]] = yield Run(connection, [("SELECT pg_backend_pid()", {})], deadline)
             if pid != connection.info.backend_pid:
-                self._prepare_threshold = connection.prepare_threshold = None
+                self._wire.prepare_threshold = connection.prepare_threshold = None
         missing = yield from self._asking(connection, self._sql.missing(), deadline)
         if missing:
             # One process at a time; the others find nothing missing when it is their turn.
             lock = ("SELECT pg_advisory_xact_lock(hashtext(:p0))", {"p0": f"holdall {self._dialect.schema}"})
-            yield _Run(connection, [_BEGIN, lock], deadline)
+            yield Run(connection, [_BEGIN, lock], deadline)
             for sql in (yield from self._asking(connection, self._sql.missing(), deadline)):
-                yield _Run(connection, [(sql, {})], deadline)
-            yield _Run(connection, [_COMMIT], deadline)
-        [[(newest,)]] = yield _Run(
+                yield Run(connection, [(sql, {})], deadline)
+            yield Run(connection, [_COMMIT], deadline)
+        [[(newest,)]] = yield Run(
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )
         self._newest_seen = max(self._newest_seen, newest)
 
-    # Performing what programs ask for --------------------------------------------------------------------------------
-
-    def _perform(self, request: Any) -> Any:
-        match request:
-            case _Run(connection, statements, deadline, prepare):
-                connection.deadline = deadline
-                try:
-                    if len(statements) == 1:
-                        return [_rows(_for_one(connection).execute(*self._spoken(statements[0]), prepare=prepare))]
-                    with connection.pipeline():
-                        cursors = [connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
-                    return [_rows(cursor) for cursor in cursors]
-                except psycopg.Error as error:
-                    raise self._translated(error) from error
-            case _Take(deadline):
-                return self._pool.take(lambda: _Sync.connect(self._url, **self._connecting(deadline)))
-            case _Give(connection):
-                return self._pool.give_back(None, connection, not _is_idle(connection))
-            case Sleep(seconds):
-                return time.sleep(seconds)
-        raise TypeError(f"not a request: {request!r}")
-
-    async def _aperform(self, request: Any) -> Any:
-        match request:
-            case _Run(connection, statements, deadline, prepare):
-                connection.deadline = deadline
-                try:
-                    if len(statements) == 1:
-                        cursor = _for_one(connection)
-                        return [await _arows(await cursor.execute(*self._spoken(statements[0]), prepare=prepare))]
-                    async with connection.pipeline():
-                        cursors = [await connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
-                    return [await _arows(cursor) for cursor in cursors]
-                except psycopg.Error as error:
-                    raise self._translated(error) from error
-            case _Take(deadline):
-                return await self._pool.atake(lambda: _Async.connect(self._url, **self._connecting(deadline)))
-            case _Give(connection):
-                owner, broken = asyncio.get_running_loop(), not _is_idle(connection)
-                returning = self._pool.give_back(owner, connection, broken)
-                return await returning if returning is not None else None
-            case Sleep(seconds):
-                return await asyncio.sleep(seconds)
-        raise TypeError(f"not a request: {request!r}")
-
-    def _connecting(self, deadline: float) -> dict[str, Any]:
-        return {
-            "autocommit": True,
-            "prepare_threshold": self._prepare_threshold,
-            "connect_timeout": max(2, round(deadline - time.monotonic())),
-        }
-
-    def _spoken(self, statement: Statement) -> tuple[str, dict[str, Any] | None]:
-        sql, params = statement
-        return (self._dialect.translated(sql), params) if params else (sql, None)
-
-    def _translated(self, error: psycopg.Error) -> Exception:
-        """Ours for a driver's error. A lost connection stays what it is: the programs above deal with it."""
-        match error:
-            case pg.QueryCanceled() | pg.LockNotAvailable() | _WaitTimeout():
-                return Timeout(
-                    f"PostgreSQL did not answer within {self._options.timeout} s; what was being written may"
-                    f" or may not be there: {error}"
-                )
-            case pg.DuplicatePreparedStatement() | pg.InvalidSqlStatementName():
-                return Unavailable(
-                    f"a pooler stands in between that keeps no prepared statements: open with prepare=False: {error}"
-                )
-            case pg.InsufficientPrivilege():
-                return Unavailable(f"the role may not do this; set the schema up with one that may: {error}")
-            case pg.UndefinedTable() | pg.UndefinedFunction() | pg.UndefinedColumn() | pg.InvalidSchemaName():
-                return Unavailable(f"the schema {self._dialect.schema} is not as holdall made it: {error}")
-            case psycopg.DataError() | pg.ProgramLimitExceeded():
-                return InvalidInput(f"PostgreSQL cannot store this: {error}")
-        if isinstance(error, (*_LOST, *_UNDONE)):
-            return error
-        return Unavailable(f"PostgreSQL cannot do it: {error}")
-
-
-class _Sync(psycopg.Connection[Any]):
-    """A connection that waits no longer than it should, and leaves nothing running on the server when it gives up."""
-
-    deadline: float | None = None
-    kept_cursor: Any = None
-
-    def __del__(self, *_: Any) -> None:
-        """No warning: a pool closes what must be closed, and a forked child must not."""
-
-    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        try:
-            return waiting.wait(gen, self.pgconn.socket, interval, timeout or _remaining(self.deadline))
-        except (KeyboardInterrupt, _WaitTimeout):
-            with suppress(psycopg.Error):
-                self.cancel_safe(timeout=_GRACE)
-            self.pgconn.finish()
-            with suppress(Exception):  # it would find out for itself that the connection is closed, when nobody listens
-                gen.close()
-            raise
-
-
-class _Async(psycopg.AsyncConnection[Any]):
-    """The same, awaited."""
-
-    deadline: float | None = None
-    kept_cursor: Any = None
-
-    def __del__(self, *_: Any) -> None:
-        """As above."""
-
-    async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        try:
-            return await waiting.wait_async(gen, self.pgconn.socket, interval, timeout or _remaining(self.deadline))
-        except (asyncio.CancelledError, KeyboardInterrupt, _WaitTimeout):
-            with suppress(psycopg.Error):
-                await self.cancel_safe(timeout=_GRACE)
-            self.pgconn.finish()
-            with suppress(Exception):
-                gen.close()
-            raise
-
-
-def _for_one(connection: Any) -> Any:
-    """What executes a single statement: a cursor that is kept, since making one costs a tenth of a get."""
-    if not isinstance(connection, _Sync | _Async):  # lent
-        return connection
-    if connection.kept_cursor is None:
-        connection.kept_cursor = connection.cursor()
-    return connection.kept_cursor
-
 
 def _filters(asked: Any) -> bool:
     return getattr(asked, "filter", None) is not None
-
-
-def _remaining(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.001, deadline - time.monotonic())
-
-
-def _is_idle(connection: Any) -> bool:
-    return not connection.closed and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
-
-
-def _discard(connection: Any) -> None:
-    """Close at once, from any thread and whoever's it is."""
-    connection.pgconn.finish()
-
-
-def _has_rows(cursor: Any) -> bool:
-    return bool(cursor.pgresult.status == pq.ExecStatus.TUPLES_OK)  # `description` would describe every column first
-
-
-def _rows(cursor: Any) -> Rows:
-    return cursor.fetchall() if _has_rows(cursor) else []
-
-
-async def _arows(cursor: Any) -> Rows:
-    return await cursor.fetchall() if _has_rows(cursor) else []
 
 
 _abandoned: list[

@@ -323,10 +323,9 @@ class PostgresSql(Sql):
             raise conflict(op, (yield from self._actual(params)))
         return self.result(op, params, rows)
 
-    def one(self, op: Op, statement: Statement) -> Program[Any]:
-        """A batch of one op, whose statement is known already."""
-        [rows] = yield [statement]
-        return (yield from self._outcome(op, statement[1], rows))
+    def found_instead(self, params: dict[str, Any]) -> Program[int | None]:
+        """The version that an op alone found instead of the one it expected."""
+        return super()._actual(params)
 
     def once(self, op: Op) -> Statement:
         """An op's statement, to be said until it is known to be done."""

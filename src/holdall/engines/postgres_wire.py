@@ -1,0 +1,266 @@
+"""How the PostgreSQL engine speaks: psycopg's connections, what is asked of them, and what their errors mean.
+
+The engine's programs yield the requests below; a `Wire` performs them, sync or awaited. No wait is longer than the
+deadline that a request carries, and nothing is left running on the server when one gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import pq, waiting
+from psycopg.errors import _WaitTimeout
+
+from ..errors import InvalidInput, Timeout, Unavailable
+from ..programs import Sleep
+from .pool import Lent, Pool
+from .postgres_sql import PostgresDialect
+from .sql import Rows, Statement
+
+#: What PostgreSQL undoes by itself and asks to be tried again.
+UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)
+#: The connection, not the statement, is at fault.
+LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+_GRACE = 0.5  # seconds, for the server to hear that nobody waits for its answer any more
+
+
+@dataclass(slots=True)
+class Say:
+    """A request to run one statement on any connection: taken, used and given back. Most requests are this one."""
+
+    statement: Statement
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A request for a connection."""
+
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """A request to give one back."""
+
+    connection: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A request to run statements on one, in one round trip."""
+
+    connection: Any
+    statements: Sequence[Statement]
+    deadline: float
+    prepare: bool | None = None  # False: plan for these values, as no plan is good for all
+
+
+class Unreached(Exception):
+    """There was no connection for a `Say`, so nothing was said that could not be said again."""
+
+
+class Wire:
+    """Performs requests, over one pool."""
+
+    def __init__(
+        self, url: str, dialect: PostgresDialect, pool: Pool | Lent, timeout: float, prepare_threshold: int | None
+    ) -> None:
+        self._url = url
+        self._dialect = dialect
+        self._timeout = timeout
+        self.pool = pool
+        self.prepare_threshold = prepare_threshold
+
+    def perform(self, request: Any) -> Any:
+        if type(request) is Say:  # asked first for the one that matters most: a match takes longer
+            return self._say(request.statement, request.deadline)
+        match request:
+            case Run(connection, statements, deadline, prepare):
+                connection.deadline = deadline
+                try:
+                    if len(statements) == 1:
+                        return [_rows(_for_one(connection).execute(*self._spoken(statements[0]), prepare=prepare))]
+                    with connection.pipeline():
+                        cursors = [connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
+                    return [_rows(cursor) for cursor in cursors]
+                except psycopg.Error as error:
+                    raise self._translated(error) from error
+            case Take(deadline):
+                return self.pool.take(lambda: _Sync.connect(self._url, **self._connecting(deadline)), deadline)
+            case Give(connection):
+                return self.pool.give_back(None, connection, not _is_idle(connection))
+            case Sleep(seconds):
+                return time.sleep(seconds)
+        raise TypeError(f"not a request: {request!r}")
+
+    async def aperform(self, request: Any) -> Any:
+        if type(request) is Say:
+            return await self._asay(request.statement, request.deadline)
+        match request:
+            case Run(connection, statements, deadline, prepare):
+                connection.deadline = deadline
+                try:
+                    if len(statements) == 1:
+                        cursor = _for_one(connection)
+                        return [await _arows(await cursor.execute(*self._spoken(statements[0]), prepare=prepare))]
+                    async with connection.pipeline():
+                        cursors = [await connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
+                    return [await _arows(cursor) for cursor in cursors]
+                except psycopg.Error as error:
+                    raise self._translated(error) from error
+            case Take(deadline):
+                connect = self._connecting
+                return await self.pool.atake(lambda: _Async.connect(self._url, **connect(deadline)), deadline)
+            case Give(connection):
+                owner, broken = asyncio.get_running_loop(), not _is_idle(connection)
+                returning = self.pool.give_back(owner, connection, broken)
+                return await returning if returning is not None else None
+            case Sleep(seconds):
+                return await asyncio.sleep(seconds)
+        raise TypeError(f"not a request: {request!r}")
+
+    def _say(self, statement: Statement, deadline: float) -> Rows:
+        try:
+            connection = self.perform(Take(deadline))
+        except LOST as error:
+            raise Unreached(str(error)) from error
+        try:
+            connection.deadline = deadline
+            return _rows(_for_one(connection).execute(*self._spoken(statement)))
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+        finally:
+            self.pool.give_back(None, connection, not _is_idle(connection))
+
+    async def _asay(self, statement: Statement, deadline: float) -> Rows:
+        try:
+            connection = await self.aperform(Take(deadline))
+        except LOST as error:
+            raise Unreached(str(error)) from error
+        try:
+            connection.deadline = deadline
+            return await _arows(await _for_one(connection).execute(*self._spoken(statement)))
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+        finally:
+            await self.aperform(Give(connection))
+
+    def _connecting(self, deadline: float) -> dict[str, Any]:
+        return {
+            "autocommit": True,
+            "prepare_threshold": self.prepare_threshold,
+            "connect_timeout": max(2, round(deadline - time.monotonic())),
+        }
+
+    def _spoken(self, statement: Statement) -> tuple[str, dict[str, Any] | None]:
+        sql, params = statement
+        return (self._dialect.translated(sql), params) if params else (sql, None)
+
+    def _translated(self, error: psycopg.Error) -> Exception:
+        """Ours for a driver's error. A lost connection stays what it is: the engine's programs deal with it."""
+        match error:
+            case pg.QueryCanceled() | pg.LockNotAvailable() | _WaitTimeout():
+                return Timeout(
+                    f"PostgreSQL did not answer within {self._timeout} s; what was being written may"
+                    f" or may not be there: {error}"
+                )
+            case pg.DuplicatePreparedStatement() | pg.InvalidSqlStatementName():
+                return Unavailable(
+                    f"a pooler stands in between that keeps no prepared statements: open with prepare=False: {error}"
+                )
+            case pg.InsufficientPrivilege():
+                return Unavailable(f"the role may not do this; set the schema up with one that may: {error}")
+            case pg.UndefinedTable() | pg.UndefinedFunction() | pg.UndefinedColumn() | pg.InvalidSchemaName():
+                return Unavailable(f"the schema {self._dialect.schema} is not as holdall made it: {error}")
+            case psycopg.DataError() | pg.ProgramLimitExceeded():
+                return InvalidInput(f"PostgreSQL cannot store this: {error}")
+        if isinstance(error, (*LOST, *UNDONE)):
+            return error
+        return Unavailable(f"PostgreSQL cannot do it: {error}")
+
+
+# Connections ---------------------------------------------------------------------------------------------------------
+
+
+class _Sync(psycopg.Connection[Any]):
+    """A connection that waits no longer than it should, and leaves nothing running on the server when it gives up."""
+
+    deadline: float | None = None
+    kept_cursor: Any = None
+
+    def __del__(self, *_: Any) -> None:
+        """No warning: a pool closes what must be closed, and a forked child must not."""
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return waiting.wait(gen, self.pgconn.socket, interval, timeout or _remaining(self.deadline))
+        except (KeyboardInterrupt, _WaitTimeout):
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_GRACE)
+            self.pgconn.finish()
+            with suppress(Exception):  # it would find out for itself that the connection is closed, when nobody listens
+                gen.close()
+            raise
+
+
+class _Async(psycopg.AsyncConnection[Any]):
+    """The same, awaited."""
+
+    deadline: float | None = None
+    kept_cursor: Any = None
+
+    def __del__(self, *_: Any) -> None:
+        """As above."""
+
+    async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval, timeout or _remaining(self.deadline))
+        except (asyncio.CancelledError, KeyboardInterrupt, _WaitTimeout):
+            with suppress(psycopg.Error):
+                await self.cancel_safe(timeout=_GRACE)
+            self.pgconn.finish()
+            with suppress(Exception):
+                gen.close()
+            raise
+
+
+def _for_one(connection: Any) -> Any:
+    """What executes a single statement: a cursor that is kept, since making one costs a tenth of a get."""
+    if not isinstance(connection, _Sync | _Async):  # lent
+        return connection
+    if connection.kept_cursor is None:
+        connection.kept_cursor = connection.cursor()
+    return connection.kept_cursor
+
+
+def _remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
+
+
+def _is_idle(connection: Any) -> bool:
+    return not connection.closed and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+
+
+def discard(connection: Any) -> None:
+    """Close at once, from any thread and whoever's it is."""
+    connection.pgconn.finish()
+
+
+def _has_rows(cursor: Any) -> bool:
+    return bool(cursor.pgresult.status == pq.ExecStatus.TUPLES_OK)  # `description` would describe every column first
+
+
+def _rows(cursor: Any) -> Rows:
+    return cursor.fetchall() if _has_rows(cursor) else []
+
+
+async def _arows(cursor: Any) -> Rows:
+    return await cursor.fetchall() if _has_rows(cursor) else []
