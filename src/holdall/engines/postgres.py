@@ -27,7 +27,8 @@ from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
 from .postgres_sql import PostgresDialect, PostgresSql, new_token
 from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, discard
-from .sql import Rows, Statement, expects_a_row
+from .sql import expects_a_row
+from .statements import Rows, Statement
 
 _BEGIN: Statement = ("BEGIN", {})
 _BEGIN_SNAPSHOT: Statement = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", {})

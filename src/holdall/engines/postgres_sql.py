@@ -27,7 +27,8 @@ from ..ops import ABSENT, Change, Hit, Op, Page
 from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path, narrow
-from .sql import COLUMNS, LIVE, OLD_IS_LIVE, Dialect, Rows, Sql, Statement, expects_a_row, is_plain_put, within
+from .sql import COLUMNS, Dialect, Sql, expects_a_row, is_plain_put, within
+from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
