@@ -27,7 +27,7 @@ from ..engine import (
 from ..ops import ABSENT, ANY, KEEP, FileInfo, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
-from .statements import LIVE, Rows, Statement
+from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
 if TYPE_CHECKING:
     from .sql import Dialect
@@ -235,7 +235,9 @@ class SqlFiles:
         """Join pieces that are next to each other, up to the usual size."""
         here = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         lock = "" if self._dialect.single_writer else " FOR UPDATE"
-        [found] = yield [(f"SELECT body FROM {self._table} WHERE {_HERE} AND key = :key{lock}", here)]
+        [found] = yield [
+            (f"SELECT body FROM {self._table} WHERE {_HERE} AND key = :key AND shared IS NULL{lock}", here)
+        ]
         if not found:
             return 0
         [(body,)] = found
