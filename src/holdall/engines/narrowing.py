@@ -1,7 +1,8 @@
 """From a filter to an SQL condition that narrows the candidates.
 
 Every row that matches must meet the condition; others may, since each row is verified in Python (`holdall.filters`). So
-what a database reads in its own way (NUL in strings, numbers beyond 2**53, fractions, negation) is left out or widened.
+what a database reads in its own way (NUL in strings, numbers beyond 2**53, fractions, negation) is left out or widened,
+and so is what it does not read at all: the fields of a file's item.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from .. import filters
+from ..shapes import FIELDS
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -88,7 +90,8 @@ class _Narrowing:
             case filters.Exists() | filters.Equal(None) if self._is_too_much():
                 return None
             case filters.Exists():
-                return self._fields.is_there(path, self._bind)
+                there = self._fields.is_there(path, self._bind)
+                return f"({there} OR size IS NOT NULL)" if there and path[0] in FIELDS else there
             case filters.Equal(None):
                 return self._fields.is_null(path, self._bind)
             case filters.Equal(bool() | str() as operand):
@@ -123,6 +126,8 @@ class _Narrowing:
         if self._is_too_much() or any(not _is_safe(text) for text in (operand if operator == "IN" else [operand])):
             return None
         condition = self._fields.compare(path, operator, operand, self._bind)
+        if path[0] in FIELDS:
+            return condition and f"({condition} OR size IS NOT NULL)"
         self.indexed = self.indexed or (condition is not None and self._fields.is_indexed(path))
         return condition
 

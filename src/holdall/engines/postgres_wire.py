@@ -22,7 +22,7 @@ from ..errors import InvalidInput, Timeout, Unavailable
 from ..programs import Sleep
 from .pool import Lent, Pool
 from .postgres_sql import PostgresDialect
-from .sql import Rows, Statement
+from .statements import Rows, Statement
 
 #: What PostgreSQL undoes by itself and asks to be tried again.
 UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)

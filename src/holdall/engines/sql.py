@@ -4,7 +4,7 @@ One table holds the entries. A row is an entry or, with a null `value`, the tomb
 
     version   the revision of the last change            ns, key   where it lives (`holdall.keys`)
     value     the exact JSON text, null once deleted     created, updated, expires, ttl   microseconds
-    kind      null, or how it ended: 'delete', 'expire'
+    kind      null, or how it ended: 'delete', 'expire'  body, size, appended, shared     of a file (`sql_files`)
 
 A program yields a list of statements and is sent a list of their rows; a driver in the engine runs them, in order, in
 one transaction. Parameters are named (`:ns`); a dialect says what differs between databases.
@@ -16,21 +16,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeGuard
 
 from .. import keys, ops
-from ..engine import Row, check_expectation, conflict, parse_revision, search, to_entry
+from ..engine import NO_FILE, Row, check_expectation, conflict, parse_revision, search, to_entry
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
 from ..programs import Program, drive
 from ..values import ttl_microseconds
 from .narrowing import Fields, narrow
-
-Statement: TypeAlias = tuple[str, dict[str, Any]]
-Rows: TypeAlias = list[tuple[Any, ...]]
+from .sql_files import SqlFiles
+from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
-LIVE = "value IS NOT NULL AND (expires IS NULL OR expires > :now)"
-OLD_IS_LIVE = "old.value IS NOT NULL AND (old.expires IS NULL OR old.expires > :now)"
 _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
@@ -50,6 +47,11 @@ class Dialect(Fields):
     upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
     stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
     projections: Mapping[str, str] = _NOTHING  # further columns that follow the value, and are null without one
+    next_versions: str  # `next_version`, for each row of a query
+    next_body: str  # an expression: the name of a new body
+    chunks: str  # the table of the bodies' pieces
+    content: str  # an expression: the whole body that an entry names, null where it names none
+    single_writer: bool = False  # nothing changes while a transaction writes, so nothing has to be locked
 
     def parameters(self, op: Op) -> Mapping[str, Any]:
         """What the expressions above need for one op."""
@@ -59,6 +61,18 @@ class Dialect(Fields):
     @abstractmethod
     def bury(self, which: str, kind: str) -> str:
         """A statement that makes tombstones of the rows that `which` selects, one row returned for each."""
+
+    @abstractmethod
+    def position(self, text: str, part: str) -> str:
+        """Where a text has a part, from 1 on; 0 where it has not."""
+
+    @abstractmethod
+    def character(self, code: int) -> str:
+        """One character."""
+
+    @abstractmethod
+    def contains(self, data: str, part: str) -> str:
+        """Whether bytes have a part."""
 
     @abstractmethod
     def after(self, ns: str, depth: int | None) -> str:
@@ -72,28 +86,37 @@ class Sql:
         self._dialect = dialect
         self._clock = clock
         table = self._table = dialect.table
+        self.columns = f"{COLUMNS}, {dialect.content}, appended, size"
+        self._bodies = {
+            "body": f"CASE WHEN CAST(:size AS bigint) IS NULL THEN NULL ELSE {dialect.next_body} END",
+            "size": ":size",
+            "appended": "NULL",
+            "shared": "NULL",
+        }
+        self._following = {**dialect.projections, **self._bodies}
         self._put_any = {keep: self._put(keep) for keep in (False, True)}
         self._put_absent = self._put(False, f"WHERE NOT ({OLD_IS_LIVE})", returns=True)
         here = f"ns = :ns AND key = :key AND {LIVE}"
         change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{_assigned(dialect.stamps)}"
-        put = f"{change}, value = :value{_assigned(dialect.projections)}"
+        put = f"{change}, value = :value{_assigned(self._following)}"
         self._put_at = {
             keep: f"{put}{lifetime} WHERE {here} AND version = :expect {_RETURNING}"
             for keep, lifetime in ((True, ""), (False, ", expires = :now + :ttl, ttl = :ttl"))
         }
         self.unconditional = frozenset(self._put_any.values())
         self.left_by_put = f"SELECT version, created, updated, expires FROM {table} WHERE ns = :ns AND key = :key"
-        self._get = f"SELECT {COLUMNS} FROM {table} WHERE {here}"
+        self._get = f"SELECT {self.columns} FROM {table} WHERE {here}"
         self._version_of = f"SELECT version FROM {table} WHERE {here}"
-        unprojected = _assigned(dict.fromkeys(dialect.projections, "NULL"))
-        delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{unprojected} WHERE {here}"
+        self.unfollowed = _assigned(dict.fromkeys(self._following, "NULL"))
+        delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{self.unfollowed} WHERE {here}"
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
+        self._files = SqlFiles(dialect, self._statement, self._outcome)
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
 
     def _put(self, keep: bool, where: str = "", returns: bool = False) -> str:
         """One put; `keep` leaves the lifetime as it is."""
-        expressions = [*self._dialect.stamps.values(), *self._dialect.projections.values()]
+        expressions = [*self._dialect.stamps.values(), *self._following.values()]
         values = (
             f"VALUES ({self._dialect.first_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
             f"{''.join(f', {expression}' for expression in expressions)})"
@@ -115,7 +138,7 @@ class Sql:
         returning: str = _RETURNING,
     ) -> str:
         """Insert what a source has, in the order of the columns; what is there already becomes it."""
-        further = [*self._dialect.stamps, *self._dialect.projections]
+        further = [*self._dialect.stamps, *self._following]
         return f"""
             INSERT INTO {self._table} AS old
                 (version, ns, key, value, created, updated, expires, ttl{"".join(f", {name}" for name in further)})
@@ -136,16 +159,25 @@ class Sql:
     def _one_by_one(self, batch: Sequence[Op], now: int | None) -> Program[list[Any]]:
         results: list[Any] = []
         for run in _runs(batch):
+            if self._files.takes_several(run[0]):
+                results.append((yield from self._files.perform(run[0], now)))
+                continue
             statements = [self._statement(op, now) for op in run]
             replies = yield statements
             for op, (_, params), rows in zip(run, statements, replies, strict=True):
-                if not rows and expects_a_row(op):
-                    raise conflict(op, (yield from self._actual(params)))
-                results.append(self.result(op, params, rows))
+                results.append((yield from self._outcome(op, params, rows)))
         return results
+
+    def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
+        """An op's result, or the conflict that its rows tell of."""
+        if not rows and expects_a_row(op):
+            raise conflict(op, (yield from self._actual(params)))
+        return self.result(op, params, rows)
 
     def ask(self, op: Op, run: Callable[[list[Any]], list[Rows]]) -> Any:
         """A batch of one op, where statements can simply be run: the most frequent of all needs no program."""
+        if self._files.takes_several(op):
+            return drive(self._files.perform(op, self._clock()), run)
         sql, params = self.statement(op)
         [rows] = run([(sql, params)])
         if not rows and expects_a_row(op):
@@ -160,13 +192,15 @@ class Sql:
         if isinstance(op, ops.Get):  # asked first for the two that matter most: a match takes longer
             return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         if isinstance(op, ops.Put):
-            keep, expect = op.ttl is KEEP, op.expect
+            keep, expect, value = op.ttl is KEEP, op.expect, op.value
+            is_file = type(value) is ops.File
             params: dict[str, Any] = {
                 "ns": keys.encode(op.namespace),
                 "key": op.key,
-                "value": op.value,
+                "value": value.shape if is_file else value,  # type: ignore[union-attr]  # a File
                 "now": now,
                 "ttl": None if keep or op.ttl is None else ttl_microseconds(op.ttl),  # type: ignore[arg-type]  # seconds
+                "size": len(value.content) if is_file else None,  # type: ignore[union-attr]  # a File
             }
             if further := self._dialect.parameters(op):
                 params.update(further)
@@ -187,22 +221,27 @@ class Sql:
                 return self._version_of, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.Refresh(namespace, key):
                 return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
-            case ops.DeleteTree(namespace):
+            case ops.DeleteTree(namespace, None):
                 params = {"now": now, **self._dialect.parameters(op)}
                 where = f"{LIVE} {within(namespace, True, params)} ORDER BY ns, key"
                 return self._dialect.bury(where, "delete"), params
             case ops.Sweep(limit, prefix):
                 params = {"now": now, "limit": limit, **self._dialect.parameters(op)}
-                where = f"value IS NOT NULL AND expires <= :now {within(prefix, True, params)}"
+                where = f"value IS NOT NULL AND expires <= :now {within(prefix, True, params) if prefix else ''}"
                 return self._dialect.bury(f"{where} ORDER BY expires LIMIT :limit", "expire"), params
-        raise TypeError(f"not a point op: {op!r}")
+        statement = self._files.statement(op, now)
+        if statement is None:
+            raise TypeError(f"not a point op: {op!r}")
+        return statement
 
     def result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
         """What an op's rows mean."""
         if isinstance(op, ops.Get):
             return to_entry(rows[0]) if rows else None
         if isinstance(op, ops.Put):
-            return to_entry((params["ns"], params["key"], params["value"], *rows[0]))
+            if params["size"] is not None:
+                return self._files.put_result(op, params, rows)
+            return to_entry((params["ns"], params["key"], params["value"], *rows[0], *NO_FILE))
         match op:
             case ops.Delete(expect=expect):
                 if expect is ABSENT:
@@ -214,7 +253,9 @@ class Sql:
                 return None
             case ops.Refresh():
                 return bool(rows)
-        return len(rows)
+            case ops.Sweep():
+                return len(rows)
+        return self._files.result(op, rows)
 
     def _actual(self, params: dict[str, Any]) -> Program[int | None]:
         """The version that an op found instead of the one it expected."""
@@ -236,6 +277,10 @@ class Sql:
                 return (yield from self._namespaces(op))
             case ops.Changes():
                 return (yield from self._changes(op))
+            case ops.Children():
+                return (yield from self._files.children(op, self._clock()))
+            case ops.Grep():
+                return (yield from self._files.grep(op, self._clock()))
         raise TypeError(f"not a walk: {op!r}")
 
     def position(self) -> Program[str]:
@@ -257,13 +302,14 @@ class Sql:
         ordered = (single or not op.prefix) and not indexed
         if not ordered and (not indexed or (yield from self._are_many(where, params))):
             latest = f"(SELECT * FROM {self._table} WHERE version < :below ORDER BY version DESC LIMIT {_LATEST})"
-            sql = f"SELECT {COLUMNS} FROM {latest} WHERE {where} ORDER BY version DESC LIMIT :limit"
+            sql = f"SELECT {self.columns} FROM {latest} WHERE {where} ORDER BY version DESC LIMIT :limit"
             hits = yield from self._collect(sql, params, "below", start, op, want)
             if len(hits) == want:
                 return hits
         sql = (
-            f"SELECT {COLUMNS} FROM {self._table} WHERE version IN (SELECT version FROM {self._table} WHERE {where}"
-            f" AND version < :below ORDER BY {'' if ordered else '+'}version DESC LIMIT :limit) ORDER BY version DESC"
+            f"SELECT {self.columns} FROM {self._table} WHERE version IN (SELECT version FROM {self._table}"
+            f" WHERE {where} AND version < :below ORDER BY {'' if ordered else '+'}version DESC LIMIT :limit)"
+            f" ORDER BY version DESC"
         )
         return (yield from self._collect(sql, params, "below", start, op, want))
 
@@ -279,7 +325,7 @@ class Sql:
         params: dict[str, Any] = {"now": self._clock()}
         inside = within(op.prefix, op.recursive, params)
         sql = (
-            f"SELECT {COLUMNS} FROM {self._table} WHERE {LIVE} {inside} AND version > :above"
+            f"SELECT {self.columns} FROM {self._table} WHERE {LIVE} {inside} AND version > :above"
             f" ORDER BY version LIMIT :limit"
         )
         hits = yield from self._collect(sql, params, "above", parse_revision(position), op, want)
@@ -346,7 +392,7 @@ class Sql:
         if after is not None:
             where += " AND (ns, key) > (:after_ns, :after_key)"
             params.update(after_ns=after[0], after_key=after[1])
-        sql = f"SELECT {COLUMNS} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
+        sql = f"SELECT {self.columns} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
         [rows] = yield [(sql, params)]
         return rows  # type: ignore[no-any-return]  # the driver's reply
 
@@ -358,7 +404,7 @@ class Sql:
         picky = bool(op.suffix) or "*" in op.prefix  # else every namespace in the range matches
         # What would be cut to the same is stepped over within SQL, unless only some of it may match.
         depth = None if op.max_depth is None or picky else len(op.base) + op.max_depth
-        to_end = "" if high is None else "AND ns < :high"
+        to_end = "AND NOT (ns >= :hidden_low AND ns < :hidden_high)" if high is None else "AND ns < :high"
         first, following = (
             f"(SELECT ns FROM {self._table} WHERE {LIVE} AND ns >= {least} {to_end} ORDER BY ns LIMIT 1)"
             for least in (":low", self._dialect.after("step.ns", depth))
@@ -367,7 +413,8 @@ class Sql:
             WITH RECURSIVE step(ns) AS (
                 SELECT {first} UNION ALL SELECT {following} FROM step WHERE step.ns IS NOT NULL
             ) SELECT ns FROM step WHERE ns IS NOT NULL LIMIT :limit"""
-        params = {"now": self._clock(), **({} if high is None else {"high": high})}
+        hidden = {"hidden_low": keys.HIDDEN[0], "hidden_high": keys.HIDDEN[1]}
+        params = {"now": self._clock(), **(hidden if high is None else {"high": high})}
         found: list[Namespace] = []
         wanted = op.offset + op.limit
         while len(found) < wanted:
@@ -403,16 +450,21 @@ def _assigned(columns: Mapping[str, str]) -> str:
 
 
 def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
-    """A batch, cut after each op that may be refused."""
+    """A batch, cut after each op that may be refused, and around each that takes several statements."""
     if len(batch) == 1:
         return [batch]
-    cuts = [place for place, op in enumerate(batch, 1) if getattr(op, "expect", ANY) is not ANY]
-    return [batch[start:end] for start, end in pairwise(sorted({0, *cuts, len(batch)}))]
+    cuts = {0, len(batch)}
+    for place, op in enumerate(batch):
+        if SqlFiles.takes_several(op):
+            cuts |= {place, place + 1}
+        elif getattr(op, "expect", ANY) is not ANY or isinstance(op, ops.CheckPath):
+            cuts.add(place + 1)
+    return [batch[start:end] for start, end in pairwise(sorted(cuts))]
 
 
 def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
     """Whether it writes whatever is there: such puts can go together."""
-    return isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP
+    return isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP and type(op.value) is not ops.File
 
 
 def expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:
@@ -428,6 +480,7 @@ def within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:
         return "AND ns = :low"
     low, high = keys.below(low)
     if high is None:
-        return ""
+        params.update(hidden_low=keys.HIDDEN[0], hidden_high=keys.HIDDEN[1])
+        return "AND NOT (ns >= :hidden_low AND ns < :hidden_high)"
     params.update(low=low, high=high)
     return "AND ns >= :low AND ns < :high"

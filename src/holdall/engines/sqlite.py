@@ -29,8 +29,10 @@ from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClo
 from ..ops import READS, WALKS, Op, Refresh
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
-from .sql import Rows, Statement, is_plain_put
+from .sql import is_plain_put
+from .sql_files import SqlFiles
 from .sqlite_sql import MIGRATIONS, ManyTimes, SqliteDialect, SqliteSql
+from .statements import Rows, Statement
 
 _IDLE_READERS = 8
 _WALKERS = 4
@@ -244,7 +246,7 @@ class SqliteEngine:
 
     def _run_member(self, writer: _Connection, member: Submission) -> None:
         """A batch among others, which alone is undone if it is refused."""
-        guarded = len(member.batch) > 1  # a single statement is atomic by itself
+        guarded = len(member.batch) > 1 or SqlFiles.takes_several(member.batch[0])  # one statement is atomic by itself
         if guarded:
             writer.execute("SAVEPOINT member")
         try:
@@ -313,6 +315,7 @@ class SqliteEngine:
         connection.set_busy_handler(connection.patience)
         after: Any = keys.after
         connection.create_scalar_function("holdall_after", after, 2, deterministic=True)
+        connection.create_aggregate_function("holdall_joined", _joined, 1)
         _pragma(connection, "temp_store", "MEMORY")
         _pragma(connection, "cache_size", "-8000")
         return connection
@@ -480,6 +483,11 @@ class _Readers:
                 reader = self._idle.pop()
                 reader.close()
                 self._all.discard(reader)
+
+
+def _joined() -> Any:
+    """SQLite has no aggregate that joins bytes."""
+    return [], lambda pieces, data: pieces.append(data), b"".join
 
 
 def _only_reads(batch: Sequence[Op]) -> bool:

@@ -33,16 +33,35 @@ MIGRATIONS = (
         version INTEGER PRIMARY KEY,
         ns TEXT NOT NULL,
         key TEXT NOT NULL,
-        value TEXT,
         created INTEGER NOT NULL,
         updated INTEGER NOT NULL,
         expires INTEGER,
         ttl INTEGER,
         kind TEXT,
+        body INTEGER,
+        size INTEGER,
+        appended INTEGER,
+        shared INTEGER,
+        value TEXT,
         UNIQUE (ns, key)
     );
     CREATE INDEX holdall_newest ON holdall_entries (ns, version, expires) WHERE value IS NOT NULL;
     CREATE INDEX holdall_expiring ON holdall_entries (expires) WHERE expires IS NOT NULL;
+    CREATE INDEX holdall_files ON holdall_entries (ns, key) WHERE body IS NOT NULL;
+    CREATE INDEX holdall_shared ON holdall_entries (body) WHERE shared IS NOT NULL;
+    CREATE TABLE holdall_chunks (
+        body_id INTEGER NOT NULL,
+        start INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (body_id, start)
+    );
+    CREATE TRIGGER holdall_unused AFTER UPDATE OF body ON holdall_entries
+    WHEN old.body IS NOT NULL AND old.body IS NOT new.body
+    BEGIN
+        DELETE FROM holdall_chunks WHERE body_id = old.body AND NOT EXISTS (
+            SELECT 1 FROM holdall_entries WHERE shared IS NOT NULL AND body = old.body
+        );
+    END;
     """,
 )
 
@@ -57,6 +76,15 @@ class SqliteDialect(Dialect):
     next_version = "(SELECT coalesce(max(version), 0) + 1 FROM holdall_entries)"
     first_version = "NULL"  # the next row's id, the same number
     redrawn_version = "excluded.version"
+    next_versions = "(SELECT max(version) FROM holdall_entries) + row_number() OVER (ORDER BY key)"
+    next_body = next_version
+    chunks = "holdall_chunks"
+    content = """CASE WHEN size > 0 THEN (
+        SELECT CASE WHEN length(data) = size THEN data ELSE (
+            SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start)
+        ) END FROM holdall_chunks WHERE body_id = body AND start = 0
+    ) END"""
+    single_writer = True
 
     def __init__(self, indexed: Sequence[str]) -> None:
         self._indexed: set[Path] = set()
@@ -72,12 +100,22 @@ class SqliteDialect(Dialect):
         return f"""
             UPDATE holdall_entries SET
                 version = (SELECT max(version) FROM holdall_entries) + doomed.place,
-                value = NULL, expires = NULL, ttl = NULL, updated = :now, kind = '{kind}'
+                value = NULL, expires = NULL, ttl = NULL, updated = :now, kind = '{kind}',
+                body = NULL, size = NULL, appended = NULL, shared = NULL
             FROM (
                 SELECT version AS old, row_number() OVER () AS place
                 FROM (SELECT version FROM holdall_entries WHERE {which})
             ) AS doomed
             WHERE version = doomed.old RETURNING version"""
+
+    def position(self, text: str, part: str) -> str:
+        return f"instr({text}, {part})"
+
+    def character(self, code: int) -> str:
+        return f"char({code})"
+
+    def contains(self, data: str, part: str) -> str:
+        return f"instr({data}, {part}) > 0"
 
     def after(self, ns: str, depth: int | None) -> str:
         return f"{ns} || char(1)" if depth is None else f"holdall_after({ns}, {depth:d})"
@@ -154,7 +192,7 @@ class SqliteSql(Sql):
     def _put_together(self, puts: list[Put], now: int | None) -> Program[list[Entry]]:
         """Each put takes the next version; of those that replaced something, only `created` has to be read."""
         rows: list[tuple[Any, ...]] = [
-            (keys.encode(put.namespace), put.key, put.value, now, ttl_microseconds(put.ttl))  # type: ignore[arg-type]  # seconds
+            (keys.encode(put.namespace), put.key, put.value, now, ttl_microseconds(put.ttl), None)  # type: ignore[arg-type]  # seconds
             for put in puts
         ]
         [[(newest,)]] = yield [("SELECT coalesce(max(version), 0) FROM holdall_entries", {})]
@@ -174,7 +212,7 @@ class SqliteSql(Sql):
                     *NO_FILE,
                 )
             )
-            for version, (ns, key, value, now, ttl) in enumerate(rows, newest + 1)
+            for version, (ns, key, value, now, ttl, _) in enumerate(rows, newest + 1)
         ]
 
 

@@ -1,0 +1,413 @@
+"""Files in SQL: bodies in pieces, beside the entries, and the programs that ask for them.
+
+A file's entry names its `body`, and how many bytes that has; the pieces of it are rows of a second table:
+
+    body_id, start   which body, and where in it        data   the bytes
+
+A body belongs to one entry, or to several copies of one that say so (`shared`); who appends to such a copy gets a body
+of its own first. A trigger of the schema removes the pieces of a body that no entry names any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .. import keys, ops, shapes
+from ..engine import (
+    check_path,
+    check_transfer,
+    conflict,
+    is_file,
+    item_in_the_way,
+    to_entry,
+    to_info,
+    transferred,
+)
+from ..ops import ABSENT, ANY, KEEP, FileInfo, Op, Page
+from ..programs import Program
+from ..values import ttl_microseconds
+from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
+
+if TYPE_CHECKING:
+    from .sql import Dialect
+
+#: The size of a piece of a body that is written in one; those that are appended are as large as they came.
+PIECE = 1 << 16
+#: How many pieces of candidates one page of a grep has at most.
+_GREP_PAGE = 256
+_GREP_BYTES = 1 << 20
+
+#: Whether an entry is a file, said so that the index of files serves it.
+IS_FILE = "body IS NOT NULL"
+
+_INFO = "key, size, version, created, updated"
+_HERE = f"ns = :ns AND {IS_FILE} AND {LIVE}"
+_AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
+
+
+class SqlFiles:
+    """The ops on files as programs over statements."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        put: Callable[[ops.Put, int | None], Statement],
+        outcome: Callable[[ops.Put, dict[str, Any], Rows], Program[Any]],
+    ) -> None:
+        self._dialect = dialect
+        self._put_entry = put
+        self._outcome = outcome
+        table, chunks = self._table, self._chunks = dialect.table, dialect.chunks
+        stamped = "".join(f", {name} = {expression}" for name, expression in dialect.stamps.items())
+        grow = (
+            f"UPDATE {table} SET version = {dialect.next_version}, updated = :now, size = size + :more, appended = 1"
+            f"{stamped} WHERE {_HERE} AND key = :key"
+        )
+        self._grow = f"{grow} RETURNING version, body, size, shared"
+        self._grow_at = f"{grow} AND version = :expect RETURNING version, body, size, shared"
+        self._state = f"SELECT version, size FROM {table} WHERE ns = :ns AND key = :key AND {LIVE}"
+        self._add = f"INSERT INTO {chunks} (body_id, start, data) VALUES (:body, :start, :data)"
+        self._add_first = (
+            f"INSERT INTO {chunks} (body_id, start, data) SELECT body, :start, :data FROM {table}"
+            f" WHERE ns = :ns AND key = :key"
+        )
+        self._range = (
+            f"SELECT piece.start, piece.data FROM {table} AS file LEFT JOIN {chunks} AS piece"
+            f" ON piece.body_id = file.body AND piece.start < :end AND piece.start >= coalesce((SELECT max(start)"
+            f" FROM {chunks} WHERE body_id = file.body AND start <= :start), 0)"
+            f" WHERE file.ns = :ns AND file.key = :key AND file.body IS NOT NULL"
+            f" AND file.value IS NOT NULL AND (file.expires IS NULL OR file.expires > :now) ORDER BY piece.start"
+        )
+        self._stat = (
+            f"SELECT * FROM (SELECT {_INFO} FROM {table} WHERE {_HERE} AND key = :key) AS file"
+            f" UNION ALL SELECT * FROM ({self._one_below(_INFO)}) AS inside"
+        )
+        self._children = self._stepping()
+        self._deep = (
+            f"SELECT {_INFO} FROM {table} WHERE {_HERE} AND key > :after AND key < :high ORDER BY key LIMIT :limit"
+        )
+
+    # One statement each ----------------------------------------------------------------------------------------------
+
+    def statement(self, op: Op, now: int | None) -> Statement | None:
+        """The statement of an op on files that needs no more than one."""
+        match op:
+            case ops.ReadRange(namespace, key, start, end):
+                end = 2**62 if end is None else end
+                return self._range, {"ns": keys.encode(namespace), "key": key, "start": start, "end": end, "now": now}
+            case ops.Stat(namespace, path):
+                return self._stat, {**_tree(keys.encode(namespace), path), "now": now}
+            case ops.CheckPath(namespace, path):
+                params = {**_tree(keys.encode(namespace), path), "now": now}
+                del params["key"]
+                parents = keys.parents(path)
+                params.update({f"p{place}": parent for place, parent in enumerate(parents)})
+                sql = f"SELECT key FROM ({self._one_below('key')}) AS inside"
+                if parents:
+                    names = ", ".join(f":p{place}" for place in range(len(parents)))
+                    sql = f"SELECT key FROM {self._table} WHERE {_HERE} AND key IN ({names}) UNION ALL {sql}"
+                return sql, params
+            case ops.DeleteTree(namespace, path) if path is not None:
+                params = {**_tree(keys.encode(namespace), path), "now": now, **self._dialect.parameters(op)}
+                return self._dialect.bury(f"{_HERE} AND {_AT_OR_BELOW} ORDER BY key", "delete"), params
+        return None
+
+    def _one_below(self, columns: str) -> str:
+        return f"SELECT {columns} FROM {self._table} WHERE {_HERE} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
+
+    def result(self, op: Op, rows: Rows) -> Any:
+        """What the rows of such a statement mean."""
+        match op:
+            case ops.ReadRange(start=start, end=end):
+                return _cut(rows, start, end) if rows else None
+            case ops.Stat(path=path):
+                if not rows:
+                    return None
+                return to_info(*rows[0]) if rows[0][0] == path else FileInfo(path + "/", is_dir=True)
+            case ops.CheckPath(path=path):
+                check_path(path, (key for (key,) in rows))
+                return None
+        return len(rows)
+
+    # Several statements each -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def takes_several(op: Op) -> bool:
+        """Whether an op needs more than one statement, the later of which depend on the earlier."""
+        kind = type(op)
+        return kind in _SEVERAL or (kind is ops.Put and type(op.value) is ops.File)  # type: ignore[attr-defined]  # a Put
+
+    def perform(self, op: Op, now: int | None) -> Program[Any]:
+        match op:
+            case ops.Put():
+                return (yield from self._put(op, now))
+            case ops.Append():
+                return (yield from self._append(op, now))
+            case ops.Move() | ops.Copy():
+                return (yield from self._transfer(op, now))
+            case ops.Merge():
+                return (yield from self._merge(op, now))
+        raise TypeError(f"not an op on files: {op!r}")
+
+    def _put(self, op: ops.Put, now: int | None) -> Program[Any]:
+        statement = self._put_entry(op, now)
+        [rows] = yield [statement]
+        result = yield from self._outcome(op, statement[1], rows)
+        assert isinstance(op.value, ops.File)
+        content, (ns, key) = op.value.content, (statement[1]["ns"], op.key)
+        pieces = [
+            (self._add_first, {"ns": ns, "key": key, "start": start, "data": content[start : start + PIECE]})
+            for start in range(0, len(content), PIECE)
+        ]
+        if pieces:
+            yield pieces
+        return result
+
+    def put_result(self, op: ops.Put, params: dict[str, Any], rows: Rows) -> Any:
+        """What the statement of a put means that wrote a file's entry."""
+        assert isinstance(op.value, ops.File)
+        version, created, updated, expires = rows[0]
+        size = len(op.value.content)
+        if is_file(op.value):
+            return to_info(op.key, size, version, created, updated)
+        file = op.value.content, 0, size
+        return to_entry((params["ns"], op.key, params["value"], version, created, updated, expires, *file))
+
+    def _append(self, op: ops.Append, now: int | None) -> Program[int]:
+        here = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
+        at = {} if op.expect in (ANY, ABSENT) else {"expect": op.expect}
+        grow = (
+            (self._grow_at if at else self._grow),
+            {
+                **here,
+                **at,
+                "more": len(op.data),
+                **self._dialect.parameters(op),
+            },
+        )
+        while True:
+            [rows] = (yield [grow]) if op.expect is not ABSENT else [[]]
+            if rows:
+                [(version, body, size, shared)] = rows
+                if shared:
+                    yield from self._part(here, body, version)
+                    body = version
+                start = size - len(op.data)
+                yield [(self._add, {"body": body, "start": start, "data": op.data})]
+                return int(start)
+            [found] = yield [(self._state, here)]
+            actual, item = (found[0][0], found[0][1] is None) if found else (None, False)
+            if op.expect is ABSENT or at:
+                if actual is not None or at:
+                    raise conflict(op, actual)
+            elif item:
+                raise item_in_the_way(op)
+            elif found:  # it came meanwhile
+                continue
+            file = ops.File(shapes.NATIVE, op.data)
+            made = yield from self._made(ops.Put(op.namespace, op.key, file, op.ttl, ABSENT), now)
+            if made or op.expect is ABSENT:
+                return 0
+
+    def _made(self, put: ops.Put, now: int | None) -> Program[bool]:
+        """Make a file, unless somebody else has just done so."""
+        from ..errors import Conflict
+
+        try:
+            yield from self._put(put, now)
+        except Conflict:
+            if put.expect is not ABSENT:
+                raise
+            return False
+        return True
+
+    def _part(self, here: dict[str, Any], body: int, own: int) -> Program[None]:
+        """Give an entry a body of its own, in place of one that it shares: it is named by the entry's new version."""
+        copy = (
+            f"INSERT INTO {self._chunks} (body_id, start, data)"
+            f" SELECT :own, start, data FROM {self._chunks} WHERE body_id = :body"
+        )
+        take = f"UPDATE {self._table} SET body = :own, shared = NULL WHERE ns = :ns AND key = :key"
+        yield [(copy, {"own": own, "body": body}), (take, {"own": own, "ns": here["ns"], "key": here["key"]})]
+
+    def _merge(self, op: ops.Merge, now: int | None) -> Program[int]:
+        """Join pieces that are next to each other, up to the usual size."""
+        here = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
+        lock = "" if self._dialect.single_writer else " FOR UPDATE"
+        [found] = yield [
+            (f"SELECT body FROM {self._table} WHERE {_HERE} AND key = :key AND shared IS NULL{lock}", here)
+        ]
+        if not found:
+            return 0
+        [(body,)] = found
+        sizes = f"SELECT start, length(data) FROM {self._chunks} WHERE body_id = :body ORDER BY start"
+        [pieces] = yield [(sizes, {"body": body})]
+        for start, end in _small_runs(pieces):
+            inside = {"body": body, "start": start, "end": end}
+            which = "body_id = :body AND start >= :start AND start < :end"
+            [rows] = yield [(f"SELECT data FROM {self._chunks} WHERE {which} ORDER BY start", inside)]
+            joined = b"".join(bytes(data) for (data,) in rows)
+            yield [
+                (f"DELETE FROM {self._chunks} WHERE {which}", inside),
+                (self._add, {"body": body, "start": start, "data": joined}),
+            ]
+        return len(pieces)
+
+    def _transfer(self, op: ops.Move | ops.Copy, now: int | None) -> Program[FileInfo]:
+        """Entries that name the same bodies at the destination; a move then removes those that were there before."""
+        moves, ns = isinstance(op, ops.Move), keys.encode(op.namespace)
+        elsewhere = op.source if isinstance(op, ops.Move) else None
+        source = ns if elsewhere is None else keys.encode(elsewhere)
+        src, dst = _tree(source, op.src), _tree(ns, op.dst)
+        lock = "" if self._dialect.single_writer else " FOR UPDATE"
+        sources = f"{_HERE} AND {_AT_OR_BELOW}"
+        found, there, parents = yield [
+            (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key{lock}", {**src, "now": now}),
+            (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key LIMIT 2", {**dst, "now": now}),
+            self.statement(ops.CheckPath(op.namespace, op.dst), now),
+        ]
+        same = source == ns and op.src == op.dst
+        if not (same and found):
+            check_transfer(op, [key for (key,) in found], (key for (key,) in there))
+            check_path(op.dst, (key for (key,) in parents))
+            mark = 2 if moves else 1
+            ttl = op.ttl if isinstance(op, ops.Move) else KEEP
+            further = self._dialect.parameters(op)
+            params = {**src, "now": now, "ns": source, "to": ns, "dst": op.dst, "cut": len(op.src) + 1, "mark": mark}
+            if ttl is not KEEP:
+                params["ttl"] = ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
+            yield [(self._arriving(sources, moves, elsewhere is not None, ttl is not KEEP), {**params, **further})]
+            if moves:
+                arrived = (
+                    f"EXISTS (SELECT 1 FROM {self._table} AS arrived WHERE arrived.ns = :to"
+                    f" AND arrived.key = :dst || substr({self._table}.key, :cut) AND arrived.body = {self._table}.body)"
+                )
+                leaving = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
+                own = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {_AT_OR_BELOW} AND shared = 2"
+                yield [
+                    (self._dialect.bury(f"{sources} AND {arrived} ORDER BY key", "delete"), {**leaving, **further}),
+                    (own, dst),
+                ]
+            else:
+                share = f"UPDATE {self._table} SET shared = 1 WHERE {sources} AND shared IS NULL"
+                yield [(share, {**src, "now": now})]
+        [rows] = yield [(self._stat, {**dst, "now": now})]
+        return transferred(op, to_info(*rows[0]) if rows and rows[0][0] == op.dst else None)
+
+    def _arriving(self, sources: str, moves: bool, replaces: bool, with_ttl: bool) -> str:
+        dialect = self._dialect
+        created = "created" if moves and not replaces else ":now"
+        lifetime = ":now + :ttl, :ttl" if with_ttl else "expires, ttl"
+        kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END" if replaces else "excluded.created"
+        same = ["value", "updated", "expires", "ttl", "body", "size", "appended", "shared"]
+        same += [*dialect.stamps, *dialect.projections]
+        names = "".join(f", {name}" for name in (*dialect.stamps, *dialect.projections))
+        values = "".join(f", {expression}" for expression in (*dialect.stamps.values(), *dialect.projections))
+        return f"""
+            INSERT INTO {self._table} AS old (version, ns, key, value, created, updated, expires, ttl,
+                body, size, appended, shared{names})
+            SELECT {dialect.next_versions}, :to, :dst || substr(key, :cut), value, {created}, :now, {lifetime},
+                body, size, appended, coalesce(shared, :mark){values}
+            FROM {self._table} WHERE {sources}
+            ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL,
+                created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}"""
+
+    # Walks -----------------------------------------------------------------------------------------------------------
+
+    def children(self, op: ops.Children, now: int | None) -> Program[Page[FileInfo]]:
+        low, high = keys.in_folder(op.path)
+        after = low if op.after is None else op.after
+        params = {"ns": keys.encode(op.namespace), "high": high, "now": now}
+        found: Page[FileInfo] = Page()
+        while True:
+            want = op.limit - len(found)
+            if op.deep:
+                size = want if op.matches is None else max(want, 4096)
+                [rows] = yield [(self._deep, {**params, "after": after, "limit": size})]
+            else:
+                size = want
+                [rows] = yield [(self._children, {**params, "low": after, "depth": len(op.path), "limit": size})]
+            for row in rows:
+                key = after = row[0]
+                if not op.deep and row[1] is None:
+                    found.append(FileInfo(key, is_dir=True))
+                    after = keys.in_folder(key)[1]
+                elif op.matches is None or op.matches(key):
+                    found.append(to_info(*row))
+                    if len(found) == op.limit:
+                        break
+            else:
+                if len(rows) < size:
+                    return found
+            if len(found) == op.limit:
+                found.next = after
+                return found
+
+    def _stepping(self) -> str:
+        """From one child to the next, over all that is in a folder."""
+        end = self._dialect.position("substr(step.key, :depth + 1)", "'/'")
+        beyond = f"substr(step.key, 1, :depth + {end} - 1) || '0'"
+        over = f"CASE WHEN {end} = 0 THEN step.key || {self._dialect.character(1)} ELSE {beyond} END"
+        first, following = (
+            f"(SELECT key FROM {self._table} WHERE {_HERE} AND key {least} AND key < :high ORDER BY key LIMIT 1)"
+            for least in ("> :low", f">= {over}")
+        )
+        folder = f"substr(step.key, 1, :depth + {end})"
+        here = f"file.ns = :ns AND file.key = step.key AND {end} = 0"
+        return f"""
+            WITH RECURSIVE step(key) AS (
+                SELECT {first} UNION ALL SELECT {following} FROM step WHERE step.key IS NOT NULL
+            ) SELECT CASE WHEN {end} = 0 THEN step.key ELSE {folder} END, size, version, created, updated
+            FROM step LEFT JOIN {self._table} AS file ON {here} WHERE step.key IS NOT NULL LIMIT :limit"""
+
+    def grep(self, op: ops.Grep, now: int | None) -> Program[Page[tuple[str, bytes]]]:
+        low, high = keys.in_folder(op.path)
+        params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
+        where = f"{_HERE} AND key > :after AND key < :high"
+        if not op.ignore_case:
+            for place, literal in enumerate(op.literals[:8]):
+                params[f"data{place}"] = literal.encode(errors="replace")
+                where += f" AND {self._dialect.contains(self._dialect.content, f':data{place}')}"
+        sql = f"SELECT key, {self._dialect.content} FROM {self._table} WHERE {where} ORDER BY key LIMIT :limit"
+        found: Page[tuple[str, bytes]] = Page()
+        after, room = op.after or low, _GREP_BYTES
+        while True:
+            [rows] = yield [(sql, {**params, "after": after, "limit": _GREP_PAGE})]
+            for key, content in rows:
+                after = key
+                if op.matches is None or op.matches(key):
+                    found.append((key, bytes(content or b"")))
+                    room -= len(found[-1][1])
+                    if room < 0:
+                        found.next = key
+                        return found
+            if len(rows) < _GREP_PAGE:
+                return found
+
+
+_SEVERAL = frozenset({ops.Append, ops.Move, ops.Copy, ops.Merge})
+
+
+def _tree(ns: str, path: str) -> dict[str, Any]:
+    """The parameters of what is at a path and below it."""
+    low, high = keys.in_folder(path.rstrip("/") + "/")
+    return {"ns": ns, "key": path, "low": low, "high": high}
+
+
+def _cut(rows: Rows, start: int, end: int | None) -> bytes:
+    """The bytes asked for, from the pieces that have them."""
+    first = rows[0][0] or 0
+    content = b"".join(bytes(data) for _, data in rows if data is not None)
+    return content[max(start - first, 0) : None if end is None else max(end - first, 0)]
+
+
+def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
+    """The `[start, end)` of neighbours that fit one piece together, of two or more."""
+    runs: list[tuple[int, int, int]] = []
+    for start, length in pieces:
+        if runs and start + length - runs[-1][0] <= PIECE:
+            runs[-1] = runs[-1][0], start + length, runs[-1][2] + 1
+        else:
+            runs.append((start, start + length, 1))
+    return [(start, end) for start, end, count in runs if count > 1]
