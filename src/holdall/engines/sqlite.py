@@ -262,6 +262,7 @@ class SqliteEngine:
         with _folder_lock(folder, self._options.timeout):
             writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
+                self._refuse_foreign(writer)
                 if _pragma(writer, "journal_mode") != "wal" and _pragma(writer, "journal_mode", "wal") != "wal":
                     raise Unavailable(
                         f"{self._path!r} lies where SQLite cannot use a write-ahead log; move it to a local disk"
@@ -295,6 +296,15 @@ class SqliteEngine:
         _pragma(connection, "temp_store", "MEMORY")
         _pragma(connection, "cache_size", "-8000")
         return connection
+
+    def _refuse_foreign(self, writer: _Connection) -> None:
+        """A database that others made is left alone: whoever named it here hardly meant to have our tables in it."""
+        tables = [name for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*'")]
+        if tables and "holdall_schema" not in tables:
+            raise InvalidInput(
+                f"{self._path!r} is another program's database (it has {tables[0]!r} and no table of holdall's);"
+                " name a new file"
+            )
 
     def _migrate(self, writer: _Connection) -> None:
         present = _schema_version(writer)
