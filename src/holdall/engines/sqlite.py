@@ -30,6 +30,7 @@ from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .sql import Rows, Sql, Statement
 from .sqlite_sql import MIGRATIONS, SqliteDialect
+from .turns import Turns
 
 _IDLE_READERS = 8
 _WALKERS = 4
@@ -194,7 +195,7 @@ class SqliteEngine:
     def _transact_on(self, writer: _Connection, members: list[Submission]) -> None:
         committing = False
         try:
-            writer.execute("BEGIN IMMEDIATE")
+            writer.begin()
             for member in members:
                 self._run_member(writer, member, alone=len(members) == 1)
             committing = True
@@ -272,6 +273,7 @@ class SqliteEngine:
                 writer.close()
                 raise
         _pragma(writer, "synchronous", self._synchronous)
+        writer.turns = writer.patience.turns = Turns(self._path)
         writer.unconditional, writer.left_by_put = self._sql.unconditional, self._sql.left_by_put
         if self._options.durability == "full":
             _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
@@ -364,6 +366,7 @@ class _Connection(apsw.Connection):
     """A connection that runs a program's statements."""
 
     patience: _Patience
+    turns: Turns | None = None  # a writer's
     unconditional: frozenset[str] = frozenset()
     left_by_put = ""
 
@@ -372,6 +375,22 @@ class _Connection(apsw.Connection):
             self._put(sql, params) if sql in self.unconditional else self.execute(sql, params).fetchall()
             for sql, params in statements
         ]
+
+    def begin(self) -> None:
+        """Begin to write, when it is our turn."""
+        if self.turns is None:
+            self.execute("BEGIN IMMEDIATE")
+            return
+        self.turns.let_others_in(lambda: _pragma(self, "data_version"))
+        try:
+            self.execute("BEGIN IMMEDIATE")
+        finally:
+            self.turns.stop_waiting()
+
+    def close(self, force: bool = False) -> None:
+        super().close(force)
+        if self.turns is not None:
+            self.turns.close()
 
     def _put(self, sql: str, params: dict[str, Any]) -> Rows:
         """A put without RETURNING, which would double its time.
@@ -393,6 +412,7 @@ class _Patience:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._began = 0.0
+        self.turns: Turns | None = None
         self.deadline: float | None = None  # of whoever has waited longest already, in a queue
 
     def __call__(self, tries: int) -> bool:
@@ -401,6 +421,8 @@ class _Patience:
             self._began = now
         if now >= (self._began + self._timeout if self.deadline is None else self.deadline):
             return False
+        if self.turns is not None:
+            self.turns.wait()
         time.sleep(_BUSY_SLEEP)
         return True
 
