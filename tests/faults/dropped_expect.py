@@ -6,11 +6,11 @@ from holdall.engines import memory, sql
 from holdall.ops import ANY
 
 memory.check_expectation = lambda op, actual: None
-batch = sql.Sql.batch
+statement = sql.Sql._statement
 
 
-def forgetful(self, ops):
-    return (yield from batch(self, [replace(op, expect=ANY) if hasattr(op, "expect") else op for op in ops]))
+def forgetful(self, op, now):
+    return statement(self, replace(op, expect=ANY) if hasattr(op, "expect") else op, now)
 
 
-sql.Sql.batch = forgetful
+sql.Sql._statement = forgetful

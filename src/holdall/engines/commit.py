@@ -43,6 +43,16 @@ class Submission:
             raise self.error
         return self.results
 
+    def shut_gate(self) -> None:
+        """Have a sync caller wait, until the gate is released."""
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    def wait(self) -> None:
+        """Wait, as a sync caller, for the outcome or for the lead."""
+        assert self.gate is not None
+        self.gate.acquire()
+
     async def arrive(self) -> list[Any]:
         """Wait, as an async caller, for the outcome."""
         assert self.future is not None
@@ -101,11 +111,10 @@ class GroupCommit:
 
     def submit(self, batch: Sequence[Op]) -> list[Any]:
         """Commit a batch from this thread."""
-        submission = _with_gate(batch)
-        assert submission.gate is not None
+        submission = Submission(batch)
         try:
             if not self._enter(submission):
-                submission.gate.acquire()
+                submission.wait()
             if not submission.finished:
                 self._lead(submission)
         except BaseException:
@@ -124,16 +133,16 @@ class GroupCommit:
 
     def pause(self) -> None:
         """Lead without committing anything: until `resume`, no batch is under way. For forking, and for closing."""
-        turn = _with_gate(())
-        assert turn.gate is not None
+        turn = Submission(())
         with self._mutex:
             waits = self._leader is not None
             if waits:
+                turn.shut_gate()
                 self._queue.appendleft(turn)
             else:
                 self._leader = turn
         if waits:
-            turn.gate.acquire()
+            turn.wait()
         self._pausing = turn
 
     def resume(self) -> None:
@@ -161,6 +170,8 @@ class GroupCommit:
             if self._leader is None:
                 self._leader = submission
                 return True
+            if submission.future is None:
+                submission.shut_gate()
             self._queue.append(submission)
             return False
 
@@ -189,6 +200,9 @@ class GroupCommit:
         """Hand over, and tell the members of a group what became of them; who has no outcome yet queues again."""
         with self._mutex:
             if self._leader is first:
+                if first.group == [first] and first.finished and first.future is None and not self._queue:
+                    self._leader = None
+                    return  # the usual case: nobody else to see to
                 undone = [one for one in first.group if not (one.finished or one.cancelled or one in self._queue)]
                 self._queue.extendleft(reversed(undone))
         self._hand_over(first)
@@ -219,10 +233,3 @@ class GroupCommit:
             submission.error, submission.finished = error, True
             announce([submission])
             self._hand_over(submission)
-
-
-def _with_gate(batch: Sequence[Op]) -> Submission:
-    submission = Submission(batch)
-    submission.gate = threading.Lock()
-    submission.gate.acquire()
-    return submission

@@ -23,11 +23,11 @@ from .. import keys, ops
 from ..engine import conflict, to_entry
 from ..errors import InvalidInput, SchemaTooNew
 from ..filters import check_field
-from ..ops import ABSENT, ANY, KEEP, Change, Hit, Op, Page
+from ..ops import ABSENT, Change, Hit, Op, Page
 from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path, narrow
-from .sql import COLUMNS, LIVE, OLD_IS_LIVE, Dialect, Rows, Sql, Statement, expects_a_row, within
+from .sql import COLUMNS, LIVE, OLD_IS_LIVE, Dialect, Rows, Sql, Statement, expects_a_row, is_plain_put, within
 
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
@@ -83,13 +83,16 @@ _POSITION = re.compile(rf"({_SNAPSHOT})?(?:/({_SNAPSHOT})/(\d{{1,18}}))?", re.AS
 
 
 class PostgresDialect(Dialect):
+    first_version: str
     redrawn_version: str
 
     def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
         self.schema_name = schema
         self.schema = '"' + schema.replace('"', '""') + '"'
         self.table = f"{self.schema}.entries"
-        self.next_version = self.redrawn_version = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
+        self.next_version = self.first_version = self.redrawn_version = (
+            f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
+        )
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
         self._indexed: set[Path] = set()
@@ -474,7 +477,7 @@ def _grouped(batch: Sequence[Op]) -> Iterator[list[Any]]:
     group: list[Op] = []
     places: set[tuple[Any, str]] = set()
     for op in batch:
-        place = (op.namespace, op.key) if isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP else None
+        place = (op.namespace, op.key) if is_plain_put(op) else None
         if group and (place is None or place in places):
             yield group
             group, places = [], set()

@@ -13,14 +13,15 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard
 
 from .. import keys, ops
 from ..engine import Row, check_expectation, conflict, parse_revision, search, to_entry
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
-from ..programs import Program
+from ..programs import Program, drive
 from ..values import ttl_microseconds
 from .narrowing import Fields, narrow
 
@@ -44,7 +45,8 @@ class Dialect(Fields):
 
     table: str
     next_version: str  # an expression: a version above every earlier one
-    redrawn_version: str  # the same, where an insert turns out to be an update
+    first_version: str  # the same, as an insert says it
+    redrawn_version: str  # and where an insert turns out to be an update
     upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
     stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
     projections: Mapping[str, str] = _NOTHING  # further columns that follow the value, and are null without one
@@ -93,7 +95,7 @@ class Sql:
         """One put; `keep` leaves the lifetime as it is."""
         expressions = [*self._dialect.stamps.values(), *self._dialect.projections.values()]
         values = (
-            f"VALUES ({self._dialect.next_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
+            f"VALUES ({self._dialect.first_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
             f"{''.join(f', {expression}' for expression in expressions)})"
         )
         lifetime = (
@@ -129,7 +131,9 @@ class Sql:
 
     def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         """One statement an op. One that may be refused is judged before the next; the others go together."""
-        now = self._clock()
+        return (yield from self._one_by_one(batch, self._clock()))
+
+    def _one_by_one(self, batch: Sequence[Op], now: int | None) -> Program[list[Any]]:
         results: list[Any] = []
         for run in _runs(batch):
             statements = [self._statement(op, now) for op in run]
@@ -139,6 +143,14 @@ class Sql:
                     raise conflict(op, (yield from self._actual(params)))
                 results.append(self.result(op, params, rows))
         return results
+
+    def ask(self, op: Op, run: Callable[[list[Any]], list[Rows]]) -> Any:
+        """A batch of one op, where statements can simply be run: the most frequent of all needs no program."""
+        sql, params = self.statement(op)
+        [rows] = run([(sql, params)])
+        if not rows and expects_a_row(op):
+            raise conflict(op, drive(self._actual(params), run))
+        return self.result(op, params, rows)
 
     def statement(self, op: Op) -> Statement:
         """The one statement of a point op."""
@@ -390,15 +402,17 @@ def _assigned(columns: Mapping[str, str]) -> str:
     return "".join(f", {name} = {expression}" for name, expression in columns.items())
 
 
-def _runs(batch: Sequence[Op]) -> Iterator[Sequence[Op]]:
+def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
     """A batch, cut after each op that may be refused."""
-    start = 0
-    for place, op in enumerate(batch, 1):
-        if getattr(op, "expect", ANY) is not ANY:
-            yield batch[start:place]
-            start = place
-    if start < len(batch):
-        yield batch[start:]
+    if len(batch) == 1:
+        return [batch]
+    cuts = [place for place, op in enumerate(batch, 1) if getattr(op, "expect", ANY) is not ANY]
+    return [batch[start:end] for start, end in pairwise(sorted({0, *cuts, len(batch)}))]
+
+
+def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
+    """Whether it writes whatever is there: such puts can go together."""
+    return isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP
 
 
 def expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:

@@ -17,6 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby, islice
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -28,8 +29,8 @@ from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClo
 from ..ops import READS, WALKS, Op, Refresh
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
-from .sql import Rows, Sql, Statement
-from .sqlite_sql import MIGRATIONS, SqliteDialect
+from .sql import Rows, Statement, is_plain_put
+from .sqlite_sql import MIGRATIONS, ManyTimes, SqliteDialect, SqliteSql
 from .turns import Turns
 
 _IDLE_READERS = 8
@@ -47,7 +48,7 @@ class SqliteEngine:
         self._path = path
         self._options = options
         self._dialect = SqliteDialect(options.indexed)
-        self._sql = Sql(self._dialect, options.clock or system_clock)
+        self._sql = SqliteSql(self._dialect, options.clock or system_clock)
         self._closed = False
         self._reset()
 
@@ -124,9 +125,8 @@ class SqliteEngine:
         reader = self._readers.take()
         try:
             walks = type(batch[0]) in WALKS
-            if len(batch) == 1 and not walks:  # the most frequent of all: no need of a transaction or a program
-                sql, params = self._sql.statement(batch[0])
-                return [self._sql.result(batch[0], params, reader.execute(sql, params).fetchall())]
+            if len(batch) == 1 and not walks:  # no need of a transaction
+                return [self._sql.ask(batch[0], reader.run)]
             reader.execute("BEGIN")
             results = (
                 [drive(self._sql.walk(batch[0]), reader.run)] if walks else drive(self._sql.batch(batch), reader.run)
@@ -180,24 +180,33 @@ class SqliteEngine:
         """Run batches in one transaction. A refused one leaves nothing behind; any other error undoes them all."""
         try:
             writer = self._writer or self._open()
-            writer.patience.deadline = min(member.began for member in members) + self._options.timeout
-            if self._synchronous != "FULL" or not all(type(op) in _NO_CHANGES for one in members for op in one.batch):
+            writer.patience.deadline = members[0].began + self._options.timeout
+            if type(members[0].batch[0]) not in _NO_CHANGES or not _change_nothing(members):
                 self._transact_on(writer, members)
                 return
             try:  # a refresh is not worth an fsync
                 writer.execute("PRAGMA synchronous = NORMAL")
                 self._transact_on(writer, members)
             finally:
-                writer.execute("PRAGMA synchronous = FULL")
+                writer.execute(f"PRAGMA synchronous = {self._synchronous}")
         except apsw.Error as error:
             raise self._translated(error) from error
 
     def _transact_on(self, writer: _Connection, members: list[Submission]) -> None:
         committing = False
+        for member in members:
+            member.error = None  # of an earlier try, which was undone
         try:
             writer.begin()
-            for member in members:
-                self._run_member(writer, member, alone=len(members) == 1)
+            if len(members) == 1:
+                batch = members[0].batch
+                members[0].results = (
+                    [self._sql.ask(batch[0], writer.run)]
+                    if len(batch) == 1
+                    else drive(self._sql.batch(batch), writer.run)
+                )
+            else:
+                self._run_members(writer, members)
             committing = True
             writer.execute("COMMIT")
         except BaseException as error:
@@ -220,16 +229,28 @@ class SqliteEngine:
             self._writer = None
             writer.close(force=True)
 
-    def _run_member(self, writer: _Connection, member: Submission, alone: bool) -> None:
-        guarded = not alone and len(member.batch) > 1  # a single statement is atomic by itself
+    def _run_members(self, writer: _Connection, members: list[Submission]) -> None:
+        for plain, group in groupby(members, lambda member: all(map(is_plain_put, member.batch))):
+            if plain:
+                self._run_together(writer, list(group))
+            else:
+                for member in group:
+                    self._run_member(writer, member)
+
+    def _run_together(self, writer: _Connection, members: list[Submission]) -> None:
+        """Batches of which none can be refused, as one."""
+        results = iter(drive(self._sql.batch([op for member in members for op in member.batch]), writer.run))
+        for member in members:
+            member.results = list(islice(results, len(member.batch)))
+
+    def _run_member(self, writer: _Connection, member: Submission) -> None:
+        """A batch among others, which alone is undone if it is refused."""
+        guarded = len(member.batch) > 1  # a single statement is atomic by itself
         if guarded:
             writer.execute("SAVEPOINT member")
-        member.error = None  # of an earlier try, which was undone
         try:
             member.results = drive(self._sql.batch(member.batch), writer.run)
         except HoldallError as error:
-            if alone:
-                raise
             member.error = error
             if guarded:
                 writer.execute("ROLLBACK TO member")
@@ -370,9 +391,13 @@ class _Connection(apsw.Connection):
     unconditional: frozenset[str] = frozenset()
     left_by_put = ""
 
-    def run(self, statements: list[Statement]) -> list[Rows]:
+    def run(self, statements: list[Statement | ManyTimes]) -> list[Rows]:
         return [
-            self._put(sql, params) if sql in self.unconditional else self.execute(sql, params).fetchall()
+            self.executemany(sql, params).fetchall()
+            if isinstance(params, list)
+            else self._put(sql, params)
+            if sql in self.unconditional
+            else self.execute(sql, params).fetchall()
             for sql, params in statements
         ]
 
@@ -494,6 +519,10 @@ def _only_reads(batch: Sequence[Op]) -> bool:
         kind = type(batch[0])
         return kind in READS or kind in WALKS
     return all(type(op) in READS for op in batch)
+
+
+def _change_nothing(members: list[Submission]) -> bool:
+    return all(type(op) in _NO_CHANGES for member in members for op in member.batch)
 
 
 def _schema_version(connection: _Connection) -> int:

@@ -8,14 +8,23 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeAlias
 
 import msgspec
 
+from .. import keys
+from ..engine import to_entry
 from ..errors import InvalidInput
 from ..filters import check_field
+from ..ops import Entry, Op, Put
+from ..programs import Program
+from ..values import ttl_microseconds
 from .narrowing import Binder, Path
-from .sql import Dialect
+from .sql import Dialect, Sql, is_plain_put
+
+#: A statement to run once for each tuple of parameters, which are in the order in which it names them.
+ManyTimes: TypeAlias = tuple[str, list[tuple[Any, ...]]]
 
 #: Numbered and additive. A file with more of them than we know is refused.
 MIGRATIONS = (
@@ -46,6 +55,7 @@ class SqliteDialect(Dialect):
     upserts_return = False
     # Right as long as the row with the highest version is never removed, be it a tombstone.
     next_version = "(SELECT coalesce(max(version), 0) + 1 FROM holdall_entries)"
+    first_version = "NULL"  # the next row's id, the same number
     redrawn_version = "excluded.version"
 
     def __init__(self, indexed: Sequence[str]) -> None:
@@ -125,6 +135,36 @@ class SqliteDialect(Dialect):
         if any(_UNSAFE_LABEL.search(label) for label in path):
             return None
         return bind(_json_path(path))
+
+
+class SqliteSql(Sql):
+    """SQLite's own way to put many: one call for all of them takes a third of the time."""
+
+    def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
+        now = self._clock()
+        results: list[Any] = []
+        for plain, group in groupby(batch, is_plain_put):
+            members: list[Any] = list(group)
+            if plain and len(members) > 1:
+                results += yield from self._put_together(members, now)
+            else:
+                results += yield from self._one_by_one(members, now)
+        return results
+
+    def _put_together(self, puts: list[Put], now: int | None) -> Program[list[Entry]]:
+        """Each put takes the next version; of those that replaced something, only `created` has to be read."""
+        rows: list[tuple[Any, ...]] = [
+            (keys.encode(put.namespace), put.key, put.value, now, ttl_microseconds(put.ttl))  # type: ignore[arg-type]  # seconds
+            for put in puts
+        ]
+        [[(newest,)]] = yield [("SELECT coalesce(max(version), 0) FROM holdall_entries", {})]
+        older = "SELECT ns, key, created FROM holdall_entries WHERE version > :newest AND created <> :now"
+        _, replaced = yield [(self._put_any[False], rows), (older, {"newest": newest, "now": now})]
+        created = {(ns, key): then for ns, key, then in replaced}
+        return [
+            to_entry((ns, key, value, version, created.get((ns, key), now), now, None if ttl is None else now + ttl))
+            for version, (ns, key, value, now, ttl) in enumerate(rows, newest + 1)
+        ]
 
 
 def _json_path(path: Path) -> str:
