@@ -33,7 +33,10 @@ HEAVY = ("apsw", "asyncio", "hypothesis", "langgraph", "numpy", "psycopg", "pyda
 #: What engines stand on, and what SQL engines share.
 BELOW_ENGINES = {f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "values")}
 SHARED_BY_ENGINES = {f"holdall.engines.{name}" for name in ("commit", "narrowing", "pool", "sql")}
-OWN = {"engines/postgres.py": {"holdall.engines.postgres_sql"}, "engines/sqlite.py": {"holdall.engines.sqlite_sql"}}
+OWN = {
+    "engines/postgres.py": {"holdall.engines.postgres_sql"},
+    "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
+}
 MOST_LINES = 600
 
 

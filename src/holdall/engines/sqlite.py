@@ -26,11 +26,11 @@ import apsw
 from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, Op, Refresh
+from ..ops import READS, WALKS, Op, Put, Refresh
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .sql import Rows, Statement, is_plain_put
-from .sqlite_sql import MIGRATIONS, ManyTimes, SqliteDialect, SqliteSql
+from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, ManyTimes, SqliteDialect, SqliteSql, is_misread
 from .turns import Turns
 
 _IDLE_READERS = 8
@@ -198,6 +198,10 @@ class SqliteEngine:
             member.error = None  # of an earlier try, which was undone
         try:
             writer.begin()
+            for member in members:
+                for op in member.batch:
+                    if type(op) is Put and is_misread(op.value):
+                        writer.execute(DOUBT_FIELDS)
             if len(members) == 1:
                 batch = members[0].batch
                 members[0].results = (
