@@ -6,13 +6,12 @@ import os
 import re
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
-from importlib import import_module
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from .engine import Clock, Engine, Options
 from .errors import InvalidInput, MissingExtra, shown
 from .filters import check_field
-from .sharing import share
+from .sharing import engine_module, share
 from .store import OpEvent, Settings, Store
 from .values import ttl_seconds
 
@@ -147,7 +146,7 @@ def _postgres(url: str, options: Options, own: dict[str, Any]) -> _Target:
 def _module(name: str, extra: str | None) -> Any:
     """An engine's module, imported now, or an error that says what to install."""
     try:
-        return import_module(f".engines.{name}", __package__)
+        return engine_module(f"{__package__}.engines.{name}")
     except ModuleNotFoundError as error:
         package = f"holdall[{extra}]" if extra else "holdall"
         raise MissingExtra(
