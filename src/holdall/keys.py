@@ -172,6 +172,11 @@ def parents(path: str) -> list[str]:
     return [path[:place] for place, character in enumerate(path) if character == "/" and place > 0]
 
 
+def next_key(after: str) -> str:
+    """The least key after this one; after a folder, whose path ends in "/", the least that is not in it."""
+    return in_folder(after)[1] if after.endswith("/") else after + "\x01"
+
+
 def in_folder(folder: str) -> tuple[str, str]:
     """The range `[low, high)` of the keys below a folder, whose path ends in "/"."""
     return folder, folder[:-1] + "0"  # which comes after "/"

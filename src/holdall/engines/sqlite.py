@@ -26,7 +26,7 @@ import apsw
 from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, Op, Put, Refresh
+from ..ops import READS, WALKS, File, Op, Put, Refresh
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .sql import is_plain_put
@@ -202,7 +202,7 @@ class SqliteEngine:
             writer.begin()
             for member in members:
                 for op in member.batch:
-                    if type(op) is Put and is_misread(op.value):
+                    if type(op) is Put and type(op.value) is not File and is_misread(op.value):
                         writer.execute(DOUBT_FIELDS)
             if len(members) == 1:
                 batch = members[0].batch
