@@ -85,9 +85,8 @@ class SqlFiles:
             f" UNION ALL SELECT * FROM ({self._one_below(_INFO)}) AS inside"
         )
         self._children = self._stepping()
-        self._deep = (
-            f"SELECT {_INFO} FROM {table} WHERE {_HERE} AND key > :after AND key < :high ORDER BY key LIMIT :limit"
-        )
+        below = f"{_HERE} AND key >= :low AND key < :high"
+        self._deep = f"SELECT {_INFO} FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
 
     # One statement each ----------------------------------------------------------------------------------------------
 
@@ -195,7 +194,8 @@ class SqlFiles:
                     yield from self._part(here, body, version)
                     body = version
                 start = size - len(op.data)
-                yield [(self._add, {"body": body, "start": start, "data": op.data})]
+                if op.data:
+                    yield [(self._add, {"body": body, "start": start, "data": op.data})]
                 return int(start)
             [found] = yield [(self._state, here)]
             actual, item = (found[0][0], found[0][1] is None) if found else (None, False)
