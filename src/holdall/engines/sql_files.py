@@ -26,7 +26,7 @@ from ..engine import (
     to_info,
     transferred,
 )
-from ..ops import ABSENT, ANY, KEEP, FileInfo, Op, Page
+from ..ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
@@ -90,10 +90,12 @@ class SqlFiles:
             f" WHERE file.ns = :ns AND file.key = :key AND file.body IS NOT NULL"
             f" AND file.value IS NOT NULL AND (file.expires IS NULL OR file.expires > :now) ORDER BY piece.start"
         )
-        self._stat = (
-            f"SELECT * FROM (SELECT {_INFO} FROM {table} WHERE {_HERE} AND key = :key) AS file"
-            f" UNION ALL SELECT * FROM ({self._one_below(_INFO)}) AS inside"
+        self._whole = (
+            f"SELECT (SELECT count(*) FROM {chunks} WHERE body_id = body), {dialect.content} FROM {table}"
+            f" WHERE {_HERE} AND key = :key"
         )
+        self._info = f"SELECT {_INFO} FROM {table} WHERE {_HERE} AND key = :key"
+        self._one_below = f"SELECT key FROM {table} WHERE {_HERE} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
         self._children = self._stepping()
         below = f"{_HERE} AND key >= :low AND key < :high"
         self._deep = f"SELECT {_INFO} FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
@@ -103,17 +105,17 @@ class SqlFiles:
     def statement(self, op: Op, now: int | None) -> Statement | None:
         """The statement of an op on files that needs no more than one."""
         match op:
+            case ops.ReadRange(namespace, key, 0, None):
+                return self._whole, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.ReadRange(namespace, key, start, end):
                 end = 2**62 if end is None else end
                 return self._range, {"ns": keys.encode(namespace), "key": key, "start": start, "end": end, "now": now}
-            case ops.Stat(namespace, path):
-                return self._stat, {**_tree(keys.encode(namespace), path), "now": now}
             case ops.CheckPath(namespace, path):
                 params = {**_tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
                 parents = keys.parents(path)
                 params.update({f"p{place}": parent for place, parent in enumerate(parents)})
-                sql = f"SELECT key FROM ({self._one_below('key')}) AS inside"
+                sql = f"SELECT key FROM ({self._one_below}) AS inside"
                 if parents:
                     names = ", ".join(f":p{place}" for place in range(len(parents)))
                     sql = f"SELECT key FROM {self._table} WHERE {_HERE} AND key IN ({names}) UNION ALL {sql}"
@@ -123,25 +125,27 @@ class SqlFiles:
                 return self._dialect.bury(f"{_HERE} AND {_AT_OR_BELOW} ORDER BY key", "delete"), params
         return None
 
-    def _one_below(self, columns: str) -> str:
-        return f"SELECT {columns} FROM {self._table} WHERE {_HERE} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
-
     def result(self, op: Op, rows: Rows) -> Any:
         """What the rows of such a statement mean."""
         match op:
-            case ops.ReadRange(namespace, key, start, end):
-                if len(rows) > _MANY_PIECES and len(self.ragged) < _MANY_PIECES:
-                    self.ragged.add((keys.encode(namespace), key))
-                    self.behind = True
-                return _cut(rows, start, end) if rows else None
-            case ops.Stat(path=path):
+            case ops.ReadRange(namespace, key, 0, None):
                 if not rows:
                     return None
-                return to_info(*rows[0]) if rows[0][0] == path else FileInfo(path + "/", is_dir=True)
+                [(pieces, content)] = rows
+                self._note_pieces(namespace, key, pieces)
+                return bytes(content or b"")
+            case ops.ReadRange(namespace, key, start, end):
+                self._note_pieces(namespace, key, len(rows))
+                return _cut(rows, start, end) if rows else None
             case ops.CheckPath(path=path):
                 check_path(path, (key for (key,) in rows))
                 return None
         return len(rows)
+
+    def _note_pieces(self, namespace: Namespace, key: str, pieces: int) -> None:
+        if pieces > _MANY_PIECES and len(self.ragged) < _MANY_PIECES:
+            self.ragged.add((keys.encode(namespace), key))
+            self.behind = True
 
     # Several statements each -----------------------------------------------------------------------------------------
 
@@ -157,11 +161,21 @@ class SqlFiles:
                 return (yield from self._put(op, now))
             case ops.Append():
                 return (yield from self._append(op, now))
+            case ops.Stat(namespace, path):
+                return (yield from self._stat(keys.encode(namespace), path, now))
             case ops.Move() | ops.Copy():
                 return (yield from self._transfer(op, now))
             case ops.Tidy():
                 return (yield from self._tidy(op, now))
         raise TypeError(f"not an op on files: {op!r}")
+
+    def _stat(self, ns: str, path: str, now: int | None) -> Program[FileInfo | None]:
+        [rows] = yield [(self._info, {"ns": ns, "key": path, "now": now})]
+        if rows:
+            return to_info(*rows[0])
+        low, high = keys.in_folder(path + "/")
+        [rows] = yield [(self._one_below, {"ns": ns, "low": low, "high": high, "now": now})]
+        return FileInfo(path + "/", is_dir=True) if rows else None
 
     def _put(self, op: ops.Put, now: int | None) -> Program[Any]:
         statement = self._put_entry(op, now)
@@ -327,8 +341,8 @@ class SqlFiles:
             else:
                 share = f"UPDATE {self._table} SET shared = 1 WHERE {sources} AND shared IS NULL"
                 yield [(share, {**src, "now": now})]
-        [rows] = yield [(self._stat, {**dst, "now": now})]
-        return transferred(op, to_info(*rows[0]) if rows and rows[0][0] == op.dst else None)
+        [rows] = yield [(self._info, {"ns": ns, "key": op.dst, "now": now})]
+        return transferred(op, to_info(*rows[0]) if rows else None)
 
     def _arriving(self, sources: str, moves: bool, replaces: bool, with_ttl: bool) -> str:
         dialect = self._dialect
@@ -434,7 +448,7 @@ class SqlFiles:
                 return found
 
 
-_SEVERAL = frozenset({ops.Append, ops.Move, ops.Copy, ops.Tidy})
+_SEVERAL = frozenset({ops.Append, ops.Stat, ops.Move, ops.Copy, ops.Tidy})
 
 
 def _tree(ns: str, path: str) -> dict[str, Any]:
