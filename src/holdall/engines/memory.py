@@ -59,6 +59,7 @@ class MemoryEngine:
     """Entries in this process's memory, gone with it."""
 
     capabilities = Capabilities(durable=False, multiprocess=False)
+    behind = False
 
     def __init__(self, options: Options) -> None:
         self._clock = options.clock or system_clock
@@ -146,8 +147,8 @@ class MemoryEngine:
                 return None
             case ops.Move() | ops.Copy():
                 return self._transfer(op, now, undo)
-            case ops.Merge():
-                return 1
+            case ops.Tidy():
+                return False
             case ops.Delete(namespace, key):
                 place = keys.encode(namespace), key
                 old = self._live(place, now)
@@ -217,8 +218,8 @@ class MemoryEngine:
     def _below(self, ns: str, folder: str, now: int, after: str | None = None) -> Iterator[str]:
         """The files in a folder and below it, in path order, after a path."""
         low, high = keys.in_folder(folder)
-        first = (ns, low if after is None or after < low else after)
-        for place in self._entries.irange(first, (ns, high), inclusive=(False, False)):
+        first = (ns, low if after is None else keys.next_key(after))
+        for place in self._entries.irange(first, (ns, high), inclusive=(True, False)):
             if self._file(place, now):
                 yield place[1]
 
@@ -365,8 +366,8 @@ class MemoryEngine:
             after = key
             end = key.find("/", len(op.path))
             if end >= 0 and not op.deep:
-                found.append(FileInfo(key[: end + 1], is_dir=True))
-                after = keys.in_folder(key[: end + 1])[1]
+                after = key[: end + 1]
+                found.append(FileInfo(after, is_dir=True))
             elif op.matches is None or op.matches(key):
                 found.append(_info(key, self._entries[ns, key]))
 
