@@ -20,7 +20,7 @@ from holdall import filters
 from holdall.engines.postgres_sql import MIGRATIONS
 from holdall.errors import InvalidInput, SchemaTooNew, Unavailable
 from holdall.ops import ABSENT, Check, Delete, Get, Put
-from holdall.testing import Clock, StoreContract, store_machine
+from holdall.testing import Clock, StoreContract, file_machine, store_machine
 from holdall.testing.contract import filtering
 from processes import hear, start, tell
 from servers import postgres_url
@@ -43,6 +43,8 @@ def open_store(folder: Path, clock: Clock) -> holdall.Store:
 
 TestMachine = store_machine(open_store).TestCase
 TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
+TestFileMachine = file_machine(open_store).TestCase
+TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
 
 
 def test_writers_whose_random_is_seeded_alike_do_not_take_each_others_writes_for_their_own() -> None:

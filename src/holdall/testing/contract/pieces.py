@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 from collections.abc import Callable
@@ -111,6 +112,15 @@ class PieceContract(Contract):
         clock.advance(2 * 24 * 3600)
         store.sweep()
         assert self._hidden(store) == 0
+
+    def test_what_was_appended_is_kept_though_nobody_closed(
+        self, volume: FilesCaller, runner: asyncio.Runner | None
+    ) -> None:
+        """As with Python's own files. Async, nobody could wait for it."""
+        if runner is None:
+            volume.open("/log", "ab").write(b"x")
+            gc.collect()
+            assert volume.read("/log") == b"x"
 
     @staticmethod
     def _seen(store: Caller, volume: FilesCaller) -> tuple[list[Any], list[str]]:
