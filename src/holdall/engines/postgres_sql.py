@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..filters import check_field
 from ..ops import ABSENT, ANY, KEEP, Change, Hit, Op, Page
 from ..programs import Program
 from ..values import decode, ttl_microseconds
-from .narrowing import Binder, Path, narrow
+from .narrowing import Binder, Path, index_name, narrow
 from .sql import COLUMNS, LIVE, OLD_IS_LIVE, Dialect, Rows, Sql, Statement, expects_a_row, within
 
 #: Numbered and additive: the release before must keep working on the newer schema.
@@ -149,17 +149,21 @@ class PostgresDialect(Dialect):
     def is_indexed(self, path: Path) -> bool:
         return path in self._indexed
 
-    def indexes(self) -> Iterator[tuple[str, str]]:
-        """Name and statement of each declared index."""
+    def missing_indexes(self, present: Mapping[str, str]) -> Iterator[str]:
+        """The statement of each declared index that is not among those that are there: their names and definitions."""
         for path in sorted(self._indexed):
-            name = "field_" + ".".join(path) + ("" if len(path) == 1 else "_nested")
-            name = name if len(name.encode()) < 64 else f"field_{hash_of(name)}"
+            name = _fitting(index_name(path))
+            # Before there was a number in it, one name could be that of two fields.
+            old_name = _fitting("field_" + ".".join(path) + ("" if len(path) == 1 else "_nested"))
+            labels = ", ".join(f"{_quoted(label)}::text" for label in path)  # as PostgreSQL says it
+            if name in present or f"(projection, ARRAY[{labels}]), ns)" in present.get(old_name, ""):
+                continue
             quoted = '"' + name.replace('"', '""') + '"'
-            yield name, f"CREATE INDEX IF NOT EXISTS {quoted} ON {self.table} ({self._declared(path)}, ns)"
+            yield f"CREATE INDEX IF NOT EXISTS {quoted} ON {self.table} ({self._declared(path)}, ns)"
 
     def _declared(self, path: Path) -> str:
         """Word for word what the index says, or PostgreSQL would not use it."""
-        labels = ", ".join("'" + label.replace("'", "''") + "'" for label in path)
+        labels = ", ".join(map(_quoted, path))
         return f"{self.schema}.field(projection, ARRAY[{labels}])"
 
     def _at(self, path: Path, arrow: str, bind: Binder) -> str:
@@ -171,6 +175,15 @@ def _is_safe(path: Path) -> bool:
 
 
 def _json(operand: Any, bind: Binder) -> str:
+def _fitting(name: str) -> str:
+    """A name that PostgreSQL does not cut short."""
+    return name if len(name.encode()) < 64 else f"field_{hash_of(name)}"
+
+
+def _quoted(label: str) -> str:
+    return "'" + label.replace("'", "''") + "'"
+
+
     return f"{bind(msgspec.json.encode(operand).decode())}::jsonb"
 
 
@@ -280,10 +293,9 @@ class PostgresSql(Sql):
                 statement.replace("{schema}", schema),
                 f"UPDATE {schema}.schema_version SET version = {number}, oldest = 1",
             ]
-        known = ("SELECT indexname::text FROM pg_indexes WHERE schemaname = :p0", {"p0": dialect.schema_name})
-        [rows] = yield [known]
-        names = {name for (name,) in rows}
-        return statements + [sql for name, sql in dialect.indexes() if name not in names]
+        known = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = :p0"
+        [rows] = yield [(known, {"p0": dialect.schema_name})]
+        return [*statements, *dialect.missing_indexes(dict(rows))]
 
     # Batches ---------------------------------------------------------------------------------------------------------
 
