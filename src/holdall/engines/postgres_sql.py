@@ -72,7 +72,8 @@ _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
 }
-_SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
+# Not extract, whose numeric costs a put 4 us; in a double the microseconds are exact until the year 2106.
+_SERVER_NOW = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
 _PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 _INDEX_LIKE = re.compile(r"-?\d+")
 _ESCAPED_NUL = "\\u0000"
