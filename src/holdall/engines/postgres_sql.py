@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,9 @@ from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path, index_name, narrow
 from .sql import COLUMNS, LIVE, OLD_IS_LIVE, Dialect, Rows, Sql, Statement, expects_a_row, within
+
+#: A statement with PostgreSQL's own placeholders, and the names of what goes there.
+Numbered: TypeAlias = tuple[bytes, tuple[str, ...]]
 
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
@@ -100,6 +103,7 @@ class PostgresDialect(Dialect):
                 raise InvalidInput(f"indexed= cannot name a field with NUL or U+0001: {field!r}")
             self._indexed |= {path, (field,)}  # a key with dots means both
         self.translated = lru_cache(maxsize=512)(lambda sql: _translated(sql, server_clock))
+        self.numbered = lru_cache(maxsize=64)(lambda sql: _numbered(sql, server_clock))
 
     def parameters(self, op: Op) -> dict[str, Any]:
         token = {"token": new_token()}
@@ -221,18 +225,35 @@ def hash_of(text: str) -> str:
 def _translated(sql: str, server_clock: bool) -> str:
     """psycopg's placeholders for ours, each with its type."""
 
-    def placeholder(match: re.Match[str]) -> str:
+    def placeholder(name: str) -> str:
+        return f"%({name})b" if name.startswith("all_") else f"%({name})s"  # a list is sent faster so
+
+    return _replaced(sql.replace("%", "%%"), server_clock, placeholder)
+
+
+def _numbered(sql: str, server_clock: bool) -> Numbered:
+    """PostgreSQL's placeholders for ours, each with its type."""
+    names: list[str] = []
+
+    def placeholder(name: str) -> str:
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    return _replaced(sql, server_clock, placeholder).encode(), tuple(names)
+
+
+def _replaced(sql: str, server_clock: bool, placeholder: Callable[[str], str]) -> str:
+    def replaced(match: re.Match[str]) -> str:
         name = match[1]
         if name is None:  # a quoted name or text, which may have anything in it
             return match[0]
         if name == "now" and server_clock:
             return _SERVER_NOW
-        if name.startswith("all_"):
-            return f"%({name})b"  # a list is sent faster so
         kind = _TYPES.get(name)
-        return f"%({name})s::{kind}" if kind else f"%({name})s"
+        return f"{placeholder(name)}::{kind}" if kind else placeholder(name)
 
-    return _PARAMETER.sub(placeholder, sql.replace("%", "%%"))
+    return _PARAMETER.sub(replaced, sql)
 
 
 class PostgresSql(Sql):
