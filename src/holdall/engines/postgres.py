@@ -338,7 +338,8 @@ class PostgresEngine:
             statements = next(program)
             while True:
                 try:
-                    replies = yield Run(connection, [*before, *statements], deadline, prepare)
+                    asked = itertools.chain(before, statements) if before else statements
+                    replies = yield Run(connection, asked, deadline, prepare)
                 except BaseException as error:
                     statements = program.throw(error)
                 else:
