@@ -56,9 +56,11 @@ class Turns:
     def wait(self) -> None:
         """Say that we wait; again and again is fine."""
         if self._file is not None and not self._waits:
-            with contextlib.suppress(OSError):  # somebody looks just now
+            self._waits = True  # first: an interrupt must not leave us waiting for ever
+            try:
                 self._lock(self._file, self._shared)
-                self._waits = True
+            except OSError:  # somebody looks just now
+                self._waits = False
 
     def stop_waiting(self) -> None:
         """We were let in, or gave up."""
@@ -77,5 +79,6 @@ class Turns:
             self._lock(self._file, self._alone)
         except OSError:
             return True
-        self._lock(self._file, self._free)
+        finally:
+            self._lock(self._file, self._free)
         return False
