@@ -360,7 +360,10 @@ class SqliteEngine:
                 raise StoreClosed("this store is closed; open a new one")
             if job not in self._workers:
                 self._workers[job] = ThreadPoolExecutor(most, thread_name_prefix=f"holdall-{job}")
-            self._workers[job].submit(function)
+            try:
+                self._workers[job].submit(function)
+            except RuntimeError as error:  # Python's, when the program ends; or no thread can be had
+                raise StoreClosed(f"no more work can begin in this process: {error}") from error
 
     def _translated(self, error: apsw.Error) -> HoldallError:
         """Ours for a driver's error."""
