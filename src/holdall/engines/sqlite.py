@@ -298,7 +298,7 @@ class SqliteEngine:
                 writer.close()
                 raise
         _pragma(writer, "synchronous", self._synchronous)
-        writer.turns = writer.patience.turns = Turns(self._path)
+        writer.turns = writer.patience.turns = Turns(self._path, self._options.timeout)
         writer.unconditional, writer.left_by_put = self._sql.unconditional, self._sql.left_by_put
         if self._options.durability == "full":
             _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk

@@ -25,7 +25,8 @@ _SLEEP = 0.0005
 class Turns:
     """One connection's part in it."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, timeout: float) -> None:
+        self._patience = min(_PATIENCE, timeout / 4)  # those whom we keep waiting have their own timeout
         self._file: int | None = None
         self._waits = False
         self._next_look = 0.0
@@ -48,8 +49,8 @@ class Turns:
         before = version()
         while self._is_waited_for() and version() == before:
             time.sleep(_SLEEP)
-            if time.monotonic() > now + _PATIENCE:
-                self._next_look = now + _PATIENCE + _REST
+            if time.monotonic() > now + self._patience:
+                self._next_look = now + self._patience + _REST
                 return
         self._next_look = time.monotonic() + _SLICE
 
