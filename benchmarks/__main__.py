@@ -2,6 +2,9 @@
 
 To add a section: write a module beside this one whose `run(bench)` measures it (see `benchmarks.harness`), and put its
 name into `SECTIONS`, with the packages it is measured against.
+
+It ends with a line for each target that was missed, and then exits 1, as a test would; 0 means that all were met. On a
+machine that is busy with something else, measure again before you believe either.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .harness import Bench, as_json, machine, show
+from .harness import Bench, as_json, machine, show, show_verdict
 
 #: A section is the module of that name; the packages are those whose versions belong to its numbers.
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -27,7 +30,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 _WIDTH_IN_A_FILE = 170
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure holdall beside its peers.")
     parser.add_argument("sections", nargs="?", default="all", help=f"all, or some of {','.join(SECTIONS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round of every number there, too")
@@ -51,6 +54,7 @@ def main() -> None:
         show(console, name, measured[name])
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(facts, measured), indent=2) + "\n")
+    return 0 if show_verdict(console, measured) else 1
 
 
 def _chosen(words: str) -> list[str]:
@@ -78,4 +82,4 @@ def _measured(name: str, disk: Path) -> Bench:
         return bench
 
 
-main()
+sys.exit(main())

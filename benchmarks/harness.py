@@ -186,6 +186,18 @@ def show(console: Console, name: str, bench: Bench) -> None:
         console.print(f"[dim]- {note}", highlight=False)
 
 
+def show_verdict(console: Console, sections: Mapping[str, Bench]) -> bool:
+    """The last word: a line for each target that was missed. Whether all were met."""
+    rows = [(name, row) for name, bench in sections.items() for row in bench.rows if row.target is not None]
+    missed = [(name, row) for name, row in rows if not row.is_met()]
+    for name, row in missed:
+        assert row.target is not None
+        console.print(f"MISSED {name}: {row.what}: {_ratio(row)}, should be {row.target.words}", style="bold red")
+    if not missed:
+        console.print(f"Every target is met: {len(rows)} of {len(rows)}." if rows else "There was no target to meet.")
+    return not missed
+
+
 def _cell(row: Row, contender: str) -> str:
     if contender not in row.seconds:
         return ""

@@ -1,6 +1,7 @@
 """The benchmarks say what they claim to say: the harness, without the peers that `make bench` installs."""
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.harness import Bench, Row, Target, ahead_of, at_least, at_most, show
+from benchmarks.harness import Bench, Row, Target, ahead_of, at_least, at_most, show, show_verdict
 
 
 def row(target: Target | None, **seconds: float) -> Row:
@@ -49,6 +50,45 @@ def test_the_table_shows_every_contender_the_ratio_and_the_verdict(tmp_path: Pat
     text = screen.getvalue()
     assert all(part in text for part in ("2.00 ms", "1.00 ms", "2.00× the time", "0.50× as fast", "yes", "NO"))
     assert text.count("said once") == 1
+
+
+def test_the_verdict_names_each_target_that_was_missed(tmp_path: Path) -> None:
+    met, missed = row(at_most(3, "peer"), holdall=2.0, peer=1.0), row(ahead_of("peer"), holdall=2.0, peer=1.0)
+    good, bad = (Bench(tmp_path, print, rows) for rows in ([met, row(None, holdall=9.0, peer=1.0)], [met, missed]))
+    screen = io.StringIO()
+    assert show_verdict(Console(file=screen, width=140), {"kv": good}) is True
+    assert screen.getvalue() == "Every target is met: 1 of 1.\n"
+    assert show_verdict(Console(file=screen, width=140), {"kv": good, "files": bad}) is False
+    assert "MISSED files: a row: 0.50× as fast, should be ahead of peer\n" in screen.getvalue()
+    assert screen.getvalue().count("MISSED") == 1
+
+
+@pytest.mark.parametrize(("ours", "code"), [(0.5, 0), (2.0, 1)])
+def test_the_exit_code_says_whether_every_target_is_met(tmp_path: Path, ours: float, code: int) -> None:
+    """A maintainer's script asks for no more than that."""
+    (tmp_path / "section.py").write_text(
+        "from benchmarks.harness import Row, ahead_of\n"
+        "def run(bench):\n"
+        f"    bench.rows.append(Row('a row', {{'holdall': [{ours}], 'peer': [1.0]}}, ahead_of('peer'), [], False))\n"
+    )
+    start = (
+        "import runpy, sys, benchmarks, section\n"
+        "sys.modules['benchmarks.kv'] = section\n"
+        "sys.argv[1:] = ['kv']\n"
+        "import importlib.metadata; importlib.metadata.version = str\n"
+        "runpy.run_module('benchmarks', run_name='__main__')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", start],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert ("MISSED kv: a row" in done.stdout) is bool(code)
 
 
 def test_an_unknown_section_is_refused_with_the_names_of_those_there_are() -> None:

@@ -26,17 +26,23 @@ PLACES = {
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_sql.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
     "pytest": ("testing/",),
+    "regex": ("patterns.py",),
     "sortedcontainers": ("engines/memory.py",),
+    "wcmatch": ("patterns.py",),
 }
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
 HEAVY = ("apsw", "asyncio", "hypothesis", "langgraph", "numpy", "psycopg", "pydantic", "pytest", "redis", "sqlite3")
 #: What engines stand on, and what SQL engines share.
-BELOW_ENGINES = {f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "values")}
-SHARED_BY_ENGINES = {f"holdall.engines.{name}" for name in ("commit", "narrowing", "pool", "sql")}
+BELOW_ENGINES = {
+    f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "shapes", "values")
+}
+SHARED_BY_ENGINES = {
+    f"holdall.engines.{name}" for name in ("commit", "narrowing", "pool", "sql", "sql_files", "statements")
+}
 OWN = {
     "engines/postgres.py": {"holdall.engines.postgres_sql", "holdall.engines.postgres_wire"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_sql"},
-    "engines/sqlite.py": {"holdall.engines.sqlite_sql"},
+    "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
 }
 MOST_LINES = 600
 

@@ -30,6 +30,10 @@ CASES = [
     ("alias_returned", "sqlite", "alias"),
     ("cursor_forgets", "memory", "touched"),
     ("cursor_forgets", "sqlite", "touched"),
+    ("torn_by_cancelling", "memory", "cancelled"),
+    ("torn_by_cancelling", "sqlite", "cancelled"),
+    ("closed_by_forking", "memory", "forked"),
+    ("closed_by_forking", "sqlite", "forked"),
 ]
 
 

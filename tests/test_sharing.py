@@ -63,3 +63,28 @@ holdall.open("memory:").put(("a",), "k", {})
 print("done")
 """)
     assert out == "done\n"
+
+
+def test_a_fork_while_an_engine_is_imported_leaves_the_child_able_to_import_it():
+    out = in_a_process("""
+import os, signal, sys, threading, time, holdall
+importing = threading.Event()
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "holdall.engines.memory" and not importing.is_set():
+            importing.set()
+            time.sleep(0.5)
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=lambda: holdall.open("memory:").put(("a",), "k", {}))
+thread.start()
+importing.wait()
+child = os.fork()
+if not child:
+    signal.alarm(10)
+    holdall.open("memory:").put(("a",), "k", {})
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+print("done")
+""")
+    assert out == "done\n"

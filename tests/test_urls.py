@@ -69,6 +69,7 @@ def test_no_url_at_all_is_an_error_that_says_what_to_do():
         ("sqlite:///agent.db?mode=ro", "keyword arguments"),
         ("", "non-empty"),
         ("a\x00b", "NUL"),
+        ("a\ud800b", "surrogates"),
         (5, "not int"),
         (b"agent.db", "str"),
         (".", "folder"),
@@ -116,7 +117,9 @@ def test_stores_with_other_options_have_engines_of_their_own():
         assert relaxed.get(("a",), "k").value == {"n": 1}
 
 
-@pytest.mark.parametrize("fields", [["a'b"], ['a"b'], ["a\\b"], [""], ["a..b"], ["."], ["a\x00b"]], ids=repr)
+@pytest.mark.parametrize(
+    "fields", [["a'b"], ['a"b'], ["a\\b"], [""], ["a..b"], ["."], ["a\x00b"], ["a\ud800b"]], ids=repr
+)
 def test_fields_that_cannot_be_indexed_are_refused(fields):
     with pytest.raises(InvalidInput, match="indexed"):
         holdall.open("agent.db", indexed=fields)

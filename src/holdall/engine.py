@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from . import shapes
+from . import keys, shapes
 from .errors import AlreadyExists, Conflict, InvalidInput, IsADirectory, NotADirectory, NotFound
 from .keys import decode as decode_namespace
 from .ops import ABSENT, ANY, Append, Check, Copy, Delete, Entry, File, FileInfo, Hit, Move, Op, Page, Put, Search
@@ -116,6 +116,8 @@ def check_transfer(op: Move | Copy, sources: Sequence[str], there: Iterable[str]
     if not sources:
         raise NotFound(f"there is no file or folder {op.src!r}")
     is_folder = any(path != op.src for path in sources)
+    for path in sources:
+        keys.check_key(op.dst + path[len(op.src) :])
     for file in there:
         if file != op.dst:
             raise IsADirectory(f"{op.dst!r} is a folder already; name a path in it, or delete it first")
@@ -134,7 +136,7 @@ def is_file(value: Any) -> bool:
 
 
 def item_in_the_way(op: Append) -> AlreadyExists:
-    return AlreadyExists(f"{op.key!r} in {op.namespace!r} is an item, not a file: it cannot grow, only be replaced")
+    return AlreadyExists(f"{op.key!r} is an item, not a file: it cannot grow, only be replaced")
 
 
 def check_expectation(op: Append | Put | Delete | Check, actual: int | None) -> None:

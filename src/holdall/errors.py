@@ -145,3 +145,12 @@ class Unsupported(HoldallError):
 
 class StoreClosed(HoldallError):
     """The store was closed; open a new one."""
+
+
+def shown(value: object, most: int = 100) -> str:
+    """What a message shows of something that was passed in, whatever it is: short, and never an error of its own."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of 5,000 digits, or a __repr__ of the user's that fails
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return text if len(text) <= most else f"{text[:most]}…"

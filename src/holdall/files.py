@@ -27,6 +27,7 @@ Data: TypeAlias = str | bytes | bytearray | memoryview
 Mode: TypeAlias = Literal["rb", "wb", "ab"]
 
 _LINE_END = re.compile("\r\n|\r|\n")
+_ANY_END = "(?:\r\n|\r(?!\n)|(?<!\r)\n)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +203,11 @@ class Files:
         if folder == "/":
             return FileInfo("/", is_dir=True)
         info: FileInfo | None = (yield [ops.Stat(self._namespace, folder[:-1])])[0]
-        if info is None or (path.endswith("/") and not info.is_dir):
-            raise NotFound(f"there is no {path!r}")
+        if info is not None and path.endswith("/") and not info.is_dir:  # the file hides a folder of its name
+            inside: Page[FileInfo] = (yield [ops.Children(self._inside(), folder, limit=1)])[0]
+            info = FileInfo(folder, is_dir=True) if inside else None
+        if info is None:
+            raise NotFound(f"there is no {path!r:.80}")
         return info
 
     stat = run(_stat)
@@ -271,7 +275,8 @@ class Files:
     ) -> Program[list[Match]]:
         """The lines that contain a text, or match a regular expression, in path and line order.
 
-        `glob` chooses among the files, and `limit` stops after so many lines. Files that are not text are passed over.
+        `path` is a folder or a file, `glob` chooses among the files, and `limit` stops after so many lines. Files that
+        are not text are passed over.
         """
         from . import patterns
 
@@ -283,6 +288,9 @@ class Files:
             folder, matches = patterns.glob(glob, folder)
         search = patterns.Lines(pattern, regex, ignore_case)
         found: list[Match] = []
+        if folder != "/" and not path.endswith("/") and glob is None:  # it may be a file's
+            [content] = yield [ops.ReadRange(self._namespace, folder[:-1], 0)]
+            found += [Match(folder[:-1], line, text) for line, text in search.of(folder[:-1], content or b"")]
         after: str | None = None
         while limit is None or len(found) < limit:
             walk = ops.Grep(self._inside(), folder, search.literals, ignore_case, after, matches)
@@ -348,10 +356,11 @@ def split_lines(text: str) -> list[str]:
 
 
 def _replaced(text: str, old: str, new: str, path: str, replace_all: bool) -> tuple[str, int]:
-    find = re.compile(re.escape(old))
-    count = text.count(old)
+    # A match never takes one half of a \r\n.
+    find = re.compile(("(?<!\r)" if old[0] == "\n" else "") + re.escape(old) + ("(?!\n)" if old[-1] == "\r" else ""))
+    count = len(find.findall(text))
     if not count and _LINE_END.search(old):  # what was shown as lines has lost its line ends
-        find = re.compile("(?:\r\n|\r|\n)".join(re.escape(line) for line in _LINE_END.split(old)))
+        find = re.compile(_ANY_END.join(re.escape(line) for line in _LINE_END.split(old)))
         count = len(find.findall(text))
 
     def substitute(found: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeAlias
 
-from .errors import InvalidInput, InvalidValue
+from .errors import InvalidInput, InvalidValue, shown
 from .values import MAX_DEPTH, check_text, to_plain
 
 _OPERATOR = re.compile(r"\$[A-Za-z]+")
@@ -166,7 +166,7 @@ def parse(filter: Any) -> Filter | None:
     if filter is None:
         return None
     if not isinstance(filter, Mapping):
-        raise InvalidInput(f"a filter is a dict, e.g. {{'type': 'note'}}, not {type(filter).__name__} {filter!r:.60}")
+        raise InvalidInput(f"a filter is a dict, e.g. {{'type': 'note'}}, not {type(filter).__name__} {shown(filter)}")
     try:
         plain = to_plain(filter, finite=False)
         check_text(plain)
@@ -178,14 +178,18 @@ def parse(filter: Any) -> Filter | None:
 def check_field(field: Any) -> tuple[str, ...]:
     """The path of a field declared with `indexed=`, or `InvalidInput`."""
     if not isinstance(field, str) or not all(field.split(".")):
-        raise InvalidInput(f"indexed= takes field names like 'type' or 'user.id', not {field!r}")
+        raise InvalidInput(f"indexed= takes field names like 'type' or 'user.id', not {shown(field)}")
+    try:
+        field.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"indexed= cannot name a field with lone surrogates: {shown(field)}") from None
     return tuple(field.split("."))
 
 
 def _object(filter: Any, depth: int) -> Node:
     """A dict whose keys are fields or `$and`, `$or`, `$not`."""
     if not isinstance(filter, dict):
-        raise InvalidInput(f"a filter is a dict, not {type(filter).__name__} {filter!r:.60}")
+        raise InvalidInput(f"a filter is a dict, not {type(filter).__name__} {shown(filter)}")
     if depth > MAX_DEPTH:
         raise InvalidInput(f"a filter is nested at most {MAX_DEPTH} levels deep")
     return _all([_entry(key, condition, depth) for key, condition in filter.items()])
@@ -228,12 +232,12 @@ def _operator(field: str, name: str, operand: Any, depth: int) -> Node:
             return Field(field, Order(name, operand))
         case "$in" | "$nin":
             if not isinstance(operand, list):
-                raise InvalidInput(f"{name} takes a list, not {type(operand).__name__} {operand!r:.60}")
+                raise InvalidInput(f"{name} takes a list, not {type(operand).__name__} {shown(operand)}")
             among = Field(field, In(tuple(operand)))
             return among if name == "$in" else Not(among)
         case "$exists":
             if not isinstance(operand, bool):
-                raise InvalidInput(f"$exists takes True or False, not {operand!r:.60}")
+                raise InvalidInput(f"$exists takes True or False, not {shown(operand)}")
             return Field(field, Exists()) if operand else Not(Field(field, Exists()))
         case "$contains":
             return Field(field, Contains(operand))
@@ -246,7 +250,7 @@ def _combined(name: str, operand: Any, parse: Callable[[Any, int], Node], depth:
     if name == "$not":
         return Not(parse(operand, depth + 1))
     if not isinstance(operand, list):
-        raise InvalidInput(f"{name} takes a list of filters, not {type(operand).__name__} {operand!r:.60}")
+        raise InvalidInput(f"{name} takes a list of filters, not {type(operand).__name__} {shown(operand)}")
     parts = [parse(part, depth + 1) for part in operand]
     return _all(parts) if name == "$and" else Some(tuple(parts))
 

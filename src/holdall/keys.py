@@ -16,7 +16,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from .errors import InvalidInput
+from .errors import InvalidInput, shown
 from .ops import Namespace
 
 #: Ours, in every root: users cannot name it.
@@ -43,17 +43,19 @@ class Reserved(tuple[str, ...]):
 def check_count(name: str, value: Any, least: int = 0, most: int = 2**31) -> None:
     """A number that a caller gave, or `InvalidInput`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{name} is an int, not {type(value).__name__} {value!r}")
+        raise InvalidInput(f"{name} is an int, not {type(value).__name__} {shown(value)}")
     if not least <= value < most:
-        raise InvalidInput(f"{name} is at least {least} and less than 2**{most.bit_length() - 1}, not {value}")
+        raise InvalidInput(f"{name} is at least {least} and less than 2**{most.bit_length() - 1}, not {shown(value)}")
 
 
 def check_namespace(namespace: Any, *, empty: bool = False) -> Namespace:
     """The namespace as a tuple, or `InvalidInput`. `()` passes only where it means something: prefixes and scopes."""
     if type(namespace) is not tuple:
         if isinstance(namespace, str) or not isinstance(namespace, (tuple, list)):
-            hint = f"; did you mean ({namespace!r},)?" if isinstance(namespace, str) else ""
-            raise InvalidInput(f"a namespace is a tuple of labels, not {type(namespace).__name__} {namespace!r}{hint}")
+            hint = f"; did you mean ({shown(namespace)},)?" if isinstance(namespace, str) else ""
+            raise InvalidInput(
+                f"a namespace is a tuple of labels, not {type(namespace).__name__} {shown(namespace)}{hint}"
+            )
         namespace = tuple(namespace)
     if not namespace:
         if empty:
@@ -80,41 +82,45 @@ def check_pattern(labels: Any, name: str) -> Namespace:
 def _check_labels(namespace: Namespace) -> None:
     for label in namespace:
         if not isinstance(label, str):
-            raise InvalidInput(f"a namespace label is a str, not {type(label).__name__} {label!r}, in {namespace!r}")
+            raise InvalidInput(
+                f"a namespace label is a str, not {type(label).__name__} {shown(label)}, in {shown(namespace)}"
+            )
         if not label:
-            raise InvalidInput(f"a namespace label cannot be empty, in {namespace!r}")
+            raise InvalidInput(f"a namespace label cannot be empty, in {shown(namespace)}")
         if label == RESERVED:
             raise InvalidInput(
-                f"the label {RESERVED!r} is reserved for holdall itself; choose another, in {namespace!r}"
+                f"the label {RESERVED!r} is reserved for holdall itself; choose another, in {shown(namespace)}"
             )
         _check_text(label, "a namespace label")
     size = len(encode(namespace).encode())
     if size > MAX_NAMESPACE_BYTES:
         raise InvalidInput(
-            f"a namespace has at most {MAX_NAMESPACE_BYTES} bytes in all; this has {size}: {namespace!r:.80}…"
+            f"a namespace has at most {MAX_NAMESPACE_BYTES} bytes in all; this has {size}: {shown(namespace)}"
         )
 
 
 def check_key(key: Any) -> str:
-    """The key, or `InvalidInput`."""
+    """The key as a plain str, or `InvalidInput`."""
+    if type(key) is not str and isinstance(key, str):  # an Enum's member, say: it must not be found as anything else
+        key = str.__str__(key)
     if not isinstance(key, str):
-        raise InvalidInput(f"a key is a str, not {type(key).__name__} {key!r}")
+        raise InvalidInput(f"a key is a str, not {type(key).__name__} {shown(key)}")
     if not key:
         raise InvalidInput("a key cannot be empty")
     _check_text(key, "a key")
     if len(key) * 4 > MAX_KEY_BYTES and (size := len(key.encode())) > MAX_KEY_BYTES:
-        raise InvalidInput(f"a key has at most {MAX_KEY_BYTES} bytes; this has {size}: {key!r:.80}…")
+        raise InvalidInput(f"a key has at most {MAX_KEY_BYTES} bytes; this has {size}: {shown(key)}")
     return key
 
 
 def _check_text(text: str, what: str) -> None:
     if "\x00" in text:
-        raise InvalidInput(f"{what} cannot contain NUL: {text!r}")
+        raise InvalidInput(f"{what} cannot contain NUL: {shown(text)}")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"{what} cannot contain lone surrogates: {text!r}") from None
+            raise InvalidInput(f"{what} cannot contain lone surrogates: {shown(text)}") from None
 
 
 @lru_cache(maxsize=4096)
@@ -164,6 +170,11 @@ def is_path(key: str) -> bool:
 def parents(path: str) -> list[str]:
     """The folders that a path is in, without their "/" at the end and without the root: none of them can be a file."""
     return [path[:place] for place, character in enumerate(path) if character == "/" and place > 0]
+
+
+def next_key(after: str) -> str:
+    """The least key after this one; after a folder, whose path ends in "/", the least that is not in it."""
+    return in_folder(after)[1] if after.endswith("/") else after + "\x01"
 
 
 def in_folder(folder: str) -> tuple[str, str]:

@@ -385,8 +385,8 @@ class Changes(Op):
 class Children(Op):
     """What is in a folder, in path order, after the path `after` -> `Page[FileInfo]`, whose `next` is the next `after`.
 
-    `path` ends in "/". Subfolders are given once each and stepped over; `deep` gives all files below instead, of which
-    `matches`, a function of a path, may choose some.
+    `path` ends in "/", and so does `after` where it was a folder. Subfolders are given once each and stepped over;
+    `deep` gives all files below instead, of which `matches`, a function of a path, may choose some.
     """
 
     namespace: Namespace

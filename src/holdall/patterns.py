@@ -29,7 +29,9 @@ def glob(pattern: str, folder: str) -> tuple[str, Callable[[str], bool]]:
     if "/" not in pattern:
         name = _compiled(pattern)
         return folder, lambda path: name(path[path.rindex("/") + 1 :])
-    labels = pattern.strip("/").split("/")
+    labels = [label for label in pattern.split("/") if label not in ("", ".")]
+    if not labels:
+        raise InvalidInput(f"a glob names files; {pattern!r:.80} names a folder")
     while len(labels) > 1 and not _MAGIC.search(labels[0]):  # plain folders bound where to look
         folder += labels.pop(0) + "/"
     whole = _compiled("/".join(labels))

@@ -162,6 +162,7 @@ class _Writer(io.BufferedWriter):
         """A file that nobody closed was not finished."""
         if not self.closed and self.mode == "wb":
             cast(_Raw, self.raw).give_up()
+        super().__del__()
 
 
 BinaryFile = io.BufferedReader | io.BufferedWriter

@@ -12,6 +12,8 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from functools import cache
+from importlib import import_module
+from types import ModuleType
 
 from .engine import Engine
 from .errors import HoldallError, StoreClosed
@@ -85,6 +87,13 @@ def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | Non
         shared = made if key is None else _by_key.setdefault(key, made)
         shared._users += 1
         return shared
+
+
+def engine_module(name: str) -> ModuleType:
+    """An engine's module, imported now. A fork waits meanwhile: a child would find it half there, and locked."""
+    with _lock:
+        _survive_forks()
+        return import_module(name)
 
 
 @atexit.register

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from . import filters, keys, ops
 from .engine import Engine
-from .errors import Conflict, InvalidInput, InvalidValue, NotFound, StoreClosed
+from .errors import Conflict, InvalidInput, InvalidValue, NotFound, StoreClosed, shown
 from .files import Files, paths
 from .ops import (
     ABSENT,
@@ -149,7 +149,7 @@ class Store:
         several times; `aupdate` takes an async one too.
         """
         if not callable(fn):
-            raise InvalidInput(f"update takes a function of the value, not {type(fn).__name__} {fn!r:.60}")
+            raise InvalidInput(f"update takes a function of the value, not {type(fn).__name__} {shown(fn)}")
         for attempt in range(1, MOST_TRIES + 1):
             entry: Entry | None = (yield [ops.Get(ns, key)])[0]
             if entry is None and default is None:
@@ -191,11 +191,11 @@ class Store:
         """Run `holdall.ops` in order, atomically: all of them, or on any error none. Returns their results."""
         names = ", ".join(kind.__name__ for kind in _USER_OPS)
         if not isinstance(batch, Iterable):
-            raise InvalidInput(f"execute takes a list of point ops ({names}), not {batch!r:.80}")
+            raise InvalidInput(f"execute takes a list of point ops ({names}), not {shown(batch)}")
         operations = list(batch)
         for op in operations:
             if not isinstance(op, _USER_OPS):
-                raise InvalidInput(f"execute takes point ops ({names}), not {op!r:.80}")
+                raise InvalidInput(f"execute takes point ops ({names}), not {shown(op)}")
         results: list[Any] = (yield operations) if operations else []
         return results
 
@@ -373,7 +373,7 @@ class Store:
             if inspect.isawaitable(result):
                 if inspect.iscoroutine(result):
                     result.close()
-                raise InvalidInput(f"{request.function!r} is async; call the method with an 'a' before its name")
+                raise InvalidInput(f"{shown(request.function)} is async; call the method with an 'a' before its name")
             return result
         return time.sleep(request.seconds)
 
@@ -412,8 +412,8 @@ class Store:
         """An op as engines want it: checked, encoded, in the store's scope. Walks come from our own methods."""
         if isinstance(op, ops.Get):  # asked first for the two that matter most: a match takes longer
             home = self._home(op.namespace)
-            keys.check_key(op.key)
-            return op if home is op.namespace else ops.Get(home, op.key)
+            key = keys.check_key(op.key)
+            return op if home is op.namespace and key is op.key else ops.Get(home, key)
         if isinstance(op, ops.Put):
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
             ttl, key, value = self._lifetime(op.ttl), keys.check_key(op.key), op.value
@@ -476,7 +476,7 @@ class Store:
 
     def _refreshes(self, refresh: bool | None) -> bool:
         if not (refresh is None or isinstance(refresh, bool)):
-            raise InvalidInput(f"refresh is True, False or None, not {refresh!r}")
+            raise InvalidInput(f"refresh is True, False or None, not {shown(refresh)}")
         return self._settings.refresh_on_read if refresh is None else refresh
 
     def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
@@ -511,12 +511,12 @@ class Store:
 def _expected(expect: Any, key: str) -> Expectation:
     if isinstance(expect, Entry):
         if expect.key != key:
-            raise InvalidInput(f"expect= is an Entry of another key: {expect.key!r}, not {key!r}")
+            raise InvalidInput(f"expect= is an Entry of another key: {shown(expect.key)}, not {key!r}")
         return expect.version
     if isinstance(expect, Expect) or (type(expect) is int and -(2**63) <= expect < 2**63):
         return expect
     hint = " (was a read forgotten? holdall.ABSENT means that nothing may be there)" if expect is None else ""
-    raise InvalidInput(f"expect is holdall.ANY, holdall.ABSENT, a version or an Entry, not {expect!r:.60}{hint}")
+    raise InvalidInput(f"expect is holdall.ANY, holdall.ABSENT, a version or an Entry, not {shown(expect)}{hint}")
 
 
 def _digest(prefix: Namespace, filter: Mapping[str, Any] | None, recursive: bool) -> str:
@@ -529,7 +529,7 @@ def _digest(prefix: Namespace, filter: Mapping[str, Any] | None, recursive: bool
 
 def _unwrapped(cursor: Any, query: str) -> str:
     if not isinstance(cursor, str) or "." not in cursor:
-        raise InvalidInput(f"not a search cursor: {cursor!r:.60}; pass a page's next")
+        raise InvalidInput(f"not a search cursor: {shown(cursor)}; pass a page's next")
     owner, mark = cursor.split(".", 1)
     if owner != query:
         raise InvalidInput(

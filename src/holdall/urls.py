@@ -6,13 +6,12 @@ import os
 import re
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
-from importlib import import_module
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from .engine import Clock, Engine, Options
-from .errors import InvalidInput, MissingExtra
+from .errors import InvalidInput, MissingExtra, shown
 from .filters import check_field
-from .sharing import share
+from .sharing import engine_module, share
 from .store import OpEvent, Settings, Store
 from .values import ttl_seconds
 
@@ -60,9 +59,9 @@ def open(
     - `clock`: for tests; gives microseconds since 1970.
     """
     if durability not in ("full", "relaxed"):
-        raise InvalidInput(f"durability is 'full' or 'relaxed', not {durability!r}")
+        raise InvalidInput(f"durability is 'full' or 'relaxed', not {shown(durability)}")
     if isinstance(indexed, str) or not isinstance(indexed, Sequence):
-        raise InvalidInput(f"indexed is a list of field names, not {indexed!r}")
+        raise InvalidInput(f"indexed is a list of field names, not {shown(indexed)}")
     for field in indexed:
         check_field(field)
     _check_seconds("timeout", timeout)
@@ -70,7 +69,7 @@ def open(
         _check_seconds("sweep_interval", sweep_interval)
     for name, hook in (("on_op", on_op), ("clock", clock)):
         if hook is not None and not callable(hook):
-            raise InvalidInput(f"{name} is a function, not {hook!r}")
+            raise InvalidInput(f"{name} is a function, not {shown(hook)}")
     options = Options(float(timeout), durability, tuple(indexed), clock)
     settings = Settings(ttl_seconds(ttl), bool(refresh_on_read), on_op)
     key, make = (
@@ -89,9 +88,13 @@ def _url(url: Any) -> str:
     try:
         url = os.fspath(url)
     except TypeError:
-        raise InvalidInput(f"a URL is a str or a path, not {type(url).__name__} {url!r:.60}") from None
+        raise InvalidInput(f"a URL is a str or a path, not {type(url).__name__} {shown(url)}") from None
     if not isinstance(url, str) or not url or "\x00" in url:
-        raise InvalidInput(f"a URL is a non-empty str without NUL, such as 'sqlite:///agent.db', not {url!r:.60}")
+        raise InvalidInput(f"a URL is a non-empty str without NUL, such as 'sqlite:///agent.db', not {shown(url)}")
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"a URL cannot contain lone surrogates: {shown(url)}") from None
     return url
 
 
@@ -105,7 +108,9 @@ def _target(url: str, options: Options, own: dict[str, Any]) -> _Target:
         return _memory(rest, options)
     if scheme == "sqlite":
         if not rest.startswith("///"):
-            raise InvalidInput(f"{url!r} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db")
+            raise InvalidInput(
+                f"{shown(url)} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db"
+            )
         return _sqlite(rest.removeprefix("///"), options)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, options, own)
@@ -141,7 +146,7 @@ def _postgres(url: str, options: Options, own: dict[str, Any]) -> _Target:
 def _module(name: str, extra: str | None) -> Any:
     """An engine's module, imported now, or an error that says what to install."""
     try:
-        return import_module(f".engines.{name}", __package__)
+        return engine_module(f"{__package__}.engines.{name}")
     except ModuleNotFoundError as error:
         package = f"holdall[{extra}]" if extra else "holdall"
         raise MissingExtra(
@@ -151,7 +156,7 @@ def _module(name: str, extra: str | None) -> Any:
 
 def _check_seconds(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
-        raise InvalidInput(f"{name} is a number of seconds, more than 0, not {value!r}")
+        raise InvalidInput(f"{name} is a number of seconds, more than 0, not {shown(value)}")
 
 
 def _option_names() -> list[str]:

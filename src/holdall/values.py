@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from .errors import Corrupt, InvalidInput, InvalidValue
+from .errors import Corrupt, InvalidInput, InvalidValue, shown
 from .ops import Json, Ttl
 
 MAX_DEPTH = 200
@@ -44,7 +44,7 @@ def plain_object(value: Any) -> dict[str, Any]:
     """A value as a dict of what JSON has."""
     plain = value if type(value) is dict and _is_plain(value, 0) else to_plain(value)
     if type(plain) is not dict:
-        raise InvalidValue(f"a value is a dict, not {type(value).__name__} {value!r:.60}")
+        raise InvalidValue(f"a value is a dict, not {type(value).__name__} {shown(value)}")
     return plain
 
 
@@ -126,7 +126,7 @@ def _plain(value: Any, path: str, finite: bool, depth: int) -> Any:
         changed: dict[str, Any] | None = None
         for key, item in value.items():
             if type(key) is not str:
-                return _plain({_plain_key(k, path): v for k, v in value.items()}, path, finite, depth)
+                return _plain(_with_plain_keys(value, path), path, finite, depth)
             item_kind = type(item)
             if item_kind is str or item_kind is bool or item is None:
                 continue
@@ -143,12 +143,24 @@ def _plain(value: Any, path: str, finite: bool, depth: int) -> Any:
     return _plain(_simplified(value, path), path, finite, depth + 1)
 
 
+def _with_plain_keys(value: dict[Any, Any], path: str) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for key, item in value.items():
+        name = _plain_key(key, path)
+        if name in plain:
+            raise InvalidValue(f"two keys become {shown(name)}: at {path or 'the top'}", path)
+        plain[name] = item
+    return plain
+
+
 def _plain_key(key: Any, path: str) -> str:
     if isinstance(key, Enum):
         key = key.value
     if isinstance(key, str):
         return str(key)
-    raise InvalidValue(f"a JSON object's keys are str, not {type(key).__name__} {key!r}: at {path or 'the top'}", path)
+    raise InvalidValue(
+        f"a JSON object's keys are str, not {type(key).__name__} {shown(key)}: at {path or 'the top'}", path
+    )
 
 
 def _simplified(value: Any, path: str) -> Any:
@@ -162,7 +174,7 @@ def _simplified(value: Any, path: str) -> Any:
     if isinstance(value, Decimal):
         if value.is_finite():
             return str(value)
-        raise InvalidValue(f"{value!r} is not JSON: at {path or 'the value'}", path)
+        raise InvalidValue(f"{shown(value)} is not JSON: at {path or 'the value'}", path)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump") and hasattr(type(value), "model_fields"):  # pydantic, which we do not import
@@ -174,7 +186,7 @@ def _simplified(value: Any, path: str) -> Any:
         if isinstance(value, base):  # type: ignore[arg-type]  # they are types as well as functions
             return base(value)
     raise InvalidValue(
-        f"{type(value).__name__} {value!r:.60} is not JSON: at {path or 'the value'}; convert it first", path
+        f"{type(value).__name__} {shown(value)} is not JSON: at {path or 'the value'}; convert it first", path
     )
 
 
@@ -209,9 +221,13 @@ def ttl_seconds(ttl: Ttl) -> float | None:
     if isinstance(ttl, timedelta):
         ttl = ttl.total_seconds()
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
-        raise InvalidInput(f"a ttl is seconds, a timedelta, None or holdall.DEFAULT, not {type(ttl).__name__} {ttl!r}")
+        raise InvalidInput(
+            f"a ttl is seconds, a timedelta, None or holdall.DEFAULT, not {type(ttl).__name__} {shown(ttl)}"
+        )
     if not 0 < ttl <= MAX_TTL:
-        raise InvalidInput(f"a ttl is more than 0 and at most {MAX_TTL:,} seconds (None never expires); got {ttl!r}")
+        raise InvalidInput(
+            f"a ttl is more than 0 and at most {MAX_TTL:,} seconds (None never expires); got {shown(ttl)}"
+        )
     return ttl
 
 

@@ -21,7 +21,7 @@ import pytest
 import holdall
 import holdall.engines.sqlite  # at once: a process that gave up its rights may not be able to import any more
 from holdall.engines.sqlite import MIGRATIONS
-from holdall.errors import Corrupt, HoldallError, SchemaTooNew, StoreClosed
+from holdall.errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed
 from holdall.ops import Put
 from processes import run, tell
 from threads import together
@@ -90,14 +90,33 @@ def test_a_newer_schema_is_refused_and_left_alone(path: str, begin: Callable[[ho
     assert Path(path).read_bytes() == before
 
 
-def test_a_file_with_tables_of_its_own_keeps_them(path: str) -> None:
+@each_way
+def test_another_programs_database_is_refused_and_left_alone(path: str, begin: Callable[[holdall.Store], Any]) -> None:
     query(path, "CREATE TABLE theirs (id INTEGER PRIMARY KEY, name TEXT)", "INSERT INTO theirs VALUES (1, 'Ada')")
+    before = Path(path).read_bytes()
+    store = holdall.open(path)
+    with pytest.raises(InvalidInput, match=r"agent\.db.*another program's database.*'theirs'.*name a new file"):
+        begin(store)
+    store.close()
+    assert Path(path).read_bytes() == before
+    assert names_in(Path(path).parent) == ["agent.db"]
+
+
+def test_a_database_in_which_nothing_is_left_counts_as_empty(path: str) -> None:
+    query(path, "CREATE TABLE theirs (id INTEGER PRIMARY KEY AUTOINCREMENT)", "DROP TABLE theirs")
+    assert query(path, "SELECT name FROM sqlite_schema") == [("sqlite_sequence",)]
+    with holdall.open(path) as store:
+        assert store.put(("home",), "key", {}) == store.get(("home",), "key")
+
+
+def test_tables_that_others_add_to_our_file_are_left_alone(path: str) -> None:
     with holdall.open(path) as store:
         store.put(("home",), "key", {"ours": True})
-        query(path, "INSERT INTO theirs VALUES (2, 'Grace')")
+        query(path, "CREATE TABLE theirs (id INTEGER PRIMARY KEY, name TEXT)", "INSERT INTO theirs VALUES (1, 'Ada')")
+    with holdall.open(path) as store:
         assert store.get(("home",), "key").value == {"ours": True}
         assert store.delete_tree(("home",)) == 1
-    assert query(path, "SELECT name FROM theirs ORDER BY id") == [("Ada",), ("Grace",)]
+    assert query(path, "SELECT name FROM theirs") == [("Ada",)]
     tables = {name for (name,) in query(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")}
     assert all(name.startswith("holdall_") for name in tables - {"theirs"})
 
@@ -233,7 +252,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 PUBLIC = [name for name, _ in inspect.getmembers(holdall.Store, callable) if not name.startswith("_")]
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("close", "aclose")])
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("close", "aclose", "files")])
 def test_a_closed_store_refuses_everything(path: str, name: str) -> None:
     store = holdall.open(path)
     store.put(("home",), "key", {})

@@ -150,6 +150,49 @@ READS: dict[str, Callable[[holdall.Store], Any]] = {
 }
 
 
+def test_a_process_that_writes_without_a_pause_lets_others_in(path: str) -> None:
+    """It frees the lock for moments only; who looks now and then would get it by chance, once in some five times."""
+    with holdall.open(path) as store:
+        hog = start(write_without_a_pause, path=path)
+        assert hog.hear() == "writing"
+        mine = []
+        for i in range(30):
+            time.sleep(0.005)  # until they write again
+            mine.append(store.put(("mine",), str(i), {}).version)
+        hog.tell("stop")
+        hog.finish()
+    between = mine[-1] - mine[0] - (len(mine) - 1)
+    assert between >= len(mine) / 2, "the other process has not written much, so this showed nothing"
+    assert between < 2.5 * len(mine), f"{between} of their writes for {len(mine)} of ours"
+
+
+def write_without_a_pause(path: str) -> None:
+    def slow_clock() -> int:
+        time.sleep(0.02)  # in the middle of the transaction, as if the disk were slow
+        return time.time_ns() // 1000
+
+    stop = threading.Event()
+    threading.Thread(target=lambda: (hear(), stop.set())).start()
+    with holdall.open(path, clock=slow_clock) as store:
+        store.put(("theirs",), "key", {})
+        tell("writing")
+        while not stop.is_set():
+            store.put(("theirs",), "key", {})
+
+
+def test_a_process_that_was_stopped_while_it_waited_holds_nobody_up(path: str) -> None:
+    import fcntl
+
+    with holdall.open(path) as store, Path(f"{path}-wal").open("rb") as log:
+        store.put(("home",), "key", {})
+        fcntl.flock(log, fcntl.LOCK_SH)  # as one that waits does
+        began = time.monotonic()
+        for _ in range(40):
+            time.sleep(0.011)
+            store.put(("home",), "key", {})
+        assert time.monotonic() - began < 40 * 0.1 / 2
+
+
 @pytest.mark.parametrize("opened", ["before", "meanwhile"])
 def test_readers_do_not_wait_for_another_process_that_writes(path: str, opened: str) -> None:
     """They see what was there before it began. And opening a file is reading, if it needs no change."""

@@ -217,8 +217,8 @@ class MemoryEngine:
     def _below(self, ns: str, folder: str, now: int, after: str | None = None) -> Iterator[str]:
         """The files in a folder and below it, in path order, after a path."""
         low, high = keys.in_folder(folder)
-        first = (ns, low if after is None or after < low else after)
-        for place in self._entries.irange(first, (ns, high), inclusive=(False, False)):
+        first = (ns, low if after is None else keys.next_key(after))
+        for place in self._entries.irange(first, (ns, high), inclusive=(True, False)):
             if self._file(place, now):
                 yield place[1]
 
@@ -365,8 +365,8 @@ class MemoryEngine:
             after = key
             end = key.find("/", len(op.path))
             if end >= 0 and not op.deep:
-                found.append(FileInfo(key[: end + 1], is_dir=True))
-                after = keys.in_folder(key[: end + 1])[1]
+                after = key[: end + 1]
+                found.append(FileInfo(after, is_dir=True))
             elif op.matches is None or op.matches(key):
                 found.append(_info(key, self._entries[ns, key]))
 

@@ -28,6 +28,7 @@ from .pool import Lent, Pool
 from .postgres_sql import PostgresDialect, PostgresSql, new_token
 from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, discard
 from .sql import expects_a_row
+from .sql_files import SqlFiles
 from .statements import Rows, Statement
 
 _BEGIN: Statement = ("BEGIN", {})
@@ -146,14 +147,14 @@ class PostgresEngine:
             return [(yield from self._read(self._sql.walk, first, deadline))]
         if len(batch) == 1 and kind is Get:
             results: list[Any] = [(yield from self._get(first, deadline))]
-        elif len(batch) == 1 and kind in _ALONE:
+        elif len(batch) == 1 and kind in _ALONE and not SqlFiles.takes_several(first):
             results = [(yield from self._write_one(first, deadline))]  # type: ignore[arg-type]  # one of them
         elif all(type(op) in READS for op in batch):
             results = yield from self._read(self._sql.batch, batch, deadline, snapshot=len(batch) > 1)
         else:
             results = yield from self._write(batch, deadline)
         for result in results:
-            self._newest_seen = max(self._newest_seen, getattr(result, "version", 0))
+            self._newest_seen = max(self._newest_seen, getattr(result, "version", None) or 0)
         return results
 
     def _get(self, op: Op, deadline: float) -> Program[Any]:

@@ -15,20 +15,24 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
 
 import msgspec
 
 from .. import keys, ops
-from ..engine import conflict, to_entry
+from ..engine import NO_FILE, to_entry
 from ..errors import InvalidInput, SchemaTooNew
 from ..filters import check_field
 from ..ops import ABSENT, Change, Hit, Op, Page
 from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path, narrow
-from .sql import COLUMNS, Dialect, Sql, expects_a_row, is_plain_put, within
+from .sql import Dialect, Sql, is_plain_put, within
+from .sql_files import SqlFiles
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
+
+T = TypeVar("T")
 
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
@@ -47,8 +51,31 @@ MIGRATIONS = (
         kind text,
         xid xid8 NOT NULL,
         token bigint,
+        body bigint,
+        size bigint,
+        appended bigint,
+        shared bigint,
         PRIMARY KEY (ns, key)
     );
+    CREATE TABLE {schema}.chunks (
+        body_id bigint NOT NULL,
+        start bigint NOT NULL,
+        data bytea NOT NULL,
+        PRIMARY KEY (body_id, start)
+    );
+    CREATE INDEX entries_files ON {schema}.entries (ns, key) WHERE body IS NOT NULL;
+    CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
+    CREATE FUNCTION {schema}.forget_body() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        DELETE FROM {schema}.chunks WHERE body_id = old.body AND NOT EXISTS (
+            SELECT 1 FROM {schema}.entries WHERE shared IS NOT NULL AND body = old.body
+        );
+        RETURN NULL;
+    END
+    $$;
+    CREATE TRIGGER entries_unused AFTER UPDATE OF body ON {schema}.entries FOR EACH ROW
+        WHEN (old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body)
+        EXECUTE FUNCTION {schema}.forget_body();
     CREATE UNIQUE INDEX entries_version ON {schema}.entries (version);
     CREATE INDEX entries_xid ON {schema}.entries (xid);
     CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;
@@ -71,7 +98,10 @@ MIGRATIONS = (
 
 _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
+    **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
+    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark"), "bigint"),
+    **dict.fromkeys(("cut", "depth"), "integer"),
 }
 _SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
 _PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
@@ -91,9 +121,11 @@ class PostgresDialect(Dialect):
         self.schema_name = schema
         self.schema = '"' + schema.replace('"', '""') + '"'
         self.table = f"{self.schema}.entries"
-        self.next_version = self.first_version = self.redrawn_version = (
-            f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
-        )
+        draw = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
+        self.next_version = self.first_version = self.redrawn_version = self.next_versions = self.next_body = draw
+        self.chunks = f"{self.schema}.chunks"
+        pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
+        self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
         self._indexed: set[Path] = set()
@@ -106,15 +138,28 @@ class PostgresDialect(Dialect):
 
     def parameters(self, op: Op) -> dict[str, Any]:
         token = {"token": new_token()}
-        return token | {"projection": projected(str(op.value))} if isinstance(op, ops.Put) else token
+        if not isinstance(op, ops.Put):
+            return token
+        value = op.value.shape if isinstance(op.value, ops.File) else str(op.value)
+        return token | {"projection": projected(value)}
 
     def bury(self, which: str, kind: str) -> str:
         return f"""
             WITH doomed AS (SELECT ns, key FROM {self.table} WHERE {which} FOR UPDATE)
             UPDATE {self.table} AS entry SET
                 version = {self.next_version}, value = NULL, projection = NULL, expires = NULL, ttl = NULL,
-                updated = :now, kind = '{kind}', xid = pg_current_xact_id(), token = :token
+                updated = :now, kind = '{kind}', xid = pg_current_xact_id(), token = :token,
+                body = NULL, size = NULL, appended = NULL, shared = NULL
             FROM doomed WHERE entry.ns = doomed.ns AND entry.key = doomed.key RETURNING version"""
+
+    def position(self, text: str, part: str) -> str:
+        return f"strpos({text}, {part})"
+
+    def character(self, code: int) -> str:
+        return f"chr({code})"
+
+    def contains(self, data: str, part: str) -> str:
+        return f"position({part} IN {data}) > 0"
 
     def after(self, ns: str, depth: int | None) -> str:
         if depth is None:
@@ -217,8 +262,8 @@ def _translated(sql: str, server_clock: bool) -> str:
             return match[0]
         if name == "now" and server_clock:
             return _SERVER_NOW
-        if name.startswith("all_"):
-            return f"%({name})b"  # a list is sent faster so
+        if name.startswith(("all_", "data")):
+            return f"%({name})b"  # lists and bytes are sent faster so
         kind = _TYPES.get(name)
         return f"%({name})s::{kind}" if kind else f"%({name})s"
 
@@ -237,7 +282,8 @@ class PostgresSql(Sql):
         )
         self._put_many = self._upsert(
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
-            f" coalesce(projection, value)::jsonb FROM {rows} AS row (ns, key, value, projection, ttl)",
+            f" coalesce(projection, value)::jsonb, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint"
+            f" FROM {rows} AS row (ns, key, value, projection, ttl)",
             returning="RETURNING ns, key, version, created, updated, expires",
         )
         self._put_once = {
@@ -298,18 +344,31 @@ class PostgresSql(Sql):
         """
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
+        if not any(map(SqlFiles.takes_several, batch)):
+            return (yield from self._together(batch, [self._locking(batch)], token))
+        yield [self._locking(batch)]
+        results: list[Any] = []
+        for several, group in groupby(batch, SqlFiles.takes_several):
+            members = list(group)
+            if not several:
+                results += yield from self._together(members, [], token)
+            for op in members if several else ():
+                results.append((yield from _with_token(self._files.perform(op, self._clock()), token)))
+        return results
+
+    def _together(self, batch: Sequence[Op], before: list[Statement], token: int | None) -> Program[list[Any]]:
         groups = list(_grouped(batch))
         statements = [self._many(group) if len(group) > 1 else self._guarding(group[0]) for group in groups]
         for _, params in statements:
             if "token" in params:
                 params["token"] = token
-        replies = yield [self._locking(batch), *statements]
+        replies = yield [*before, *statements]
         results: list[Any] = []
-        for group, (_, params), rows in zip(groups, statements, replies[1:], strict=True):
+        for group, (_, params), rows in zip(groups, statements, replies[len(before) :], strict=True):
             if len(group) > 1:
                 written = {(row[0], row[1]): row[2:] for row in rows}
                 places = zip(params["all_ns"], params["all_key"], params["all_value"], strict=True)
-                results += [to_entry((ns, key, value, *written[ns, key])) for ns, key, value in places]
+                results += [to_entry((ns, key, value, *written[ns, key], *NO_FILE)) for ns, key, value in places]
             else:
                 results.append((yield from self._outcome(group[0], params, rows)))
         return results
@@ -318,15 +377,9 @@ class PostgresSql(Sql):
         yield [("ROLLBACK", {})]  # what the ops after the one that failed have written is not what it found
         return (yield from super()._actual(params))
 
-    def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
-        """An op's result, or the conflict that its rows tell of."""
-        if not rows and expects_a_row(op):
-            raise conflict(op, (yield from self._actual(params)))
-        return self.result(op, params, rows)
-
     def found_instead(self, params: dict[str, Any]) -> Program[int | None]:
-        """The version that an op alone found instead of the one it expected."""
-        return super()._actual(params)
+        """What a statement alone found in place of the version that it expected."""
+        return (yield from super()._actual(params))
 
     def once(self, op: Op) -> Statement:
         """An op's statement, to be said until it is known to be done."""
@@ -407,7 +460,7 @@ class PostgresSql(Sql):
         found: list[tuple[Hit, str]] = []
         while len(found) < want:
             size = max(want, 64)
-            rows, next_position = yield from self._since(position, COLUMNS, where, params, size)
+            rows, next_position = yield from self._since(position, self.columns, where, params, size)
             for *row, after in rows:
                 hit: Hit = to_entry(tuple(row), Hit)
                 if op.filter is None or op.filter.matches(hit.value):
@@ -469,7 +522,21 @@ def _is_snapshot(text: str) -> bool:
     )
 
 
-_WRITES = (ops.Put, ops.Delete, ops.Refresh)
+_WRITES = (ops.Put, ops.Delete, ops.Refresh, ops.Append)
+
+
+def _with_token(program: Program[T], token: int | None) -> Program[T]:
+    """A program whose statements all have this token."""
+    replies: Any = None
+    while True:
+        try:
+            statements = program.send(replies)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # StopIteration.value is untyped
+        for _, params in statements:
+            if "token" in params:
+                params["token"] = token
+        replies = yield statements
 
 
 def _grouped(batch: Sequence[Op]) -> Iterator[list[Any]]:

@@ -45,6 +45,7 @@ class Dialect(Fields):
     first_version: str  # the same, as an insert says it
     redrawn_version: str  # and where an insert turns out to be an update
     upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
+    doubt: str = ""  # a statement that says whether a value is stored whose fields this database may misread
     stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
     projections: Mapping[str, str] = _NOTHING  # further columns that follow the value, and are null without one
     next_versions: str  # `next_version`, for each row of a query
@@ -292,7 +293,7 @@ class Sql:
         single = not op.recursive or (yield from self._is_leaf(op.prefix))
         params: dict[str, Any] = {"now": self._clock()}
         inside = within(op.prefix, not single, params)
-        narrowed, indexed = narrow(op.filter, self._dialect, params)
+        narrowed, indexed = yield from self._narrowed(op.filter, params)
         if indexed and single:  # a range, or a database would rather look through the whole namespace
             inside = "AND ns >= :low AND ns <= :low"
         where = f"{LIVE} {inside}" + (f" AND {narrowed}" if narrowed else "")
@@ -312,6 +313,14 @@ class Sql:
             f" ORDER BY version DESC"
         )
         return (yield from self._collect(sql, params, "below", start, op, want))
+
+    def _narrowed(self, filter: Any, params: dict[str, Any]) -> Program[tuple[str | None, bool]]:
+        """`narrow`, unless the database is known to misread fields."""
+        if filter is not None and self._dialect.doubt:
+            [[(doubtful,)]] = yield [(self._dialect.doubt, {})]
+            if doubtful:
+                return None, False
+        return narrow(filter, self._dialect, params)
 
     def _are_many(self, where: str, params: dict[str, Any]) -> Program[bool]:
         """Whether an index finds so many rows that sorting them all would take long."""
@@ -366,7 +375,7 @@ class Sql:
         if op.filter is None:
             [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
             return count  # type: ignore[no-any-return]  # a row's column
-        narrowed, _ = narrow(op.filter, self._dialect, params)
+        narrowed, _ = yield from self._narrowed(op.filter, params)
         if narrowed:
             where += f" AND {narrowed}"
         total: int = 0

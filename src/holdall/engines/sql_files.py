@@ -27,7 +27,7 @@ from ..engine import (
 from ..ops import ABSENT, ANY, KEEP, FileInfo, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
-from .statements import LIVE, Rows, Statement
+from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
 if TYPE_CHECKING:
     from .sql import Dialect
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PIECE = 1 << 16
 #: How many pieces of candidates one page of a grep has at most.
 _GREP_PAGE = 256
+_LARGE_PAGE = 4096
 _GREP_BYTES = 1 << 20
 
 #: Whether an entry is a file, said so that the index of files serves it.
@@ -84,9 +85,8 @@ class SqlFiles:
             f" UNION ALL SELECT * FROM ({self._one_below(_INFO)}) AS inside"
         )
         self._children = self._stepping()
-        self._deep = (
-            f"SELECT {_INFO} FROM {table} WHERE {_HERE} AND key > :after AND key < :high ORDER BY key LIMIT :limit"
-        )
+        below = f"{_HERE} AND key >= :low AND key < :high"
+        self._deep = f"SELECT {_INFO} FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
 
     # One statement each ----------------------------------------------------------------------------------------------
 
@@ -194,7 +194,8 @@ class SqlFiles:
                     yield from self._part(here, body, version)
                     body = version
                 start = size - len(op.data)
-                yield [(self._add, {"body": body, "start": start, "data": op.data})]
+                if op.data:
+                    yield [(self._add, {"body": body, "start": start, "data": op.data})]
                 return int(start)
             [found] = yield [(self._state, here)]
             actual, item = (found[0][0], found[0][1] is None) if found else (None, False)
@@ -235,7 +236,9 @@ class SqlFiles:
         """Join pieces that are next to each other, up to the usual size."""
         here = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         lock = "" if self._dialect.single_writer else " FOR UPDATE"
-        [found] = yield [(f"SELECT body FROM {self._table} WHERE {_HERE} AND key = :key{lock}", here)]
+        [found] = yield [
+            (f"SELECT body FROM {self._table} WHERE {_HERE} AND key = :key AND shared IS NULL{lock}", here)
+        ]
         if not found:
             return 0
         [(body,)] = found
@@ -315,22 +318,21 @@ class SqlFiles:
 
     def children(self, op: ops.Children, now: int | None) -> Program[Page[FileInfo]]:
         low, high = keys.in_folder(op.path)
-        after = low if op.after is None else op.after
         params = {"ns": keys.encode(op.namespace), "high": high, "now": now}
+        if not op.deep:
+            params["depth"] = len(op.path)
         found: Page[FileInfo] = Page()
+        after = op.after
         while True:
-            want = op.limit - len(found)
-            if op.deep:
-                size = want if op.matches is None else max(want, 4096)
-                [rows] = yield [(self._deep, {**params, "after": after, "limit": size})]
-            else:
-                size = want
-                [rows] = yield [(self._children, {**params, "low": after, "depth": len(op.path), "limit": size})]
+            size = op.limit - len(found)
+            if op.matches is not None:
+                size = max(size, _LARGE_PAGE)
+            params["low"] = low if after is None else keys.next_key(after)
+            [rows] = yield [(self._deep if op.deep else self._children, {**params, "limit": size})]
             for row in rows:
                 key = after = row[0]
-                if not op.deep and row[1] is None:
+                if row[1] is None:
                     found.append(FileInfo(key, is_dir=True))
-                    after = keys.in_folder(key)[1]
                 elif op.matches is None or op.matches(key):
                     found.append(to_info(*row))
                     if len(found) == op.limit:
@@ -348,8 +350,8 @@ class SqlFiles:
         beyond = f"substr(step.key, 1, :depth + {end} - 1) || '0'"
         over = f"CASE WHEN {end} = 0 THEN step.key || {self._dialect.character(1)} ELSE {beyond} END"
         first, following = (
-            f"(SELECT key FROM {self._table} WHERE {_HERE} AND key {least} AND key < :high ORDER BY key LIMIT 1)"
-            for least in ("> :low", f">= {over}")
+            f"(SELECT key FROM {self._table} WHERE {_HERE} AND key >= {least} AND key < :high ORDER BY key LIMIT 1)"
+            for least in (":low", over)
         )
         folder = f"substr(step.key, 1, :depth + {end})"
         here = f"file.ns = :ns AND file.key = step.key AND {end} = 0"
@@ -362,16 +364,17 @@ class SqlFiles:
     def grep(self, op: ops.Grep, now: int | None) -> Program[Page[tuple[str, bytes]]]:
         low, high = keys.in_folder(op.path)
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
-        where = f"{_HERE} AND key > :after AND key < :high"
+        where = f"{_HERE} AND key >= :low AND key < :high"
         if not op.ignore_case:
             for place, literal in enumerate(op.literals[:8]):
                 params[f"data{place}"] = literal.encode(errors="replace")
                 where += f" AND {self._dialect.contains(self._dialect.content, f':data{place}')}"
         sql = f"SELECT key, {self._dialect.content} FROM {self._table} WHERE {where} ORDER BY key LIMIT :limit"
         found: Page[tuple[str, bytes]] = Page()
-        after, room = op.after or low, _GREP_BYTES
+        after, room = op.after, _GREP_BYTES
         while True:
-            [rows] = yield [(sql, {**params, "after": after, "limit": _GREP_PAGE})]
+            params["low"] = low if after is None else keys.next_key(after)
+            [rows] = yield [(sql, {**params, "limit": _GREP_PAGE})]
             for key, content in rows:
                 after = key
                 if op.matches is None or op.matches(key):

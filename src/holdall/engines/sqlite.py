@@ -26,13 +26,14 @@ import apsw
 from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, Op, Refresh
+from ..ops import READS, WALKS, File, Op, Put, Refresh
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .sql import is_plain_put
 from .sql_files import SqlFiles
-from .sqlite_sql import MIGRATIONS, ManyTimes, SqliteDialect, SqliteSql
+from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, ManyTimes, SqliteDialect, SqliteSql, is_misread
 from .statements import Rows, Statement
+from .turns import Turns
 
 _IDLE_READERS = 8
 _WALKERS = 4
@@ -198,7 +199,11 @@ class SqliteEngine:
         for member in members:
             member.error = None  # of an earlier try, which was undone
         try:
-            writer.execute("BEGIN IMMEDIATE")
+            writer.begin()
+            for member in members:
+                for op in member.batch:
+                    if type(op) is Put and type(op.value) is not File and is_misread(op.value):
+                        writer.execute(DOUBT_FIELDS)
             if len(members) == 1:
                 batch = members[0].batch
                 members[0].results = (
@@ -285,6 +290,7 @@ class SqliteEngine:
         with _folder_lock(folder, self._options.timeout):
             writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
+                self._refuse_foreign(writer)
                 if _pragma(writer, "journal_mode") != "wal" and _pragma(writer, "journal_mode", "wal") != "wal":
                     raise Unavailable(
                         f"{self._path!r} lies where SQLite cannot use a write-ahead log; move it to a local disk"
@@ -294,6 +300,7 @@ class SqliteEngine:
                 writer.close()
                 raise
         _pragma(writer, "synchronous", self._synchronous)
+        writer.turns = writer.patience.turns = Turns(self._path)
         writer.unconditional, writer.left_by_put = self._sql.unconditional, self._sql.left_by_put
         if self._options.durability == "full":
             _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
@@ -319,6 +326,15 @@ class SqliteEngine:
         _pragma(connection, "temp_store", "MEMORY")
         _pragma(connection, "cache_size", "-8000")
         return connection
+
+    def _refuse_foreign(self, writer: _Connection) -> None:
+        """A database that others made is left alone: whoever named it here hardly meant to have our tables in it."""
+        tables = [name for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*'")]
+        if tables and "holdall_schema" not in tables:
+            raise InvalidInput(
+                f"{self._path!r} is another program's database (it has {tables[0]!r} and no table of holdall's);"
+                " name a new file"
+            )
 
     def _migrate(self, writer: _Connection) -> None:
         present = _schema_version(writer)
@@ -378,6 +394,7 @@ class _Connection(apsw.Connection):
     """A connection that runs a program's statements."""
 
     patience: _Patience
+    turns: Turns | None = None  # a writer's
     unconditional: frozenset[str] = frozenset()
     left_by_put = ""
 
@@ -390,6 +407,22 @@ class _Connection(apsw.Connection):
             else self.execute(sql, params).fetchall()
             for sql, params in statements
         ]
+
+    def begin(self) -> None:
+        """Begin to write, when it is our turn."""
+        if self.turns is None:
+            self.execute("BEGIN IMMEDIATE")
+            return
+        self.turns.let_others_in(lambda: _pragma(self, "data_version"))
+        try:
+            self.execute("BEGIN IMMEDIATE")
+        finally:
+            self.turns.stop_waiting()
+
+    def close(self, force: bool = False) -> None:
+        super().close(force)
+        if self.turns is not None:
+            self.turns.close()
 
     def _put(self, sql: str, params: dict[str, Any]) -> Rows:
         """A put without RETURNING, which would double its time.
@@ -411,6 +444,7 @@ class _Patience:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._began = 0.0
+        self.turns: Turns | None = None
         self.deadline: float | None = None  # of whoever has waited longest already, in a queue
 
     def __call__(self, tries: int) -> bool:
@@ -419,6 +453,8 @@ class _Patience:
             self._began = now
         if now >= (self._began + self._timeout if self.deadline is None else self.deadline):
             return False
+        if self.turns is not None:
+            self.turns.wait()
         time.sleep(_BUSY_SLEEP)
         return True
 

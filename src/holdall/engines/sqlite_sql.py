@@ -19,7 +19,7 @@ from ..errors import InvalidInput
 from ..filters import check_field
 from ..ops import Entry, Op, Put
 from ..programs import Program
-from ..values import ttl_microseconds
+from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path
 from .sql import Dialect, Sql, is_plain_put
 
@@ -69,6 +69,21 @@ _GLOB_SPECIAL = re.compile(r"[*?\[]")
 _UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # a JSON path cannot be trusted to name these
 
 
+#: Run in the transaction that stores such a value.
+DOUBT_FIELDS = "PRAGMA user_version = 1"
+
+
+def is_misread(value: Any) -> bool:
+    """Whether SQLite takes a field of this JSON for another: to its paths, a key ends at a NUL."""
+    return "\\u0000" in value and _has_nul_key(decode(value))
+
+
+def _has_nul_key(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any("\x00" in key or _has_nul_key(item) for key, item in value.items())
+    return isinstance(value, list) and any(map(_has_nul_key, value))
+
+
 class SqliteDialect(Dialect):
     table = "holdall_entries"
     upserts_return = False
@@ -85,6 +100,7 @@ class SqliteDialect(Dialect):
         ) END FROM holdall_chunks WHERE body_id = body AND start = 0
     ) END"""
     single_writer = True
+    doubt = "PRAGMA user_version"
 
     def __init__(self, indexed: Sequence[str]) -> None:
         self._indexed: set[Path] = set()

@@ -15,14 +15,20 @@ Every test runs twice, sync and async. A parallel suite for one part only can su
 
 from .batches import BatchContract
 from .feed import FeedContract
+from .files import FileContract
 from .filtering import FilterContract
+from .finding import FindContract
 from .input import InputContract
 from .items import ItemContract
 from .lifecycle import LifecycleContract
 from .lifetimes import LifetimeContract
 from .listing import ListingContract
+from .paths import PathContract
+from .pieces import PieceContract
 from .scopes import ScopeContract
 from .searching import SearchContract
+from .shapes import ShapeContract
+from .trees import TreeContract
 
 __all__ = ["StoreContract"]
 
@@ -37,6 +43,12 @@ class StoreContract(
     LifetimeContract,
     ScopeContract,
     FeedContract,
+    FileContract,
+    PathContract,
+    TreeContract,
+    FindContract,
+    PieceContract,
+    ShapeContract,
     LifecycleContract,
 ):
     """Everything."""

@@ -11,8 +11,9 @@ import pytest
 
 import holdall
 
+from ...ops import Change, Changes, Page
 from ...store import Store
-from ..caller import Caller
+from ..caller import Caller, FilesCaller
 from ..clock import Clock
 
 Opener: TypeAlias = Callable[..., Caller]
@@ -58,3 +59,21 @@ class Contract:
     @pytest.fixture
     def store(self, opened: Opener) -> Caller:
         return opened()
+
+    @pytest.fixture
+    def volume(self, store: Caller) -> FilesCaller:
+        """The files of the default namespace."""
+        return store.files()
+
+    @pytest.fixture
+    def changes(self, store: Caller, runner: asyncio.Runner | None) -> Any:
+        """The engine's walk over the changes, which no method of the store is needed for yet."""
+        engine = store.store._shared.engine
+        store.setup()
+
+        def walk(**query: Any) -> Page[Change]:
+            batch = [Changes(**query)]
+            page: Page[Change] = (engine.execute(batch) if runner is None else runner.run(engine.aexecute(batch)))[0]
+            return page
+
+        return walk

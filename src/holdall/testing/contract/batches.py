@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ... import ABSENT
@@ -85,7 +87,13 @@ class BatchContract(Contract):
         assert [hit.key for hit in store.search(NS)] == ["deep", "doomed", "kept"]
 
     def test_invalid_input_anywhere_leaves_nothing_of_the_batch(self, store: Caller) -> None:
-        for bad in (Put(NS, "", {}), Put(NS, "k", {"x": float("nan")}), Get((), "k"), Put(NS, "k", {}, expect=None)):  # type: ignore[arg-type]
+        no_version: Any = None
+        for bad in (
+            Put(NS, "", {}),
+            Put(NS, "k", {"x": float("nan")}),
+            Get((), "k"),
+            Put(NS, "k", {}, expect=no_version),
+        ):
             with pytest.raises(InvalidInput):
                 store.execute([Put(NS, "first", {}), bad, Put(NS, "last", {})])
         assert store.count() == 0

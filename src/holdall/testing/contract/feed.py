@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import pytest
-
-from ...ops import Change, Changes, Page, Put
+from ...ops import Put
 from ..caller import Caller
 from ..clock import Clock
 from .base import Contract
@@ -16,19 +13,6 @@ NS = ("feed",)
 
 
 class FeedContract(Contract):
-    @pytest.fixture
-    def changes(self, store: Caller, runner: asyncio.Runner | None) -> Any:
-        """The engine's walk over the changes, which no method of the store is needed for yet."""
-        engine = store.store._shared.engine
-        store.setup()
-
-        def walk(**query: Any) -> Page[Change]:
-            batch = [Changes(**query)]
-            page: Page[Change] = (engine.execute(batch) if runner is None else runner.run(engine.aexecute(batch)))[0]
-            return page
-
-        return walk
-
     def test_changes_come_in_order_with_their_kind(self, store: Caller, clock: Clock, changes: Any) -> None:
         first = store.put(NS, "a", {})
         store.put(NS, "b", {})

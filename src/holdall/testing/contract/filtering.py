@@ -190,6 +190,23 @@ class FilterContract(Contract):
         ):
             assert [hit.key for hit in filled.search(NS, filter=filter)] == ["ten", "nine"]
 
+    def test_a_key_with_a_nul_is_not_taken_for_another(self, opened: Opener) -> None:
+        """To SQLite's JSON paths a key ends at its first NUL."""
+        for store in (opened(), opened(indexed=["a", "x.b"])):
+            store.put(NS, "k", {"a\x00": False, "a": 0.5, "x\x00y": {"b": 1}, "x": {"b": 2}, "least": 1 - 10**4300})
+            store.put(NS, "other", {"list": [{"a\x00": 0.5}], "a\x00": 0.5})
+            for filter in (
+                {"a": 0.5},
+                {"a": {"$gt": 0.4}},
+                {"x.b": 2},
+                {"x": {"b": {"$gte": 2}}},
+                {"a": {"$exists": True}},
+            ):
+                assert [hit.key for hit in store.search(NS, filter=filter)] == ["k"], filter
+                assert store.count(filter=filter) == 1
+            assert store.count(filter={"a": None}) == 1
+            assert [hit.key for hit in store.search(NS, filter={"a\x00": 0.5})] == ["other"]
+
     def test_any_mapping_is_a_filter(self, filled: Caller) -> None:
         assert [hit.key for hit in filled.search(NS, filter=MappingProxyType({"n": 10}))] == ["ten"]
 

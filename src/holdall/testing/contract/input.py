@@ -29,6 +29,14 @@ def circular() -> dict[str, Any]:
     return value
 
 
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not even its repr works")
+
+
+#: Longer than Python will turn into text, and what a message may choke on, too.
+ODD_THINGS = {"an int of 5,000 digits": 10**5000, "a broken repr": Unshowable(), "a long list": [0] * 100_000}
+
 BAD_NAMESPACES: dict[str, Any] = {
     "empty": (),
     "a str": "users",
@@ -124,6 +132,34 @@ PREFIX_CALLS: dict[str, Callable[[Caller, Any], Any]] = {
 
 
 class InputContract(Contract):
+    @pytest.mark.parametrize("thing", ODD_THINGS.values(), ids=ODD_THINGS.keys())
+    def test_whatever_is_passed_in_gets_a_short_message(self, store: Caller, thing: Any) -> None:
+        store.put(NS, "there", {}, ttl=60)
+        calls: list[Callable[[], Any]] = [
+            lambda: store.put(thing, "k", {}),
+            lambda: store.put((thing,), "k", {}),
+            lambda: store.put(NS, thing, {}),
+            lambda: store.put(NS, "k", thing),
+            lambda: store.put(NS, "k", {"a": {thing: 1} if isinstance(thing, int) else {"b": Unshowable()}}),
+            lambda: store.put(NS, "k", {}, ttl=thing),
+            lambda: store.put(NS, "k", {}, expect=thing),
+            lambda: store.get(NS, "there", refresh=thing),
+            lambda: store.update(NS, "there", thing),
+            lambda: store.execute([thing]),
+            lambda: store.search(filter=thing),
+            lambda: store.search(filter={"a": {"$exists": thing}}),
+            lambda: store.search(limit=thing),
+            lambda: store.search(cursor=thing),
+            lambda: store.namespaces(prefix=thing),
+            lambda: store.namespaces(max_depth=thing),
+            lambda: store.scoped(thing),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput) as caught:
+                call()
+            assert len(str(caught.value)) < 500
+        assert store.count() == 1
+
     @pytest.fixture
     def untouched(self, opened: Opener) -> Any:
         """A store with one entry, which is checked to be all that there is afterwards."""

@@ -41,6 +41,10 @@ class Colour(enum.Enum):
     RED = "red"
 
 
+class Name(enum.StrEnum):
+    RED = "red"
+
+
 @dataclasses.dataclass
 class Point:
     x: int
@@ -111,7 +115,7 @@ class ItemContract(Contract):
         [
             {"z": 1, "a": 2, "m": 3},
             {"one": 1.0, "int": 1, "zero": -0.0, "big": 1e300, "tiny": 5e-324, "exact": 0.1},
-            {"huge": 10**4299, "negative": -(2**63) - 1, "u64": 2**64},
+            {"huge": 10**4300 - 1, "least": 1 - 10**4300, "negative": -(2**63) - 1, "u64": 2**64},
             {"nul": "a\u0000b", "\u0000": 1, "quote": "\"'\\", "lines": "\r\n\u2028\x0c\x85"},
             {"": {"": {"": []}}, "unicode": "é漢字😀\u200b\ufeff"},
             {"a') OR 1=1 --": 1, "$.x": 2, "a.b": 3, "a[0]": 4, '"': 5, "$gt": 6},
@@ -151,6 +155,25 @@ class ItemContract(Contract):
 
     def test_a_dataclass_can_be_the_whole_value(self, store: Caller) -> None:
         assert store.put(NS, "k", Point(1, date(2026, 1, 2))).value == {"x": 1, "when": "2026-01-02"}
+
+    def test_keys_that_become_the_same_are_refused(self, store: Caller) -> None:
+        with pytest.raises(InvalidValue, match="two keys become 'red': at a"):
+            store.put(NS, "k", {"a": {Colour.RED: 1, "red": 2}})
+        assert store.get(NS, "k") is None
+
+    def test_a_key_of_a_richer_type_is_that_text_and_nothing_else(self, store: Caller) -> None:
+        class Odd(str):
+            __slots__ = ()
+            __hash__ = object.__hash__
+
+            def __eq__(self, other: object) -> bool:
+                return self is other
+
+        for key in (Odd("red"), Name.RED):
+            assert type(store.put(NS, key, {"n": 1}).key) is str
+            assert store.get(NS, "red") == store.get(NS, key) == store.execute([Get(NS, key)])[0]
+            assert store.count(NS) == 1
+            assert store.delete(NS, key)
 
     def test_nothing_returned_is_an_alias_of_what_is_stored(self, store: Caller) -> None:
         """LangGraph's InMemoryStore hands out live references."""

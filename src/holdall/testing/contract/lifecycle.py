@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import signal
 import threading
+import traceback
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -158,6 +164,60 @@ class LifecycleContract(Contract):
         versions = [entry.version for entry in store.scan(NS)]
         assert len(set(versions)) == len(versions)
 
+    def test_a_cancelled_batch_is_wholly_there_or_not_at_all(self, store: Caller) -> None:
+        parts = [str(part) for part in range(5)]
+
+        async def one(name: str) -> None:
+            await store.store.aexecute([Put((*NS, name), part, {}) for part in parts])
+
+        async def main() -> set[str]:
+            returned: set[str] = set()
+            for turn in range(24):
+                tasks = {f"{turn}.{n}": asyncio.create_task(one(f"{turn}.{n}")) for n in range(6)}
+                for _ in range(turn % 4):  # before they begin, and after each of their first steps
+                    await asyncio.sleep(0)
+                if turn >= 12:  # somewhere in the middle
+                    await asyncio.sleep(turn * 0.0001)
+                for task in list(tasks.values())[::2]:
+                    task.cancel()
+                outcomes = await asyncio.gather(*tasks.values(), return_exceptions=True)
+                assert outcomes[1::2] == [None] * 3, "those that were not cancelled"
+                assert all(isinstance(outcome, (asyncio.CancelledError, type(None))) for outcome in outcomes)
+                returned |= {name for name, outcome in zip(tasks, outcomes, strict=True) if outcome is None}
+            entry = await store.store.aput(NS, "after", {})
+            assert await store.store.aget(NS, "after") == entry
+            return returned
+
+        returned = asyncio.run(main())
+        written = {namespace[-1] for namespace in store.namespaces(prefix=(*NS, "*"), limit=1000)}
+        assert returned <= written
+        for name in written:
+            assert [entry.key for entry in store.scan((*NS, name))] == parts, f"half of batch {name}"
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+    def test_a_forked_child_goes_on_with_the_store(self, store: Caller, runner: asyncio.Runner | None) -> None:
+        """It sees what was there; and where the engine serves several processes, both see what the other writes."""
+        before = store.put(NS, "before", {})
+        asyncio.run(store.store.aget(NS, "before"))  # threads and loops that a child will not have
+
+        def in_child() -> None:
+            with contextlib.ExitStack() as loop:
+                child = Caller(store.store, None if runner is None else loop.enter_context(asyncio.Runner()))
+                assert child.get(NS, "before") == before
+                entry = child.put(NS, "from the child", {})
+                assert child.get(NS, "from the child") == entry
+                assert child.update(NS, "before", lambda value: {"seen": True}).version > entry.version
+                assert len(child.scan(NS)) == child.count(NS) == 2
+                child.close()
+
+        assert _forked(in_child) == 0
+        assert store.put(NS, "after", {}) == store.get(NS, "after")
+        if store.store._shared.engine.capabilities.multiprocess:
+            assert [entry.key for entry in store.scan(NS)] == ["after", "before", "from the child"]
+            assert store.get(NS, "before").value == {"seen": True}
+        else:
+            assert store.scan(NS) == [store.get(NS, "after"), before]
+
     def test_concurrent_batches_fail_alone(self, store: Caller) -> None:
         """One bad op failed every future of the async batcher's tick in LangGraph."""
 
@@ -174,3 +234,21 @@ class LifecycleContract(Contract):
         outcomes = asyncio.run(main())
         assert outcomes == [None if i % 3 == 0 else f"x{i}" for i in range(60)]
         assert store.count(NS) == 80
+
+
+def _forked(function: Callable[[], None]) -> int:
+    """Run a function in a forked child, which a hang ends too; its exit status, which is 0 if all went well."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, that threads do not cross a fork: we know
+        pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1]
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        function()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)

@@ -1,0 +1,17 @@
+"""An async batch that runs op by op, so that cancelling it leaves half of it behind."""
+
+import asyncio
+
+from holdall.engines.memory import MemoryEngine
+from holdall.engines.sqlite import SqliteEngine
+
+
+async def one_by_one(self, batch):
+    results = []
+    for op in batch:
+        results += self.execute([op])
+        await asyncio.sleep(0)
+    return results
+
+
+MemoryEngine.aexecute = SqliteEngine.aexecute = one_by_one
