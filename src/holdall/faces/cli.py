@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeAlias
 try:
     import typer
 
-    from .terminal import Output, print_files, print_json
+    from .terminal import NobodyReads, Output, Stdout, print_files, print_json
 except ModuleNotFoundError as missing:
     from ..errors import MissingExtra
 
@@ -85,9 +85,9 @@ def run(words: list[str]) -> int:
     """Do what the words say; the exit code."""
     try:
         code = app(_with_url(words) or ["--help"], prog_name="holdall", standalone_mode=False)
-        sys.stdout.flush()
+        Stdout().flush()
         return code or DONE
-    except BrokenPipeError:
+    except NobodyReads:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has to go somewhere
         return NOBODY_READS
     except (KeyboardInterrupt, typer.Abort):
@@ -326,7 +326,7 @@ def cat(context: typer.Context, paths: StorePaths, ns: Ns = None, label: Labels 
                 if as_json:
                     shown.append(_with_content(path, files.read(path)))
                 else:
-                    copy_out(files, path, sys.stdout.buffer)
+                    copy_out(files, path, Stdout())
             except HoldallError as error:  # the others can still be shown
                 _complain(error)
                 code = max(code, _code(error))
@@ -357,7 +357,7 @@ def get(
     with _volume(context, ns, label) as files:
         info = files.stat(path)
         if local == "-":
-            copy_out(files, info.path, sys.stdout.buffer)
+            copy_out(files, info.path, Stdout())
             return DONE
         target = Path(local or info.path.rstrip("/").rpartition("/")[2] or ".")
         if not info.is_dir:

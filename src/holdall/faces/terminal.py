@@ -17,6 +17,28 @@ from ..ops import FileInfo
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
+class NobodyReads(Exception):
+    """Whoever read stdout has gone: no error, but the end. As a `BrokenPipeError`, typer would take it for one."""
+
+
+class Stdout:
+    """The bytes of stdout."""
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:  # with PYTHONUNBUFFERED, a write may take only a part
+                left = left[sys.stdout.buffer.write(left) :]
+        except BrokenPipeError:
+            raise NobodyReads from None
+
+    def flush(self) -> None:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise NobodyReads from None
+
+
 class Output:
     """Lines on stdout, in UTF-8: coloured on a terminal, where control characters are shown rather than obeyed."""
 
@@ -26,7 +48,7 @@ class Output:
 
     def line(self, *parts: tuple[str, str]) -> None:
         if self._console is None:
-            sys.stdout.buffer.write("".join(text for text, _ in parts).encode() + b"\n")
+            Stdout().write("".join(text for text, _ in parts).encode() + b"\n")
             return
         shown = ((_CONTROL.sub(lambda found: repr(found[0])[1:-1], text), style) for text, style in parts)
         self._console.print(Text.assemble(*shown))
@@ -51,7 +73,7 @@ def print_files(infos: list[FileInfo], long: bool, as_json: bool) -> None:
 
 def print_json(document: object) -> None:
     text = json.dumps(document, ensure_ascii=False, default=_plain)
-    sys.stdout.buffer.write(text.encode() + b"\n")
+    Stdout().write(text.encode() + b"\n")
 
 
 def _plain(value: object) -> str:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from ..errors import InvalidInput
 from ..files import Files
@@ -16,6 +16,12 @@ from ..ops import FileInfo
 
 _PIECE = 1 << 20
 _AT_ONCE = 64 << 20  # a file up to this size is read in one go, so that writers meanwhile do not matter
+
+
+class Sink(Protocol):
+    """Whatever bytes can be written to."""
+
+    def write(self, data: bytes, /) -> object: ...
 
 
 def copy_to_local(files: Files, path: str, place: Path) -> None:
@@ -38,12 +44,13 @@ def _umask() -> int:
     return mask
 
 
-def copy_out(files: Files, path: str, sink: IO[bytes]) -> None:
+def copy_out(files: Files, path: str, sink: Sink) -> None:
     if files.stat(path).size <= _AT_ONCE:
         sink.write(files.read(path))
         return
     with files.open(path, "rb") as file:
-        shutil.copyfileobj(file, sink, _PIECE)
+        while piece := file.read(_PIECE):
+            sink.write(piece)
 
 
 def local_files(source: Path) -> Iterator[Path]:
