@@ -45,6 +45,10 @@ class Engine(Protocol):
     def capabilities(self) -> Capabilities:
         """What it can promise."""
 
+    @property
+    def behind(self) -> bool:
+        """Whether a reader found that upkeep (`ops.Tidy`) would help; the store then sees to it."""
+
     def execute(self, ops: Sequence[Op]) -> list[Any]:
         """Run a batch; the results come in its order. Any error leaves nothing of the batch behind."""
 

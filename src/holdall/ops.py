@@ -33,7 +33,6 @@ __all__ = [
     "Get",
     "Grep",
     "Hit",
-    "Merge",
     "Move",
     "Namespaces",
     "Page",
@@ -44,6 +43,7 @@ __all__ = [
     "Search",
     "Stat",
     "Sweep",
+    "Tidy",
 ]
 
 T = TypeVar("T")
@@ -300,11 +300,13 @@ class Copy(PointOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Merge(Op):
-    """Join the small pieces that appending has left of a file -> how many there were. Not a change."""
+class Tidy(Op):
+    """A slice of upkeep: index the contents of up to `limit` files, join a file's pieces -> whether more is to be done.
 
-    namespace: Namespace
-    key: str
+    Not a change. An engine that is `behind` asks for it.
+    """
+
+    limit: int = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Hashable
 from functools import cache
@@ -17,9 +18,11 @@ from types import ModuleType
 
 from .engine import Engine
 from .errors import HoldallError, StoreClosed
-from .ops import Sweep
+from .ops import Op, Sweep, Tidy
 
 logger = logging.getLogger("holdall")
+
+_PAUSE = 0.002  # between slices of upkeep, for whoever waits to write
 
 _lock = threading.Lock()
 _by_key: dict[Hashable, Shared] = {}
@@ -45,6 +48,13 @@ class Shared:
             if not self.is_swept and self._sweep_interval is not None:
                 self._sweeper = _Sweeper(self, self._sweep_interval)
                 self.is_swept = True
+
+    def tidy_soon(self) -> None:
+        """Have the engine's upkeep done, in the sweeper's thread."""
+        self.sweep_from_now_on()
+        sweeper = self._sweeper
+        if sweeper is not None:
+            sweeper.wake()
 
     def release(self) -> None:
         """One store fewer; the last one closes the engine."""
@@ -108,36 +118,58 @@ def _close_all() -> None:
 
 
 class _Sweeper:
-    """A thread that turns expired entries into tombstones, in small slices."""
+    """A thread that turns expired entries into tombstones, and sees to other upkeep, in small slices."""
 
     def __init__(self, shared: Shared, interval: float) -> None:
-        self._stopped = threading.Event()
-        weakref.finalize(shared, self._stopped.set)
+        self._bell = _Bell()
+        weakref.finalize(shared, self._bell.stop)
         self._thread = threading.Thread(
-            target=_sweep, args=(weakref.ref(shared), interval, self._stopped), name="holdall-sweeper", daemon=True
+            target=_sweep, args=(weakref.ref(shared), interval, self._bell), name="holdall-sweeper", daemon=True
         )
         self._thread.start()
 
+    def wake(self) -> None:
+        self._bell.rings.set()
+
     def stop(self) -> None:
-        self._stopped.set()
+        self._bell.stop()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
 
-def _sweep(reference: weakref.ref[Shared], interval: float, stopped: threading.Event) -> None:
-    slice_ = Sweep()
-    while not stopped.wait(interval):
+class _Bell:
+    """What wakes the sweeper, and what stops it."""
+
+    def __init__(self) -> None:
+        self.rings = threading.Event()
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.rings.set()
+
+
+def _sweep(reference: weakref.ref[Shared], interval: float, bell: _Bell) -> None:
+    while True:
+        was_rung = bell.rings.wait(interval)
+        bell.rings.clear()
         shared = reference()
-        if shared is None:
+        if shared is None or bell.stopped:
             return
+        slices: Op = Tidy() if was_rung else Sweep()
         try:
-            while shared.engine.execute([slice_])[0] == slice_.limit and not stopped.is_set():
-                pass
+            while _is_more(slices, shared.engine.execute([slices])[0]) and not bell.stopped:
+                if was_rung:
+                    time.sleep(_PAUSE)
         except StoreClosed:
             return
         except HoldallError as error:
-            logger.warning("sweeping expired entries failed, trying again in %s s: %s", interval, error)
+            logger.warning("upkeep failed, trying again later: %s", error)
         del shared  # not held while asleep, so that a forgotten store can go
+
+
+def _is_more(slices: Op, done: int) -> bool:
+    return done == slices.limit if isinstance(slices, Sweep) else bool(done)
 
 
 _forking: list[Shared] = []

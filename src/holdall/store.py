@@ -480,6 +480,8 @@ class Store:
         return self._settings.refresh_on_read if refresh is None else refresh
 
     def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
+        if self._shared.engine.behind:
+            self._shared.tidy_soon()
         if self._settings.on_op is not None:
             self._tell(batch, began, None)
         return [self._outside(result) for result in results] if self._scope else results

@@ -59,6 +59,7 @@ class MemoryEngine:
     """Entries in this process's memory, gone with it."""
 
     capabilities = Capabilities(durable=False, multiprocess=False)
+    behind = False
 
     def __init__(self, options: Options) -> None:
         self._clock = options.clock or system_clock
@@ -146,8 +147,8 @@ class MemoryEngine:
                 return None
             case ops.Move() | ops.Copy():
                 return self._transfer(op, now, undo)
-            case ops.Merge():
-                return 1
+            case ops.Tidy():
+                return False
             case ops.Delete(namespace, key):
                 place = keys.encode(namespace), key
                 old = self._live(place, now)

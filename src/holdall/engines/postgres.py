@@ -106,6 +106,10 @@ class PostgresEngine:
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
+    @property
+    def behind(self) -> bool:
+        return self._sql.behind
+
     def execute(self, batch: Sequence[Op]) -> list[Any]:
         return drive(self._work(batch), self._wire.perform)
 

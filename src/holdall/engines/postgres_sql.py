@@ -73,6 +73,28 @@ MIGRATIONS = (
         RETURN NULL;
     END
     $$;
+    CREATE INDEX entries_large ON {schema}.entries (ns) WHERE size > 1048576;
+    -- Which contents are new to the index of what they contain, or gone from it; and that index: of each content, the
+    -- groups of three bytes that are in it, as numbers.
+    CREATE TABLE {schema}.unindexed (version bigint PRIMARY KEY, gone boolean);
+    CREATE TABLE {schema}.contents (version bigint PRIMARY KEY, grams int[] NOT NULL);
+    CREATE INDEX contents_grams ON {schema}.contents USING gin (grams) WITH (gin_pending_list_limit = 1024);
+    CREATE FUNCTION {schema}.note_content() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF TG_OP = 'UPDATE' AND old.body IS NOT NULL THEN
+            INSERT INTO {schema}.unindexed VALUES (old.version, true)
+                ON CONFLICT (version) DO UPDATE SET gone = true;
+        END IF;
+        IF new.body IS NOT NULL THEN
+            INSERT INTO {schema}.unindexed VALUES (new.version, NULL);
+        END IF;
+        RETURN NULL;
+    END
+    $$;
+    CREATE TRIGGER entries_new AFTER INSERT ON {schema}.entries FOR EACH ROW
+        WHEN (new.body IS NOT NULL) EXECUTE FUNCTION {schema}.note_content();
+    CREATE TRIGGER entries_changed AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
+        WHEN (old.body IS NOT NULL OR new.body IS NOT NULL) EXECUTE FUNCTION {schema}.note_content();
     CREATE TRIGGER entries_unused AFTER UPDATE OF body ON {schema}.entries FOR EACH ROW
         WHEN (old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body)
         EXECUTE FUNCTION {schema}.forget_body();
@@ -100,7 +122,7 @@ _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
-    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark"), "bigint"),
+    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version"), "bigint"),
     **dict.fromkeys(("cut", "depth"), "integer"),
 }
 _SERVER_NOW = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
@@ -114,6 +136,7 @@ _POSITION = re.compile(rf"({_SNAPSHOT})?(?:/({_SNAPSHOT})/(\d{{1,18}}))?", re.AS
 
 
 class PostgresDialect(Dialect):
+    skip_locked = " FOR UPDATE SKIP LOCKED"
     first_version: str
     redrawn_version: str
 
@@ -123,7 +146,7 @@ class PostgresDialect(Dialect):
         self.table = f"{self.schema}.entries"
         draw = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
         self.next_version = self.first_version = self.redrawn_version = self.next_versions = self.next_body = draw
-        self.chunks = f"{self.schema}.chunks"
+        self.chunks, self.unindexed = f"{self.schema}.chunks", f"{self.schema}.unindexed"
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
@@ -157,6 +180,26 @@ class PostgresDialect(Dialect):
 
     def character(self, code: int) -> str:
         return f"chr({code})"
+
+    def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        return f"{column} = ANY(:all_numbers::bigint[])", {"all_numbers": numbers}
+
+    def learn(self, texts: list[tuple[int, str]]) -> list[Any]:
+        sql = f"INSERT INTO {self.schema}.contents VALUES (:version, :all_grams::int[]) ON CONFLICT DO NOTHING"
+        return [(sql, {"version": version, "all_grams": sorted(_grams(text))}) for version, text in texts]
+
+    def forget(self, versions: list[int]) -> Any:
+        among, params = self.among("version", versions)
+        return f"DELETE FROM {self.schema}.contents WHERE {among}", params
+
+    def mentions(self, grams: list[str]) -> Statement | None:
+        numbers = sorted(set().union(*map(_grams, grams)))
+        if not numbers:
+            return None
+        return f"SELECT version FROM {self.schema}.contents WHERE grams @> :all_grams::int[]", {"all_grams": numbers}
+
+    def one_of(self, column: str, query: str) -> str:
+        return f"{column} = ANY(ARRAY({query}))"
 
     def contains(self, data: str, part: str) -> str:
         return f"position({part} IN {data}) > 0"
@@ -213,6 +256,12 @@ class PostgresDialect(Dialect):
 
     def _at(self, path: Path, arrow: str, bind: Binder) -> str:
         return f"projection #{arrow} {bind(list(path))}::text[]"
+
+
+def _grams(text: str) -> set[int]:
+    """The groups of three bytes in a text, whatever the case of its letters, as numbers."""
+    data = text.encode().lower()
+    return {first << 16 | second << 8 | third for first, second, third in zip(data, data[1:], data[2:], strict=False)}
 
 
 def _is_safe(path: Path) -> bool:

@@ -71,6 +71,29 @@ class Dialect(Fields):
     def character(self, code: int) -> str:
         """One character."""
 
+    unindexed: str  # the table of what is new to the index of contents, or gone from it
+    skip_locked: str = ""  # said after a query for work that others may be at
+
+    @abstractmethod
+    def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        """Whether a column is one of these, and the parameters of that."""
+
+    @abstractmethod
+    def learn(self, texts: list[tuple[int, str]]) -> list[Any]:
+        """Statements that index contents, each by its entry's version."""
+
+    @abstractmethod
+    def forget(self, versions: list[int]) -> Any:
+        """The statement that takes such out again."""
+
+    @abstractmethod
+    def mentions(self, grams: list[str]) -> Statement | None:
+        """A query for the versions of the indexed contents that have all these parts; None where it cannot say."""
+
+    @abstractmethod
+    def one_of(self, column: str, query: str) -> str:
+        """Whether a column is one of a query's few results."""
+
     @abstractmethod
     def contains(self, data: str, part: str) -> str:
         """Whether bytes have a part."""
@@ -150,6 +173,11 @@ class Sql:
                 created = CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END,
                 {lifetime}{"".join(f", {name} = excluded.{name}" for name in further)}
             {where} {returning}"""
+
+    @property
+    def behind(self) -> bool:
+        """Whether upkeep would help."""
+        return self._files.behind
 
     # Point ops -------------------------------------------------------------------------------------------------------
 

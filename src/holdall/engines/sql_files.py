@@ -5,7 +5,9 @@ A file's entry names its `body`, and how many bytes that has; the pieces of it a
     body_id, start   which body, and where in it        data   the bytes
 
 A body belongs to one entry, or to several copies of one that say so (`shared`); who appends to such a copy gets a body
-of its own first. A trigger of the schema removes the pieces of a body that no entry names any more.
+of its own first. A third table says what is new to the index of contents, or gone from it: `Tidy` sees to that, a slice
+at a time, and `grep` looks through what waits there itself. Triggers of the schema fill it, and remove the pieces of a
+body that no entry names any more.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..engine import (
     to_info,
     transferred,
 )
-from ..ops import ABSENT, ANY, KEEP, FileInfo, Op, Page
+from ..ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
 
 #: The size of a piece of a body that is written in one; those that are appended are as large as they came.
 PIECE = 1 << 16
+#: Files that are larger are not indexed, but looked through.
+INDEXED_SIZE = 1 << 20
+#: A file with more pieces than this is worth tidying.
+_MANY_PIECES = 64
+#: How many files may wait to be indexed before anybody is asked to see to it.
+_SOME_LAG = 200
 #: How many pieces of candidates one page of a grep has at most.
 _GREP_PAGE = 256
 _LARGE_PAGE = 4096
@@ -57,6 +65,8 @@ class SqlFiles:
         outcome: Callable[[ops.Put, dict[str, Any], Rows], Program[Any]],
     ) -> None:
         self._dialect = dialect
+        self.behind = False  # whether upkeep would help
+        self.ragged: set[tuple[str, str]] = set()  # files that were found to have many pieces
         self._put_entry = put
         self._outcome = outcome
         table, chunks = self._table, self._chunks = dialect.table, dialect.chunks
@@ -80,10 +90,12 @@ class SqlFiles:
             f" WHERE file.ns = :ns AND file.key = :key AND file.body IS NOT NULL"
             f" AND file.value IS NOT NULL AND (file.expires IS NULL OR file.expires > :now) ORDER BY piece.start"
         )
-        self._stat = (
-            f"SELECT * FROM (SELECT {_INFO} FROM {table} WHERE {_HERE} AND key = :key) AS file"
-            f" UNION ALL SELECT * FROM ({self._one_below(_INFO)}) AS inside"
+        self._whole = (
+            f"SELECT (SELECT count(*) FROM {chunks} WHERE body_id = body), {dialect.content} FROM {table}"
+            f" WHERE {_HERE} AND key = :key"
         )
+        self._info = f"SELECT {_INFO} FROM {table} WHERE {_HERE} AND key = :key"
+        self._one_below = f"SELECT key FROM {table} WHERE {_HERE} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
         self._children = self._stepping()
         below = f"{_HERE} AND key >= :low AND key < :high"
         self._deep = f"SELECT {_INFO} FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
@@ -93,17 +105,17 @@ class SqlFiles:
     def statement(self, op: Op, now: int | None) -> Statement | None:
         """The statement of an op on files that needs no more than one."""
         match op:
+            case ops.ReadRange(namespace, key, 0, None):
+                return self._whole, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.ReadRange(namespace, key, start, end):
                 end = 2**62 if end is None else end
                 return self._range, {"ns": keys.encode(namespace), "key": key, "start": start, "end": end, "now": now}
-            case ops.Stat(namespace, path):
-                return self._stat, {**_tree(keys.encode(namespace), path), "now": now}
             case ops.CheckPath(namespace, path):
                 params = {**_tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
                 parents = keys.parents(path)
                 params.update({f"p{place}": parent for place, parent in enumerate(parents)})
-                sql = f"SELECT key FROM ({self._one_below('key')}) AS inside"
+                sql = f"SELECT key FROM ({self._one_below}) AS inside"
                 if parents:
                     names = ", ".join(f":p{place}" for place in range(len(parents)))
                     sql = f"SELECT key FROM {self._table} WHERE {_HERE} AND key IN ({names}) UNION ALL {sql}"
@@ -113,22 +125,27 @@ class SqlFiles:
                 return self._dialect.bury(f"{_HERE} AND {_AT_OR_BELOW} ORDER BY key", "delete"), params
         return None
 
-    def _one_below(self, columns: str) -> str:
-        return f"SELECT {columns} FROM {self._table} WHERE {_HERE} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
-
     def result(self, op: Op, rows: Rows) -> Any:
         """What the rows of such a statement mean."""
         match op:
-            case ops.ReadRange(start=start, end=end):
-                return _cut(rows, start, end) if rows else None
-            case ops.Stat(path=path):
+            case ops.ReadRange(namespace, key, 0, None):
                 if not rows:
                     return None
-                return to_info(*rows[0]) if rows[0][0] == path else FileInfo(path + "/", is_dir=True)
+                [(pieces, content)] = rows
+                self._note_pieces(namespace, key, pieces)
+                return bytes(content or b"")
+            case ops.ReadRange(namespace, key, start, end):
+                self._note_pieces(namespace, key, len(rows))
+                return _cut(rows, start, end) if rows else None
             case ops.CheckPath(path=path):
                 check_path(path, (key for (key,) in rows))
                 return None
         return len(rows)
+
+    def _note_pieces(self, namespace: Namespace, key: str, pieces: int) -> None:
+        if pieces > _MANY_PIECES and len(self.ragged) < _MANY_PIECES:
+            self.ragged.add((keys.encode(namespace), key))
+            self.behind = True
 
     # Several statements each -----------------------------------------------------------------------------------------
 
@@ -144,11 +161,21 @@ class SqlFiles:
                 return (yield from self._put(op, now))
             case ops.Append():
                 return (yield from self._append(op, now))
+            case ops.Stat(namespace, path):
+                return (yield from self._stat(keys.encode(namespace), path, now))
             case ops.Move() | ops.Copy():
                 return (yield from self._transfer(op, now))
-            case ops.Merge():
-                return (yield from self._merge(op, now))
+            case ops.Tidy():
+                return (yield from self._tidy(op, now))
         raise TypeError(f"not an op on files: {op!r}")
+
+    def _stat(self, ns: str, path: str, now: int | None) -> Program[FileInfo | None]:
+        [rows] = yield [(self._info, {"ns": ns, "key": path, "now": now})]
+        if rows:
+            return to_info(*rows[0])
+        low, high = keys.in_folder(path + "/")
+        [rows] = yield [(self._one_below, {"ns": ns, "low": low, "high": high, "now": now})]
+        return FileInfo(path + "/", is_dir=True) if rows else None
 
     def _put(self, op: ops.Put, now: int | None) -> Program[Any]:
         statement = self._put_entry(op, now)
@@ -232,15 +259,37 @@ class SqlFiles:
         take = f"UPDATE {self._table} SET body = :own, shared = NULL WHERE ns = :ns AND key = :key"
         yield [(copy, {"own": own, "body": body}), (take, {"own": own, "ns": here["ns"], "key": here["key"]})]
 
-    def _merge(self, op: ops.Merge, now: int | None) -> Program[int]:
+    def _tidy(self, op: ops.Tidy, now: int | None) -> Program[bool]:
+        """Index some of what is new; join the pieces of a file that was found to have many."""
+        dialect, queue = self._dialect, self._dialect.unindexed
+        oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit{dialect.skip_locked}"
+        [waiting] = yield [(oldest, {"limit": op.limit})]
+        gone = [version for version, is_gone in waiting if is_gone]
+        new = [version for version, is_gone in waiting if not is_gone]
+        if gone:
+            yield [dialect.forget(gone)]
+        if new:
+            among, params = dialect.among("version", new)
+            sql = f"SELECT version, {dialect.content} FROM {self._table} WHERE {among} AND size <= {INDEXED_SIZE}"
+            [rows] = yield [(sql, params)]
+            texts = [(version, text) for version, data in rows if (text := _text(data)) is not None]
+            if texts:
+                yield dialect.learn(texts)
+        if waiting:
+            among, params = dialect.among("version", [version for version, _ in waiting])
+            yield [(f"DELETE FROM {queue} WHERE {among}", params)]
+        if self.ragged:
+            yield from self._merge(*self.ragged.pop(), now)
+        self.behind = len(waiting) == op.limit or bool(self.ragged)
+        return self.behind
+
+    def _merge(self, ns: str, key: str, now: int | None) -> Program[None]:
         """Join pieces that are next to each other, up to the usual size."""
-        here = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         lock = "" if self._dialect.single_writer else " FOR UPDATE"
-        [found] = yield [
-            (f"SELECT body FROM {self._table} WHERE {_HERE} AND key = :key AND shared IS NULL{lock}", here)
-        ]
+        mine = f"{_HERE} AND key = :key AND shared IS NULL"
+        [found] = yield [(f"SELECT body FROM {self._table} WHERE {mine}{lock}", {"ns": ns, "key": key, "now": now})]
         if not found:
-            return 0
+            return
         [(body,)] = found
         sizes = f"SELECT start, length(data) FROM {self._chunks} WHERE body_id = :body ORDER BY start"
         [pieces] = yield [(sizes, {"body": body})]
@@ -253,7 +302,6 @@ class SqlFiles:
                 (f"DELETE FROM {self._chunks} WHERE {which}", inside),
                 (self._add, {"body": body, "start": start, "data": joined}),
             ]
-        return len(pieces)
 
     def _transfer(self, op: ops.Move | ops.Copy, now: int | None) -> Program[FileInfo]:
         """Entries that name the same bodies at the destination; a move then removes those that were there before."""
@@ -293,8 +341,8 @@ class SqlFiles:
             else:
                 share = f"UPDATE {self._table} SET shared = 1 WHERE {sources} AND shared IS NULL"
                 yield [(share, {**src, "now": now})]
-        [rows] = yield [(self._stat, {**dst, "now": now})]
-        return transferred(op, to_info(*rows[0]) if rows and rows[0][0] == op.dst else None)
+        [rows] = yield [(self._info, {"ns": ns, "key": op.dst, "now": now})]
+        return transferred(op, to_info(*rows[0]) if rows else None)
 
     def _arriving(self, sources: str, moves: bool, replaces: bool, with_ttl: bool) -> str:
         dialect = self._dialect
@@ -365,6 +413,19 @@ class SqlFiles:
         low, high = keys.in_folder(op.path)
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
         where = f"{_HERE} AND key >= :low AND key < :high"
+        if (indexed := self._dialect.mentions(_grams(op))) is not None:
+            query, grams = indexed
+            queue = self._dialect.unindexed
+            [[(lag,)], [(known,)]] = yield [
+                (f"SELECT count(*) FROM (SELECT 1 FROM {queue} LIMIT {_LARGE_PAGE}) AS first_ones", {}),
+                (f"SELECT count(*) FROM ({query} LIMIT {_LARGE_PAGE}) AS first_ones", grams),
+            ]
+            self.behind = self.behind or lag > _SOME_LAG
+            if known < _LARGE_PAGE:  # else the index tells little, and reading in order is faster
+                large = f"SELECT version FROM {self._table} WHERE ns = :ns AND size > {INDEXED_SIZE}"
+                few = f"{query} UNION ALL SELECT version FROM {queue} UNION ALL {large}"
+                where += f" AND {self._dialect.one_of('version', few)}"
+                params.update(grams)
         if not op.ignore_case:
             for place, literal in enumerate(op.literals[:8]):
                 params[f"data{place}"] = literal.encode(errors="replace")
@@ -387,7 +448,7 @@ class SqlFiles:
                 return found
 
 
-_SEVERAL = frozenset({ops.Append, ops.Move, ops.Copy, ops.Merge})
+_SEVERAL = frozenset({ops.Append, ops.Stat, ops.Move, ops.Copy, ops.Tidy})
 
 
 def _tree(ns: str, path: str) -> dict[str, Any]:
@@ -412,3 +473,31 @@ def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
         else:
             runs.append((start, start + length, 1))
     return [(start, end) for start, end, count in runs if count > 1]
+
+
+def _text(data: bytes | None) -> str | None:
+    """What of a file is indexed: nothing, if it is not text."""
+    try:
+        return bytes(data or b"").decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _grams(op: ops.Grep) -> list[str]:
+    """Parts of three characters, one of which every index has, that a file with these literals must contain.
+
+    Whatever its case, since an index folds that. Where the case does not matter, only of letters that no index and no
+    regular expression takes for others: those that have no relatives beyond ASCII.
+    """
+    grams: dict[str, None] = {}
+    for literal in op.literals:
+        for place in range(len(literal) - 2):
+            gram = literal[place : place + 3]
+            if "\x00" in gram or (op.ignore_case and (not gram.isascii() or _WITH_RELATIVES & set(gram))):
+                continue
+            grams[gram] = None
+    return list(grams)[:_MOST_GRAMS]
+
+
+_WITH_RELATIVES = frozenset("iIkKsS")
+_MOST_GRAMS = 24

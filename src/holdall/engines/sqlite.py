@@ -26,7 +26,7 @@ import apsw
 from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, File, Op, Put, Refresh
+from ..ops import READS, WALKS, File, Op, Put, Refresh, Tidy
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .sql import is_plain_put
@@ -38,7 +38,7 @@ from .turns import Turns
 _IDLE_READERS = 8
 _WALKERS = 4
 _BUSY_SLEEP = 0.0005
-_NO_CHANGES = READS | {Refresh}
+_NO_CHANGES = READS | {Refresh, Tidy}
 
 
 class SqliteEngine:
@@ -66,6 +66,10 @@ class SqliteEngine:
         self._asking = threading.Lock()  # for the line above: several event loops ask at once
 
     # The engine's methods --------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> bool:
+        return self._sql.behind
 
     def execute(self, batch: Sequence[Op]) -> list[Any]:
         if _only_reads(batch):

@@ -22,6 +22,7 @@ from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path
 from .sql import Dialect, Sql, is_plain_put
+from .statements import Statement
 
 #: A statement to run once for each tuple of parameters, which are in the order in which it names them.
 ManyTimes: TypeAlias = tuple[str, list[tuple[Any, ...]]]
@@ -55,6 +56,22 @@ MIGRATIONS = (
         data BLOB NOT NULL,
         PRIMARY KEY (body_id, start)
     );
+    CREATE INDEX holdall_large ON holdall_entries (ns) WHERE size > 1048576;
+    CREATE TABLE holdall_unindexed (version INTEGER PRIMARY KEY, gone INTEGER);
+    CREATE VIRTUAL TABLE holdall_contents USING fts5(
+        content, tokenize = 'trigram', content = '', contentless_delete = 1, detail = none
+    );
+    CREATE TRIGGER holdall_new AFTER INSERT ON holdall_entries WHEN new.body IS NOT NULL
+    BEGIN
+        INSERT INTO holdall_unindexed VALUES (new.version, NULL);
+    END;
+    CREATE TRIGGER holdall_changed AFTER UPDATE OF version ON holdall_entries
+    WHEN old.body IS NOT NULL OR new.body IS NOT NULL
+    BEGIN
+        INSERT INTO holdall_unindexed SELECT old.version, 1 WHERE old.body IS NOT NULL
+            ON CONFLICT (version) DO UPDATE SET gone = 1;
+        INSERT INTO holdall_unindexed SELECT new.version, NULL WHERE new.body IS NOT NULL;
+    END;
     CREATE TRIGGER holdall_unused AFTER UPDATE OF body ON holdall_entries
     WHEN old.body IS NOT NULL AND old.body IS NOT new.body
     BEGIN
@@ -100,6 +117,7 @@ class SqliteDialect(Dialect):
         ) END FROM holdall_chunks WHERE body_id = body AND start = 0
     ) END"""
     single_writer = True
+    unindexed = "holdall_unindexed"
     doubt = "PRAGMA user_version"
 
     def __init__(self, indexed: Sequence[str]) -> None:
@@ -129,6 +147,25 @@ class SqliteDialect(Dialect):
 
     def character(self, code: int) -> str:
         return f"char({code})"
+
+    def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        listed = msgspec.json.encode(numbers).decode()
+        return f"{column} IN (SELECT value FROM json_each(:numbers))", {"numbers": listed}
+
+    def learn(self, texts: list[tuple[int, str]]) -> list[Any]:
+        return [("INSERT INTO holdall_contents (rowid, content) VALUES (?, ?)", texts)]
+
+    def forget(self, versions: list[int]) -> Any:
+        return "DELETE FROM holdall_contents WHERE rowid = ?", [(version,) for version in versions]
+
+    def mentions(self, grams: list[str]) -> Statement | None:
+        if not grams:
+            return None
+        match = " AND ".join('"' + gram.replace('"', '""') + '"' for gram in grams)
+        return "SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams", {"grams": match}
+
+    def one_of(self, column: str, query: str) -> str:
+        return f"{column} IN ({query})"
 
     def contains(self, data: str, part: str) -> str:
         return f"instr({data}, {part}) > 0"
