@@ -141,9 +141,9 @@ class PieceContract(Contract):
                 volume.open("/f/x", mode)
             with pytest.raises(IsADirectory):
                 volume.open("/d", mode)
-        for mode in ("r", "w", "r+b", "x", "", None, "RB"):
+        for other in ("r", "w", "r+b", "x", "", None, "RB"):
             with pytest.raises(InvalidInput, match='"rb", "wb" or "ab"'):
-                volume.open("/f", mode)
+                volume.open("/f", other)
         assert store.scan() == before
 
     def test_a_path_that_cannot_be_any_more_fails_at_the_end(self, volume: FilesCaller) -> None:
