@@ -1,0 +1,82 @@
+"""How the command line shows things: lines, coloured on a terminal, or one JSON document."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from ..ops import FileInfo
+
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+
+
+class NobodyReads(Exception):
+    """Whoever read stdout has gone: no error, but the end. As a `BrokenPipeError`, typer would take it for one."""
+
+
+class Stdout:
+    """The bytes of stdout."""
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:  # with PYTHONUNBUFFERED, a write may take only a part
+                left = left[sys.stdout.buffer.write(left) :]
+        except BrokenPipeError:
+            raise NobodyReads from None
+
+    def flush(self) -> None:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise NobodyReads from None
+
+
+class Output:
+    """Lines on stdout, in UTF-8: coloured on a terminal, where control characters are shown rather than obeyed."""
+
+    def __init__(self) -> None:
+        console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = console if console.is_terminal else None
+
+    def line(self, *parts: tuple[str, str]) -> None:
+        if self._console is None:
+            Stdout().write("".join(text for text, _ in parts).encode() + b"\n")
+            return
+        shown = ((_CONTROL.sub(lambda found: repr(found[0])[1:-1], text), style) for text, style in parts)
+        self._console.print(Text.assemble(*shown))
+
+    def lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.line((line, ""))
+
+
+def print_files(infos: list[FileInfo], long: bool, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    out = Output()
+    width = max((len(str(info.size)) for info in infos), default=0)
+    for info in infos:
+        time = info.modified_at.astimezone().isoformat(" ", "seconds") if info.modified_at else "-" * 25
+        size = "-" if info.is_dir else str(info.size)
+        details = [(f"{size:>{width}}  {time}  ", "dim")] if long else []
+        out.line(*details, (info.path, "bold blue" if info.is_dir else ""))
+
+
+def print_json(document: object) -> None:
+    text = json.dumps(document, ensure_ascii=False, default=_plain)
+    Stdout().write(text.encode() + b"\n")
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is not JSON")
