@@ -74,18 +74,16 @@ MIGRATIONS = (
     CREATE INDEX contents_grams ON {schema}.contents USING gin (grams) WITH (gin_pending_list_limit = 1024);
     CREATE FUNCTION {schema}.note_content() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        IF TG_OP = 'UPDATE' AND old.body IS NOT NULL THEN
+        IF old.body IS NOT NULL THEN
             INSERT INTO {schema}.unindexed VALUES (old.version, true)
                 ON CONFLICT (version) DO UPDATE SET gone = true;
         END IF;
         IF new.body IS NOT NULL THEN
-            INSERT INTO {schema}.unindexed VALUES (new.version, NULL);
+            INSERT INTO {schema}.unindexed VALUES (new.version, NULL) ON CONFLICT DO NOTHING;
         END IF;
         RETURN NULL;
     END
     $$;
-    CREATE TRIGGER entries_new AFTER INSERT ON {schema}.entries FOR EACH ROW
-        WHEN (new.body IS NOT NULL) EXECUTE FUNCTION {schema}.note_content();
     CREATE TRIGGER entries_changed AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
         WHEN (old.body IS NOT NULL OR new.body IS NOT NULL) EXECUTE FUNCTION {schema}.note_content();
     CREATE TRIGGER entries_unused AFTER UPDATE OF body ON {schema}.entries FOR EACH ROW

@@ -6,8 +6,8 @@ A file's entry names its `body`, and how many bytes that has; the pieces of it a
 
 A body belongs to one entry, or to several copies of one that say so (`shared`); who appends to such a copy gets a body
 of its own first. A third table says what is new to the index of contents, or gone from it: `Tidy` sees to that, a slice
-at a time, and `grep` looks through what waits there itself. Triggers of the schema fill it, and remove the pieces of a
-body that no entry names any more.
+at a time, and `grep` looks through what waits there itself. Triggers of the schema note there what changes, and remove
+the pieces of a body that no entry names any more.
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ class SqlFiles:
         self._add_first = (
             f"INSERT INTO {chunks} (body_id, start, data) SELECT body, :start, :data FROM {table}"
             f" WHERE ns = :ns AND key = :key"
+        )
+        self._note = (
+            f"INSERT INTO {dialect.unindexed} (version) SELECT version FROM {table}"
+            f" WHERE ns = :ns AND {IS_FILE} AND {_AT_OR_BELOW} ON CONFLICT DO NOTHING"
         )
         self._range = (
             f"SELECT piece.start, piece.data FROM {table} AS file LEFT JOIN {chunks} AS piece"
@@ -187,8 +191,7 @@ class SqlFiles:
             (self._add_first, {"ns": ns, "key": key, "start": start, "data": content[start : start + PIECE]})
             for start in range(0, len(content), PIECE)
         ]
-        if pieces:
-            yield pieces
+        yield [*pieces, (self._note, {"ns": ns, "key": key, "low": key, "high": key + "\x01"})]
         return result
 
     def put_result(self, op: ops.Put, params: dict[str, Any], rows: Rows) -> Any:
@@ -337,10 +340,11 @@ class SqlFiles:
                 yield [
                     (self._dialect.bury(f"{sources} AND {arrived} ORDER BY key", "delete"), {**leaving, **further}),
                     (own, dst),
+                    (self._note, dst),
                 ]
             else:
                 share = f"UPDATE {self._table} SET shared = 1 WHERE {sources} AND shared IS NULL"
-                yield [(share, {**src, "now": now})]
+                yield [(share, {**src, "now": now}), (self._note, dst)]
         [rows] = yield [(self._info, {"ns": ns, "key": op.dst, "now": now})]
         return transferred(op, to_info(*rows[0]) if rows else None)
 

@@ -26,7 +26,7 @@ import apsw
 from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, File, Op, Put, Refresh, Tidy
+from ..ops import READS, WALKS, Op, Refresh, Tidy
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .sql import is_plain_put
@@ -204,10 +204,8 @@ class SqliteEngine:
             member.error = None  # of an earlier try, which was undone
         try:
             writer.begin()
-            for member in members:
-                for op in member.batch:
-                    if type(op) is Put and type(op.value) is not File and is_misread(op.value):
-                        writer.execute(DOUBT_FIELDS)
+            if any(is_misread(op) for member in members for op in member.batch):
+                writer.execute(DOUBT_FIELDS)
             if len(members) == 1:
                 batch = members[0].batch
                 members[0].results = (
@@ -306,6 +304,7 @@ class SqliteEngine:
         _pragma(writer, "synchronous", self._synchronous)
         writer.turns = writer.patience.turns = Turns(self._path, self._options.timeout)
         writer.unconditional, writer.left_by_put = self._sql.unconditional, self._sql.left_by_put
+        writer.put_new = self._sql.put_new
         if self._options.durability == "full":
             _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
         return writer
@@ -403,7 +402,7 @@ class _Connection(apsw.Connection):
     patience: _Patience
     turns: Turns | None = None  # a writer's
     unconditional: frozenset[str] = frozenset()
-    left_by_put = ""
+    left_by_put = put_new = ""
 
     def run(self, statements: list[Statement | ManyTimes]) -> list[Rows]:
         return [
@@ -436,9 +435,13 @@ class _Connection(apsw.Connection):
 
         A new row's id is its version, and the rest is what was asked for; of a replaced one it has to be read.
         """
-        before = self.last_insert_rowid()
-        self.execute(sql, params)
-        version = self.last_insert_rowid()
+        before = version = self.last_insert_rowid()
+        if params["size"] is None:
+            self.execute(self.put_new, params)
+            version = self.last_insert_rowid()
+        if version == before:
+            self.execute(sql, params)
+            version = self.last_insert_rowid()
         if version == before:
             return self.execute(self.left_by_put, {"ns": params["ns"], "key": params["key"]}).fetchall()
         now, ttl = params["now"], params["ttl"]

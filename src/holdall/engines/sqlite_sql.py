@@ -16,7 +16,7 @@ from .. import keys
 from ..engine import NO_FILE, to_entry
 from ..errors import InvalidInput
 from ..filters import check_field
-from ..ops import Entry, Op, Put
+from ..ops import Entry, File, Op, Put
 from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import Binder, Path, index_name, json_path
@@ -60,16 +60,12 @@ MIGRATIONS = (
     CREATE VIRTUAL TABLE holdall_contents USING fts5(
         content, tokenize = 'trigram', content = '', contentless_delete = 1, detail = none
     );
-    CREATE TRIGGER holdall_new AFTER INSERT ON holdall_entries WHEN new.body IS NOT NULL
-    BEGIN
-        INSERT INTO holdall_unindexed VALUES (new.version, NULL);
-    END;
     CREATE TRIGGER holdall_changed AFTER UPDATE OF version ON holdall_entries
     WHEN old.body IS NOT NULL OR new.body IS NOT NULL
     BEGIN
         INSERT INTO holdall_unindexed SELECT old.version, 1 WHERE old.body IS NOT NULL
             ON CONFLICT (version) DO UPDATE SET gone = 1;
-        INSERT INTO holdall_unindexed SELECT new.version, NULL WHERE new.body IS NOT NULL;
+        INSERT OR IGNORE INTO holdall_unindexed SELECT new.version, NULL WHERE new.body IS NOT NULL;
     END;
     CREATE TRIGGER holdall_unused AFTER UPDATE OF body ON holdall_entries
     WHEN old.body IS NOT NULL AND old.body IS NOT new.body
@@ -89,9 +85,10 @@ _UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # a JSON path cannot be trusted t
 DOUBT_FIELDS = "PRAGMA user_version = 1"
 
 
-def is_misread(value: Any) -> bool:
-    """Whether SQLite takes a field of this JSON for another: to its paths, a key ends at a NUL."""
-    return "\\u0000" in value and _has_nul_key(decode(value))
+def is_misread(op: Op) -> bool:
+    """Whether SQLite takes a field of a put's JSON for another: to its paths, a key ends at a NUL."""
+    value: Any = op.value if isinstance(op, Put) else ""
+    return not isinstance(value, File) and "\\u0000" in value and _has_nul_key(decode(value))
 
 
 def _has_nul_key(value: Any) -> bool:
@@ -227,7 +224,13 @@ class SqliteDialect(Dialect):
 
 
 class SqliteSql(Sql):
-    """SQLite's own way to put many: one call for all of them takes a third of the time."""
+    """SQLite's own ways to put: what is new, as it mostly is, needs half the time of what may replace something."""
+
+    #: A plain put, where nothing is there yet; else it does nothing.
+    put_new = (
+        "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl)"
+        " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl) ON CONFLICT DO NOTHING"
+    )
 
     def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         now = self._clock()
@@ -241,27 +244,29 @@ class SqliteSql(Sql):
         return results
 
     def _put_together(self, puts: list[Put], now: int | None) -> Program[list[Entry]]:
-        """Each put takes the next version; of those that replaced something, only `created` has to be read."""
+        """Plain puts in one call. Each takes the next version; of those that replaced something, `created` is read."""
         rows: list[tuple[Any, ...]] = [
-            (keys.encode(put.namespace), put.key, put.value, now, ttl_microseconds(put.ttl), None)  # type: ignore[arg-type]  # seconds
+            (keys.encode(put.namespace), put.key, put.value, now, ttl_microseconds(put.ttl))  # type: ignore[arg-type]  # seconds
             for put in puts
         ]
-        [[(newest,)]] = yield [("SELECT coalesce(max(version), 0) FROM holdall_entries", {})]
-        older = "SELECT ns, key, created FROM holdall_entries WHERE version > :newest AND created <> :now"
-        _, replaced = yield [(self._put_any[False], rows), (older, {"newest": newest, "now": now})]
-        created = {(ns, key): then for ns, key, then in replaced}
-        return [
-            to_entry(
-                (
-                    ns,
-                    key,
-                    value,
-                    version,
-                    created.get((ns, key), now),
-                    now,
-                    None if ttl is None else now + ttl,
-                    *NO_FILE,
-                )
-            )
-            for version, (ns, key, value, now, ttl, _) in enumerate(rows, newest + 1)
+        newest = "SELECT coalesce(max(version), 0) FROM holdall_entries"
+        [[(before,)], _, [(after,)]] = yield [(newest, {}), (self.put_new, rows), (newest, {})]
+        if after - before == len(rows):
+            return [_entry(row, version) for version, row in enumerate(rows, before + 1)]
+        # Some replace what is there: all again, so that their order is that of the versions.
+        older = "SELECT ns, key, created FROM holdall_entries WHERE version > :before AND created <> :now"
+        _, _, replaced = yield [
+            ("DELETE FROM holdall_entries WHERE version > :before", {"before": before}),
+            (self._put_any[False], [(*row, None) for row in rows]),
+            (older, {"before": before, "now": now}),
         ]
+        created = {(ns, key): then for ns, key, then in replaced}
+        return [_entry(row, version, created.get(row[:2])) for version, row in enumerate(rows, before + 1)]
+
+
+def _entry(row: tuple[Any, ...], version: int, created: int | None = None) -> Entry:
+    """What a plain put has left."""
+    ns, key, value, now, ttl = row
+    expires = None if ttl is None else now + ttl
+    entry: Entry = to_entry((ns, key, value, version, now if created is None else created, now, expires, *NO_FILE))
+    return entry
