@@ -118,7 +118,7 @@ _TYPES = {
     **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version"), "bigint"),
     **dict.fromkeys(("cut", "depth"), "integer"),
 }
-# Not extract, whose numeric costs a put 4 us; in a double the microseconds are exact until the year 2106.
+# Not extract, which computes with numeric; in a double the microseconds are exact until the year 2106.
 _SERVER_NOW = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
 _PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 _INDEX_LIKE = re.compile(r"-?\d+")
