@@ -8,6 +8,7 @@ import itertools
 import random
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ import psycopg
 import pytest
 
 import holdall
-from holdall.errors import NotFound
+from holdall.errors import Conflict, NotFound
 from holdall.files import Files
+from holdall.ops import Append, ReadRange, Stat
 from processes import Process, hear, start, tell
 from servers import postgres_url
 from threads import together
 
 PROCESSES = 8
+NS = ("filesystem",)
 _numbers = itertools.count()
 
 
@@ -147,6 +150,88 @@ def test_threads_and_tasks_mixed_lose_nothing(files: Files, scaled: Callable[[in
     assert len(offsets) == 8 * rounds
     assert sum(len(said) for _, said in offsets) == len(content)
     assert all(content[offset:].startswith(said.encode()) for offset, said in offsets)
+
+
+def test_grep_is_never_behind_a_write(where: dict[str, str], files: Files, scaled: Callable[[int, int], int]) -> None:
+    """Whatever indexes the contents does so later, and all the same a search finds what was written just before."""
+    crew = [start(write_and_grep, deadline=300, where=where, worker=n, steps=scaled(25, 400)) for n in range(3)]
+    for process in crew:
+        assert process.hear() == "ready"
+    for process in crew:
+        process.tell("go")
+    for process in crew:
+        process.finish()
+    assert [match.path for match in files.grep("the last needle")] == ["/0/f", "/1/f", "/2/f"]
+
+
+def write_and_grep(where: dict[str, str], worker: int, steps: int) -> None:
+    files = ready(where)
+    path, copy = f"/{worker}/f", f"/{worker}/copy"
+
+    def found(needle: str) -> list[str]:
+        return [match.path for match in files.grep(needle)]
+
+    for step in range(steps):
+        needle = f"needle {worker}.{step} here"
+        files.write(path, f"hay\n{needle}")
+        assert found(needle) == [path]
+        files.append(path, " and more")
+        assert found(f"{needle} and more") == [path]
+        files.copy(path, copy)
+        assert found(needle) == [copy, path]
+        files.edit(path, needle, "the last needle")
+        assert found(needle) == [copy]
+        files.delete(copy)
+        assert found(needle) == []
+    files.store.close()
+
+
+def test_copies_stay_whole_whoever_changes_them(files: Files, scaled: Callable[[int, int], int]) -> None:
+    """Copies share their bytes: threads and tasks that grow, replace, copy and delete them must not meet in these."""
+    paths, until = [f"/{n}" for n in range(4)], time.monotonic() + scaled(3, 30)
+    done: Counter[str] = Counter()
+
+    async def meddle(seed: str) -> None:
+        chance = random.Random(seed)
+        while time.monotonic() < until:
+            path, other = chance.sample(paths, 2)
+            info, data = await files.store.aexecute([Stat(NS, path), ReadRange(NS, path, 0)])
+            count = check_numbered(data or b"")
+            assert (info.size if info else None) == (len(data) if data is not None else None)
+            deed = chance.choice(["append", "append", "append", "copy", "copy", "move", "write", "delete"])
+            with contextlib.suppress(Conflict, NotFound):
+                match deed:
+                    case "append":
+                        expect = holdall.ABSENT if info is None else info.version
+                        await files.store.aexecute([Append(NS, path, numbered(count), expect)])
+                    case "copy":
+                        await files.acopy(path, other)
+                    case "move":
+                        await files.amove(path, other)
+                    case "write":
+                        await files.awrite(path, b"".join(map(numbered, range(chance.randrange(60)))))
+                    case "delete":
+                        await files.adelete(path)
+                done[deed] += 1
+
+    async def crowd(name: str) -> None:
+        await asyncio.gather(*(meddle(f"{name}.{n}") for n in range(3)))
+
+    together([lambda name=name: asyncio.run(crowd(name)) for name in "abcd"])  # type: ignore[misc]  # bound early
+    for info in files.walk():
+        check_numbered(files.read(info.path))
+    assert min(done[deed] for deed in ("append", "copy", "move", "write", "delete")) > 0, done
+
+
+def numbered(n: int) -> bytes:
+    return f"{n} {'x' * (n * 997 % 3000)}\n".encode()
+
+
+def check_numbered(data: bytes) -> int:
+    """How many lines there are, each of which has its place."""
+    lines = data.splitlines(keepends=True)
+    assert lines == [numbered(n) for n in range(len(lines))]
+    return len(lines)
 
 
 # Nothing is seen by halves -------------------------------------------------------------------------------------------
