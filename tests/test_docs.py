@@ -32,6 +32,8 @@ import holdall
 from holdall import testing
 from holdall.engines.postgres import PostgresOptions
 from holdall.errors import Unavailable
+from holdall.files import Files, Match, Window
+from holdall.ops import FileInfo
 from servers import postgres_url
 
 ROOT = Path(__file__).parents[1]
@@ -143,6 +145,18 @@ def _do_everything(store: holdall.Store) -> None:
     assert store.namespaces() == [("a",), ("a", "b")]
     assert store.delete(("a",), "k")
     assert store.delete_tree(("a",)) == 2
+    files = store.files(("a",))
+    files.write("/d/f", "text")
+    files.append("/d/f", " and more")
+    files.edit("/d/f", "more", "less")
+    files.copy("/d", "/e")
+    files.append("/e/f", "!")
+    assert [match.path for match in files.grep("less")] == ["/d/f", "/e/f"]
+    with files.open("/d/g", "wb") as file:
+        file.write(b"piece")
+    store._shared.engine.execute([ops.Tidy()])  # which happens in the background
+    files.move("/d", "/x")
+    assert files.delete("/") == 3
     assert store.sweep() == 0
 
 
@@ -177,13 +191,25 @@ assert OPS
 OP_NAMES = [op.__name__ for op in OPS]
 METHODS = [name for name in vars(holdall.Store) if not name.startswith("_")]
 SYNC_METHODS = [name for name in METHODS if not (name.startswith("a") and name[1:] in METHODS)]
-RECORDS = [holdall.Entry, holdall.Hit, holdall.Change, holdall.OpEvent, *OPS]
+FILE_METHODS = [name for name in vars(Files) if f"a{name}" in vars(Files)]
+RECORDS = [holdall.Entry, holdall.Hit, holdall.Change, holdall.OpEvent, FileInfo, Window, Match, *OPS]
 FIELDS = [field.name for record in RECORDS if is_dataclass(record) for field in fields(record)]
 
 
 @pytest.mark.parametrize(
     "name",
-    sorted({*holdall.__all__, *holdall.errors.__all__, *testing.__all__, *METHODS, *OPTIONS, *FIELDS, *OP_NAMES}),
+    sorted(
+        {
+            *holdall.__all__,
+            *holdall.errors.__all__,
+            *testing.__all__,
+            *METHODS,
+            *FILE_METHODS,
+            *OPTIONS,
+            *FIELDS,
+            *OP_NAMES,
+        }
+    ),
 )
 def test_a_public_name_is_in_the_reference(name: str) -> None:
     assert re.search(rf"\b{name}\b", MENTIONED), f"{name} is nowhere in docs/reference, as code"
@@ -197,7 +223,19 @@ def test_a_signature_in_the_reference_is_the_real_one(name: str) -> None:
     assert signature_said(said[1]) == signature_of(getattr(owner, name))
 
 
-@pytest.mark.parametrize("name", [name for name in SYNC_METHODS if name != "scoped"])
+@pytest.mark.parametrize("name", FILE_METHODS)
+def test_a_signature_of_files_in_the_reference_is_the_real_one(name: str) -> None:
+    said = re.search(rf"^files\.{name}(\(.*?\) -> .*?)$", SIGNATURES, re.MULTILINE)
+    assert said is not None, f"docs/reference has no line like: files.{name}(…) -> …"
+    signature = signature_of(getattr(Files, name))
+    assert signature_said(said[1]) == signature
+    twin = signature_of(getattr(Files, f"a{name}"))
+    if name not in ("open", "walk"):  # whose results are async themselves
+        assert twin == signature
+    assert twin[:-1] == signature[:-1]
+
+
+@pytest.mark.parametrize("name", [name for name in SYNC_METHODS if name not in ("scoped", "files")])
 def test_an_async_twin_takes_what_the_method_takes(name: str) -> None:
     """So that the reference can give one signature for both."""
     twin, method = (signature_of(getattr(holdall.Store, found)) for found in (f"a{name}", name))

@@ -34,6 +34,14 @@ CASES = [
     ("torn_by_cancelling", "sqlite", "cancelled"),
     ("closed_by_forking", "memory", "forked"),
     ("closed_by_forking", "sqlite", "forked"),
+    ("folder_as_text", "memory", "path_order or whole_labels"),
+    ("folder_as_text", "sqlite", "path_order or whole_labels"),
+    ("append_by_rewriting", "memory", "appends_from_many_threads"),
+    ("append_by_rewriting", "sqlite", "appends_from_many_threads"),
+    ("aliasing_copies", "memory", "copies"),
+    ("aliasing_copies", "sqlite", "copies"),
+    ("forgetful_edit", "memory", "edits_from_many_threads"),
+    ("forgetful_edit", "sqlite", "edits_from_many_threads"),
 ]
 
 

@@ -285,6 +285,24 @@ class FileContract(Contract):
                 assert volume.read_range("/log", start, end) == content[start:end]
         assert volume.read_range("/log", 5, 2) == b""
 
+    def test_appends_from_many_threads_tell_where_each_is(self, volume: FilesCaller) -> None:
+        """AG2's concurrent appends return wrong offsets."""
+        told: list[tuple[int, bytes]] = []
+
+        def work(worker: int) -> None:
+            for n in range(20):
+                piece = f"<{worker}.{n}>".encode()
+                told.append((volume.files.append("/log", piece), piece))
+
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        content = volume.read("/log")
+        assert b"".join(piece for _, piece in sorted(told)) == content
+        assert len(told) == 160
+
     def test_ranges_past_the_end_are_empty_and_bad_ones_refused(self, volume: FilesCaller) -> None:
         volume.write("/f", b"abc")
         assert volume.read_range("/f", 3) == b""

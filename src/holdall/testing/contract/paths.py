@@ -9,6 +9,7 @@ import pytest
 
 from ... import ABSENT
 from ...errors import AlreadyExists, Conflict, HoldallError, InvalidInput, IsADirectory, NotADirectory, NotFound
+from ...ops import Append, CheckPath, Copy, DeleteTree, Move, ReadRange, Stat
 from ..caller import Caller, FilesCaller
 from ..clock import Clock
 from .base import Contract, Opener
@@ -80,6 +81,29 @@ class PathContract(Contract):
             with pytest.raises(InvalidInput):
                 call(*args)
         assert store.scan() == before
+
+    @pytest.mark.parametrize("path", BAD_PATHS.values(), ids=BAD_PATHS)
+    def test_a_bad_path_in_a_batch_is_refused_and_changes_nothing(
+        self, store: Caller, volume: FilesCaller, path: Any
+    ) -> None:
+        volume.write("/b", "x")
+        before = store.scan()
+        batch: list[Any] = [
+            Append(NS, path, b"y"),
+            ReadRange(NS, path, 0),
+            Stat(NS, path),
+            CheckPath(NS, path),
+            Move(NS, path, "/c"),
+            Move(NS, "/b", path),
+            Copy(NS, path, "/c"),
+            Copy(NS, "/b", path),
+        ]
+        if path is not None:  # which means all that is in the namespace
+            batch.append(DeleteTree(NS, path))
+        for op in batch:
+            with pytest.raises(InvalidInput):
+                store.execute([Append(NS, "/b", b"more"), op])
+            assert store.scan() == before
 
     def test_each_bad_path_gets_its_own_words(self, volume: FilesCaller) -> None:
         words = {
