@@ -35,6 +35,7 @@ from holdall.ops import Put
 BATCH = 8  # entries that the victim writes at once: all of them, or none
 INCREMENTS = 150
 KILLS_ON_POSTGRES = 5
+FILES, EDITS, EDITORS = 5000, 20, ("fay", "gil", "hal")
 FACT = {"kind": "fact", "about": "Ada", "text": "Ada is allergic to peanuts", "importance": 10}
 
 
@@ -159,6 +160,42 @@ def a_search_finds_it(stage: Stage) -> None:
     stage.say(f"  [dim]in {took * 1000:.1f} ms; 'about' is a declared field: indexed=[\"about\"][/dim]")
 
 
+def they_work_on_the_same_files(stage: Stage) -> None:
+    """Agents that edit one file and append to another at once, among thousands of files."""
+    stage.say(
+        f"Among {FILES:,} files, [bold]fay[/bold], [bold]gil[/bold] and [bold]hal[/bold], three processes, each make"
+        f" {EDITS} edits of one file\nand append {EDITS} lines to another, all at once."
+    )
+    with holdall.open(stage.url) as store:
+        files = store.files(("project",))
+        for first in range(0, FILES, 500):
+            store.execute(
+                [Put(("project",), f"/notes/{n // 20:03}/{n % 20:02}.md", {"content": f"Note {n}\n"})
+                 for n in range(first, first + 500)]
+            )  # fmt: skip
+        files.write("/plan.md", "".join(f"[ ] {name} {n}\n" for name in EDITORS for n in range(EDITS)))
+        codes = [agent.wait() for agent in [Agent("edit", name, stage.url) for name in EDITORS]]
+        done, log = files.read_text("/plan.md").count("[x]"), files.read_lines("/log.txt")
+        took = {}
+        for what, ask in {
+            'files.ls("/notes/007")': lambda: files.ls("/notes/007"),
+            'files.grep("Note 1234")': lambda: files.grep("Note 1234"),
+            'files.move("/notes/007", "/archive/007")': lambda: [files.move("/notes/007", "/archive/007")],
+        }.items():
+            began = time.perf_counter()
+            took[what] = len(ask()), time.perf_counter() - began
+    wanted = EDITS * len(EDITORS)
+    stage.claim(f"all {done} of {wanted} edits are in the file, none overwrote another", done == wanted)
+    stage.claim(
+        f"all {log.total} of {wanted} lines are in the log, none torn",
+        sorted(log.lines) == sorted(f"{name} did {n}" for name in EDITORS for n in range(EDITS)),
+    )
+    stage.claim("no process got an error", codes == [0] * len(EDITORS))
+    stage.claim("listing one folder, finding one line, moving a folder", [n for n, _ in took.values()] == [20, 1, 1])
+    for what, (_, seconds) in took.items():
+        stage.say(f"  [dim]{seconds * 1000:5.1f} ms  {what}[/dim]")
+
+
 def the_url_is_swapped(stage: Stage) -> None:
     """The acts before this one, again: the same functions, another URL."""
     with _postgres() as url:
@@ -176,6 +213,7 @@ ACTS: dict[str, Callable[[Stage], None]] = {
     "One of them is killed in mid-write": one_is_killed_in_mid_write,
     "Everything acknowledged is there": everything_acknowledged_is_there,
     "A search finds it": a_search_finds_it,
+    "They work on the same files": they_work_on_the_same_files,
     "The URL is swapped to PostgreSQL, and nothing else": the_url_is_swapped,
 }
 
@@ -342,7 +380,14 @@ def _report(line: str) -> None:
     sys.stdout.buffer.flush()
 
 
-ROLES = {"count": _count, "write": _write, "batches": _batches, "learn": _learn}
+def _edit(store: holdall.Store, name: str) -> None:
+    files = store.files(("project",))
+    for number in range(EDITS):
+        files.edit("/plan.md", f"[ ] {name} {number}\n", f"[x] {name} {number}\n")
+        files.append("/log.txt", f"{name} did {number}\n")
+
+
+ROLES = {"count": _count, "edit": _edit, "write": _write, "batches": _batches, "learn": _learn}
 
 
 # The play ------------------------------------------------------------------------------------------------------------

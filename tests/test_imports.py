@@ -23,7 +23,7 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 PLACES = {
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
-    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_sql.py"),
+    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
@@ -55,8 +55,9 @@ SHARED_BY_ENGINES = {
     f"holdall.engines.{name}" for name in ("commit", "narrowing", "pool", "sql", "sql_files", "statements")
 }
 OWN = {
-    "engines/postgres.py": {"holdall.engines.postgres_sql", "holdall.engines.postgres_wire"},
-    "engines/postgres_wire.py": {"holdall.engines.postgres_sql"},
+    "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
+    "engines/postgres_sql.py": {"holdall.engines.postgres_dialect"},
+    "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
     "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
 }
 MOST_LINES = 600

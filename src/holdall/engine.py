@@ -39,15 +39,14 @@ class Capabilities:
 
 
 class Engine(Protocol):
-    """What `holdall.open` connects a store to."""
+    """What `holdall.open` connects a store to.
+
+    One that keeps indexes of its own may have an attribute `behind`: while it is true, the store sends it `ops.Tidy`.
+    """
 
     @property
     def capabilities(self) -> Capabilities:
         """What it can promise."""
-
-    @property
-    def behind(self) -> bool:
-        """Whether a reader found that upkeep (`ops.Tidy`) would help; the store then sees to it."""
 
     def execute(self, ops: Sequence[Op]) -> list[Any]:
         """Run a batch; the results come in its order. Any error leaves nothing of the batch behind."""

@@ -480,7 +480,7 @@ class Store:
         return self._settings.refresh_on_read if refresh is None else refresh
 
     def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
-        if self._shared.engine.behind:
+        if getattr(self._shared.engine, "behind", False):  # an engine need not have any upkeep
             self._shared.tidy_soon()
         if self._settings.on_op is not None:
             self._tell(batch, began, None)

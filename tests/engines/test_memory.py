@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 import holdall
-from holdall.testing import StoreContract, store_machine
+from holdall.testing import StoreContract, file_machine, store_machine
 from naive import NaiveEngine
 
 _names = itertools.count()
@@ -24,6 +24,8 @@ TestMachine = store_machine(
     lambda folder, clock: holdall.open("memory:", clock=clock, sweep_interval=None),
     open_reference=lambda clock: holdall.open(NaiveEngine, clock=clock, sweep_interval=None),
 ).TestCase
+
+TestFileMachine = file_machine(lambda folder, clock: holdall.open("memory:", clock=clock, sweep_interval=None)).TestCase
 
 
 def test_a_bare_memory_url_is_private_and_a_named_one_is_shared():

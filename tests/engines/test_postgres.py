@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import holdall
 from holdall import filters
-from holdall.engines.postgres_sql import MIGRATIONS
-from holdall.errors import InvalidInput, SchemaTooNew, Unavailable
+from holdall.engines.postgres_dialect import MIGRATIONS, hash_of
+from holdall.errors import Conflict, InvalidInput, SchemaTooNew, Unavailable
 from holdall.ops import ABSENT, Check, Delete, Get, Put
-from holdall.testing import Clock, StoreContract, store_machine
+from holdall.testing import Clock, StoreContract, file_machine, store_machine
 from holdall.testing.contract import filtering
 from processes import hear, start, tell
 from servers import postgres_url
@@ -43,6 +43,8 @@ def open_store(folder: Path, clock: Clock) -> holdall.Store:
 
 TestMachine = store_machine(open_store).TestCase
 TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
+TestFileMachine = file_machine(open_store).TestCase
+TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
 
 
 def test_writers_whose_random_is_seeded_alike_do_not_take_each_others_writes_for_their_own() -> None:
@@ -90,6 +92,59 @@ def set_up(url: str, schemas: list[str], name: str) -> None:
         with holdall.open(url, schema=schema, indexed=["kind", "user.id"]) as store:
             store.put(("home",), name, {"kind": "x"})
     tell("done")
+
+
+def field_indexes(schema: str) -> dict[str, str]:
+    """The definitions of the declared fields' indexes, by name."""
+    where = f"WHERE schemaname = '{schema}' AND indexname LIKE 'field%'"
+    return dict(administer(f"SELECT indexname::text, indexdef FROM pg_indexes {where}"))  # type: ignore[arg-type]  # pairs
+
+
+def test_fields_that_look_alike_have_an_index_each() -> None:
+    """`a.b` nested, and a key that is called what its index was once called."""
+    with holdall.open(postgres_url(), schema="alike", indexed=["a.b", "a.b_nested", "x" * 80, 'it\'s \\ "odd"']):
+        pass
+    definitions = field_indexes("alike")
+    assert len(definitions) == len({text.partition("(")[2] for text in definitions.values()}) == 6
+
+
+@pytest.mark.parametrize("field", ["kind", "user.id", "x" * 80, "it's", "back\\slash"])
+def test_an_index_from_before_names_had_a_number_is_kept_and_serves(field: str) -> None:
+    with holdall.open(postgres_url(), schema="older"):
+        pass
+    for path in {(field,), tuple(field.split("."))}:
+        name = "field_" + ".".join(path) + ("_nested" if len(path) > 1 else "")
+        name = name if len(name) < 64 else f"field_{hash_of(name)}"
+        labels = ", ".join("'" + label.replace("'", "''") + "'" for label in path)
+        administer(f'CREATE INDEX "{name}" ON older.entries (older.field(projection, ARRAY[{labels}]), ns)')
+    before = field_indexes("older")
+    with holdall.open(postgres_url(), schema="older", indexed=[field]):
+        pass
+    assert field_indexes("older") == before
+    administer("DROP SCHEMA older CASCADE")
+
+
+def test_a_batch_of_many_statements_is_one_change_in_order() -> None:
+    with holdall.open(postgres_url(), schema="many") as store:
+        puts = [Put(("home",), f"{n:04}", {"n": n}) for n in reversed(range(1001))]
+        entries = store.execute([*puts, Put(("home",), "0007", {"again": True})])
+        assert [entry.key for entry in entries] == [*(put.key for put in puts), "0007"]
+        assert [entry.version for entry in entries] == sorted({entry.version for entry in entries})
+        assert administer("SELECT count(*), count(DISTINCT xid), count(DISTINCT token) FROM many.entries") == [
+            (1001, 1, 1)
+        ]
+        with pytest.raises(Conflict):
+            store.execute([*(Put(("home",), put.key, {}) for put in puts), Put(("home",), "0008", {}, expect=ABSENT)])
+        assert [entry.value for entry in store.scan()][7:9] == [{"again": True}, {"n": 8}]
+
+
+def test_a_statement_that_the_session_has_forgotten_is_prepared_again() -> None:
+    with holdall.open(postgres_url(), schema="forgotten", pool_max=1) as store:
+        for n in range(4):
+            store.put(("home",), "a", {"n": n})
+            with pytest.raises(Conflict):  # rolled back, after which psycopg deallocates everything
+                store.execute([Put(("home",), "b", {}), Put(("home",), "a", {}, expect=ABSENT)])
+            assert store.get(("home",), "a").value == {"n": n}  # type: ignore[union-attr]  # it is there
 
 
 @pytest.fixture

@@ -148,6 +148,19 @@ def test_waiting_for_a_connection_ends_with_pool_timeout(server: Postgres, schem
         assert pool_of(store).size <= 1
 
 
+def test_waiting_for_a_connection_ends_with_timeout(server: Postgres, schema: str) -> None:
+    with holdall.open(server.url, schema=schema, pool_max=1, pool_timeout=60, timeout=0.5) as store:
+        taken = pool_of(store).take(lambda: pytest.fail("one is idle"), time.monotonic())
+        began = time.monotonic()
+        with pytest.raises(Timeout, match="pool_max"):
+            store.get(HOME, "a")
+        with pytest.raises(Timeout, match="pool_max"):
+            asyncio.run(store.aget(HOME, "a"))
+        assert 0.8 < time.monotonic() - began < 5
+        pool_of(store).give_back(None, taken)
+        assert store.get(HOME, "a") is None
+
+
 # None is lost --------------------------------------------------------------------------------------------------------
 
 

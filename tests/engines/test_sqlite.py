@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
 import gc
 import inspect
 import os
@@ -136,6 +137,28 @@ def test_a_migration_runs_once_however_many_open_the_file(path: str, statements:
     assert len({" ".join(words) for words in made}) == len(made)
     assert ["CREATE", "TABLE", "holdall_entries"] in made
     assert query(path, "SELECT version FROM holdall_schema") == [(len(MIGRATIONS),)]
+
+
+def test_async_work_that_begins_when_the_program_ends_is_told_so(path: str) -> None:
+    """A thread that outlives the main one: Python starts no more threads by then."""
+    assert run(go_on_after_the_end, path=path) == [["StoreClosed"] * 3]
+
+
+def go_on_after_the_end(path: str) -> None:
+    store = holdall.open(path)
+    store.setup()
+
+    async def ask() -> list[str]:
+        calls = (store.aput(("home",), "key", {}), store.aget(("home",), "key"), store.asearch(("home",)))
+        return [type(outcome).__name__ for outcome in await asyncio.gather(*calls, return_exceptions=True)]
+
+    def at_the_end() -> None:
+        threading.main_thread().join()
+        while not concurrent.futures.thread._shutdown:
+            time.sleep(0.001)
+        tell(asyncio.run(ask()))
+
+    threading.Thread(target=at_the_end).start()
 
 
 # Places --------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdall
-from holdall.testing import Clock, StoreContract, store_machine
+from holdall.testing import Clock, StoreContract, file_machine, store_machine
 
 
 class TestSqlite(StoreContract):
@@ -24,3 +24,5 @@ def open_store(folder: Path, clock: Clock) -> holdall.Store:
 
 TestMachine = store_machine(open_store).TestCase
 TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
+TestFileMachine = file_machine(open_store).TestCase
+TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase

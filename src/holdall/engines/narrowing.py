@@ -7,6 +7,7 @@ and so is what it does not read at all: the fields of a file's item.
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -19,6 +20,18 @@ Path: TypeAlias = tuple[str, ...]
 _MOST_PARTS = 300  # of one statement: databases limit its depth and its parameters
 _AT_LEAST_OR_MOST = {"$gt": ">=", "$gte": ">=", "$lt": "<=", "$lte": "<="}
 _EXACT = 2**53  # a database may read larger numbers as approximate ones
+
+
+def json_path(path: Path) -> str:
+    return "$" + "".join(f'."{label}"' for label in path)
+
+
+def index_name(path: Path) -> str:
+    """What the index of a declared field is called.
+
+    A path is not its labels joined, and a database may ignore case: the number tells them apart.
+    """
+    return f"field_{'.'.join(path)}_{zlib.crc32(json_path(path).encode()):08x}"
 
 
 class Binder:

@@ -25,7 +25,8 @@ from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavaila
 from ..ops import READS, WALKS, Delete, Get, Op, Put, Refresh
 from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
-from .postgres_sql import PostgresDialect, PostgresSql, new_token
+from .postgres_dialect import PostgresDialect, new_token
+from .postgres_sql import PostgresSql
 from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, discard
 from .sql import expects_a_row
 from .sql_files import SqlFiles
@@ -344,7 +345,8 @@ class PostgresEngine:
             statements = next(program)
             while True:
                 try:
-                    replies = yield Run(connection, [*before, *statements], deadline, prepare)
+                    asked = itertools.chain(before, statements) if before else statements
+                    replies = yield Run(connection, asked, deadline, prepare)
                 except BaseException as error:
                     statements = program.throw(error)
                 else:

@@ -7,21 +7,23 @@ deadline that a request carries, and nothing is left running on the server when 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import errors as pg
-from psycopg import pq, waiting
-from psycopg.errors import _WaitTimeout
+from psycopg import generators, pq, waiting
+from psycopg.abc import PQGen
+from psycopg.errors import _WaitTimeout, error_from_result
 
 from ..errors import InvalidInput, Timeout, Unavailable
 from ..programs import Sleep
 from .pool import Lent, Pool
-from .postgres_sql import PostgresDialect
+from .postgres_dialect import Numbered, PostgresDialect
 from .statements import Rows, Statement
 
 #: What PostgreSQL undoes by itself and asks to be tried again.
@@ -58,7 +60,7 @@ class Run:
     """A request to run statements on one, in one round trip."""
 
     connection: Any
-    statements: Sequence[Statement]
+    statements: Iterable[Statement]
     deadline: float
     prepare: bool | None = None  # False: plan for these values, as no plan is good for all
 
@@ -86,7 +88,7 @@ class Wire:
             case Run(connection, statements, deadline, prepare):
                 connection.deadline = deadline
                 try:
-                    if len(statements) == 1:
+                    if type(statements) is list and len(statements) == 1:
                         return [_rows(_for_one(connection).execute(*self._spoken(statements[0]), prepare=prepare))]
                     with connection.pipeline():
                         cursors = [connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
@@ -108,7 +110,7 @@ class Wire:
             case Run(connection, statements, deadline, prepare):
                 connection.deadline = deadline
                 try:
-                    if len(statements) == 1:
+                    if type(statements) is list and len(statements) == 1:
                         cursor = _for_one(connection)
                         return [await _arows(await cursor.execute(*self._spoken(statements[0]), prepare=prepare))]
                     async with connection.pipeline():
@@ -134,7 +136,10 @@ class Wire:
             raise Unreached(str(error)) from error
         try:
             connection.deadline = deadline
-            return _rows(_for_one(connection).execute(*self._spoken(statement)))
+            if type(connection) is not _Sync:
+                return _rows(connection.execute(*self._spoken(statement)))
+            sql, params = statement
+            return connection.wait(_saying(connection, self._dialect.numbered(sql), params))  # type: ignore[no-any-return]
         except psycopg.Error as error:
             raise self._translated(error) from error
         finally:
@@ -147,7 +152,10 @@ class Wire:
             raise Unreached(str(error)) from error
         try:
             connection.deadline = deadline
-            return await _arows(await _for_one(connection).execute(*self._spoken(statement)))
+            if type(connection) is not _Async:
+                return await _arows(await connection.execute(*self._spoken(statement)))
+            sql, params = statement
+            return await connection.wait(_saying(connection, self._dialect.numbered(sql), params))  # type: ignore[no-any-return]
         except psycopg.Error as error:
             raise self._translated(error) from error
         finally:
@@ -156,6 +164,7 @@ class Wire:
     def _connecting(self, deadline: float) -> dict[str, Any]:
         return {
             "autocommit": True,
+            "client_encoding": "utf-8",
             "prepare_threshold": self.prepare_threshold,
             "connect_timeout": max(2, round(deadline - time.monotonic())),
         }
@@ -196,6 +205,11 @@ class _Sync(psycopg.Connection[Any]):
     deadline: float | None = None
     kept_cursor: Any = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prepared: dict[bytes, bytes] = {}  # the names of statements, for `_saying`
+        self.numbers = itertools.count()
+
     def __del__(self, *_: Any) -> None:
         """No warning: a pool closes what must be closed, and a forked child must not."""
 
@@ -217,6 +231,11 @@ class _Async(psycopg.AsyncConnection[Any]):
     deadline: float | None = None
     kept_cursor: Any = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prepared: dict[bytes, bytes] = {}  # the names of statements, for `_saying`
+        self.numbers = itertools.count()
+
     def __del__(self, *_: Any) -> None:
         """As above."""
 
@@ -230,6 +249,62 @@ class _Async(psycopg.AsyncConnection[Any]):
             with suppress(Exception):
                 gen.close()
             raise
+
+
+def _saying(connection: _Sync | _Async, numbered: Numbered, params: dict[str, Any]) -> PQGen[Rows]:
+    """Say the statement of an op alone, and read what it returns: texts and bigints, of which psycopg needs no telling.
+
+    It is psycopg's own way without a cursor, whose bookkeeping costs as much again as all else that a client does.
+    """
+    sql, names = numbered
+    pgconn, prepared = connection.pgconn, connection.prepared
+    values = [_dumped(params[name]) for name in names]
+    known = prepared.get(sql)
+    if known is not None:
+        pgconn.send_query_prepared(known, values)
+        try:
+            result = _checked((yield from generators.execute(pgconn)))
+        except pg.InvalidSqlStatementName:  # psycopg says DEALLOCATE ALL after a rollback
+            prepared.clear()
+            known = None
+    if known is None:
+        if connection.prepare_threshold is None:
+            pgconn.send_query_params(sql, values)
+        else:
+            known = b"holdall_%d" % next(connection.numbers)
+            pgconn.send_prepare(known, sql)
+            _checked((yield from generators.execute(pgconn)))
+            prepared[sql] = known
+            pgconn.send_query_prepared(known, values)
+        result = _checked((yield from generators.execute(pgconn)))
+    if not result.ntuples:
+        return []
+    columns = [(place, _LOADED[result.ftype(place)]) for place in range(result.nfields)]
+    return [
+        tuple(None if (text := result.get_value(row, place)) is None else load(text) for place, load in columns)
+        for row in range(result.ntuples)
+    ]
+
+
+def _checked(results: list[Any]) -> Any:
+    result = results[-1]
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise error_from_result(result)
+    return result
+
+
+def _dumped(value: str | int | None) -> bytes | None:
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else b"%d" % value
+
+
+#: How a column is read, by its type: text, bigint and bytea.
+_LOADED: dict[int, Callable[[bytes], Any]] = {
+    25: bytes.decode,
+    20: int,
+    17: lambda text: bytes.fromhex(text[2:].decode()),
+}
 
 
 def _for_one(connection: Any) -> Any:

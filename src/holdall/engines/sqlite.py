@@ -304,7 +304,7 @@ class SqliteEngine:
                 writer.close()
                 raise
         _pragma(writer, "synchronous", self._synchronous)
-        writer.turns = writer.patience.turns = Turns(self._path)
+        writer.turns = writer.patience.turns = Turns(self._path, self._options.timeout)
         writer.unconditional, writer.left_by_put = self._sql.unconditional, self._sql.left_by_put
         if self._options.durability == "full":
             _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
@@ -367,7 +367,10 @@ class SqliteEngine:
                 raise StoreClosed("this store is closed; open a new one")
             if job not in self._workers:
                 self._workers[job] = ThreadPoolExecutor(most, thread_name_prefix=f"holdall-{job}")
-            self._workers[job].submit(function)
+            try:
+                self._workers[job].submit(function)
+            except RuntimeError as error:  # Python's, when the program ends; or no thread can be had
+                raise StoreClosed(f"no more work can begin in this process: {error}") from error
 
     def _translated(self, error: apsw.Error) -> HoldallError:
         """Ours for a driver's error."""

@@ -6,7 +6,6 @@ The row's id is its version, so that the table itself is in the order of the fee
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -20,7 +19,7 @@ from ..filters import check_field
 from ..ops import Entry, Op, Put
 from ..programs import Program
 from ..values import decode, ttl_microseconds
-from .narrowing import Binder, Path
+from .narrowing import Binder, Path, index_name, json_path
 from .sql import Dialect, Sql, is_plain_put
 from .statements import Statement
 
@@ -212,9 +211,8 @@ class SqliteDialect(Dialect):
     def indexes(self) -> Iterator[tuple[str, str]]:
         """Name and statement of each declared index: a field's value first, then where it lives."""
         for path in sorted(self._indexed):
-            # SQLite's names ignore case, and a path is not its labels joined: the number tells them apart.
-            name = f"holdall_field_{'.'.join(path)}_{zlib.crc32(_json_path(path).encode()):08x}"
-            field = f"json_extract(value, '{_json_path(path)}')"
+            name = f"holdall_{index_name(path)}"
+            field = f"json_extract(value, '{json_path(path)}')"
             yield (
                 name,
                 (f'CREATE INDEX IF NOT EXISTS "{name}" ON holdall_entries ({field}, ns) WHERE {field} IS NOT NULL'),
@@ -222,10 +220,10 @@ class SqliteDialect(Dialect):
 
     def _where(self, path: Path, bind: Binder) -> str | None:
         if self.is_indexed(path):  # word for word what the index says, or SQLite would not use it
-            return f"'{_json_path(path)}'"
+            return f"'{json_path(path)}'"
         if any(_UNSAFE_LABEL.search(label) for label in path):
             return None
-        return bind(_json_path(path))
+        return bind(json_path(path))
 
 
 class SqliteSql(Sql):
@@ -267,7 +265,3 @@ class SqliteSql(Sql):
             )
             for version, (ns, key, value, now, ttl, _) in enumerate(rows, newest + 1)
         ]
-
-
-def _json_path(path: Path) -> str:
-    return "$" + "".join(f'."{label}"' for label in path)

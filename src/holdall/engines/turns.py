@@ -25,7 +25,8 @@ _SLEEP = 0.0005
 class Turns:
     """One connection's part in it."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, timeout: float) -> None:
+        self._patience = min(_PATIENCE, timeout / 4)  # those whom we keep waiting have their own timeout
         self._file: int | None = None
         self._waits = False
         self._next_look = 0.0
@@ -48,17 +49,19 @@ class Turns:
         before = version()
         while self._is_waited_for() and version() == before:
             time.sleep(_SLEEP)
-            if time.monotonic() > now + _PATIENCE:
-                self._next_look = now + _PATIENCE + _REST
+            if time.monotonic() > now + self._patience:
+                self._next_look = now + self._patience + _REST
                 return
         self._next_look = time.monotonic() + _SLICE
 
     def wait(self) -> None:
         """Say that we wait; again and again is fine."""
         if self._file is not None and not self._waits:
-            with contextlib.suppress(OSError):  # somebody looks just now
+            self._waits = True  # first: an interrupt must not leave us waiting for ever
+            try:
                 self._lock(self._file, self._shared)
-                self._waits = True
+            except OSError:  # somebody looks just now
+                self._waits = False
 
     def stop_waiting(self) -> None:
         """We were let in, or gave up."""
@@ -77,5 +80,6 @@ class Turns:
             self._lock(self._file, self._alone)
         except OSError:
             return True
-        self._lock(self._file, self._free)
+        finally:
+            self._lock(self._file, self._free)
         return False

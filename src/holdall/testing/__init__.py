@@ -1,10 +1,12 @@
 """For tests: a clock that they move, and the suite that every engine must pass.
 
-`StoreContract` and `store_machine` need pytest and Hypothesis (`pip install 'holdall[testing]'`); `Clock` does not.
+`StoreContract`, `store_machine` and `file_machine` need pytest and Hypothesis (`pip install 'holdall[testing]'`);
+`Clock` does not.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .clock import Clock
@@ -12,24 +14,21 @@ from .clock import Clock
 if TYPE_CHECKING:
     from .contract import StoreContract
     from .machine import store_machine
+    from .volume_machine import file_machine
 
-__all__ = ["Clock", "StoreContract", "store_machine"]
+__all__ = ["Clock", "StoreContract", "file_machine", "store_machine"]
+
+_MODULES = {"StoreContract": "contract", "file_machine": "volume_machine", "store_machine": "machine"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("StoreContract", "store_machine"):
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pytest
 
-        pytest.register_assert_rewrite("holdall.testing.contract", "holdall.testing.machine")
-        if name == "StoreContract":
-            from .contract import StoreContract
-
-            return StoreContract
-        from .machine import store_machine
-
-        return store_machine
+        pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES.values()))
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
         from ..errors import MissingExtra
 

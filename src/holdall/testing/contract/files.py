@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ... import ABSENT
@@ -169,6 +169,7 @@ class FileContract(Contract):
                 volume.read_lines("/f", **bad)
 
     @many
+    @example(text="\r\na")
     @given(text=st.text("ab\r\n\x0b\x0c\x1c\x85\u2028\u2029é", max_size=30))
     def test_lines_and_grep_and_edit_agree(self, volume: FilesCaller, text: str) -> None:
         """deepagents' grep and read disagree on line numbers after a form feed."""

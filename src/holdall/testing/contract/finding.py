@@ -109,6 +109,8 @@ class FindContract(Contract):
             ("/b", 3, "more tea"),
         ]
         assert [match.path for match in volume.grep("tea", "/a")] == ["/a/z"]
+        assert [match.line for match in volume.grep("tea", "/b")] == [1, 3]
+        assert [match.line for match in volume.grep("tea", "/b", limit=1)] == [1]
         assert volume.grep("tea", "/missing") == []
 
     def test_a_text_is_found_literally(self, volume: FilesCaller) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 from collections.abc import Callable
@@ -112,6 +113,15 @@ class PieceContract(Contract):
         store.sweep()
         assert self._hidden(store) == 0
 
+    def test_what_was_appended_is_kept_though_nobody_closed(
+        self, volume: FilesCaller, runner: asyncio.Runner | None
+    ) -> None:
+        """As with Python's own files. Async, nobody could wait for it."""
+        if runner is None:
+            volume.open("/log", "ab").write(b"x")
+            gc.collect()
+            assert volume.read("/log") == b"x"
+
     @staticmethod
     def _seen(store: Caller, volume: FilesCaller) -> tuple[list[Any], list[str]]:
         """All that a user can find, by every way of finding."""
@@ -141,9 +151,9 @@ class PieceContract(Contract):
                 volume.open("/f/x", mode)
             with pytest.raises(IsADirectory):
                 volume.open("/d", mode)
-        for mode in ("r", "w", "r+b", "x", "", None, "RB"):
+        for other in ("r", "w", "r+b", "x", "", None, "RB"):
             with pytest.raises(InvalidInput, match='"rb", "wb" or "ab"'):
-                volume.open("/f", mode)
+                volume.open("/f", other)
         assert store.scan() == before
 
     def test_a_path_that_cannot_be_any_more_fails_at_the_end(self, volume: FilesCaller) -> None:

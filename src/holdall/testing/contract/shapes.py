@@ -120,7 +120,7 @@ class ShapeContract(Contract):
         assert identical(store.put(NS, path, value).value, value)
         entry = store.get(NS, path)
         assert identical(entry.value, value)
-        assert identical(store.search(NS, filter=value or None)[0].value, value)
+        assert identical(store.search(NS, limit=1)[0].value, value)  # the newest
         if volume.exists(path):
             content = volume.read(path)
             kept = value["content"]
