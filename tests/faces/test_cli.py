@@ -329,6 +329,7 @@ def test_what_is_not_there_locally_is_said_and_nothing_is_left_over(run: Run, tm
     run("write", "/folder/b", "x")
     assert run("get", "/folder", str(tmp_path / "a")).code == 4
     assert run("put", "-").code == 2
+    assert run("get", "/").code == 2
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
 
 
@@ -425,6 +426,17 @@ def test_a_reader_that_goes_away_is_no_error_and_a_slow_one_gets_everything(data
             child.stdout.read(1)
             child.stdout.close()
             assert (child.stderr.read(), child.wait(60)) == (b"", 141)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(database: str, unbuffered: str) -> None:
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [COMMAND, database, "ls"], stdout=full, stderr=subprocess.PIPE, env=env, text=True, check=False
+        )
+    assert done.returncode == 3
+    assert re.fullmatch("holdall: .*No space left.*\n", done.stderr)
 
 
 def test_lines_from_stdin_are_appended_while_they_come(database: str) -> None:
