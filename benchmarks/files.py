@@ -65,6 +65,7 @@ def run(bench: Bench) -> None:
         few = _among_few(bench, peers, texts, stack)
         theirs = _among_some(bench, peers, texts, stack)
         _among_many(bench, few, theirs, texts, stack)
+    _writes(bench, texts)
     _logs(bench)
     _on_postgres(bench, texts)
     _notes(bench)
@@ -203,6 +204,42 @@ def _check_items(ours: Ours, texts: Texts) -> None:
         assert entry.value == as_item(text)
         assert ours.files.read_text(path) == text
     assert ours.store.count(HERE) == len(texts)
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def _writes(bench: Bench, texts: Texts) -> None:
+    """Files one by one, and as items in a batch, which ours have to be recognised in and taken apart."""
+    ops, rounds = 50, 7
+    with ExitStack() as stack:
+        volumes: list[Volume] = [
+            Ours(str(bench.folder / "writes.db")),
+            Deepagents(SQLITE, bench.folder / "writes-langgraph.db"),
+            Deepagents(MEMORY, None),
+            Ag2(bench.folder / "writes-ag2.db"),
+            AgentFs(bench.folder / "writes-agentfs.db"),
+        ]
+        for volume in volumes:
+            stack.callback(volume.close)
+        unused = {volume.name: iter(texts) for volume in volumes}
+
+        def some(volume: Volume, count: int) -> Texts:
+            return list(itertools.islice(unused[volume.name], count))
+
+        runs: dict[str, Callable[[], object]] = {
+            volume.name: lambda volume=volume: volume.do("write", some(volume, ops))  # type: ignore[misc]
+            for volume in volumes
+        }
+        bench.measure("write, 1 KB", runs, ops=ops, rounds=rounds, durable=True)
+        for volume in volumes:
+            path, text = texts[3]
+            assert volume.plain("read", (path,), volume.do("read", [(path,)])) == text
+        runs = {
+            volume.name: lambda volume=volume: volume.load(some(volume, 1000))  # type: ignore[misc]
+            for volume in volumes[:3]
+        }
+        bench.measure("put 1,000 files as items, in a batch", runs, rounds=rounds, durable=True)
 
 
 # Grep ----------------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Ours:
     """Files that were put as items, the way that deepagents' would be, a thousand in a batch."""
 
     name = OURS
-    can = frozenset({"ls", "read", "glob", "grep", "delete"})
+    can = frozenset({"ls", "read", "glob", "grep", "delete", "write"})
 
     def __init__(self, url: str) -> None:
         self.store = holdall.open(url)
@@ -58,6 +58,7 @@ class Ours:
             "glob": self.files.glob,
             "grep": self.files.grep,
             "delete": self.files.delete,
+            "write": self.files.write,
         }
 
     def load(self, files: Texts) -> None:
@@ -84,7 +85,7 @@ class Ours:
 class Deepagents:
     """`StoreBackend`, over a langgraph store as it opens by itself."""
 
-    can = frozenset({"ls", "read", "glob", "grep", "delete"})
+    can = frozenset({"ls", "read", "glob", "grep", "delete", "write"})
 
     def __init__(self, name: str, path: Path | None) -> None:
         self.name = name
@@ -145,7 +146,7 @@ class _Async:
 class Ag2(_Async):
     """AG2's `SqliteKnowledgeStore`. It commits every write, so it is loaded straight into its table."""
 
-    name, can = AG2, frozenset({"ls", "read", "delete", "append", "read_range"})
+    name, can = AG2, frozenset({"ls", "read", "delete", "append", "read_range", "write"})
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -157,6 +158,7 @@ class Ag2(_Async):
             "delete": store.delete,
             "append": store.append,
             "read_range": store.read_range,
+            "write": store.write,
         }
         self._loop.run(store.write("/made", "by itself"))
 
@@ -176,7 +178,7 @@ class Ag2(_Async):
 class AgentFs(_Async):
     """AgentFS, which has no glob, grep or append."""
 
-    name, can = AGENTFS, frozenset({"ls", "read", "delete"})
+    name, can = AGENTFS, frozenset({"ls", "read", "delete", "write"})
 
     def __init__(self, path: Path) -> None:
         super().__init__()
