@@ -24,6 +24,7 @@ import pytest
 import typer
 
 import holdall
+from holdall.errors import Unavailable
 from holdall.faces import cli
 
 COMMAND = Path(sys.executable).with_name("holdall")
@@ -331,6 +332,20 @@ def test_what_is_not_there_locally_is_said_and_nothing_is_left_over(run: Run, tm
     assert run("put", "-").code == 2
     assert run("get", "/").code == 2
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
+def test_a_local_file_that_could_not_be_written_whole_is_as_it_was(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> bytes:
+        raise Unavailable("the server went away")
+
+    run("write", "/a", "new")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").write_text("old")
+    monkeypatch.setattr("holdall.files.Files.read", fails)
+    assert run("get", "/a", str(tmp_path / "out")) == Result(3, b"", "holdall: the server went away\n")
+    assert [(path.name, path.read_text()) for path in (tmp_path / "out").iterdir()] == [("a", "old")]
 
 
 # Errors --------------------------------------------------------------------------------------------------------------
