@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -77,6 +78,12 @@ class Ours:
         if op in ("ls", "glob"):
             return sorted(info.path for info in answer)
         return [(match.path, match.line, match.text) for match in answer] if op == "grep" else answer
+
+    def catch_up(self, patience: float) -> None:
+        """Wait for upkeep that is under way, so that it is not taken for what is measured next."""
+        until = time.monotonic() + patience
+        while getattr(self.store._shared.engine, "behind", False) and time.monotonic() < until:
+            time.sleep(0.02)
 
     def close(self) -> None:
         self.store.close()
