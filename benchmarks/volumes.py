@@ -79,11 +79,15 @@ class Ours:
             return sorted(info.path for info in answer)
         return [(match.path, match.line, match.text) for match in answer] if op == "grep" else answer
 
-    def catch_up(self, patience: float) -> None:
-        """Wait for upkeep that is under way, so that it is not taken for what is measured next."""
+    def catch_up(self, patience: float) -> bool:
+        """Wait for upkeep that is under way, so that it is not taken for what is measured next; whether it is done."""
         until = time.monotonic() + patience
-        while getattr(self.store._shared.engine, "behind", False) and time.monotonic() < until:
+        while self._is_behind() and time.monotonic() < until:
             time.sleep(0.02)
+        return not self._is_behind()
+
+    def _is_behind(self) -> bool:
+        return bool(getattr(self.store._shared.engine, "behind", False))
 
     def close(self) -> None:
         self.store.close()
