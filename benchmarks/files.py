@@ -24,7 +24,7 @@ import holdall
 
 from .data import RARE_IN, RARE_TEXT, as_item, files, folder_of, memory_of
 from .harness import OURS, Bench, Row, Target, ahead_of, at_least, at_most, no_slower_than
-from .postgres import new_server
+from .postgres import analyze, new_server
 from .volumes import AG2, AGENTFS, HERE, MEMORY, SQLITE, Ag2, AgentFs, Deepagents, Ours, Texts, Volume
 
 FEW, SOME, MANY = 1_000, 10_000, 100_000
@@ -414,7 +414,9 @@ def _on_postgres(bench: Bench, texts: Texts) -> None:
             _check_items(ours, texts)
             for number in range(FEW):
                 ours.store.put(("items",), f"key-{number}", memory_of(number))
+            analyze(url)
             _first_grep(bench, ", PostgreSQL", url, ours, texts)
+            analyze(url)  # its index is a table too
             for op, times in (("ls", 5), ("grep", 50)):
                 [arguments] = _arguments(op, texts, MANY, 1)
                 assert ours.plain(op, arguments, ours.do(op, [arguments])) == _right(op, arguments, texts)
