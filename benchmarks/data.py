@@ -28,6 +28,38 @@ def memory_of(number: int) -> dict[str, Any]:
     }
 
 
+#: A text that three of the `files` contain, made of letters and words like all the others.
+RARE_TEXT = "stone lantern"
+RARE_IN = (7, 503, 911)
+IN_A_FOLDER = 20
+
+
+def folder_of(number: int) -> str:
+    """Where a file is: 20 to a folder, 50 of these folders to a folder of their own."""
+    folder = number // IN_A_FOLDER
+    return f"/area-{folder // 50:03}/topic-{folder % 50:02}"
+
+
+def files(count: int) -> list[tuple[str, str]]:
+    """Paths and texts of 1 KB; fewer files are the first of more."""
+    made, prose = random.Random(11), _PROSE.replace(RARE_TEXT, "")
+    found = []
+    for number in range(count):
+        start = made.randrange(len(prose) - 1100)
+        words = prose[start : start + 1000].split(" ")
+        if number in RARE_IN:
+            words[40] = RARE_TEXT
+        lines = [" ".join(words[place : place + 12]) for place in range(0, len(words), 12)]
+        found.append((f"{folder_of(number)}/note-{number % IN_A_FOLDER:02}.md", "\n".join(lines) + "\n"))
+    return found
+
+
+def as_item(text: str) -> dict[str, str]:
+    """A file in the shape that deepagents stores."""
+    time = "2026-01-01T00:00:00+00:00"
+    return {"content": text, "encoding": "utf-8", "created_at": time, "modified_at": time}
+
+
 def new_keys() -> Iterator[str]:
     return (f"key-{number}" for number in itertools.count())
 

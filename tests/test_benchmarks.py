@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def test_contenders_take_turns_and_the_first_round_does_not_count(tmp_path: Path
     assert calls == ["holdall", "a", "b", "a", "b", "holdall", "b", "holdall", "a"]
     assert [len(spent) for spent in bench.rows[0].seconds.values()] == [2, 2, 2]
     assert min(bench.rows[0].fsync) > 0
+
+
+def test_contenders_may_do_as_many_ops_as_they_have_time_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, progress=lambda _: None)
+    runs = {"holdall": lambda: time.sleep(0.02), "slow": lambda: time.sleep(0.02)}
+    row = bench.measure("unlike", runs, rounds=1, ops={"holdall": 1000, "slow": 1})
+    assert row.median("slow") > 0.015 > 0.001 > row.median("holdall")
 
 
 def test_the_table_shows_every_contender_the_ratio_and_the_verdict(tmp_path: Path) -> None:
@@ -95,4 +103,4 @@ def test_an_unknown_section_is_refused_with_the_names_of_those_there_are() -> No
     command = [sys.executable, "-m", "benchmarks", "nope"]
     done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "no section is called 'nope': there are kv, postgres, and all" in done.stderr
+    assert "no section is called 'nope': there are kv, files, postgres, and all" in done.stderr

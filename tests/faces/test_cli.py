@@ -24,6 +24,7 @@ import pytest
 import typer
 
 import holdall
+from holdall.errors import Unavailable
 from holdall.faces import cli
 
 COMMAND = Path(sys.executable).with_name("holdall")
@@ -329,7 +330,22 @@ def test_what_is_not_there_locally_is_said_and_nothing_is_left_over(run: Run, tm
     run("write", "/folder/b", "x")
     assert run("get", "/folder", str(tmp_path / "a")).code == 4
     assert run("put", "-").code == 2
+    assert run("get", "/").code == 2
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
+def test_a_local_file_that_could_not_be_written_whole_is_as_it_was(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> bytes:
+        raise Unavailable("the server went away")
+
+    run("write", "/a", "new")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").write_text("old")
+    monkeypatch.setattr("holdall.files.Files.read", fails)
+    assert run("get", "/a", str(tmp_path / "out")) == Result(3, b"", "holdall: the server went away\n")
+    assert [(path.name, path.read_text()) for path in (tmp_path / "out").iterdir()] == [("a", "old")]
 
 
 # Errors --------------------------------------------------------------------------------------------------------------
@@ -425,6 +441,17 @@ def test_a_reader_that_goes_away_is_no_error_and_a_slow_one_gets_everything(data
             child.stdout.read(1)
             child.stdout.close()
             assert (child.stderr.read(), child.wait(60)) == (b"", 141)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(database: str, unbuffered: str) -> None:
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [COMMAND, database, "ls"], stdout=full, stderr=subprocess.PIPE, env=env, text=True, check=False
+        )
+    assert done.returncode == 3
+    assert re.fullmatch("holdall: .*No space left.*\n", done.stderr)
 
 
 def test_lines_from_stdin_are_appended_while_they_come(database: str) -> None:

@@ -88,7 +88,6 @@ def run(words: list[str]) -> int:
         Stdout().flush()
         return code or DONE
     except NobodyReads:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has to go somewhere
         return NOBODY_READS
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -98,6 +97,16 @@ def run(words: list[str]) -> int:
     except (HoldallError, OSError) as error:
         _complain(error)
         return _code(error)
+    finally:
+        _let_go()
+
+
+def _let_go() -> None:
+    """Leave nothing in stdout's buffer that Python would stumble over at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _with_url(words: list[str]) -> list[str]:
@@ -359,7 +368,9 @@ def get(
         if local == "-":
             copy_out(files, info.path, Stdout())
             return DONE
-        target = Path(local or info.path.rstrip("/").rpartition("/")[2] or ".")
+        if local is None and info.path == "/":
+            raise InvalidInput("say which folder the whole volume is to be copied to: get / backup")
+        target = Path(local or _name(info.path))
         if not info.is_dir:
             target = target / local_name(info.path) if target.is_dir() else target
             pairs = [(info.path, target)]
