@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from . import keys, ops, shapes
-from .errors import AmbiguousMatch, Conflict, InvalidInput, InvalidValue, IsADirectory, NoMatch, NotFound, NotText
+from .errors import (
+    AmbiguousMatch,
+    Conflict,
+    InvalidInput,
+    InvalidValue,
+    IsADirectory,
+    NoMatch,
+    NotFound,
+    NotText,
+    shown,
+)
 from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page
 from .programs import MOST_TRIES, Program, Sleep, apages, arun, pages, run
 
@@ -207,7 +217,7 @@ class Files:
             inside: Page[FileInfo] = (yield [ops.Children(self._inside(), folder, limit=1)])[0]
             info = FileInfo(folder, is_dir=True) if inside else None
         if info is None:
-            raise NotFound(f"there is no {path!r:.80}")
+            raise NotFound(f"there is no {shown(path)}")
         return info
 
     stat = run(_stat)
@@ -384,7 +394,7 @@ def _to_bytes(data: Any) -> bytes:
         return data.encode()
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise InvalidValue(f"a file holds str or bytes, not {type(data).__name__} {data!r:.60}")
+    raise InvalidValue(f"a file holds str or bytes, not {type(data).__name__} {shown(data)}")
 
 
 def _check_unicode(text: str) -> None:

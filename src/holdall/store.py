@@ -432,7 +432,7 @@ class Store:
                 return ops.DeleteTree(self._home(namespace), path and (keys.check_folder(path)[:-1] or "/"))
             case ops.Append(namespace, key, data, expect, ttl):
                 if not isinstance(data, bytes):
-                    raise InvalidInput(f"what is appended is bytes, not {type(data).__name__} {data!r:.60}")
+                    raise InvalidInput(f"what is appended is bytes, not {type(data).__name__} {shown(data)}")
                 return ops.Append(
                     self._home(namespace), keys.check_path(key), data, _expected(expect, key), self._lifetime(ttl)
                 )
@@ -463,7 +463,7 @@ class Store:
         except InvalidInput:  # both are good by themselves, so together they are too long
             most = keys.MAX_NAMESPACE_BYTES
             raise InvalidInput(
-                f"a namespace and its scope have at most {most} bytes; too long: {inside!r:.80}"
+                f"a namespace and its scope have at most {most} bytes; too long: {shown(inside)}"
             ) from None
 
     def _lifetime(self, ttl: TtlOrDefault) -> Ttl | ops.Lifetime:
