@@ -46,21 +46,6 @@ from .values import decode, encode, to_plain, ttl_seconds
 T = TypeVar("T")
 logger = logging.getLogger("holdall")
 
-_USER_OPS = (
-    ops.Get,
-    ops.Put,
-    ops.Delete,
-    ops.Check,
-    ops.Refresh,
-    ops.Append,
-    ops.ReadRange,
-    ops.Stat,
-    ops.CheckPath,
-    ops.DeleteTree,
-    ops.Move,
-    ops.Copy,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class OpEvent:
@@ -189,13 +174,12 @@ class Store:
 
     def _execute(self, batch: Iterable[PointOp]) -> Program[list[Any]]:
         """Run `holdall.ops` in order, atomically: all of them, or on any error none. Returns their results."""
-        names = ", ".join(kind.__name__ for kind in _USER_OPS)
         if not isinstance(batch, Iterable):
-            raise InvalidInput(f"execute takes a list of point ops ({names}), not {shown(batch)}")
+            raise _no_point_op(batch)
         operations = list(batch)
         for op in operations:
-            if not isinstance(op, _USER_OPS):
-                raise InvalidInput(f"execute takes point ops ({names}), not {shown(op)}")
+            if not isinstance(op, ops.POINT_OPS):
+                raise _no_point_op(op)
         results: list[Any] = (yield operations) if operations else []
         return results
 
@@ -508,6 +492,11 @@ class Store:
             self._settings.on_op(event)
         except Exception:  # a broken metric must not fail a write that has happened
             logger.exception("the on_op hook failed")
+
+
+def _no_point_op(given: Any) -> InvalidInput:
+    names = ", ".join(kind.__name__ for kind in ops.POINT_OPS)
+    return InvalidInput(f"execute takes a list of point ops ({names}), not {shown(given)}")
 
 
 def _expected(expect: Any, key: str) -> Expectation:
