@@ -7,7 +7,7 @@ what it reads and appending what it appends. `pieces.py` has the file objects of
 
 from __future__ import annotations
 
-import random
+import itertools
 import re
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from .errors import (
     shown,
 )
 from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page
-from .programs import MOST_TRIES, Program, Sleep, apages, arun, pages, run
+from .programs import Program, apages, arun, before_retry, pages, run
 
 if TYPE_CHECKING:
     from .pieces import AsyncFile, BinaryFile
@@ -128,7 +128,7 @@ class Files:
         if not old:
             raise InvalidInput("the text to replace cannot be empty; say which text, or use write or append")
         _check_unicode(new)
-        for attempt in range(1, MOST_TRIES + 1):
+        for tries in itertools.count(1):
             info, content = yield [ops.Stat(self._namespace, path), ops.ReadRange(self._namespace, path, 0)]
             if content is None:
                 raise _missing(path, info)
@@ -136,10 +136,8 @@ class Files:
             file = ops.File(shapes.NATIVE, text.encode())
             try:
                 yield [ops.Put(self._namespace, path, file, KEEP, info.version)]
-            except Conflict:
-                if attempt == MOST_TRIES:
-                    raise
-                yield Sleep(random.uniform(0, 0.001 * min(attempt, 20)))
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
             else:
                 return count
         raise AssertionError("unreachable")

@@ -8,8 +8,8 @@ before an engine sees it, and `_finished` the one where results come back out of
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
-import random
 import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
@@ -38,7 +38,7 @@ from .ops import (
     TtlOrDefault,
     Value,
 )
-from .programs import MOST_TRIES, Call, Program, Sleep, adrive, apages, arun, drive, pages, run
+from .programs import Call, Program, adrive, apages, arun, before_retry, drive, pages, run
 from .shapes import stored
 from .sharing import Shared
 from .values import decode, encode, to_plain, ttl_seconds
@@ -135,7 +135,7 @@ class Store:
         """
         if not callable(fn):
             raise InvalidInput(f"update takes a function of the value, not {type(fn).__name__} {shown(fn)}")
-        for attempt in range(1, MOST_TRIES + 1):
+        for tries in itertools.count(1):
             entry: Entry | None = (yield [ops.Get(ns, key)])[0]
             if entry is None and default is None:
                 raise NotFound(f"there is no {key!r} in {ns!r} to update; pass default= to begin with one")
@@ -145,10 +145,8 @@ class Store:
             put = ops.Put(ns, key, value, DEFAULT if entry is None else KEEP, ABSENT if entry is None else entry)
             try:
                 written: Entry = (yield [put])[0]
-            except Conflict:
-                if attempt == MOST_TRIES:
-                    raise
-                yield Sleep(random.uniform(0, 0.001 * min(attempt, 20)))
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
             else:
                 return written
         raise AssertionError("unreachable")
