@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+import time
 
 import holdall
+from holdall import ops
 from holdall.engines.memory import MemoryEngine
+from holdall.errors import Unavailable
 
 
 def in_a_process(code: str) -> str:
@@ -88,3 +92,37 @@ thread.join()
 print("done")
 """)
     assert out == "done\n"
+
+
+class BehindEngine(MemoryEngine):
+    """One that always asks for upkeep."""
+
+    behind = True
+
+
+class StuckEngine(BehindEngine):
+    """One whose upkeep fails."""
+
+    def execute(self, batch):
+        if type(batch[0]) is ops.Tidy:
+            raise Unavailable("no room")
+        return super().execute(batch)
+
+
+def test_an_engine_that_always_asks_for_upkeep_is_swept_all_the_same():
+    with holdall.open(BehindEngine, sweep_interval=0.05) as store:
+        store.put(("a",), "k", {}, ttl=0.001)
+        deadline = time.monotonic() + 10
+        kinds = []
+        while kinds != ["expire"] and time.monotonic() < deadline:
+            store.get(("a",), "other")  # after which there is more upkeep to do
+            kinds = [change.kind for change in store._shared.engine.execute([ops.Changes()])[0]]
+        assert kinds == ["expire"]
+
+
+def test_upkeep_that_fails_is_not_tried_after_every_batch(caplog):
+    with holdall.open(StuckEngine, sweep_interval=30) as store, caplog.at_level(logging.WARNING, "holdall"):
+        for _ in range(50):
+            store.get(("a",), "k")
+            time.sleep(0.002)
+    assert len([record for record in caplog.records if "upkeep failed" in record.message]) == 1

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from . import keys, shapes
 from .errors import AlreadyExists, Conflict, InvalidInput, IsADirectory, NotADirectory, NotFound
 from .keys import decode as decode_namespace
-from .ops import ABSENT, ANY, Append, Check, Copy, Delete, Entry, File, FileInfo, Hit, Move, Op, Page, Put, Search
+from .ops import ABSENT, ANY, Append, Check, Copy, Delete, Entry, FileInfo, Hit, Move, Op, Page, Put, Search
 from .programs import Program
 from .values import decode, to_datetime
 
@@ -106,7 +106,7 @@ def to_info(path: str, size: int, version: int, created: int, updated: int) -> F
     return FileInfo(path, False, size, version, to_datetime(created), to_datetime(updated))
 
 
-def check_path(path: str, files: Iterable[str]) -> None:
+def check_unblocked(path: str, files: Iterable[str]) -> None:
     """Raise what `CheckPath` raises, where one of these is a file: a parent of the path, or one below it."""
     for file in files:
         if len(file) > len(path):
@@ -131,11 +131,6 @@ def check_transfer(op: Move | Copy, sources: Sequence[str], there: Iterable[str]
 def transferred(op: Move | Copy, info: FileInfo | None) -> FileInfo:
     """What `Move` and `Copy` answer: the destination's file, or the folder."""
     return info or FileInfo(op.dst + "/", is_dir=True)
-
-
-def is_file(value: Any) -> bool:
-    """Whether a `Put` was made by writing a file, not by putting an item that has the shape of one."""
-    return isinstance(value, File) and value.shape == shapes.NATIVE
 
 
 def item_in_the_way(op: Append) -> AlreadyExists:

@@ -7,16 +7,26 @@ what it reads and appending what it appends. `pieces.py` has the file objects of
 
 from __future__ import annotations
 
-import random
+import itertools
 import re
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from . import keys, ops, shapes
-from .errors import AmbiguousMatch, Conflict, InvalidInput, InvalidValue, IsADirectory, NoMatch, NotFound, NotText
+from .errors import (
+    AmbiguousMatch,
+    Conflict,
+    InvalidInput,
+    InvalidValue,
+    IsADirectory,
+    NoMatch,
+    NotFound,
+    NotText,
+    shown,
+)
 from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page
-from .programs import MOST_TRIES, Program, Sleep, apages, arun, pages, run
+from .programs import Program, apages, arun, before_retry, pages, run
 
 if TYPE_CHECKING:
     from .pieces import AsyncFile, BinaryFile
@@ -118,7 +128,7 @@ class Files:
         if not old:
             raise InvalidInput("the text to replace cannot be empty; say which text, or use write or append")
         _check_unicode(new)
-        for attempt in range(1, MOST_TRIES + 1):
+        for tries in itertools.count(1):
             info, content = yield [ops.Stat(self._namespace, path), ops.ReadRange(self._namespace, path, 0)]
             if content is None:
                 raise _missing(path, info)
@@ -126,10 +136,8 @@ class Files:
             file = ops.File(shapes.NATIVE, text.encode())
             try:
                 yield [ops.Put(self._namespace, path, file, KEEP, info.version)]
-            except Conflict:
-                if attempt == MOST_TRIES:
-                    raise
-                yield Sleep(random.uniform(0, 0.001 * min(attempt, 20)))
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
             else:
                 return count
         raise AssertionError("unreachable")
@@ -207,7 +215,7 @@ class Files:
             inside: Page[FileInfo] = (yield [ops.Children(self._inside(), folder, limit=1)])[0]
             info = FileInfo(folder, is_dir=True) if inside else None
         if info is None:
-            raise NotFound(f"there is no {path!r:.80}")
+            raise NotFound(f"there is no {shown(path)}")
         return info
 
     stat = run(_stat)
@@ -384,7 +392,7 @@ def _to_bytes(data: Any) -> bytes:
         return data.encode()
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise InvalidValue(f"a file holds str or bytes, not {type(data).__name__} {data!r:.60}")
+    raise InvalidValue(f"a file holds str or bytes, not {type(data).__name__} {shown(data)}")
 
 
 def _check_unicode(text: str) -> None:

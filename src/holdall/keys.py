@@ -142,22 +142,22 @@ def check_path(path: Any) -> str:
     """A file's path, normalised, or `InvalidInput`."""
     normal = check_folder(path)[:-1]
     if not normal or path.endswith(("/", "/.")):
-        raise InvalidInput(f"{path!r:.80} names a folder; a file's path has a name at its end")
+        raise InvalidInput(f"{shown(path)} names a folder; a file's path has a name at its end")
     return check_key(normal)
 
 
 def check_folder(path: Any) -> str:
     """A folder's path, normalised, with a "/" at its end; a file's may be one too."""
     if not isinstance(path, str):
-        raise InvalidInput(f"a path is a str, not {type(path).__name__} {path!r:.80}")
+        raise InvalidInput(f"a path is a str, not {type(path).__name__} {shown(path)}")
     if not path.startswith("/"):
-        hint = f"; did you mean {'/' + path!r:.80}?" if path else ""
-        raise InvalidInput(f"a path is absolute and begins with '/'; got {path!r:.80}{hint}")
+        hint = f"; did you mean {shown('/' + path)}?" if path else ""
+        raise InvalidInput(f"a path is absolute and begins with '/'; got {shown(path)}{hint}")
     if _CONTROL.search(path):
-        raise InvalidInput(f"a path cannot contain control characters: {path!r:.80}")
+        raise InvalidInput(f"a path cannot contain control characters: {shown(path)}")
     labels = [label for label in path.split("/") if label not in ("", ".")]
     if ".." in labels:
-        raise InvalidInput(f"a path cannot contain '..': {path!r:.80}")
+        raise InvalidInput(f"a path cannot contain '..': {shown(path)}")
     _check_text(path, "a path")
     return "/" + "".join(label + "/" for label in labels)
 

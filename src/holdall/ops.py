@@ -7,7 +7,7 @@ engines, faces and tests can share its words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -178,7 +178,7 @@ class Op:
 
 
 class PointOp(Op):
-    """An op on one place or tree, of which a batch may have many: what `Store.execute` takes."""
+    """An op on one place or tree, of which a batch may have many."""
 
     __slots__ = ()
 
@@ -396,7 +396,7 @@ class Children(Op):
     after: str | None = None
     limit: int = 1000
     deep: bool = False
-    matches: Any = None
+    matches: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,8 +412,23 @@ class Grep(Op):
     literals: tuple[str, ...] = ()
     ignore_case: bool = False
     after: str | None = None
-    matches: Any = None
+    matches: Callable[[str], bool] | None = None
 
 
+#: What `Store.execute` takes.
+POINT_OPS: tuple[type[PointOp], ...] = (
+    Get,
+    Put,
+    Delete,
+    Check,
+    Refresh,
+    Append,
+    ReadRange,
+    Stat,
+    CheckPath,
+    DeleteTree,
+    Move,
+    Copy,
+)
 READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath})
 WALKS: frozenset[type] = frozenset({Search, Count, Namespaces, Scan, Changes, Children, Grep})

@@ -10,7 +10,7 @@ from typing import Any
 import regex
 from wcmatch import glob as wcglob
 
-from .errors import InvalidInput
+from .errors import InvalidInput, shown
 from .files import split_lines
 
 _FLAGS = wcglob.GLOBSTAR | wcglob.BRACE | wcglob.FORCEUNIX
@@ -23,15 +23,15 @@ _SECONDS = 5.0  # that a regular expression may take, in all
 def glob(pattern: str, folder: str) -> tuple[str, Callable[[str], bool]]:
     """The folder below which all matches are, and whether a path in it matches."""
     if not isinstance(pattern, str) or not pattern:
-        raise InvalidInput(f"a glob is a str such as '*.md' or 'notes/**/*.md', not {pattern!r:.80}")
+        raise InvalidInput(f"a glob is a str such as '*.md' or 'notes/**/*.md', not {shown(pattern)}")
     if ".." in re.split(r"[/{},]", pattern):
-        raise InvalidInput(f"a glob cannot contain '..': {pattern!r:.80}")
+        raise InvalidInput(f"a glob cannot contain '..': {shown(pattern)}")
     if "/" not in pattern:
         name = _compiled(pattern)
         return folder, lambda path: name(path[path.rindex("/") + 1 :])
     labels = [label for label in pattern.split("/") if label not in ("", ".")]
     if not labels:
-        raise InvalidInput(f"a glob names files; {pattern!r:.80} names a folder")
+        raise InvalidInput(f"a glob names files; {shown(pattern)} names a folder")
     while len(labels) > 1 and not _MAGIC.search(labels[0]):  # plain folders bound where to look
         folder += labels.pop(0) + "/"
     whole = _compiled("/".join(labels))
@@ -43,7 +43,7 @@ def _compiled(pattern: str) -> Callable[[str], bool]:
     try:
         included, _ = wcglob.translate(pattern, flags=_FLAGS)
     except Exception as error:  # its own for too many braces, and whatever else it makes of a pattern
-        raise InvalidInput(f"not a glob, or one that stands for too many: {pattern!r:.80}: {error}") from None
+        raise InvalidInput(f"not a glob, or one that stands for too many: {shown(pattern)}: {error}") from None
     found = [re.compile(one).fullmatch for one in included]
     if len(found) == 1:
         first = found[0]

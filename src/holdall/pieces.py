@@ -10,7 +10,7 @@ import contextlib
 import io
 import secrets
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from . import keys, ops
 from .errors import InvalidInput, IsADirectory, NotFound
@@ -140,10 +140,6 @@ class _Raw(io.RawIOBase):
             super().close()
 
 
-class _Reader(io.BufferedReader):
-    """What `open(path, "rb")` gives."""
-
-
 class _Writer(io.BufferedWriter):
     """What `open(path, "wb")` and `open(path, "ab")` give: an exception in its `with` block leaves nothing behind."""
 
@@ -165,12 +161,13 @@ class _Writer(io.BufferedWriter):
         super().__del__()
 
 
-BinaryFile = io.BufferedReader | io.BufferedWriter
+BinaryFile: TypeAlias = io.BufferedReader | io.BufferedWriter
 
 
 def opened(files: Files, path: str, mode: str) -> BinaryFile:
+    """What `Files.open` gives."""
     raw = _Raw(Pieces(files, path, mode))
-    return _Reader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
+    return io.BufferedReader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
 
 
 class AsyncFile:
@@ -249,6 +246,7 @@ class AsyncFile:
 
 
 async def aopened(files: Files, path: str, mode: str) -> AsyncFile:
+    """What `Files.aopen` gives."""
     pieces = Pieces(files, path, mode)
     await files._arun(pieces.begin())
     return AsyncFile(pieces)

@@ -9,12 +9,13 @@ statements.
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
-#: How often a read-modify-write begins again before it gives up.
-MOST_TRIES = 1000
+#: How often a read-modify-write is tried before it gives up.
+_MOST_TRIES = 1000
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,6 +36,13 @@ class Sleep:
     """A request to wait."""
 
     seconds: float
+
+
+def before_retry(conflict: Exception, tries: int) -> Program[None]:
+    """Wait a little before a read-modify-write begins again; after so many tries, give up with the conflict."""
+    if tries >= _MOST_TRIES:
+        raise conflict
+    yield Sleep(random.uniform(0, 0.001 * min(tries, 20)))
 
 
 def drive(program: Program[T], perform: Callable[[Any], Any]) -> T:

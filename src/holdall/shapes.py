@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from datetime import datetime
 from typing import Any
 
 from . import keys
 from .ops import File, Json
-from .values import check_text, decode, encode_plain, plain_object, to_datetime
+from .values import decode, encode_plain, plain_object, to_datetime
 
 #: The shape of a file that was written as a file.
 NATIVE = Json("{}")
 #: The fields of a file's item: what a database keeps of them is not what a filter sees.
 FIELDS = frozenset({"content", "encoding", "created_at", "modified_at"})
+_TIMES = ("created_at", "modified_at")
 
 
 def stored(key: str, value: Any) -> Json | File:
@@ -32,8 +32,13 @@ def stored(key: str, value: Any) -> Json | File:
         content = _taken_out(plain)
         if content is not None:
             form, data = content
-            return File(Json(check_text({**plain, "content": form}).decode()), data)
+            return File(encode_plain({**plain, "content": form}), data)
     return encode_plain(plain)
+
+
+def is_native(value: Any) -> bool:
+    """Whether what is put was written as a file, not put as an item that has the shape of one."""
+    return isinstance(value, File) and value.shape == NATIVE
 
 
 def item(shape: str, content: bytes, created: int, updated: int, appended: bool) -> dict[str, Any]:
@@ -81,9 +86,6 @@ def _is_line(line: Any) -> bool:
     return isinstance(line, str) and "\n" not in line
 
 
-_TIMES = ("created_at", "modified_at")
-
-
 def _text(content: bytes) -> str | None:
     try:
         return content.decode()
@@ -92,5 +94,4 @@ def _text(content: bytes) -> str | None:
 
 
 def _iso(microseconds: int) -> str:
-    moment: datetime = to_datetime(microseconds)
-    return moment.isoformat()
+    return to_datetime(microseconds).isoformat()

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from .engine import Engine
 from .errors import HoldallError, StoreClosed
-from .ops import Op, Sweep, Tidy
+from .ops import Sweep, Tidy
 
 logger = logging.getLogger("holdall")
 
@@ -51,7 +51,8 @@ class Shared:
 
     def tidy_soon(self) -> None:
         """Have the engine's upkeep done, in the sweeper's thread."""
-        self.sweep_from_now_on()
+        if not self.is_swept:  # asked after every batch while there is upkeep to do, so without the lock
+            self.sweep_from_now_on()
         sweeper = self._sweeper
         if sweeper is not None:
             sweeper.wake()
@@ -124,7 +125,7 @@ class _Sweeper:
         self._bell = _Bell()
         weakref.finalize(shared, self._bell.stop)
         self._thread = threading.Thread(
-            target=_sweep, args=(weakref.ref(shared), interval, self._bell), name="holdall-sweeper", daemon=True
+            target=_see_to_upkeep, args=(weakref.ref(shared), interval, self._bell), name="holdall-sweeper", daemon=True
         )
         self._thread.start()
 
@@ -149,27 +150,39 @@ class _Bell:
         self.rings.set()
 
 
-def _sweep(reference: weakref.ref[Shared], interval: float, bell: _Bell) -> None:
+def _see_to_upkeep(reference: weakref.ref[Shared], interval: float, bell: _Bell) -> None:
+    next_sweep = time.monotonic() + interval  # however often the bell rings meanwhile
+    deaf_until = 0.0  # after a failure: whoever rang will ring again with its next batch
     while True:
-        was_rung = bell.rings.wait(interval)
+        was_rung = bell.rings.wait(max(0.0, next_sweep - time.monotonic()))
         bell.rings.clear()
         shared = reference()
         if shared is None or bell.stopped:
             return
-        slices: Op = Tidy() if was_rung else Sweep()
+        now = time.monotonic()
         try:
-            while _is_more(slices, shared.engine.execute([slices])[0]) and not bell.stopped:
-                if was_rung:
-                    time.sleep(_PAUSE)
+            if now >= next_sweep:
+                next_sweep = now + interval
+                _sweep(shared.engine, bell)
+            if was_rung and now >= deaf_until:
+                _tidy(shared.engine, bell)
         except StoreClosed:
             return
         except HoldallError as error:
+            deaf_until = time.monotonic() + interval
             logger.warning("upkeep failed, trying again later: %s", error)
         del shared  # not held while asleep, so that a forgotten store can go
 
 
-def _is_more(slices: Op, done: int) -> bool:
-    return done == slices.limit if isinstance(slices, Sweep) else bool(done)
+def _sweep(engine: Engine, bell: _Bell) -> None:
+    slice_ = Sweep()
+    while not bell.stopped and engine.execute([slice_])[0] == slice_.limit:
+        pass
+
+
+def _tidy(engine: Engine, bell: _Bell) -> None:
+    while not bell.stopped and engine.execute([Tidy()])[0]:
+        time.sleep(_PAUSE)
 
 
 _forking: list[Shared] = []

@@ -8,8 +8,8 @@ before an engine sees it, and `_finished` the one where results come back out of
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
-import random
 import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
@@ -38,28 +38,13 @@ from .ops import (
     TtlOrDefault,
     Value,
 )
-from .programs import MOST_TRIES, Call, Program, Sleep, adrive, apages, arun, drive, pages, run
+from .programs import Call, Program, adrive, apages, arun, before_retry, drive, pages, run
 from .shapes import stored
 from .sharing import Shared
 from .values import decode, encode, to_plain, ttl_seconds
 
 T = TypeVar("T")
 logger = logging.getLogger("holdall")
-
-_USER_OPS = (
-    ops.Get,
-    ops.Put,
-    ops.Delete,
-    ops.Check,
-    ops.Refresh,
-    ops.Append,
-    ops.ReadRange,
-    ops.Stat,
-    ops.CheckPath,
-    ops.DeleteTree,
-    ops.Move,
-    ops.Copy,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +135,7 @@ class Store:
         """
         if not callable(fn):
             raise InvalidInput(f"update takes a function of the value, not {type(fn).__name__} {shown(fn)}")
-        for attempt in range(1, MOST_TRIES + 1):
+        for tries in itertools.count(1):
             entry: Entry | None = (yield [ops.Get(ns, key)])[0]
             if entry is None and default is None:
                 raise NotFound(f"there is no {key!r} in {ns!r} to update; pass default= to begin with one")
@@ -160,10 +145,8 @@ class Store:
             put = ops.Put(ns, key, value, DEFAULT if entry is None else KEEP, ABSENT if entry is None else entry)
             try:
                 written: Entry = (yield [put])[0]
-            except Conflict:
-                if attempt == MOST_TRIES:
-                    raise
-                yield Sleep(random.uniform(0, 0.001 * min(attempt, 20)))
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
             else:
                 return written
         raise AssertionError("unreachable")
@@ -189,13 +172,12 @@ class Store:
 
     def _execute(self, batch: Iterable[PointOp]) -> Program[list[Any]]:
         """Run `holdall.ops` in order, atomically: all of them, or on any error none. Returns their results."""
-        names = ", ".join(kind.__name__ for kind in _USER_OPS)
         if not isinstance(batch, Iterable):
-            raise InvalidInput(f"execute takes a list of point ops ({names}), not {shown(batch)}")
+            raise _no_point_op(batch)
         operations = list(batch)
         for op in operations:
-            if not isinstance(op, _USER_OPS):
-                raise InvalidInput(f"execute takes point ops ({names}), not {shown(op)}")
+            if not isinstance(op, ops.POINT_OPS):
+                raise _no_point_op(op)
         results: list[Any] = (yield operations) if operations else []
         return results
 
@@ -432,7 +414,7 @@ class Store:
                 return ops.DeleteTree(self._home(namespace), path and (keys.check_folder(path)[:-1] or "/"))
             case ops.Append(namespace, key, data, expect, ttl):
                 if not isinstance(data, bytes):
-                    raise InvalidInput(f"what is appended is bytes, not {type(data).__name__} {data!r:.60}")
+                    raise InvalidInput(f"what is appended is bytes, not {type(data).__name__} {shown(data)}")
                 return ops.Append(
                     self._home(namespace), keys.check_path(key), data, _expected(expect, key), self._lifetime(ttl)
                 )
@@ -463,7 +445,7 @@ class Store:
         except InvalidInput:  # both are good by themselves, so together they are too long
             most = keys.MAX_NAMESPACE_BYTES
             raise InvalidInput(
-                f"a namespace and its scope have at most {most} bytes; too long: {inside!r:.80}"
+                f"a namespace and its scope have at most {most} bytes; too long: {shown(inside)}"
             ) from None
 
     def _lifetime(self, ttl: TtlOrDefault) -> Ttl | ops.Lifetime:
@@ -508,6 +490,11 @@ class Store:
             self._settings.on_op(event)
         except Exception:  # a broken metric must not fail a write that has happened
             logger.exception("the on_op hook failed")
+
+
+def _no_point_op(given: Any) -> InvalidInput:
+    names = ", ".join(kind.__name__ for kind in ops.POINT_OPS)
+    return InvalidInput(f"execute takes a list of point ops ({names}), not {shown(given)}")
 
 
 def _expected(expect: Any, key: str) -> Expectation:

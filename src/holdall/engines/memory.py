@@ -20,9 +20,8 @@ from ..engine import (
     Capabilities,
     Options,
     check_expectation,
-    check_path,
     check_transfer,
-    is_file,
+    check_unblocked,
     item_in_the_way,
     parse_revision,
     search,
@@ -59,7 +58,6 @@ class MemoryEngine:
     """Entries in this process's memory, gone with it."""
 
     capabilities = Capabilities(durable=False, multiprocess=False)
-    behind = False
 
     def __init__(self, options: Options) -> None:
         self._clock = options.clock or system_clock
@@ -132,7 +130,7 @@ class MemoryEngine:
                 record = _Record(self._next(), "", old.created if old else now, now, expires, lifetime)
                 record = _with_value(record, value)
                 self._write(place, record, undo)
-                return _info(key, record) if is_file(value) else _entry(place, record)
+                return _info(key, record) if shapes.is_native(value) else _entry(place, record)
             case ops.Append():
                 return self._append(op, now, undo)
             case ops.ReadRange(namespace, key, start, end):
@@ -143,7 +141,7 @@ class MemoryEngine:
             case ops.CheckPath(namespace, path):
                 ns = keys.encode(namespace)
                 parents = (parent for parent in keys.parents(path) if self._file((ns, parent), now))
-                check_path(path, itertools.chain(parents, self._below(ns, path + "/", now)))
+                check_unblocked(path, itertools.chain(parents, self._below(ns, path + "/", now)))
                 return None
             case ops.Move() | ops.Copy():
                 return self._transfer(op, now, undo)

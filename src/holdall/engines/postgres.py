@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 
 from ..engine import Capabilities, Options, conflict
-from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable
+from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable, shown
 from ..ops import READS, WALKS, Delete, Get, Op, Put, Refresh
 from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
@@ -56,7 +56,7 @@ class PostgresOptions:
         lent = self.connection
         if lent is not None and not hasattr(lent, "getconn"):
             if not isinstance(lent, psycopg.Connection | psycopg.AsyncConnection):
-                raise InvalidInput(f"connection is a connection or pool of psycopg's, not {lent!r:.60}")
+                raise InvalidInput(f"connection is a connection or pool of psycopg's, not {shown(lent)}")
             if not lent.autocommit:
                 raise InvalidInput(
                     "connection= needs a connection with autocommit=True: batches are transactions of their own"
@@ -68,13 +68,13 @@ class PostgresOptions:
             or len(self.schema.encode("utf-8", "surrogatepass")) > 63
             or any("\ud800" <= letter <= "\udfff" for letter in self.schema)
         ):
-            raise InvalidInput(f"schema is the name of a PostgreSQL schema, not {self.schema!r}")
+            raise InvalidInput(f"schema is the name of a PostgreSQL schema, not {shown(self.schema)}")
         for name, least in (("pool_min", 0), ("pool_max", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise InvalidInput(f"{name} is a number of connections, at least {least}, not {value!r}")
+                raise InvalidInput(f"{name} is a number of connections, at least {least}, not {shown(value)}")
         if not isinstance(self.pool_timeout, (int, float)) or not 0 < self.pool_timeout < 1e9:
-            raise InvalidInput(f"pool_timeout is a number of seconds, not {self.pool_timeout!r}")
+            raise InvalidInput(f"pool_timeout is a number of seconds, not {shown(self.pool_timeout)}")
 
 
 class PostgresEngine:

@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,6 @@ from .narrowing import Binder, Path, index_name
 from .sql import Dialect
 from .statements import Statement
 
-T = TypeVar("T")
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.
 Numbered: TypeAlias = tuple[bytes, tuple[str, ...]]
 
@@ -126,8 +125,6 @@ _LONGEST_TEXT = 100  # of a string in the projection
 
 class PostgresDialect(Dialect):
     skip_locked = " FOR UPDATE SKIP LOCKED"
-    first_version: str
-    redrawn_version: str
 
     def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
         self.schema_name = schema

@@ -111,13 +111,13 @@ class Sql:
         self._clock = clock
         table = self._table = dialect.table
         self.columns = f"{COLUMNS}, {dialect.content}, appended, size"
-        self._bodies = {
+        bodies = {
             "body": f"CASE WHEN CAST(:size AS bigint) IS NULL THEN NULL ELSE {dialect.next_body} END",
             "size": ":size",
             "appended": "NULL",
             "shared": "NULL",
         }
-        self._following = {**dialect.projections, **self._bodies}
+        self._following = {**dialect.projections, **bodies}
         self._put_any = {keep: self._put(keep) for keep in (False, True)}
         self._put_absent = self._put(False, f"WHERE NOT ({OLD_IS_LIVE})", returns=True)
         here = f"ns = :ns AND key = :key AND {LIVE}"
@@ -131,8 +131,8 @@ class Sql:
         self.left_by_put = f"SELECT version, created, updated, expires FROM {table} WHERE ns = :ns AND key = :key"
         self._get = f"SELECT {self.columns} FROM {table} WHERE {here}"
         self._version_of = f"SELECT version FROM {table} WHERE {here}"
-        self.unfollowed = _assigned(dict.fromkeys(self._following, "NULL"))
-        delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{self.unfollowed} WHERE {here}"
+        unfollowed = _assigned(dict.fromkeys(self._following, "NULL"))
+        delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{unfollowed} WHERE {here}"
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
         self._files = SqlFiles(dialect, self._statement, self._outcome)

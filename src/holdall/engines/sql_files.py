@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import keys, ops, shapes
 from ..engine import (
-    check_path,
     check_transfer,
+    check_unblocked,
     conflict,
-    is_file,
     item_in_the_way,
     to_entry,
     to_info,
@@ -142,7 +141,7 @@ class SqlFiles:
                 self._note_pieces(namespace, key, len(rows))
                 return _cut(rows, start, end) if rows else None
             case ops.CheckPath(path=path):
-                check_path(path, (key for (key,) in rows))
+                check_unblocked(path, (key for (key,) in rows))
                 return None
         return len(rows)
 
@@ -199,7 +198,7 @@ class SqlFiles:
         assert isinstance(op.value, ops.File)
         version, created, updated, expires = rows[0]
         size = len(op.value.content)
-        if is_file(op.value):
+        if shapes.is_native(op.value):
             return to_info(op.key, size, version, created, updated)
         file = op.value.content, 0, size
         return to_entry((params["ns"], op.key, params["value"], version, created, updated, expires, *file))
@@ -322,7 +321,7 @@ class SqlFiles:
         same = source == ns and op.src == op.dst
         if not (same and found):
             check_transfer(op, [key for (key,) in found], (key for (key,) in there))
-            check_path(op.dst, (key for (key,) in parents))
+            check_unblocked(op.dst, (key for (key,) in parents))
             mark = 2 if moves else 1
             ttl = op.ttl if isinstance(op, ops.Move) else KEEP
             further = self._dialect.parameters(op)
