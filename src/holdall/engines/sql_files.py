@@ -34,7 +34,7 @@ from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 if TYPE_CHECKING:
     from .sql import Dialect
 
-#: The size of a piece of a body that is written in one; those that are appended are as large as they came.
+#: The size of a piece of a body that is written in one; those that are appended may be smaller.
 PIECE = 1 << 16
 #: Files that are larger are not indexed, but looked through.
 INDEXED_SIZE = 1 << 20
@@ -181,15 +181,19 @@ class SqlFiles:
         statement = self._put_entry(op, now)
         [rows] = yield [statement]
         result = yield from self._outcome(op, statement[1], rows)
+        yield from self._fill(op, statement[1]["ns"])
+        return result
+
+    def _fill(self, op: ops.Put, ns: str) -> Program[None]:
+        """Store the bytes of a file whose entry has just been written."""
         assert isinstance(op.value, ops.File)
-        content, (ns, key) = op.value.content, (statement[1]["ns"], op.key)
+        content = op.value.content
         pieces = [
-            (self._add_first, {"ns": ns, "key": key, "start": start, "data": content[start : start + PIECE]})
+            (self._add_first, {"ns": ns, "key": op.key, "start": start, "data": content[start : start + PIECE]})
             for start in range(0, len(content), PIECE)
         ]
         if pieces:
             yield pieces
-        return result
 
     def put_result(self, op: ops.Put, params: dict[str, Any], rows: Rows) -> Any:
         """What the statement of a put means that wrote a file's entry."""
@@ -221,8 +225,12 @@ class SqlFiles:
                     yield from self._part(here, body, version)
                     body = version
                 start = size - len(op.data)
-                if op.data:
-                    yield [(self._add, {"body": body, "start": start, "data": op.data})]
+                pieces = [
+                    (self._add, {"body": body, "start": start + place, "data": op.data[place : place + PIECE]})
+                    for place in range(0, len(op.data), PIECE)
+                ]
+                if pieces:
+                    yield pieces
                 return int(start)
             [found] = yield [(self._state, here)]
             actual, item = (found[0][0], found[0][1] is None) if found else (None, False)
@@ -234,21 +242,14 @@ class SqlFiles:
             elif found:  # it came meanwhile
                 continue
             file = ops.File(shapes.NATIVE, op.data)
-            made = yield from self._made(ops.Put(op.namespace, op.key, file, op.ttl, ABSENT), now)
-            if made or op.expect is ABSENT:
+            put = ops.Put(op.namespace, op.key, file, op.ttl, ABSENT)
+            statement = self._put_entry(put, now)
+            [rows] = yield [statement]
+            if rows:
+                yield from self._fill(put, statement[1]["ns"])
                 return 0
-
-    def _made(self, put: ops.Put, now: int | None) -> Program[bool]:
-        """Make a file, unless somebody else has just done so."""
-        from ..errors import Conflict
-
-        try:
-            yield from self._put(put, now)
-        except Conflict:
-            if put.expect is not ABSENT:
-                raise
-            return False
-        return True
+            if op.expect is ABSENT:
+                yield from self._outcome(put, statement[1], rows)
 
     def _part(self, here: dict[str, Any], body: int, own: int) -> Program[None]:
         """Give an entry a body of its own, in place of one that it shares: it is named by the entry's new version."""
@@ -346,6 +347,8 @@ class SqlFiles:
 
     def _arriving(self, sources: str, moves: bool, replaces: bool, with_ttl: bool) -> str:
         dialect = self._dialect
+        # Those that have come since the others were locked are taken along, and must not change either.
+        lock = "" if dialect.single_writer else " ORDER BY key FOR UPDATE"
         created = "created" if moves and not replaces else ":now"
         lifetime = ":now + :ttl, :ttl" if with_ttl else "expires, ttl"
         kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END" if replaces else "excluded.created"
@@ -358,7 +361,7 @@ class SqlFiles:
                 body, size, appended, shared{names})
             SELECT {dialect.next_versions}, :to, :dst || substr(key, :cut), value, {created}, :now, {lifetime},
                 body, size, appended, coalesce(shared, :mark){values}
-            FROM {self._table} WHERE {sources}
+            FROM {self._table} WHERE {sources}{lock}
             ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL,
                 created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}"""
 
