@@ -40,6 +40,8 @@ PIECE = 1 << 16
 INDEXED_SIZE = 1 << 20
 #: A file with more pieces than this is worth tidying.
 _MANY_PIECES = 64
+#: How many pieces are made of smaller ones before other writers have their turn.
+_RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before anybody is asked to see to it.
 _SOME_LAG = 200
 #: How many pieces of candidates one page of a grep has at most.
@@ -294,7 +296,10 @@ class SqlFiles:
         [(body,)] = found
         sizes = f"SELECT start, length(data) FROM {self._chunks} WHERE body_id = :body ORDER BY start"
         [pieces] = yield [(sizes, {"body": body})]
-        for start, end in _small_runs(pieces):
+        runs = _small_runs(pieces)
+        if len(runs) > _RUNS_AT_ONCE:
+            self.ragged.add((ns, key))
+        for start, end in runs[:_RUNS_AT_ONCE]:
             inside = {"body": body, "start": start, "end": end}
             which = "body_id = :body AND start >= :start AND start < :end"
             [rows] = yield [(f"SELECT data FROM {self._chunks} WHERE {which} ORDER BY start", inside)]
