@@ -40,6 +40,8 @@ PIECE = 1 << 16
 INDEXED_SIZE = 1 << 20
 #: A file with more pieces than this is worth tidying.
 _MANY_PIECES = 64
+#: How many bytes are indexed before other writers have their turn.
+_SLICE_BYTES = 1 << 18
 #: How many pieces are made of smaller ones before other writers have their turn.
 _RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before anybody is asked to see to it.
@@ -267,11 +269,17 @@ class SqlFiles:
         dialect, queue = self._dialect, self._dialect.unindexed
         oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit{dialect.skip_locked}"
         [waiting] = yield [(oldest, {"limit": op.limit})]
+        later: set[int] = set()
         gone = [version for version, is_gone in waiting if is_gone]
         new = [version for version, is_gone in waiting if not is_gone]
         if gone:
             yield [dialect.forget(gone)]
         if new:
+            among, params = dialect.among("version", new)
+            [sizes] = yield [(f"SELECT version, size FROM {self._table} WHERE {among} ORDER BY version", params)]
+            new = _first_few(sizes)
+            later = {version for version, _ in sizes}.difference(new)
+            waiting = [row for row in waiting if row[0] not in later]
             among, params = dialect.among("version", new)
             sql = f"SELECT version, {dialect.content} FROM {self._table} WHERE {among} AND size <= {INDEXED_SIZE}"
             [rows] = yield [(sql, params)]
@@ -283,7 +291,7 @@ class SqlFiles:
             yield [(f"DELETE FROM {queue} WHERE {among}", params)]
         if self.ragged:
             yield from self._merge(*self.ragged.pop(), now)
-        self.behind = len(waiting) == op.limit or bool(self.ragged)
+        self.behind = len(waiting) == op.limit or bool(later or self.ragged)
         return self.behind
 
     def _merge(self, ns: str, key: str, now: int | None) -> Program[None]:
@@ -481,6 +489,18 @@ def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
         else:
             runs.append((start, start + length, 1))
     return [(start, end) for start, end, count in runs if count > 1]
+
+
+def _first_few(sizes: Rows) -> list[int]:
+    """Those whose contents can be indexed while others wait: at least one, and not too many bytes in all."""
+    few: list[int] = []
+    room = _SLICE_BYTES
+    for version, size in sizes:
+        if room <= 0:
+            break
+        few.append(version)
+        room -= size if size is not None and size <= INDEXED_SIZE else 0
+    return few
 
 
 def _text(data: bytes | None) -> str | None:
