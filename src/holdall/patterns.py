@@ -63,6 +63,8 @@ class Lines:
     def __init__(self, pattern: str, is_regex: bool, ignore_case: bool) -> None:
         if not isinstance(pattern, str):
             raise InvalidInput(f"grep looks for a str, not {type(pattern).__name__} {pattern!r:.80}")
+        if not pattern.isascii() and any("\ud800" <= letter <= "\udfff" for letter in pattern):
+            raise InvalidInput(f"lone surrogates are not text, and in no file: {pattern!r:.80}")
         self._pattern = pattern
         self._left = _SECONDS
         self._plain = not is_regex and not ignore_case
@@ -106,7 +108,7 @@ def _regex(pattern: str, is_regex: bool, ignore_case: bool) -> Any:
             pattern if is_regex else regex.escape(pattern, literal_spaces=True),
             regex.IGNORECASE if ignore_case else 0,
         )
-    except regex.error as error:
+    except (regex.error, RecursionError, OverflowError, MemoryError) as error:
         raise InvalidInput(f"not a regular expression: {pattern!r:.80}: {error}") from None
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from . import keys, ops
-from .errors import InvalidInput, IsADirectory, NotFound
+from .errors import HoldallError, InvalidInput, IsADirectory, NotFound, Unavailable
 from .ops import DEFAULT, FileInfo
 from .programs import Program
 
@@ -35,6 +35,7 @@ class Pieces:
         self.info: FileInfo | None = None
         self._upload = "/" + secrets.token_hex(16)
         self._begun = False
+        self._failure: BaseException | None = None
 
     def begin(self) -> Program[None]:
         """Fail now rather than at the first piece, where the path cannot be read or written."""
@@ -60,12 +61,21 @@ class Pieces:
         if self.mode == "ab":
             yield from self.files._append(self.path, data)
             return
-        yield [ops.Append(self._upload_home, self._upload, data, ttl=_UPLOAD_TTL)]
+        self._check_whole()
         self._begun = True
+        try:
+            yield [ops.Append(self._upload_home, self._upload, data, ttl=_UPLOAD_TTL)]
+        except BaseException as error:  # it may be there or not, so what follows cannot be added
+            self._failure = error
+            raise
 
     def finish(self) -> Program[None]:
         """Make what was written visible."""
         if self.mode == "wb":
+            if self._failure is not None:
+                with contextlib.suppress(HoldallError):
+                    yield from self.give_up()
+            self._check_whole()
             if not self._begun:
                 yield from self.write(b"")
             namespace = self.files.namespace
@@ -76,6 +86,13 @@ class Pieces:
         """Leave nothing behind of what was written."""
         if self._begun:
             yield [ops.Delete(self._upload_home, self._upload)]
+
+    def _check_whole(self) -> None:
+        if self._failure is not None:
+            raise Unavailable(
+                f"a piece of {self.path!r} could not be written, so nothing of it is kept; write it anew:"
+                f" {self._failure}"
+            ) from self._failure
 
     @property
     def _upload_home(self) -> keys.Reserved:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,8 @@ from hypothesis import strategies as st
 import holdall
 from holdall import filters
 from holdall.engines.postgres_dialect import MIGRATIONS, hash_of
-from holdall.errors import Conflict, InvalidInput, SchemaTooNew, Unavailable
-from holdall.ops import ABSENT, Check, Delete, Get, Put
+from holdall.errors import Conflict, InvalidInput, NotFound, SchemaTooNew, Unavailable
+from holdall.ops import ABSENT, Append, Check, Delete, Get, Put
 from holdall.testing import Clock, StoreContract, file_machine, store_machine
 from holdall.testing.contract import filtering
 from processes import hear, start, tell
@@ -393,3 +396,66 @@ def explained(store: holdall.Store, filter: dict[str, Any]) -> list[str]:
     finally:
         del wire._spoken
     return plans
+
+
+def test_who_loses_the_race_to_make_a_file_loses_nothing_else() -> None:
+    home, writers = ("home",), 6
+    with holdall.open(postgres_url(), schema="append_race") as store:
+        for turn in range(25):
+            barrier = threading.Barrier(writers)
+
+            def write(writer: int, turn: int = turn, barrier: threading.Barrier = barrier) -> None:
+                barrier.wait()
+                store.execute([Put(home, f"{turn} {writer}", {}), Append(home, f"/{turn}", b"%d" % writer)])
+
+            in_threads(write, range(writers))
+            assert len(store.files(home).read(f"/{turn}")) == writers
+        assert store.count(home) == 25 * (writers + 1)
+
+
+def test_copies_that_are_deleted_at_once_leave_no_piece() -> None:
+    with holdall.open(postgres_url(), schema="copies_race") as store:
+        files = store.files()
+        for _ in range(25):
+            files.write("/a", b"content")
+            files.copy("/a", "/b")
+            in_threads(files.delete, ["/a", "/b"])
+        with psycopg.connect(postgres_url()) as connection:
+            assert connection.execute("SELECT count(*) FROM copies_race.chunks").fetchone() == (0,)
+
+
+def in_threads(function: Callable[[Any], Any], arguments: Iterable[Any]) -> None:
+    with ThreadPoolExecutor() as executor:
+        list(executor.map(function, arguments))
+
+
+def test_a_tree_that_moves_away_under_its_writers_takes_whole_files_along() -> None:
+    with holdall.open(postgres_url(), schema="move_race") as store:
+        files = store.files()
+        writing = True
+
+        def write(writer: int) -> None:
+            for number in range(60):
+                path = f"/a/{writer} {number}"
+                files.write(path, b"1" * 50)
+                files.append(path, b"2" * 50)
+                files.write(path, b"3" * 77)
+
+        def move(_: int) -> None:
+            for number in itertools.count():
+                if not writing:
+                    return
+                with suppress(NotFound):
+                    files.move("/a", f"/{number}")
+
+        with ThreadPoolExecutor() as executor:
+            moving = executor.submit(move, 0)
+            in_threads(write, range(4))
+            writing = False
+            moving.result()
+        assert {info.path: len(files.read(info.path)) for info in files.walk()} == {
+            info.path: info.size for info in files.walk()
+        }
+        pieces = "SELECT sum(length(data)) FROM move_race.chunks"
+        with psycopg.connect(postgres_url()) as connection:
+            assert connection.execute(pieces).fetchone() == (sum(info.size for info in files.walk()),)

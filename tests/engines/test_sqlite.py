@@ -463,3 +463,16 @@ def files_open_in(folder: Path) -> list[str]:
                 if os.path.samestat(file.stat(), os.fstat(int(handle))):
                     found.append(file.name)
     return found
+
+
+def test_what_is_appended_at_once_can_be_read_in_parts(path: str) -> None:
+    with holdall.open(path) as store:
+        files = store.files()
+        content = os.urandom(300_000)
+        files.write("/a", b"begin")
+        files.append("/a", content)
+        files.append("/a", b"end")
+        assert files.read("/a") == b"begin" + content + b"end"
+        assert files.read_range("/a", 65_000, 200_000) == (b"begin" + content)[65_000:200_000]
+    largest = "SELECT max(length(data)) FROM holdall_chunks"
+    assert apsw.Connection(path).execute(largest).fetchall()[0][0] <= 1 << 16  # type: ignore[operator]  # a number

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 import holdall
-from holdall.errors import Timeout
+from holdall.errors import Timeout, Unavailable
 from holdall.ops import Get, Put
 from processes import Process, hear, start, tell
 
@@ -286,3 +286,20 @@ async def aseconds_of(awaited: Awaitable[Any]) -> tuple[float, Any]:
     began = time.monotonic()
     result = await asyncio.wait_for(awaited, 30)
     return time.monotonic() - began, result
+
+
+def test_a_file_whose_last_piece_could_not_be_written_does_not_appear(path: str) -> None:
+    with holdall.open(path, timeout=0.5) as store:
+        files = store.files()
+        files.write("/a", b"old")
+        file = files.open("/a", "wb")
+        file.write(b"new" * 1_000_000)
+        file.write(b"the rest")
+        other = start(write_without_committing, path=path)
+        assert other.hear() == "writing"
+        # Its lock is gone by the time that the upload would be moved to its path.
+        threading.Timer(0.75, other.tell, ["roll back"]).start()
+        with pytest.raises(Unavailable):
+            file.close()
+        assert other.finish() == ["rolled back"]
+        assert files.read("/a") == b"old"

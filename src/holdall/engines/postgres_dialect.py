@@ -59,6 +59,9 @@ MIGRATIONS = (
     CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
     CREATE FUNCTION {schema}.forget_body() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
+        IF old.shared IS NOT NULL THEN  -- one at a time, or of two that let go at once each would leave it to the other
+            PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' body', old.body));
+        END IF;
         DELETE FROM {schema}.chunks WHERE body_id = old.body AND NOT EXISTS (
             SELECT 1 FROM {schema}.entries WHERE shared IS NOT NULL AND body = old.body
         );

@@ -33,12 +33,16 @@ from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 if TYPE_CHECKING:
     from .sql import Dialect
 
-#: The size of a piece of a body that is written in one; those that are appended are as large as they came.
+#: The size of a piece of a body that is written in one; those that are appended may be smaller.
 PIECE = 1 << 16
 #: Files that are larger are not indexed, but looked through.
 INDEXED_SIZE = 1 << 20
 #: A file with more pieces than this is worth tidying.
 _MANY_PIECES = 64
+#: How many bytes are indexed before other writers have their turn.
+_SLICE_BYTES = 1 << 18
+#: How many pieces are made of smaller ones before other writers have their turn.
+_RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before anybody is asked to see to it.
 _SOME_LAG = 200
 #: How many pieces of candidates one page of a grep has at most.
@@ -184,14 +188,18 @@ class SqlFiles:
         statement = self._put_entry(op, now)
         [rows] = yield [statement]
         result = yield from self._outcome(op, statement[1], rows)
+        yield from self._fill(op, statement[1]["ns"])
+        return result
+
+    def _fill(self, op: ops.Put, ns: str) -> Program[None]:
+        """Store the bytes of a file whose entry has just been written."""
         assert isinstance(op.value, ops.File)
-        content, (ns, key) = op.value.content, (statement[1]["ns"], op.key)
+        content = op.value.content
         pieces = [
-            (self._add_first, {"ns": ns, "key": key, "start": start, "data": content[start : start + PIECE]})
+            (self._add_first, {"ns": ns, "key": op.key, "start": start, "data": content[start : start + PIECE]})
             for start in range(0, len(content), PIECE)
         ]
-        yield [*pieces, (self._note, {"ns": ns, "key": key, "low": key, "high": key + "\x01"})]
-        return result
+        yield [*pieces, (self._note, {"ns": ns, "key": op.key, "low": op.key, "high": op.key + "\x01"})]
 
     def put_result(self, op: ops.Put, params: dict[str, Any], rows: Rows) -> Any:
         """What the statement of a put means that wrote a file's entry."""
@@ -223,8 +231,12 @@ class SqlFiles:
                     yield from self._part(here, body, version)
                     body = version
                 start = size - len(op.data)
-                if op.data:
-                    yield [(self._add, {"body": body, "start": start, "data": op.data})]
+                pieces = [
+                    (self._add, {"body": body, "start": start + place, "data": op.data[place : place + PIECE]})
+                    for place in range(0, len(op.data), PIECE)
+                ]
+                if pieces:
+                    yield pieces
                 return int(start)
             [found] = yield [(self._state, here)]
             actual, item = (found[0][0], found[0][1] is None) if found else (None, False)
@@ -236,21 +248,14 @@ class SqlFiles:
             elif found:  # it came meanwhile
                 continue
             file = ops.File(shapes.NATIVE, op.data)
-            made = yield from self._made(ops.Put(op.namespace, op.key, file, op.ttl, ABSENT), now)
-            if made or op.expect is ABSENT:
+            put = ops.Put(op.namespace, op.key, file, op.ttl, ABSENT)
+            statement = self._put_entry(put, now)
+            [rows] = yield [statement]
+            if rows:
+                yield from self._fill(put, statement[1]["ns"])
                 return 0
-
-    def _made(self, put: ops.Put, now: int | None) -> Program[bool]:
-        """Make a file, unless somebody else has just done so."""
-        from ..errors import Conflict
-
-        try:
-            yield from self._put(put, now)
-        except Conflict:
-            if put.expect is not ABSENT:
-                raise
-            return False
-        return True
+            if op.expect is ABSENT:
+                yield from self._outcome(put, statement[1], rows)
 
     def _part(self, here: dict[str, Any], body: int, own: int) -> Program[None]:
         """Give an entry a body of its own, in place of one that it shares: it is named by the entry's new version."""
@@ -266,11 +271,17 @@ class SqlFiles:
         dialect, queue = self._dialect, self._dialect.unindexed
         oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit{dialect.skip_locked}"
         [waiting] = yield [(oldest, {"limit": op.limit})]
+        later: set[int] = set()
         gone = [version for version, is_gone in waiting if is_gone]
         new = [version for version, is_gone in waiting if not is_gone]
         if gone:
             yield [dialect.forget(gone)]
         if new:
+            among, params = dialect.among("version", new)
+            [sizes] = yield [(f"SELECT version, size FROM {self._table} WHERE {among} ORDER BY version", params)]
+            new = _first_few(sizes)
+            later = {version for version, _ in sizes}.difference(new)
+            waiting = [row for row in waiting if row[0] not in later]
             among, params = dialect.among("version", new)
             sql = f"SELECT version, {dialect.content} FROM {self._table} WHERE {among} AND size <= {INDEXED_SIZE}"
             [rows] = yield [(sql, params)]
@@ -282,7 +293,7 @@ class SqlFiles:
             yield [(f"DELETE FROM {queue} WHERE {among}", params)]
         if self.ragged:
             yield from self._merge(*self.ragged.pop(), now)
-        self.behind = len(waiting) == op.limit or bool(self.ragged)
+        self.behind = len(waiting) == op.limit or bool(later or self.ragged)
         return self.behind
 
     def _merge(self, ns: str, key: str, now: int | None) -> Program[None]:
@@ -295,7 +306,10 @@ class SqlFiles:
         [(body,)] = found
         sizes = f"SELECT start, length(data) FROM {self._chunks} WHERE body_id = :body ORDER BY start"
         [pieces] = yield [(sizes, {"body": body})]
-        for start, end in _small_runs(pieces):
+        runs = _small_runs(pieces)
+        if len(runs) > _RUNS_AT_ONCE:
+            self.ragged.add((ns, key))
+        for start, end in runs[:_RUNS_AT_ONCE]:
             inside = {"body": body, "start": start, "end": end}
             which = "body_id = :body AND start >= :start AND start < :end"
             [rows] = yield [(f"SELECT data FROM {self._chunks} WHERE {which} ORDER BY start", inside)]
@@ -349,6 +363,8 @@ class SqlFiles:
 
     def _arriving(self, sources: str, moves: bool, replaces: bool, with_ttl: bool) -> str:
         dialect = self._dialect
+        # Those that have come since the others were locked are taken along, and must not change either.
+        lock = "" if dialect.single_writer else " ORDER BY key FOR UPDATE"
         created = "created" if moves and not replaces else ":now"
         lifetime = ":now + :ttl, :ttl" if with_ttl else "expires, ttl"
         kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END" if replaces else "excluded.created"
@@ -361,7 +377,7 @@ class SqlFiles:
                 body, size, appended, shared{names})
             SELECT {dialect.next_versions}, :to, :dst || substr(key, :cut), value, {created}, :now, {lifetime},
                 body, size, appended, coalesce(shared, :mark){values}
-            FROM {self._table} WHERE {sources}
+            FROM {self._table} WHERE {sources}{lock}
             ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL,
                 created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}"""
 
@@ -476,6 +492,18 @@ def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
         else:
             runs.append((start, start + length, 1))
     return [(start, end) for start, end, count in runs if count > 1]
+
+
+def _first_few(sizes: Rows) -> list[int]:
+    """Those whose contents can be indexed while others wait: at least one, and not too many bytes in all."""
+    few: list[int] = []
+    room = _SLICE_BYTES
+    for version, size in sizes:
+        if room <= 0:
+            break
+        few.append(version)
+        room -= size if size is not None and size <= INDEXED_SIZE else 0
+    return few
 
 
 def _text(data: bytes | None) -> str | None:

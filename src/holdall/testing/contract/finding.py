@@ -226,6 +226,14 @@ class FindContract(Contract):
             volume.grep(r"(a|a)+$", regex=True)
         assert time.monotonic() - began < 5
 
+    @pytest.mark.parametrize(
+        ("pattern", "regex"), [("abc\ud800", False), ("abc\ud800", True), ("(" * 5000 + ")" * 5000, True)]
+    )
+    def test_what_nobody_can_look_for_is_refused(self, volume: FilesCaller, pattern: str, regex: bool) -> None:
+        volume.write("/a", "abc?")
+        with pytest.raises(InvalidInput):
+            volume.grep(pattern, regex=regex)
+
     def test_a_limit_stops_early(self, volume: FilesCaller) -> None:
         for n in range(5):
             volume.write(f"/{n}", "tea\ntea\n")
