@@ -25,15 +25,13 @@ from ..programs import Program, drive
 from ..values import ttl_microseconds
 from .narrowing import Fields, narrow
 from .sql_files import SqlFiles
-from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
+from .statements import LIVE, OLD_IS_LIVE, ManyTimes, Rows, Statement, assigned
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
 _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
 _EVERYTHING = 2**63 - 1
-
-
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -52,7 +50,9 @@ class Dialect(Fields):
     next_body: str  # an expression: the name of a new body
     chunks: str  # the table of the bodies' pieces
     content: str  # an expression: the whole body that an entry names, null where it names none
+    unindexed: str  # the table of what is new to the index of contents, or gone from it
     single_writer: bool = False  # nothing changes while a transaction writes, so nothing has to be locked
+    skip_locked: str = ""  # said after a query for work that others may be at
 
     def parameters(self, op: Op) -> Mapping[str, Any]:
         """What the expressions above need for one op."""
@@ -71,19 +71,16 @@ class Dialect(Fields):
     def character(self, code: int) -> str:
         """One character."""
 
-    unindexed: str  # the table of what is new to the index of contents, or gone from it
-    skip_locked: str = ""  # said after a query for work that others may be at
-
     @abstractmethod
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         """Whether a column is one of these, and the parameters of that."""
 
     @abstractmethod
-    def learn(self, texts: list[tuple[int, str]]) -> list[Any]:
+    def learn(self, texts: list[tuple[int, str]]) -> list[Statement | ManyTimes]:
         """Statements that index contents, each by its entry's version."""
 
     @abstractmethod
-    def forget(self, versions: list[int]) -> Any:
+    def forget(self, versions: list[int]) -> Statement | ManyTimes:
         """The statement that takes such out again."""
 
     @abstractmethod
@@ -121,8 +118,8 @@ class Sql:
         self._put_any = {keep: self._put(keep) for keep in (False, True)}
         self._put_absent = self._put(False, f"WHERE NOT ({OLD_IS_LIVE})", returns=True)
         here = f"ns = :ns AND key = :key AND {LIVE}"
-        change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{_assigned(dialect.stamps)}"
-        put = f"{change}, value = :value{_assigned(self._following)}"
+        change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{assigned(dialect.stamps)}"
+        put = f"{change}, value = :value{assigned(self._following)}"
         self._put_at = {
             keep: f"{put}{lifetime} WHERE {here} AND version = :expect {_RETURNING}"
             for keep, lifetime in ((True, ""), (False, ", expires = :now + :ttl, ttl = :ttl"))
@@ -131,7 +128,7 @@ class Sql:
         self.left_by_put = f"SELECT version, created, updated, expires FROM {table} WHERE ns = :ns AND key = :key"
         self._get = f"SELECT {self.columns} FROM {table} WHERE {here}"
         self._version_of = f"SELECT version FROM {table} WHERE {here}"
-        unfollowed = _assigned(dict.fromkeys(self._following, "NULL"))
+        unfollowed = assigned(dict.fromkeys(self._following, "NULL"))
         delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{unfollowed} WHERE {here}"
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
@@ -480,10 +477,6 @@ class Sql:
         [rows] = yield [(sql, params)]
         changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
         return Page(changes, changes[-1].cursor if len(changes) == op.limit else str(max(since, newest)))
-
-
-def _assigned(columns: Mapping[str, str]) -> str:
-    return "".join(f", {name} = {expression}" for name, expression in columns.items())
 
 
 def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
