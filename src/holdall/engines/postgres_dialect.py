@@ -19,8 +19,8 @@ from ..errors import InvalidInput
 from ..filters import check_field
 from ..ops import Op
 from ..values import decode
+from .dialect import Dialect
 from .narrowing import Binder, Path, index_name
-from .sql import Dialect
 from .statements import ManyTimes, Statement
 
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.

@@ -13,7 +13,7 @@ body that no entry names any more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import keys, ops, shapes
 from ..engine import (
@@ -28,10 +28,8 @@ from ..engine import (
 from ..ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
+from .dialect import Dialect
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement, assigned, live
-
-if TYPE_CHECKING:
-    from .sql import Dialect
 
 #: The size of a piece of a body that is written in one; those that are appended are as large as they came.
 PIECE = 1 << 16

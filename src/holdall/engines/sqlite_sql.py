@@ -19,8 +19,9 @@ from ..filters import check_field
 from ..ops import Entry, Op, Put
 from ..programs import Program
 from ..values import decode, ttl_microseconds
+from .dialect import Dialect
 from .narrowing import Binder, Path, index_name, json_path
-from .sql import Dialect, Sql, is_plain_put
+from .sql import Sql, is_plain_put
 from .statements import ManyTimes, Statement
 
 #: Numbered and additive. A file with more of them than we know is refused.
