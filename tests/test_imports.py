@@ -43,9 +43,11 @@ HEAVY = (
     "pydantic",
     "pytest",
     "redis",
+    "regex",
     "rich",
     "sqlite3",
     "typer",
+    "wcmatch",
 )
 #: What engines stand on, and what SQL engines share.
 BELOW_ENGINES = {
