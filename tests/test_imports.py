@@ -43,16 +43,18 @@ HEAVY = (
     "pydantic",
     "pytest",
     "redis",
+    "regex",
     "rich",
     "sqlite3",
     "typer",
+    "wcmatch",
 )
 #: What engines stand on, and what SQL engines share.
 BELOW_ENGINES = {
     f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "shapes", "values")
 }
 SHARED_BY_ENGINES = {
-    f"holdall.engines.{name}" for name in ("commit", "narrowing", "pool", "sql", "sql_files", "statements")
+    f"holdall.engines.{name}" for name in ("commit", "dialect", "narrowing", "pool", "sql", "sql_files", "statements")
 }
 OWN = {
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},

@@ -1,23 +1,23 @@
 """Every error holdall raises, as one tree.
 
     HoldallError
-    ├── InvalidInput (ValueError)       a bad label, key, filter, cursor, option, URL, `expect=None`
-    │   └── InvalidValue                something in a value that JSON cannot hold; names the path to it
-    ├── Conflict                        `expect=` did not hold; nothing was written
-    ├── NotFound (FileNotFoundError)    the entry or file is not there
-    ├── IsADirectory                    a folder is where a file should be
-    ├── NotADirectory                   a file is where a folder should be
-    ├── AlreadyExists                   something is there that would have to be replaced
-    ├── NotText                         a file's bytes are not UTF-8
-    ├── NoMatch                         an edit's text is not in the file
-    ├── AmbiguousMatch                  ... or is there more than once; carries the count
-    ├── Unavailable                     the storage cannot be reached or written just now
-    │   └── Timeout                     ... and was waited for as long as `timeout` allows
-    ├── Corrupt                         what is stored is not what holdall wrote
-    ├── SchemaTooNew                    a newer holdall wrote this store
-    ├── MissingExtra (ImportError)      an optional package is not installed; names the extra
-    ├── Unsupported                     this engine does not do that
-    └── StoreClosed                     the store was closed
+    ├── InvalidInput (ValueError)           a bad label, key, path, filter, cursor, option, URL, `expect=None`
+    │   └── InvalidValue                    something in a value that JSON cannot hold; names the path to it
+    ├── Conflict                            `expect=` did not hold; nothing was written
+    ├── NotFound (FileNotFoundError)        the entry or file is not there
+    ├── IsADirectory (IsADirectoryError)    a folder is where a file should be
+    ├── NotADirectory (NotADirectoryError)  a file is where a folder should be
+    ├── AlreadyExists (FileExistsError)     something else is there, and would be lost
+    ├── NotText                             a file's bytes are not UTF-8
+    ├── NoMatch                             an edit's text is not in the file
+    ├── AmbiguousMatch                      ... or is there more than once; carries the count
+    ├── Unavailable                         the storage cannot be reached or written just now
+    │   └── Timeout                         ... and was waited for as long as `timeout` allows
+    ├── Corrupt                             what is stored is not what holdall wrote
+    ├── SchemaTooNew                        a newer holdall wrote this store
+    ├── MissingExtra (ImportError)          an optional package is not installed; names the extra
+    ├── Unsupported                         this engine does not do that
+    └── StoreClosed                         the store was closed
 
 A driver's own error is translated in the engine, once, and stays reachable as `__cause__`.
 """

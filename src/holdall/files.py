@@ -83,9 +83,8 @@ class Files:
     def _write(self, path: str, data: Data, *, expect: Expectation | FileInfo = ANY) -> Program[FileInfo]:
         """Create or replace a file with text, kept as UTF-8, or bytes. `expect=` as in `Store.put`."""
         path, file = keys.check_path(path), ops.File(shapes.NATIVE, _to_bytes(data))
-        info: FileInfo = (yield [self._may_be(path), ops.Put(self._namespace, path, file, DEFAULT, _version(expect))])[
-            1
-        ]
+        put = ops.Put(self._namespace, path, file, DEFAULT, _version(expect))
+        info: FileInfo = (yield [ops.CheckPath(self._namespace, path), put])[1]
         return info
 
     write = run(_write)
@@ -150,7 +149,8 @@ class Files:
     def _append(self, path: str, data: Data) -> Program[int]:
         """Add text or bytes to the end of a file, which is made if it is missing; the offset at which they begin."""
         path, content = keys.check_path(path), _to_bytes(data)
-        offset: int = (yield [self._may_be(path), ops.Append(self._namespace, path, content)])[1]
+        append = ops.Append(self._namespace, path, content)
+        offset: int = (yield [ops.CheckPath(self._namespace, path), append])[1]
         return offset
 
     append = run(_append)
@@ -258,7 +258,7 @@ class Files:
         A pattern without "/" is matched with a file's name, in any folder below `path`; one with "/" with its path from
         there on. Names that begin with "." have to be asked for.
         """
-        from .patterns import glob
+        from .patterns import glob  # not before it is needed: what it stands on takes long to import
 
         folder, matches = glob(pattern, keys.check_folder(path))
         page = self._walk_pages(folder, matches)
@@ -350,9 +350,6 @@ class Files:
 
     def _inside(self) -> Namespace:
         return self._store._home(self._namespace)
-
-    def _may_be(self, path: str) -> ops.CheckPath:
-        return ops.CheckPath(self._namespace, path)
 
 
 def split_lines(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Namespaces and keys: what they may be, and the one text under which every engine orders them.
+"""Namespaces, keys and paths: what they may be, and the one text under which every engine orders them.
 
 A namespace is encoded label by label, each closed by U+0001, so that
 
@@ -8,6 +8,8 @@ A namespace is encoded label by label, each closed by U+0001, so that
 
 U+0001 and U+0002 inside a label become U+0002 and the next code point, which keeps all three. UTF-8 sorts as code
 points do, so a database that compares bytes agrees with Python.
+
+A path is a key that begins with "/"; below a folder is one range of keys.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class Store:
 
         return page
 
-    # Upkeep ----------------------------------------------------------------------------------------------------------
+    # Sweeping --------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> Program[int]:
         """Clear away what has expired, now rather than when the sweeper comes; how many entries."""
@@ -283,6 +283,8 @@ class Store:
     sweep = run(_sweep)
     asweep = arun(_sweep)
 
+    # Views -----------------------------------------------------------------------------------------------------------
+
     def scoped(self, ns_prefix: Namespace) -> Store:
         """A view of this store that cannot name, list, search or delete anything outside a namespace.
 
@@ -294,6 +296,8 @@ class Store:
         """The files of a namespace, and of no other: a volume."""
         self._home(ns)
         return Files(self, ns)
+
+    # Opening and closing ---------------------------------------------------------------------------------------------
 
     def setup(self) -> None:
         """Connect, create and migrate now, rather than on first use."""

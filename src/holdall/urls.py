@@ -46,8 +46,9 @@ def open(
     """Open a store; it connects on first use.
 
     `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"memory:"` (private to this store) or
-    `"memory:name"` (shared within the process). Without a URL, the environment variable HOLDALL_URL says which. An
-    engine of your own is given as a function that makes it from the `holdall.engine.Options` below.
+    `"memory:name"` (shared within the process); `"postgresql://…"`, which has options of its own (`EngineOptions`).
+    Without a URL, the environment variable HOLDALL_URL says which. An engine of your own is given as a function that
+    makes it from the `holdall.engine.Options` below.
 
     - `ttl`: how long entries live unless a put says otherwise; seconds, a timedelta, or None: for ever.
     - `refresh_on_read`: whether `get` starts an entry's TTL anew by default.

@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -31,6 +31,9 @@ from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, 
 from .sql import expects_a_row
 from .sql_files import SqlFiles
 from .statements import Rows, Statement
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 _BEGIN: Statement = ("BEGIN", {})
 _BEGIN_SNAPSHOT: Statement = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", {})
@@ -75,6 +78,10 @@ class PostgresOptions:
                 raise InvalidInput(f"{name} is a number of connections, at least {least}, not {shown(value)}")
         if not isinstance(self.pool_timeout, (int, float)) or not 0 < self.pool_timeout < 1e9:
             raise InvalidInput(f"pool_timeout is a number of seconds, not {shown(self.pool_timeout)}")
+
+
+class _Unknowable(Exception):
+    """Nobody can tell any more what became of a write."""
 
 
 class PostgresEngine:
@@ -173,7 +180,7 @@ class PostgresEngine:
                 return self._sql.result(op, statement[1], rows)
         raise AssertionError("unreachable")
 
-    def _read(self, make: Any, asked: Any, deadline: float, snapshot: bool = True) -> Program[Any]:
+    def _read(self, make: Callable[[A], Program[T]], asked: A, deadline: float, snapshot: bool = True) -> Program[T]:
         """Run a program of the SQL's that only reads, as of one moment, again if the connection is lost."""
         for tries in itertools.count():
             connection = yield from self._connected(deadline)
@@ -188,8 +195,8 @@ class PostgresEngine:
         raise AssertionError("unreachable")
 
     def _reading(
-        self, connection: Any, program: Program[Any], deadline: float, snapshot: bool, filters: bool
-    ) -> Program[Any]:
+        self, connection: Any, program: Program[T], deadline: float, snapshot: bool, filters: bool
+    ) -> Program[T]:
         if not snapshot:
             return (yield from self._asking(connection, program, deadline))
         try:
@@ -236,7 +243,7 @@ class PostgresEngine:
             assert not isinstance(op, Refresh)
             assert lost is not None
             # The server may have gone on with it after the connection was lost, and be done by now.
-            fate = self._fate_of_one(op, statement, seen, lost, deadline)
+            fate = self._fate_of_one(op, statement, seen, deadline)
             was_done, was = yield from self._learning(fate, lost, tries, deadline)
             if was_done:
                 return was
@@ -247,7 +254,7 @@ class PostgresEngine:
         raise AssertionError("unreachable")
 
     def _fate_of_one(
-        self, op: Put | Delete, statement: Statement, seen: int, error: Exception, deadline: float
+        self, op: Put | Delete, statement: Statement, seen: int, deadline: float
     ) -> Program[tuple[bool, Any]]:
         """What became of a statement whose reply was lost: whether it was done, and then its result.
 
@@ -261,10 +268,10 @@ class PostgresEngine:
             return True, self._sql.result(op, statement[1], [tuple(columns)])
         if columns[0] <= seen:
             return False, None
-        raise Unavailable(
+        raise _Unknowable(
             f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and somebody else has written"
             " it since: the outcome is unknown; read it and decide"
-        ) from error
+        )
 
     def _write(self, batch: Sequence[Op], deadline: float) -> Program[list[Any]]:
         """A transaction: done in one round trip, judged, and committed in another."""
@@ -312,18 +319,16 @@ class PostgresEngine:
             yield from self._pause_before_retry(error, tries, deadline)
         if status in ("committed", "aborted"):
             return bool(status == "committed")
-        raise Unavailable(
-            "the connection was lost during a commit, whose outcome is unknown; read and decide"
-        ) from error
+        raise _Unknowable("the connection was lost during a commit, whose outcome is unknown; read and decide")
 
-    def _learning(self, fate: Program[Any], error: Exception, tries: int, deadline: float) -> Program[Any]:
+    def _learning(self, fate: Program[T], error: Exception, tries: int, deadline: float) -> Program[T]:
         """Ask for a write's fate; who cannot be told it is told so."""
         try:
             yield from self._pause_before_retry(error, tries, deadline)
             return (yield from fate)
+        except _Unknowable as unknowable:
+            raise Unavailable(str(unknowable)) from error
         except Unavailable as unavailable:
-            if "unknown" in str(unavailable):
-                raise
             raise Unavailable(
                 f"the connection was lost during a write, whose outcome is unknown; read and decide: {unavailable}"
             ) from unavailable
@@ -331,12 +336,12 @@ class PostgresEngine:
     def _asking(
         self,
         connection: Any,
-        program: Program[Any],
+        program: Program[T],
         deadline: float,
         before: Sequence[Statement] = (),
         replies_before: list[Rows] | None = None,
         prepare: bool | None = None,
-    ) -> Program[Any]:
+    ) -> Program[T]:
         """Run one of the SQL's programs, which yields statements and is sent their rows.
 
         The statements `before` go with its first ones, in the same round trip.
@@ -354,7 +359,7 @@ class PostgresEngine:
                         replies_before += replies[: len(before)]
                     statements, before = program.send(replies[len(before) :]), ()
         except StopIteration as stop:
-            return stop.value
+            return stop.value  # type: ignore[no-any-return]  # StopIteration.value is untyped
 
     def _connected(self, deadline: float) -> Program[Any]:
         """A connection; while there is no server, nothing has been said to it that could not be said again."""
@@ -365,7 +370,7 @@ class PostgresEngine:
                 yield from self._pause_before_retry(error, tries, deadline)
         raise AssertionError("unreachable")
 
-    def _returning(self, connection: Any, program: Program[Any]) -> Program[Any]:
+    def _returning(self, connection: Any, program: Program[T]) -> Program[T]:
         """Run a program on a connection and give it back, whatever happens."""
         try:
             result = yield from program
@@ -420,6 +425,5 @@ def _filters(asked: Any) -> bool:
     return getattr(asked, "filter", None) is not None
 
 
-_abandoned: list[
-    Pool | Lent
-] = []  # a parent's connections in its forked child: kept, because letting go would end them
+#: A parent's connections in its forked child: kept, because letting go would end them.
+_abandoned: list[Pool | Lent] = []

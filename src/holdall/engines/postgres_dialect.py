@@ -19,9 +19,9 @@ from ..errors import InvalidInput
 from ..filters import check_field
 from ..ops import Op
 from ..values import decode
+from .dialect import Dialect
 from .narrowing import Binder, Path, index_name
-from .sql import Dialect
-from .statements import Statement
+from .statements import ManyTimes, Statement
 
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.
 Numbered: TypeAlias = tuple[bytes, tuple[str, ...]]
@@ -174,11 +174,11 @@ class PostgresDialect(Dialect):
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         return f"{column} = ANY(:all_numbers::bigint[])", {"all_numbers": numbers}
 
-    def learn(self, texts: list[tuple[int, str]]) -> list[Any]:
+    def learn(self, texts: list[tuple[int, str]]) -> list[Statement | ManyTimes]:
         sql = f"INSERT INTO {self.schema}.contents VALUES (:version, :all_grams::int[]) ON CONFLICT DO NOTHING"
         return [(sql, {"version": version, "all_grams": sorted(_grams(text))}) for version, text in texts]
 
-    def forget(self, versions: list[int]) -> Any:
+    def forget(self, versions: list[int]) -> Statement:
         among, params = self.among("version", versions)
         return f"DELETE FROM {self.schema}.contents WHERE {among}", params
 

@@ -199,8 +199,8 @@ class Wire:
 # Connections ---------------------------------------------------------------------------------------------------------
 
 
-class _Sync(psycopg.Connection[Any]):
-    """A connection that waits no longer than it should, and leaves nothing running on the server when it gives up."""
+class _Own(psycopg.BaseConnection[Any]):
+    """What a connection of ours knows, sync or async."""
 
     deadline: float | None = None
     kept_cursor: Any = None
@@ -212,6 +212,10 @@ class _Sync(psycopg.Connection[Any]):
 
     def __del__(self, *_: Any) -> None:
         """No warning: a pool closes what must be closed, and a forked child must not."""
+
+
+class _Sync(_Own, psycopg.Connection[Any]):
+    """A connection that waits no longer than it should, and leaves nothing running on the server when it gives up."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         try:
@@ -225,19 +229,8 @@ class _Sync(psycopg.Connection[Any]):
             raise
 
 
-class _Async(psycopg.AsyncConnection[Any]):
+class _Async(_Own, psycopg.AsyncConnection[Any]):
     """The same, awaited."""
-
-    deadline: float | None = None
-    kept_cursor: Any = None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.prepared: dict[bytes, bytes] = {}  # the names of statements, for `_saying`
-        self.numbers = itertools.count()
-
-    def __del__(self, *_: Any) -> None:
-        """As above."""
 
     async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         try:
@@ -251,8 +244,8 @@ class _Async(psycopg.AsyncConnection[Any]):
             raise
 
 
-def _saying(connection: _Sync | _Async, numbered: Numbered, params: dict[str, Any]) -> PQGen[Rows]:
-    """Say the statement of an op alone, and read what it returns: texts and bigints, of which psycopg needs no telling.
+def _saying(connection: _Own, numbered: Numbered, params: dict[str, Any]) -> PQGen[Rows]:
+    """Say the statement of an op alone, and read what it returns: texts, bigints and bytes, which need no telling.
 
     It is psycopg's own way without a cursor, whose bookkeeping costs as much again as all else that a client does.
     """

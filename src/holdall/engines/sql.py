@@ -12,10 +12,8 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from .. import keys, ops
@@ -23,84 +21,16 @@ from ..engine import NO_FILE, Row, check_expectation, conflict, parse_revision, 
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
 from ..programs import Program, drive
 from ..values import ttl_microseconds
-from .narrowing import Fields, narrow
+from .dialect import Dialect
+from .narrowing import narrow
 from .sql_files import SqlFiles
-from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
+from .statements import LIVE, OLD_IS_LIVE, Rows, Statement, assigned
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
 _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
 _EVERYTHING = 2**63 - 1
-
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-class Dialect(Fields):
-    """What one database says differently."""
-
-    table: str
-    next_version: str  # an expression: a version above every earlier one
-    first_version: str  # the same, as an insert says it
-    redrawn_version: str  # and where an insert turns out to be an update
-    upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
-    doubt: str = ""  # a statement that says whether a value is stored whose fields this database may misread
-    stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
-    projections: Mapping[str, str] = _NOTHING  # further columns that follow the value, and are null without one
-    next_versions: str  # `next_version`, for each row of a query
-    next_body: str  # an expression: the name of a new body
-    chunks: str  # the table of the bodies' pieces
-    content: str  # an expression: the whole body that an entry names, null where it names none
-    single_writer: bool = False  # nothing changes while a transaction writes, so nothing has to be locked
-
-    def parameters(self, op: Op) -> Mapping[str, Any]:
-        """What the expressions above need for one op."""
-        del op
-        return _NOTHING
-
-    @abstractmethod
-    def bury(self, which: str, kind: str) -> str:
-        """A statement that makes tombstones of the rows that `which` selects, one row returned for each."""
-
-    @abstractmethod
-    def position(self, text: str, part: str) -> str:
-        """Where a text has a part, from 1 on; 0 where it has not."""
-
-    @abstractmethod
-    def character(self, code: int) -> str:
-        """One character."""
-
-    unindexed: str  # the table of what is new to the index of contents, or gone from it
-    skip_locked: str = ""  # said after a query for work that others may be at
-
-    @abstractmethod
-    def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
-        """Whether a column is one of these, and the parameters of that."""
-
-    @abstractmethod
-    def learn(self, texts: list[tuple[int, str]]) -> list[Any]:
-        """Statements that index contents, each by its entry's version."""
-
-    @abstractmethod
-    def forget(self, versions: list[int]) -> Any:
-        """The statement that takes such out again."""
-
-    @abstractmethod
-    def mentions(self, grams: list[str]) -> Statement | None:
-        """A query for the versions of the indexed contents that have all these parts; None where it cannot say."""
-
-    @abstractmethod
-    def one_of(self, column: str, query: str) -> str:
-        """Whether a column is one of a query's few results."""
-
-    @abstractmethod
-    def contains(self, data: str, part: str) -> str:
-        """Whether bytes have a part."""
-
-    @abstractmethod
-    def after(self, ns: str, depth: int | None) -> str:
-        """`keys.after`, as an expression."""
 
 
 class Sql:
@@ -121,8 +51,8 @@ class Sql:
         self._put_any = {keep: self._put(keep) for keep in (False, True)}
         self._put_absent = self._put(False, f"WHERE NOT ({OLD_IS_LIVE})", returns=True)
         here = f"ns = :ns AND key = :key AND {LIVE}"
-        change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{_assigned(dialect.stamps)}"
-        put = f"{change}, value = :value{_assigned(self._following)}"
+        change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{assigned(dialect.stamps)}"
+        put = f"{change}, value = :value{assigned(self._following)}"
         self._put_at = {
             keep: f"{put}{lifetime} WHERE {here} AND version = :expect {_RETURNING}"
             for keep, lifetime in ((True, ""), (False, ", expires = :now + :ttl, ttl = :ttl"))
@@ -131,7 +61,7 @@ class Sql:
         self.left_by_put = f"SELECT version, created, updated, expires FROM {table} WHERE ns = :ns AND key = :key"
         self._get = f"SELECT {self.columns} FROM {table} WHERE {here}"
         self._version_of = f"SELECT version FROM {table} WHERE {here}"
-        unfollowed = _assigned(dict.fromkeys(self._following, "NULL"))
+        unfollowed = assigned(dict.fromkeys(self._following, "NULL"))
         delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{unfollowed} WHERE {here}"
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
@@ -480,10 +410,6 @@ class Sql:
         [rows] = yield [(sql, params)]
         changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
         return Page(changes, changes[-1].cursor if len(changes) == op.limit else str(max(since, newest)))
-
-
-def _assigned(columns: Mapping[str, str]) -> str:
-    return "".join(f", {name} = {expression}" for name, expression in columns.items())
 
 
 def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:

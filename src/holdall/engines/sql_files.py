@@ -13,7 +13,7 @@ the pieces of a body that no entry names any more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import keys, ops, shapes
 from ..engine import (
@@ -28,14 +28,12 @@ from ..engine import (
 from ..ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
-from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
-
-if TYPE_CHECKING:
-    from .sql import Dialect
+from .dialect import Dialect
+from .statements import LIVE, OLD_IS_LIVE, Rows, Statement, assigned, live
 
 #: The size of a piece of a body that is written in one; those that are appended may be smaller.
 PIECE = 1 << 16
-#: Files that are larger are not indexed, but looked through.
+#: Files that are larger are not indexed, but looked through; the schemas' indexes of large files say the same number.
 INDEXED_SIZE = 1 << 20
 #: A file with more pieces than this is worth tidying.
 _MANY_PIECES = 64
@@ -45,16 +43,16 @@ _SLICE_BYTES = 1 << 18
 _RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before anybody is asked to see to it.
 _SOME_LAG = 200
-#: How many pieces of candidates one page of a grep has at most.
-_GREP_PAGE = 256
+#: How many candidates of a grep one statement reads at most, and after how many bytes of them a page ends.
+_GREP_PAGE, _GREP_BYTES = 256, 1 << 20
 _LARGE_PAGE = 4096
-_GREP_BYTES = 1 << 20
 
 #: Whether an entry is a file, said so that the index of files serves it.
 IS_FILE = "body IS NOT NULL"
 
 _INFO = "key, size, version, created, updated"
-_HERE = f"ns = :ns AND {IS_FILE} AND {LIVE}"
+#: Which rows are files of one namespace.
+_FILES = f"ns = :ns AND {IS_FILE} AND {LIVE}"
 _AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
 
 
@@ -72,11 +70,11 @@ class SqlFiles:
         self.ragged: set[tuple[str, str]] = set()  # files that were found to have many pieces
         self._put_entry = put
         self._outcome = outcome
+        self._lock = "" if dialect.single_writer else " FOR UPDATE"
         table, chunks = self._table, self._chunks = dialect.table, dialect.chunks
-        stamped = "".join(f", {name} = {expression}" for name, expression in dialect.stamps.items())
         grow = (
             f"UPDATE {table} SET version = {dialect.next_version}, updated = :now, size = size + :more, appended = 1"
-            f"{stamped} WHERE {_HERE} AND key = :key"
+            f"{assigned(dialect.stamps)} WHERE {_FILES} AND key = :key"
         )
         self._grow = f"{grow} RETURNING version, body, size, shared"
         self._grow_at = f"{grow} AND version = :expect RETURNING version, body, size, shared"
@@ -94,17 +92,17 @@ class SqlFiles:
             f"SELECT piece.start, piece.data FROM {table} AS file LEFT JOIN {chunks} AS piece"
             f" ON piece.body_id = file.body AND piece.start < :end AND piece.start >= coalesce((SELECT max(start)"
             f" FROM {chunks} WHERE body_id = file.body AND start <= :start), 0)"
-            f" WHERE file.ns = :ns AND file.key = :key AND file.body IS NOT NULL"
-            f" AND file.value IS NOT NULL AND (file.expires IS NULL OR file.expires > :now) ORDER BY piece.start"
+            f" WHERE file.ns = :ns AND file.key = :key AND file.body IS NOT NULL AND {live('file.')}"
+            f" ORDER BY piece.start"
         )
         self._whole = (
             f"SELECT (SELECT count(*) FROM {chunks} WHERE body_id = body), {dialect.content} FROM {table}"
-            f" WHERE {_HERE} AND key = :key"
+            f" WHERE {_FILES} AND key = :key"
         )
-        self._info = f"SELECT {_INFO} FROM {table} WHERE {_HERE} AND key = :key"
-        self._one_below = f"SELECT key FROM {table} WHERE {_HERE} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
+        self._info = f"SELECT {_INFO} FROM {table} WHERE {_FILES} AND key = :key"
+        self._one_below = f"SELECT key FROM {table} WHERE {_FILES} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
         self._children = self._stepping()
-        below = f"{_HERE} AND key >= :low AND key < :high"
+        below = f"{_FILES} AND key >= :low AND key < :high"
         self._deep = f"SELECT {_INFO} FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
 
     # One statement each ----------------------------------------------------------------------------------------------
@@ -125,11 +123,11 @@ class SqlFiles:
                 sql = f"SELECT key FROM ({self._one_below}) AS inside"
                 if parents:
                     names = ", ".join(f":p{place}" for place in range(len(parents)))
-                    sql = f"SELECT key FROM {self._table} WHERE {_HERE} AND key IN ({names}) UNION ALL {sql}"
+                    sql = f"SELECT key FROM {self._table} WHERE {_FILES} AND key IN ({names}) UNION ALL {sql}"
                 return sql, params
             case ops.DeleteTree(namespace, path) if path is not None:
                 params = {**_tree(keys.encode(namespace), path), "now": now, **self._dialect.parameters(op)}
-                return self._dialect.bury(f"{_HERE} AND {_AT_OR_BELOW} ORDER BY key", "delete"), params
+                return self._dialect.bury(f"{_FILES} AND {_AT_OR_BELOW} ORDER BY key", "delete"), params
         return None
 
     def result(self, op: Op, rows: Rows) -> Any:
@@ -298,9 +296,10 @@ class SqlFiles:
 
     def _merge(self, ns: str, key: str, now: int | None) -> Program[None]:
         """Join pieces that are next to each other, up to the usual size."""
-        lock = "" if self._dialect.single_writer else " FOR UPDATE"
-        mine = f"{_HERE} AND key = :key AND shared IS NULL"
-        [found] = yield [(f"SELECT body FROM {self._table} WHERE {mine}{lock}", {"ns": ns, "key": key, "now": now})]
+        mine = f"{_FILES} AND key = :key AND shared IS NULL"
+        [found] = yield [
+            (f"SELECT body FROM {self._table} WHERE {mine}{self._lock}", {"ns": ns, "key": key, "now": now})
+        ]
         if not found:
             return
         [(body,)] = found
@@ -325,10 +324,9 @@ class SqlFiles:
         elsewhere = op.source if isinstance(op, ops.Move) else None
         source = ns if elsewhere is None else keys.encode(elsewhere)
         src, dst = _tree(source, op.src), _tree(ns, op.dst)
-        lock = "" if self._dialect.single_writer else " FOR UPDATE"
-        sources = f"{_HERE} AND {_AT_OR_BELOW}"
+        sources = f"{_FILES} AND {_AT_OR_BELOW}"
         found, there, parents = yield [
-            (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key{lock}", {**src, "now": now}),
+            (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
             (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key LIMIT 2", {**dst, "now": now}),
             self.statement(ops.CheckPath(op.namespace, op.dst), now),
         ]
@@ -336,7 +334,7 @@ class SqlFiles:
         if not (same and found):
             check_transfer(op, [key for (key,) in found], (key for (key,) in there))
             check_unblocked(op.dst, (key for (key,) in parents))
-            mark = 2 if moves else 1
+            mark = 2 if moves else 1  # 2: shared only until the end of this move, so that its body is not forgotten
             ttl = op.ttl if isinstance(op, ops.Move) else KEEP
             further = self._dialect.parameters(op)
             params = {**src, "now": now, "ns": source, "to": ns, "dst": op.dst, "cut": len(op.src) + 1, "mark": mark}
@@ -417,7 +415,7 @@ class SqlFiles:
         beyond = f"substr(step.key, 1, :depth + {end} - 1) || '0'"
         over = f"CASE WHEN {end} = 0 THEN step.key || {self._dialect.character(1)} ELSE {beyond} END"
         first, following = (
-            f"(SELECT key FROM {self._table} WHERE {_HERE} AND key >= {least} AND key < :high ORDER BY key LIMIT 1)"
+            f"(SELECT key FROM {self._table} WHERE {_FILES} AND key >= {least} AND key < :high ORDER BY key LIMIT 1)"
             for least in (":low", over)
         )
         folder = f"substr(step.key, 1, :depth + {end})"
@@ -431,7 +429,7 @@ class SqlFiles:
     def grep(self, op: ops.Grep, now: int | None) -> Program[Page[tuple[str, bytes]]]:
         low, high = keys.in_folder(op.path)
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
-        where = f"{_HERE} AND key >= :low AND key < :high"
+        where = f"{_FILES} AND key >= :low AND key < :high"
         if (indexed := self._dialect.mentions(_grams(op))) is not None:
             query, grams = indexed
             queue = self._dialect.unindexed

@@ -31,8 +31,8 @@ from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .sql import is_plain_put
 from .sql_files import SqlFiles
-from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, ManyTimes, SqliteDialect, SqliteSql, is_misread
-from .statements import Rows, Statement
+from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, is_misread
+from .statements import ManyTimes, Rows, Statement
 from .turns import Turns
 
 _IDLE_READERS = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -19,12 +19,10 @@ from ..filters import check_field
 from ..ops import Entry, File, Op, Put
 from ..programs import Program
 from ..values import decode, ttl_microseconds
+from .dialect import Dialect
 from .narrowing import Binder, Path, index_name, json_path
-from .sql import Dialect, Sql, is_plain_put
-from .statements import Statement
-
-#: A statement to run once for each tuple of parameters, which are in the order in which it names them.
-ManyTimes: TypeAlias = tuple[str, list[tuple[Any, ...]]]
+from .sql import Sql, is_plain_put
+from .statements import ManyTimes, Statement
 
 #: Numbered and additive. A file with more of them than we know is refused.
 MIGRATIONS = (
@@ -148,10 +146,10 @@ class SqliteDialect(Dialect):
         listed = msgspec.json.encode(numbers).decode()
         return f"{column} IN (SELECT value FROM json_each(:numbers))", {"numbers": listed}
 
-    def learn(self, texts: list[tuple[int, str]]) -> list[Any]:
-        return [("INSERT INTO holdall_contents (rowid, content) VALUES (?, ?)", texts)]
+    def learn(self, texts: list[tuple[int, str]]) -> list[Statement | ManyTimes]:
+        return [("INSERT INTO holdall_contents (rowid, content) VALUES (?, ?)", [*texts])]
 
-    def forget(self, versions: list[int]) -> Any:
+    def forget(self, versions: list[int]) -> ManyTimes:
         return "DELETE FROM holdall_contents WHERE rowid = ?", [(version,) for version in versions]
 
     def mentions(self, grams: list[str]) -> Statement | None:

@@ -1,0 +1,86 @@
+"""What one database says differently from another: the words that `sql.py` and `sql_files.py` are written in.
+
+A database that speaks SQL brings a `Dialect` (`sqlite_sql.py`, `postgres_dialect.py`). Its attributes are pieces of
+SQL, its methods make some.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ..ops import Op
+from .narrowing import Fields
+from .statements import ManyTimes, Statement
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Dialect(Fields):
+    """What one database says differently."""
+
+    # Entries
+    table: str
+    next_version: str  # an expression: a version above every earlier one
+    next_versions: str  # the same, for each row of a query
+    first_version: str  # the same, as an insert says it
+    redrawn_version: str  # and where an insert turns out to be an update
+    stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
+    projections: Mapping[str, str] = _NOTHING  # further columns that follow the value, and are null without one
+    upserts_return: bool = True  # else `run` reads what an unconditional put has left, where it replaced something
+    single_writer: bool = False  # nothing changes while a transaction writes, so nothing has to be locked
+    doubt: str = ""  # a statement that says whether a value is stored whose fields this database may misread
+
+    # Files
+    chunks: str  # the table of the bodies' pieces
+    next_body: str  # an expression: the name of a new body
+    content: str  # an expression: the whole body that an entry names, null where it names none
+    unindexed: str  # the table of what is new to the index of contents, or gone from it
+    skip_locked: str = ""  # said after a query for work that others may be at
+
+    def parameters(self, op: Op) -> Mapping[str, Any]:
+        """What the expressions above need for one op."""
+        del op
+        return _NOTHING
+
+    @abstractmethod
+    def bury(self, which: str, kind: str) -> str:
+        """A statement that makes tombstones of the rows that `which` selects, one row returned for each."""
+
+    @abstractmethod
+    def after(self, ns: str, depth: int | None) -> str:
+        """`keys.after`, as an expression."""
+
+    @abstractmethod
+    def position(self, text: str, part: str) -> str:
+        """Where a text has a part, from 1 on; 0 where it has not."""
+
+    @abstractmethod
+    def character(self, code: int) -> str:
+        """One character."""
+
+    @abstractmethod
+    def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        """Whether a column is one of these, and the parameters of that."""
+
+    @abstractmethod
+    def learn(self, texts: list[tuple[int, str]]) -> list[Statement | ManyTimes]:
+        """Statements that index contents, each by its entry's version."""
+
+    @abstractmethod
+    def forget(self, versions: list[int]) -> Statement | ManyTimes:
+        """The statement that takes such out again."""
+
+    @abstractmethod
+    def mentions(self, grams: list[str]) -> Statement | None:
+        """A query for the versions of the indexed contents that have all these parts; None where it cannot say."""
+
+    @abstractmethod
+    def one_of(self, column: str, query: str) -> str:
+        """Whether a column is one of a query's few results."""
+
+    @abstractmethod
+    def contains(self, data: str, part: str) -> str:
+        """Whether bytes have a part."""
