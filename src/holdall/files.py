@@ -26,9 +26,10 @@ from .errors import (
     shown,
 )
 from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page
-from .programs import Program, apages, arun, before_retry, pages, run
+from .programs import Program, Work, apages, arun, before_retry, pages, run
 
 if TYPE_CHECKING:
+    from .patterns import Lines
     from .pieces import AsyncFile, BinaryFile
     from .store import Store
 
@@ -298,13 +299,12 @@ class Files:
         found: list[Match] = []
         if folder != "/" and not path.endswith("/") and glob is None:  # it may be a file's
             [content] = yield [ops.ReadRange(self._namespace, folder[:-1], 0)]
-            found += [Match(folder[:-1], line, text) for line, text in search.of(folder[:-1], content or b"")]
+            found += yield from _matches(search, [(folder[:-1], content or b"")])
         after: str | None = None
         while limit is None or len(found) < limit:
             walk = ops.Grep(self._inside(), folder, search.literals, ignore_case, after, matches)
             page: Page[tuple[str, bytes]] = (yield [walk])[0]
-            for file, content in page:
-                found += [Match(file, line, text) for line, text in search.of(file, content)]
+            found += yield from _matches(search, page)
             if page.next is None:
                 break
             after = page.next
@@ -350,6 +350,12 @@ class Files:
 
     def _inside(self) -> Namespace:
         return self._store._home(self._namespace)
+
+
+def _matches(search: Lines, files: list[tuple[str, bytes]]) -> Program[list[Match]]:
+    """The matching lines of some files, looked for where that keeps no event loop waiting."""
+    lines = (yield Work(search.of_all, (files,))) if search.may_take_long and files else search.of_all(files)
+    return [Match(*line) for line in lines]
 
 
 def split_lines(text: str) -> list[str]:

@@ -142,6 +142,11 @@ def decode(text: str) -> Namespace:
 
 def check_path(path: Any) -> str:
     """A file's path, normalised, or `InvalidInput`."""
+    return _checked_path(path) if type(path) is str else _checked_path.__wrapped__(path)
+
+
+@lru_cache(maxsize=4096)
+def _checked_path(path: Any) -> str:
     normal = check_folder(path)[:-1]
     if not normal or path.endswith(("/", "/.")):
         raise InvalidInput(f"{shown(path)} names a folder; a file's path has a name at its end")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import regex
@@ -77,6 +77,15 @@ class Lines:
             if is_regex:
                 self.literals = _required(pattern)
 
+    @property
+    def may_take_long(self) -> bool:
+        """Whether an event loop should not wait for it."""
+        return not self._plain
+
+    def of_all(self, files: Iterable[tuple[str, bytes]]) -> list[tuple[str, int, str]]:
+        """Paths, numbers and texts of the matching lines of several files."""
+        return [(path, number, line) for path, content in files for number, line in self.of(path, content)]
+
     def of(self, path: str, content: bytes) -> Iterator[tuple[int, str]]:
         """The matching lines of a file and their numbers; none of one that is not text."""
         if self._plain and self._pattern.encode(errors="replace") not in content:
@@ -92,7 +101,9 @@ class Lines:
     def _matches(self, path: str, line: str) -> bool:
         began = time.monotonic()
         try:
-            return self._compiled.search(line, timeout=max(self._left, 0.001)) is not None
+            if self._left <= 0:
+                raise TimeoutError
+            return self._compiled.search(line, timeout=self._left, concurrent=True) is not None
         except TimeoutError:
             raise InvalidInput(
                 f"the regular expression {self._pattern!r:.80} takes more than {_SECONDS:g} s, at {path!r}: say it more"

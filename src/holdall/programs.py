@@ -32,6 +32,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """A request to call a function of ours that may take long: an async driver does it in a thread."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     """A request to wait."""
 

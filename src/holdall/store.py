@@ -38,7 +38,7 @@ from .ops import (
     TtlOrDefault,
     Value,
 )
-from .programs import Call, Program, adrive, apages, arun, before_retry, drive, pages, run
+from .programs import Call, Program, Work, adrive, apages, arun, before_retry, drive, pages, run
 from .shapes import stored
 from .sharing import Shared
 from .values import decode, encode, to_plain, ttl_seconds
@@ -361,6 +361,8 @@ class Store:
                     result.close()
                 raise InvalidInput(f"{shown(request.function)} is async; call the method with an 'a' before its name")
             return result
+        if type(request) is Work:
+            return request.function(*request.args)
         return time.sleep(request.seconds)
 
     async def _aperform(self, request: Any) -> Any:
@@ -377,6 +379,8 @@ class Store:
             return await result if inspect.isawaitable(result) else result
         import asyncio
 
+        if type(request) is Work:
+            return await asyncio.to_thread(request.function, *request.args)
         return await asyncio.sleep(request.seconds)
 
     def _engine(self) -> Engine:

@@ -7,7 +7,7 @@ SQL, its methods make some.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -38,6 +38,7 @@ class Dialect(Fields):
     next_body: str  # an expression: the name of a new body
     content: str  # an expression: the whole body that an entry names, null where it names none
     unindexed: str  # the table of what is new to the index of contents, or gone from it
+    by_index: Sequence[Statement] = ()  # said before a query that only an index makes fast
     skip_locked: str = ""  # said after a query for work that others may be at
 
     def parameters(self, op: Op) -> Mapping[str, Any]:
@@ -76,6 +77,10 @@ class Dialect(Fields):
     @abstractmethod
     def mentions(self, grams: list[str]) -> Statement | None:
         """A query for the versions of the indexed contents that have all these parts; None where it cannot say."""
+
+    @abstractmethod
+    def joined(self, key: str) -> str:
+        """What stands after "LEFT JOIN", up to its first condition, to get the row of a key in ":ns" as "file"."""
 
     @abstractmethod
     def one_of(self, column: str, query: str) -> str:

@@ -128,6 +128,7 @@ _LONGEST_TEXT = 100  # of a string in the projection
 
 class PostgresDialect(Dialect):
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    by_index: Sequence[Statement] = (("SET LOCAL enable_seqscan = off", {}),)
 
     def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
         self.schema_name = schema
@@ -187,6 +188,10 @@ class PostgresDialect(Dialect):
         if not numbers:
             return None
         return f"SELECT version FROM {self.schema}.contents WHERE grams @> :all_grams::int[]", {"all_grams": numbers}
+
+    def joined(self, key: str) -> str:
+        # Row by row: a join would rather read the whole namespace.
+        return f"LATERAL (SELECT * FROM {self.table} WHERE ns = :ns AND key = {key} OFFSET 0) AS file ON true"
 
     def one_of(self, column: str, query: str) -> str:
         return f"{column} = ANY(ARRAY({query}))"

@@ -419,21 +419,23 @@ class SqlFiles:
             for least in (":low", over)
         )
         folder = f"substr(step.key, 1, :depth + {end})"
-        here = f"file.ns = :ns AND file.key = step.key AND {end} = 0"
+        file = self._dialect.joined("step.key")
         return f"""
             WITH RECURSIVE step(key) AS (
                 SELECT {first} UNION ALL SELECT {following} FROM step WHERE step.key IS NOT NULL
             ) SELECT CASE WHEN {end} = 0 THEN step.key ELSE {folder} END, size, version, created, updated
-            FROM step LEFT JOIN {self._table} AS file ON {here} WHERE step.key IS NOT NULL LIMIT :limit"""
+            FROM step LEFT JOIN {file} AND {end} = 0 WHERE step.key IS NOT NULL LIMIT :limit"""
 
     def grep(self, op: ops.Grep, now: int | None) -> Program[Page[tuple[str, bytes]]]:
         low, high = keys.in_folder(op.path)
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
         where = f"{_FILES} AND key >= :low AND key < :high"
+        order = "key"
         if (indexed := self._dialect.mentions(_grams(op))) is not None:
             query, grams = indexed
             queue = self._dialect.unindexed
-            [[(lag,)], [(known,)]] = yield [
+            *_, [(lag,)], [(known,)] = yield [
+                *self._dialect.by_index,
                 (f"SELECT count(*) FROM (SELECT 1 FROM {queue} LIMIT {_LARGE_PAGE}) AS first_ones", {}),
                 (f"SELECT count(*) FROM ({query} LIMIT {_LARGE_PAGE}) AS first_ones", grams),
             ]
@@ -442,25 +444,33 @@ class SqlFiles:
                 large = f"SELECT version FROM {self._table} WHERE ns = :ns AND size > {INDEXED_SIZE}"
                 few = f"{query} UNION ALL SELECT version FROM {queue} UNION ALL {large}"
                 where += f" AND {self._dialect.one_of('version', few)}"
+                order = "key || ''"  # no index has that: they are found first, and then sorted
                 params.update(grams)
         if not op.ignore_case:
             for place, literal in enumerate(op.literals[:8]):
                 params[f"data{place}"] = literal.encode(errors="replace")
                 where += f" AND {self._dialect.contains(self._dialect.content, f':data{place}')}"
-        sql = f"SELECT key, {self._dialect.content} FROM {self._table} WHERE {where} ORDER BY key LIMIT :limit"
+        sql = f"SELECT key, size FROM {self._table} WHERE {where} ORDER BY {order} LIMIT :limit"
         found: Page[tuple[str, bytes]] = Page()
         after, room = op.after, _GREP_BYTES
         while True:
             params["low"] = low if after is None else keys.next_key(after)
             [rows] = yield [(sql, {**params, "limit": _GREP_PAGE})]
-            for key, content in rows:
+            chosen: list[str] = []
+            for key, size in rows:
                 after = key
                 if op.matches is None or op.matches(key):
-                    found.append((key, bytes(content or b"")))
-                    room -= len(found[-1][1])
+                    chosen.append(key)
+                    room -= size
                     if room < 0:
-                        found.next = key
-                        return found
+                        break
+            contents: list[Rows] = []
+            if chosen:
+                contents = yield [(self._whole, {"ns": params["ns"], "key": key, "now": now}) for key in chosen]
+            found += [(key, bytes(whole[0][1] or b"")) for key, whole in zip(chosen, contents, strict=True) if whole]
+            if room < 0:
+                found.next = after
+                return found
             if len(rows) < _GREP_PAGE:
                 return found
 

@@ -158,6 +158,9 @@ class SqliteDialect(Dialect):
         match = " AND ".join('"' + gram.replace('"', '""') + '"' for gram in grams)
         return "SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams", {"grams": match}
 
+    def joined(self, key: str) -> str:
+        return f"holdall_entries AS file ON file.ns = :ns AND file.key = {key}"
+
     def one_of(self, column: str, query: str) -> str:
         return f"{column} IN ({query})"
 
