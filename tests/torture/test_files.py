@@ -246,7 +246,20 @@ def test_a_reader_never_sees_half_of_a_moved_tree(
     mover = start(move_to_and_fro, deadline=300, where=where)
     assert mover.hear() == "ready"
     mover.tell("go")
-    until, looks, seen = time.monotonic() + scaled(2, 20), 0, set()
+    try:
+        looks, seen = look_at_the_tree(files, scaled(2, 20))
+    except BaseException:
+        mover.kill()
+        raise
+    mover.tell("stop")
+    [moves] = mover.finish()
+    assert moves > 10
+    assert looks > 10
+    assert seen == {"one", "two"}
+
+
+def look_at_the_tree(files: Files, seconds: float) -> tuple[int, set[str]]:
+    until, looks, seen = time.monotonic() + seconds, 0, set()
     while time.monotonic() < until:
         listing = list(files.walk())
         root = listing[0].path.split("/")[1]
@@ -256,11 +269,7 @@ def test_a_reader_never_sees_half_of_a_moved_tree(
             assert files.read(f"/{root}{TREE[7]}") == body(TREE[7], 0)
         looks += 1
         seen.add(root)
-    mover.tell("stop")
-    [moves] = mover.finish()
-    assert moves > 10
-    assert looks > 10
-    assert seen == {"one", "two"}
+    return looks, seen
 
 
 def move_to_and_fro(where: dict[str, str]) -> None:
