@@ -2,7 +2,8 @@
 
 from . import errors, ops
 from .errors import HoldallError
-from .ops import ABSENT, ANY, DEFAULT, Change, Entry, Hit, Page
+from .files import Files, Match, Window
+from .ops import ABSENT, ANY, DEFAULT, Change, Entry, FileInfo, Hit, Page
 from .store import OpEvent, Store
 from .urls import open
 
@@ -12,11 +13,15 @@ __all__ = [
     "DEFAULT",
     "Change",
     "Entry",
+    "FileInfo",
+    "Files",
     "Hit",
     "HoldallError",
+    "Match",
     "OpEvent",
     "Page",
     "Store",
+    "Window",
     "errors",
     "open",
     "ops",

@@ -168,10 +168,14 @@ class Files:
     aread_range = arun(_read_range)
 
     def _range(self, path: str, start: int, end: int | None) -> Program[bytes]:
-        content: bytes | None = (yield [ops.ReadRange(self._namespace, path, start, end)])[0]
-        if content is None:
-            raise _missing(path, (yield [ops.Stat(self._namespace, path)])[0])
-        return content
+        while True:
+            content: bytes | None = (yield [ops.ReadRange(self._namespace, path, start, end)])[0]
+            if content is not None:
+                return content
+            info: FileInfo | None = (yield [ops.Stat(self._namespace, path)])[0]
+            if info is None or info.is_dir:
+                raise _missing(path, info)
+            # It has come in between.
 
     def open(self, path: str, mode: Mode = "rb") -> BinaryFile:
         """A binary file object, that reads or writes in pieces: "rb", "wb" or "ab".

@@ -15,6 +15,7 @@ import binascii
 from typing import Any
 
 from . import keys
+from .errors import InvalidInput, shown
 from .ops import File, Json
 from .values import decode, encode_plain, plain_object, to_datetime
 
@@ -27,6 +28,10 @@ _TIMES = ("created_at", "modified_at")
 
 def stored(key: str, value: Any) -> Json | File:
     """What to keep of a value: a `File`, where key and value are a file's."""
+    if isinstance(value, File):
+        if not (keys.is_path(key) and isinstance(value.content, bytes) and is_native(value)):
+            raise InvalidInput(f"not a file that can be put under {shown(key)}: {shown(value)}; see Files.write")
+        return value
     plain = plain_object(value)
     if key[0] == "/" and "content" in plain and keys.is_path(key) and plain.keys() <= FIELDS:
         content = _taken_out(plain)

@@ -407,8 +407,8 @@ class Store:
         if isinstance(op, ops.Put):
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
             ttl, key, value = self._lifetime(op.ttl), keys.check_key(op.key), op.value
-            put = value if type(value) is ops.File else encode(value) if key[0] != "/" else stored(key, value)
-            return ops.Put(self._home(op.namespace), key, put, ttl, expect)  # type: ignore[arg-type]  # Json
+            kept: Any = encode(value) if key[0] != "/" else stored(key, value)
+            return ops.Put(self._home(op.namespace), key, kept, ttl, expect)
         match op:
             case ops.Delete(namespace, key, expect):
                 return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect, key))
@@ -419,7 +419,9 @@ class Store:
             case ops.DeleteTree(namespace, path):
                 if not self._scope and namespace == ():
                     raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")
-                return ops.DeleteTree(self._home(namespace), path and (keys.check_folder(path)[:-1] or "/"))
+                return ops.DeleteTree(
+                    self._home(namespace), None if path is None else keys.check_folder(path)[:-1] or "/"
+                )
             case ops.Append(namespace, key, data, expect, ttl):
                 if not isinstance(data, bytes):
                     raise InvalidInput(f"what is appended is bytes, not {type(data).__name__} {shown(data)}")

@@ -476,3 +476,14 @@ def test_what_is_appended_at_once_can_be_read_in_parts(path: str) -> None:
         assert files.read_range("/a", 65_000, 200_000) == (b"begin" + content)[65_000:200_000]
     largest = "SELECT max(length(data)) FROM holdall_chunks"
     assert apsw.Connection(path).execute(largest).fetchall()[0][0] <= 1 << 16  # type: ignore[operator]  # a number
+
+
+def test_a_put_is_done_once_whatever_was_inserted_before_it(path: str) -> None:
+    """Its row's id may be that of the last row that was inserted elsewhere."""
+    with holdall.open(path) as store:
+        assert [store.put(("home",), str(n), {}).version for n in range(5)] == [1, 2, 3, 4, 5]
+        files = store.files()
+        for n in range(30):
+            before = store.put(("home",), "last", {"n": n}).version
+            files.append("/log", "x")
+            assert store.put(("home",), f"new {n}", {}).version == before + 2

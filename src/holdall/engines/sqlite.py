@@ -435,17 +435,13 @@ class _Connection(apsw.Connection):
 
         A new row's id is its version, and the rest is what was asked for; of a replaced one it has to be read.
         """
-        before = version = self.last_insert_rowid()
         if params["size"] is None:
             self.execute(self.put_new, params)
-            version = self.last_insert_rowid()
-        if version == before:
+        if params["size"] is not None or not self.changes():
             self.execute(sql, params)
-            version = self.last_insert_rowid()
-        if version == before:
             return self.execute(self.left_by_put, {"ns": params["ns"], "key": params["key"]}).fetchall()
         now, ttl = params["now"], params["ttl"]
-        return [(version, now, now, None if ttl is None else now + ttl)]
+        return [(self.last_insert_rowid(), now, now, None if ttl is None else now + ttl)]
 
 
 class _Patience:
