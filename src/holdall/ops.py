@@ -8,7 +8,7 @@ engines, faces and tests can share its words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, ClassVar, Literal, NewType, Protocol, TypeAlias, TypeVar
@@ -432,3 +432,22 @@ POINT_OPS: tuple[type[PointOp], ...] = (
 )
 READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath})
 WALKS: frozenset[type] = frozenset({Search, Count, Namespaces, Scan, Changes, Children, Grep})
+
+
+def _quicken(kind: type[Any]) -> None:
+    """Set the fields of a frozen dataclass through its slots: half the time of `object.__setattr__` for each.
+
+    For the four that are made all the time.
+    """
+    names = [field.name for field in fields(kind)]
+    scope: dict[str, Any] = {f"set_{name}": getattr(kind, name).__set__ for name in names}
+    lines = "; ".join(f"set_{name}(self, {name})" for name in names)
+    exec(f"def __init__(self, {', '.join(names)}): {lines}", scope)  # noqa: S102  # of our own field names
+    init = scope["__init__"]
+    init.__defaults__, init.__qualname__ = kind.__init__.__defaults__, f"{kind.__name__}.__init__"
+    init.__annotations__ = kind.__init__.__annotations__
+    kind.__init__ = init
+
+
+for _kind in (Entry, Hit, Get, Put):
+    _quicken(_kind)

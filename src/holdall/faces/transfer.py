@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from ..errors import InvalidInput
 from ..files import Files
@@ -63,13 +62,18 @@ def local_files(source: Path) -> Iterator[Path]:
         yield from (place for name in sorted(names) if (place := Path(folder, name)).is_file())
 
 
-def copy_in(files: Files, path: str, source: IO[bytes]) -> FileInfo:
-    first = source.read(_PIECE)
-    if len(first) < _PIECE:
-        return files.write(path, first)
+def copy_in(files: Files, path: str, source: Any) -> FileInfo:
+    # read1 and not read: between the reads of a pipe, Ctrl-C is heard.
+    first = b""
+    while len(first) < _PIECE:
+        piece = source.read1(_PIECE)
+        if not piece:
+            return files.write(path, first)
+        first += piece
     with files.open(path, "wb") as file:
         file.write(first)
-        shutil.copyfileobj(source, file, _PIECE)
+        while piece := source.read1(_PIECE):
+            file.write(piece)
     return files.stat(path)
 
 
