@@ -204,17 +204,18 @@ class SqliteEngine:
             member.error = None  # of an earlier try, which was undone
         try:
             writer.begin()
-            if any(is_misread(op) for member in members for op in member.batch):
-                writer.execute(DOUBT_FIELDS)
-            if len(members) == 1:
-                batch = members[0].batch
-                members[0].results = (
-                    [self._sql.ask(batch[0], writer.run)]
-                    if len(batch) == 1
-                    else drive(self._sql.batch(batch), writer.run)
-                )
+            batch = members[0].batch
+            if len(members) == 1 and len(batch) == 1:  # the most frequent of all
+                if is_misread(batch[0]):
+                    writer.execute(DOUBT_FIELDS)
+                members[0].results = [self._sql.ask(batch[0], writer.run)]
             else:
-                self._run_members(writer, members)
+                if any(is_misread(op) for member in members for op in member.batch):
+                    writer.execute(DOUBT_FIELDS)
+                if len(members) == 1:
+                    members[0].results = drive(self._sql.batch(batch), writer.run)
+                else:
+                    self._run_members(writer, members)
             committing = True
             writer.execute("COMMIT")
         except BaseException as error:
@@ -416,14 +417,17 @@ class _Connection(apsw.Connection):
 
     def begin(self) -> None:
         """Begin to write, when it is our turn."""
-        if self.turns is None:
+        turns = self.turns
+        if turns is None:
             self.execute("BEGIN IMMEDIATE")
             return
-        self.turns.let_others_in(lambda: _pragma(self, "data_version"))
+        if time.monotonic() >= turns.next_look:
+            turns.let_others_in(lambda: _pragma(self, "data_version"))
         try:
             self.execute("BEGIN IMMEDIATE")
         finally:
-            self.turns.stop_waiting()
+            if turns.waits:
+                turns.stop_waiting()
 
     def close(self, force: bool = False) -> None:
         super().close(force)

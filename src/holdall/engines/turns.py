@@ -28,8 +28,8 @@ class Turns:
     def __init__(self, database: str, timeout: float) -> None:
         self._patience = min(_PATIENCE, timeout / 4)  # those whom we keep waiting have their own timeout
         self._file: int | None = None
-        self._waits = False
-        self._next_look = 0.0
+        self.waits = False
+        self.next_look = 0.0
         with contextlib.suppress(ImportError, OSError):
             import fcntl
 
@@ -41,32 +41,32 @@ class Turns:
     def let_others_in(self, version: Callable[[], object]) -> None:
         """Before a transaction: stand back while others wait, until `version` says that one of them has written."""
         now = time.monotonic()
-        if now < self._next_look or self._file is None:
+        if self._file is None:
             return
-        self._next_look = now + _SLICE
+        self.next_look = now + _SLICE
         if not self._is_waited_for():
             return
         before = version()
         while self._is_waited_for() and version() == before:
             time.sleep(_SLEEP)
             if time.monotonic() > now + self._patience:
-                self._next_look = now + self._patience + _REST
+                self.next_look = now + self._patience + _REST
                 return
-        self._next_look = time.monotonic() + _SLICE
+        self.next_look = time.monotonic() + _SLICE
 
     def wait(self) -> None:
         """Say that we wait; again and again is fine."""
-        if self._file is not None and not self._waits:
-            self._waits = True  # first: an interrupt must not leave us waiting for ever
+        if self._file is not None and not self.waits:
+            self.waits = True  # first: an interrupt must not leave us waiting for ever
             try:
                 self._lock(self._file, self._shared)
             except OSError:  # somebody looks just now
-                self._waits = False
+                self.waits = False
 
     def stop_waiting(self) -> None:
         """We were let in, or gave up."""
-        if self._waits and self._file is not None:
-            self._waits = False
+        if self.waits and self._file is not None:
+            self.waits = False
             self._lock(self._file, self._free)
 
     def close(self) -> None:
