@@ -150,7 +150,7 @@ def _checked_path(path: Any) -> str:
     normal = check_folder(path)[:-1]
     if not normal or path.endswith(("/", "/.")):
         raise InvalidInput(f"{shown(path)} names a folder; a file's path has a name at its end")
-    return check_key(normal)
+    return normal
 
 
 def check_folder(path: Any) -> str:
@@ -165,7 +165,8 @@ def check_folder(path: Any) -> str:
     labels = [label for label in path.split("/") if label not in ("", ".")]
     if ".." in labels:
         raise InvalidInput(f"a path cannot contain '..': {shown(path)}")
-    _check_text(path, "a path")
+    if labels:
+        check_key("/" + "/".join(labels))
     return "/" + "".join(label + "/" for label in labels)
 
 
