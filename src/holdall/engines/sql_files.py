@@ -95,8 +95,9 @@ class SqlFiles:
             f" WHERE file.ns = :ns AND file.key = :key AND file.body IS NOT NULL AND {live('file.')}"
             f" ORDER BY piece.start"
         )
+        pieces = f"SELECT count(*) FROM {chunks} WHERE body_id = body"
         self._whole = (
-            f"SELECT (SELECT count(*) FROM {chunks} WHERE body_id = body), {dialect.content} FROM {table}"
+            f"SELECT CASE WHEN appended IS NOT NULL THEN ({pieces}) END, {dialect.content} FROM {table}"
             f" WHERE {_FILES} AND key = :key"
         )
         self._info = f"SELECT {_INFO} FROM {table} WHERE {_FILES} AND key = :key"
@@ -137,7 +138,7 @@ class SqlFiles:
                 if not rows:
                     return None
                 [(pieces, content)] = rows
-                self._note_pieces(namespace, key, pieces)
+                self._note_pieces(namespace, key, pieces or 1)
                 return bytes(content or b"")
             case ops.ReadRange(namespace, key, start, end):
                 self._note_pieces(namespace, key, len(rows))
