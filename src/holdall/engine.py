@@ -41,7 +41,8 @@ class Capabilities:
 class Engine(Protocol):
     """What `holdall.open` connects a store to.
 
-    One that keeps indexes of its own may have an attribute `behind`: while it is true, the store sends it `ops.Tidy`.
+    One that keeps indexes of its own may have an attribute `behind`: where it is
+    true after an op that looks through files, the store sends it `ops.Tidy`.
     """
 
     @property

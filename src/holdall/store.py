@@ -44,6 +44,7 @@ from .sharing import Shared
 from .values import decode, encode, to_plain, ttl_seconds
 
 T = TypeVar("T")
+_LOOKS = frozenset({ops.ReadRange, ops.Stat, ops.Grep})
 logger = logging.getLogger("holdall")
 
 
@@ -472,7 +473,8 @@ class Store:
         return self._settings.refresh_on_read if refresh is None else refresh
 
     def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
-        if getattr(self._shared.engine, "behind", False):  # an engine need not have any upkeep
+        # Only who looks through files finds upkeep to be done, and an engine need not have any.
+        if type(batch[0]) in _LOOKS and getattr(self._shared.engine, "behind", False):
             self._shared.tidy_soon()
         if self._settings.on_op is not None:
             self._tell(batch, began, None)
