@@ -105,8 +105,9 @@ class _Raw(io.RawIOBase):
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
         self._at = 0
-        self._failed = False
+        self._failed = True  # one that could not be opened is collected, and then closed, too
         pieces.files._run(pieces.begin())
+        self._failed = False
         self.name, self.mode = pieces.path, pieces.mode
 
     def readable(self) -> bool:
