@@ -142,19 +142,19 @@ def decode(text: str) -> Namespace:
 
 def check_path(path: Any) -> str:
     """A file's path, normalised, or `InvalidInput`."""
-    return _checked_path(path) if type(path) is str else _checked_path.__wrapped__(path)
-
-
-@lru_cache(maxsize=4096)
-def _checked_path(path: Any) -> str:
-    normal = check_folder(path)[:-1]
-    if not normal or path.endswith(("/", "/.")):
+    folder = check_folder(path)
+    if folder == "/" or path.endswith(("/", "/.")):
         raise InvalidInput(f"{shown(path)} names a folder; a file's path has a name at its end")
-    return normal
+    return folder[:-1]
 
 
 def check_folder(path: Any) -> str:
     """A folder's path, normalised, with a "/" at its end; a file's may be one too."""
+    return _folder(path) if type(path) is str else _folder.__wrapped__(path)
+
+
+@lru_cache(maxsize=4096)  # a path is checked where it is passed in, and again with its op
+def _folder(path: Any) -> str:
     if not isinstance(path, str):
         raise InvalidInput(f"a path is a str, not {type(path).__name__} {shown(path)}")
     if not path.startswith("/"):

@@ -379,7 +379,7 @@ def test_a_filter_is_answered_by_an_index(filter: dict[str, Any]) -> None:
 
 def explained(store: holdall.Store, filter: dict[str, Any]) -> list[str]:
     """The plans of the statements of a search that name the filter's field."""
-    wire: Any = store._shared.engine._wire  # type: ignore[attr-defined]
+    wire: Any = store._shared.engine._wire
     plans = []
     spoken = wire._spoken
 

@@ -54,7 +54,7 @@ def connections(server: Postgres) -> int:
 
 
 def pool_of(store: holdall.Store) -> Any:
-    return store._shared.engine._pool  # type: ignore[attr-defined]
+    return store._shared.engine._pool
 
 
 def idle_in(store: holdall.Store) -> int:
@@ -143,8 +143,8 @@ def test_waiting_for_a_connection_ends_with_pool_timeout(server: Postgres, schem
                 asyncio.run(store.aget(HOME, "a"))
             assert 0.7 < time.monotonic() - began < 3
         writer.join()
-        assert store.get(HOME, "a").value == {"n": 1}  # type: ignore[union-attr]
-        assert asyncio.run(store.aget(HOME, "a")).value == {"n": 1}  # type: ignore[union-attr]
+        assert store.get(HOME, "a").value == {"n": 1}
+        assert asyncio.run(store.aget(HOME, "a")).value == {"n": 1}
         assert pool_of(store).size <= 1
 
 
@@ -322,7 +322,7 @@ def test_a_locked_row_is_waited_for_as_long_as_timeout_says(server: Postgres, sc
             assert 0.4 < time.monotonic() - began < 2.5
             eventually(lambda: blocked(server) == 0, 3)  # or abandoned waiters would pile up beyond pool_max
         store.put(HOME, "a", {"n": 2})
-        assert store.get(HOME, "a").value == {"n": 2}  # type: ignore[union-attr]
+        assert store.get(HOME, "a").value == {"n": 2}
         assert pool_of(store).size == 1
 
 

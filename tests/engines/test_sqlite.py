@@ -413,7 +413,7 @@ def end_without_closing(path: str) -> None:
     store = holdall.open(path)
     store.put(("home",), "key", {})
     asyncio.run(store.aput(("home",), "other", {}))
-    sys.modules["kept alive"] = store  # type: ignore[assignment]
+    sys.modules["kept alive"] = store
 
 
 # What the tests ask of the machine -----------------------------------------------------------------------------------

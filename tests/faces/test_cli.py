@@ -57,7 +57,7 @@ Run = Callable[..., Result]
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdall.Store]:
     url = f"memory:cli-{next(_names)}" if request.param == "memory" else str(tmp_path / "agent.db")
     with holdall.open(url) as opened:
-        opened.url = url  # type: ignore[attr-defined]
+        opened.url = url
         yield opened
 
 
@@ -67,7 +67,7 @@ def run(store: holdall.Store, monkeypatch: pytest.MonkeyPatch, capsysbinary: Any
 
     def run(*words: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = cli.run([store.url, *words])  # type: ignore[attr-defined]
+        code = cli.run([store.url, *words])
         sys.stdout.flush()
         captured = capsysbinary.readouterr()
         return Result(code, captured.out, captured.err.decode())

@@ -139,7 +139,8 @@ class Wire:
             if type(connection) is not _Sync:
                 return _rows(connection.execute(*self._spoken(statement)))
             sql, params = statement
-            return connection.wait(_saying(connection, self._dialect.numbered(sql), params))  # type: ignore[no-any-return]
+            rows: Rows = connection.wait(_saying(connection, self._dialect.numbered(sql), params))
+            return rows
         except psycopg.Error as error:
             raise self._translated(error) from error
         finally:
@@ -155,7 +156,8 @@ class Wire:
             if type(connection) is not _Async:
                 return await _arows(await connection.execute(*self._spoken(statement)))
             sql, params = statement
-            return await connection.wait(_saying(connection, self._dialect.numbered(sql), params))  # type: ignore[no-any-return]
+            rows: Rows = await connection.wait(_saying(connection, self._dialect.numbered(sql), params))
+            return rows
         except psycopg.Error as error:
             raise self._translated(error) from error
         finally:

@@ -194,11 +194,9 @@ class SqlFiles:
         """Store the bytes of a file whose entry has just been written."""
         assert isinstance(op.value, ops.File)
         content = op.value.content
-        pieces = [
-            (self._add_first, {"ns": ns, "key": op.key, "start": start, "data": content[start : start + PIECE]})
-            for start in range(0, len(content), PIECE)
-        ]
-        yield [*pieces, (self._note, {"ns": ns, "key": op.key, "low": op.key, "high": op.key + "\x01"})]
+        here = {"ns": ns, "key": op.key}
+        pieces = [(self._add_first, {**here, "start": start, "data": data}) for start, data in _pieces(content)]
+        yield [*pieces, (self._note, {**here, "low": op.key, "high": keys.next_key(op.key)})]
 
     def put_result(self, op: ops.Put, params: dict[str, Any], rows: Rows) -> Any:
         """What the statement of a put means that wrote a file's entry."""
@@ -213,15 +211,8 @@ class SqlFiles:
     def _append(self, op: ops.Append, now: int | None) -> Program[int]:
         here = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         at = {} if op.expect in (ANY, ABSENT) else {"expect": op.expect}
-        grow = (
-            (self._grow_at if at else self._grow),
-            {
-                **here,
-                **at,
-                "more": len(op.data),
-                **self._dialect.parameters(op),
-            },
-        )
+        params = {**here, **at, "more": len(op.data), **self._dialect.parameters(op)}
+        grow = (self._grow_at if at else self._grow), params
         while True:
             [rows] = (yield [grow]) if op.expect is not ABSENT else [[]]
             if rows:
@@ -230,12 +221,11 @@ class SqlFiles:
                     yield from self._part(here, body, version)
                     body = version
                 start = size - len(op.data)
-                pieces = [
-                    (self._add, {"body": body, "start": start + place, "data": op.data[place : place + PIECE]})
-                    for place in range(0, len(op.data), PIECE)
-                ]
-                if pieces:
-                    yield pieces
+                if op.data:
+                    yield [
+                        (self._add, {"body": body, "start": start + place, "data": data})
+                        for place, data in _pieces(op.data)
+                    ]
                 return int(start)
             [found] = yield [(self._state, here)]
             actual, item = (found[0][0], found[0][1] is None) if found else (None, False)
@@ -483,6 +473,11 @@ def _tree(ns: str, path: str) -> dict[str, Any]:
     """The parameters of what is at a path and below it."""
     low, high = keys.in_folder(path.rstrip("/") + "/")
     return {"ns": ns, "key": path, "low": low, "high": high}
+
+
+def _pieces(content: bytes) -> list[tuple[int, bytes]]:
+    """What is written in one, cut up, and where in it each piece begins."""
+    return [(start, content[start : start + PIECE]) for start in range(0, len(content), PIECE)]
 
 
 def _cut(rows: Rows, start: int, end: int | None) -> bytes:

@@ -405,9 +405,7 @@ def write(
             info = files.write(path, _given(text), expect=ABSENT)
         else:
             info = files.write(path, _text(text)) if text != "-" else copy_in(files, path, sys.stdin.buffer)
-    if as_json:
-        print_json(asdict(info))
-    return DONE
+    return _done(info, as_json)
 
 
 @app.command()
@@ -543,9 +541,7 @@ def mv(
     """Move or rename a file or folder, at once. A file that is there is replaced, a folder is not."""
     with _volume(context, ns, label) as files:
         info = files.move(src, _into(dst, _name(src)))
-    if as_json:
-        print_json(asdict(info))
-    return DONE
+    return _done(info, as_json)
 
 
 @app.command()
@@ -560,6 +556,10 @@ def cp(
     """Copy a file or folder, at once. A file that is there is replaced, a folder is not."""
     with _volume(context, ns, label) as files:
         info = files.copy(src, _into(dst, _name(src)))
+    return _done(info, as_json)
+
+
+def _done(info: FileInfo, as_json: bool) -> int:
     if as_json:
         print_json(asdict(info))
     return DONE
