@@ -474,6 +474,15 @@ def test_lines_from_stdin_are_appended_while_they_come(database: str) -> None:
         assert store.files().read("/log") == b"one\ntwo and a half\nno end"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children that an interrupt reaches: what a shell runs in its background ignores it, and would hand that on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_write_is_quiet_and_leaves_nothing(database: str) -> None:
     with subprocess.Popen(
         [COMMAND, database, "write", "/half"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
