@@ -21,6 +21,7 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 
 #: The one or two places where each package from outside is imported.
 PLACES = {
+    "Stemmer": ("search.py",),
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
@@ -34,6 +35,7 @@ PLACES = {
 }
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
 HEAVY = (
+    "Stemmer",
     "apsw",
     "asyncio",
     "hypothesis",
@@ -51,7 +53,8 @@ HEAVY = (
 )
 #: What engines stand on, and what SQL engines share.
 BELOW_ENGINES = {
-    f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "shapes", "values")
+    f"holdall.{name}"
+    for name in ("engine", "errors", "filters", "keys", "ops", "programs", "search", "shapes", "values")
 }
 SHARED_BY_ENGINES = {
     f"holdall.engines.{name}" for name in ("commit", "dialect", "narrowing", "pool", "sql", "sql_files", "statements")
