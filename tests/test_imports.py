@@ -24,7 +24,7 @@ PLACES = {
     "Stemmer": ("search.py",),
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
-    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
+    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
     "numpy": ("vectors.py", "local.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
     "pytest": ("testing/",),
@@ -59,12 +59,20 @@ HEAVY = (
 #: What engines stand on, and what SQL engines share.
 BELOW_ENGINES = {
     f"holdall.{name}"
-    for name in ("engine", "errors", "filters", "keys", "ops", "programs", "search", "shapes", "values")
+    for name in (
+        *("engine", "errors", "filters", "keys", "ops", "programs"),
+        *("ranking", "search", "shapes", "texts", "values", "vectors"),
+    )
 }
 SHARED_BY_ENGINES = {
-    f"holdall.engines.{name}" for name in ("commit", "dialect", "narrowing", "pool", "sql", "sql_files", "statements")
+    f"holdall.engines.{name}"
+    for name in (
+        *("commit", "dialect", "narrowing", "pool", "statements"),
+        *("sql", "sql_files", "sql_search", "sql_texts"),
+    )
 }
 OWN = {
+    "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from . import filters, keys, ops
+from . import cursors, filters, keys, ops
 from .embed import Embedder, Metric, check_metric
 from .embedding import Embedding
 from .engine import Engine
@@ -46,7 +46,7 @@ from .search import parse
 from .settings import Mode, OpEvent, Settings
 from .shapes import stored
 from .sharing import Shared
-from .values import check_text, decode, encode, to_plain, ttl_seconds
+from .values import check_text, decode, encode, ttl_seconds
 
 T = TypeVar("T")
 _LOOKS = frozenset({ops.ReadRange, ops.Stat, ops.Grep})
@@ -205,8 +205,8 @@ class Store:
             raise Unsupported("this engine cannot rank by a query")
         asked = ""
         if cursor is not None or limit:
-            asked = _digest(prefix, filter if parsed else None, bool(recursive), words and (words, how))
-        mark = None if cursor is None else _unwrapped(cursor, asked)
+            asked = cursors.digest(prefix, filter if parsed else None, bool(recursive), words and (words, how))
+        mark = None if cursor is None else cursors.unwrapped(cursor, asked)
         walk = ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))
         if words is not None:
             walk = replace(
@@ -300,6 +300,7 @@ class Store:
         For after a change of model, or where entries were put without an embedder. It may be interrupted and called
         again, while the store is in use. `progress` is told how many are done.
         """
+        self._engine()  # or a closed store would rather ask for an embedder
         embedding = self._settings.embedding
         if embedding is None:
             raise InvalidInput("reindex needs an embedder: open the store with embed=")
@@ -581,24 +582,3 @@ def _expected(expect: Any, key: str) -> Expectation:
         return expect
     hint = " (was a read forgotten? holdall.ABSENT means that nothing may be there)" if expect is None else ""
     raise InvalidInput(f"expect is holdall.ANY, holdall.ABSENT, a version or an Entry, not {shown(expect)}{hint}")
-
-
-def _digest(prefix: Namespace, filter: Mapping[str, Any] | None, recursive: bool, query: Any) -> str:
-    """What a cursor belongs to, so that one of another search is refused."""
-    import hashlib  # not before it is needed
-
-    asked = [prefix, None if filter is None else to_plain(filter, finite=False), recursive]
-    if query is not None:
-        asked.append(query)
-    return hashlib.blake2b(repr(asked).encode(), digest_size=8).hexdigest()
-
-
-def _unwrapped(cursor: Any, query: str) -> str:
-    if not isinstance(cursor, str) or "." not in cursor:
-        raise InvalidInput(f"not a search cursor: {shown(cursor)}; pass a page's next")
-    owner, mark = cursor.split(".", 1)
-    if owner != query:
-        raise InvalidInput(
-            "this cursor belongs to another search: keep the namespace, query, filter and recursive= the same"
-        )
-    return mark
