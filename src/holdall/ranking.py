@@ -91,13 +91,16 @@ def _best(ranker: Ranker, op: Search, ranking: Ranking, want: int) -> Program[li
 
 def in_order(scores: Mapping[int, float]) -> Ranking:
     """Versions by score, the newest first of those that are alike; the first at once, the others when asked for."""
-    if len(scores) > 2 * _LARGEST_LOOK:
-        first = heapq.nlargest(_FIRST_LOOK, ((score, version) for version, score in scores.items()))
-        yield from ((version, score) for score, version in first)
-        rest = sorted(((score, version) for version, score in scores.items()), reverse=True)[_FIRST_LOOK:]
-        yield from ((version, score) for score, version in rest)
-        return
-    yield from sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)
+    pairs = [(score, version) for version, score in scores.items()]
+    if len(pairs) > 8 * _FIRST_LOOK:
+        for score, version in heapq.nlargest(_FIRST_LOOK, pairs):
+            yield version, score
+        pairs.sort(reverse=True)
+        pairs = pairs[_FIRST_LOOK:]
+    else:
+        pairs.sort(reverse=True)
+    for score, version in pairs:
+        yield version, score
 
 
 def _place(cursor: str) -> int:

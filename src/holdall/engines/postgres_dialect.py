@@ -95,11 +95,11 @@ MIGRATIONS = (
         EXECUTE FUNCTION {schema}.forget_body();
     CREATE TABLE {schema}.state (name text PRIMARY KEY, value text NOT NULL);
     CREATE TABLE {schema}.terms (
-        term text COLLATE "C" NOT NULL,
         part bigint NOT NULL,
+        term text COLLATE "C" NOT NULL,
         documents bytea NOT NULL,
         times bytea NOT NULL,
-        PRIMARY KEY (term, part)
+        PRIMARY KEY (part, term)
     );
     CREATE TABLE {schema}.documents (
         part bigint PRIMARY KEY,
