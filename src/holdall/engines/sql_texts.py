@@ -22,7 +22,7 @@ import msgspec
 
 from .. import keys
 from ..programs import Program
-from ..ranking import Ranking, in_order
+from ..ranking import Ranking, Ready, in_order
 from ..search import Part, bm25
 from ..texts import Texts, texts
 from .dialect import Dialect
@@ -178,7 +178,7 @@ class SqlTexts:
         known = yield from self._documents(state)
         listed = {f"t{place}": term for place, term in enumerate(terms)}
         if not listed:
-            return iter(())
+            return Ready(iter(()))
         names = ", ".join(f":{name}" for name in listed)
         among_parts, params = self._dialect.among("part", list(range(-(-state.documents // PART))))
         sql = f"SELECT term, documents, times FROM {self._dialect.terms} WHERE {among_parts} AND term IN ({names})"
@@ -189,8 +189,9 @@ class SqlTexts:
         scores = bm25([parts[term] for term in terms], known.lengths, state.count, state.total, known.gone)
         versions = known.versions
         if among is None:
-            return in_order({versions[number]: score for number, score in scores.items()})
-        return in_order({version: score for number, score in scores.items() if (version := versions[number]) in among})
+            return Ready(in_order({versions[number]: score for number, score in scores.items()}))
+        scored = {version: score for number, score in scores.items() if (version := versions[number]) in among}
+        return Ready(in_order(scored))
 
     def _documents(self, state: State) -> Program[_Known]:
         """Versions and lengths of all documents: those that came since the last time are read."""
