@@ -44,8 +44,8 @@ _FEW = 1 / 8
 _BLOCK = 8192
 #: Rows are picked out, widened and added so many at a time.
 _PIECE = 2048
-#: The lengths between which float32 neither overflows nor runs out of digits.
-_SHORTEST, _LONGEST = 1e-30, 1e30
+#: The lengths between which the product with a query of length 1 neither runs out of digits in float32 nor overflows.
+_SHORTEST, _LONGEST = 1e-30, 1e38
 
 
 class Matrix:
