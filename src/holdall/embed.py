@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from .errors import EmbeddingError, InvalidInput, MissingExtra, shown
 from .programs import AWAITED, Call, Program, Work
 
-__all__ = ["METRICS", "Embedder", "Metric", "same_model"]
+__all__ = ["METRICS", "Embedder", "Metric", "check_metric", "same_model"]
 
 #: How vectors are compared: cosine similarity, inner product, or L2 distance.
 Metric: TypeAlias = Literal["cosine", "dot", "l2"]
@@ -84,6 +84,13 @@ class Embedder:
                 raise EmbeddingError(f"the embedder returned a vector of {len(vector)} dimensions instead of {dims}")
         self.dims = dims
         return [_to_bytes(vector) for vector in numbers]
+
+
+def check_metric(metric: Any) -> Metric:
+    """A metric, or InvalidInput."""
+    if metric not in METRICS:
+        raise InvalidInput(f"metric is one of {', '.join(map(repr, METRICS))}, not {shown(metric)}")
+    return metric  # type: ignore[no-any-return]  # one of them
 
 
 def same_model(old: bytes, new: bytes) -> bool:
