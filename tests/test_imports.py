@@ -74,7 +74,8 @@ SHARED_BY_ENGINES = {
 OWN = {
     "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
-    "engines/postgres_sql.py": {"holdall.engines.postgres_dialect"},
+    "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
+    "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
     "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
 }

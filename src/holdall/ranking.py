@@ -17,12 +17,29 @@ from .ops import Hit, Page, Search
 from .programs import Program
 from .search import FUSED, fuse
 
-#: Versions and their scores, best first.
-Ranking: TypeAlias = Iterator[tuple[int, float]]
+_Scored: TypeAlias = tuple[int, float]
 
 #: Where a search is about no more entries than this, they are known before any is scored.
 FEW = 2000
 _FIRST_LOOK, _LARGEST_LOOK = 64, 4096
+
+
+class Ranking(Protocol):
+    """Versions and their scores, best first."""
+
+    def take(self, size: int) -> Program[list[_Scored]]:
+        """The next ones; where there are fewer than that, they are the last."""
+
+
+class Ready:
+    """A ranking that needs to ask nothing more."""
+
+    def __init__(self, pairs: Iterator[_Scored]) -> None:
+        self._pairs = pairs
+
+    def take(self, size: int) -> Program[list[_Scored]]:
+        return list(islice(self._pairs, size))
+        yield
 
 
 class Ranker(Protocol):
@@ -56,7 +73,7 @@ def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
     offset = op.offset if op.cursor is None else _place(op.cursor)
     end = offset + op.limit
     among = yield from ranker.few(op)
-    found: list[tuple[int, float]]
+    found: list[_Scored]
     if op.vector is None:
         found = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), end + 1)
     elif op.query is None:
@@ -68,20 +85,22 @@ def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
         found = fuse(dict(by_text), dict(by_vector))
         if len(found) <= end:  # after those that were compared come the others, as near as they are
             known = {version for version, _ in found}
-            others = ((version, 0.0) for version, _ in nearest if version not in known)
-            found += yield from _best(ranker, op, others, end + 1 - len(found))
+            others = yield from _best(ranker, op, nearest, end + 1 - len(found), known)
+            found += [(version, 0.0) for version, _ in others]
     chosen = found[offset:end]
     hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
     return Page([_scored(hits[version], score) for version, score in chosen], str(end) if len(found) > end else None)
 
 
-def _best(ranker: Ranker, op: Search, ranking: Ranking, want: int) -> Program[list[tuple[int, float]]]:
-    """The first of a ranking that fit."""
-    best: list[tuple[int, float]] = []
+def _best(
+    ranker: Ranker, op: Search, ranking: Ranking, want: int, known: Collection[int] = ()
+) -> Program[list[_Scored]]:
+    """The first of a ranking that fit, and are not known yet."""
+    best: list[_Scored] = []
     size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
     while len(best) < want:
-        look = list(islice(ranking, size))
-        fitting = yield from ranker.fitting(op, [version for version, _ in look])
+        look = yield from ranking.take(size)
+        fitting = yield from ranker.fitting(op, [version for version, _ in look if version not in known])
         best += [(version, score) for version, score in look if version in fitting]
         if len(look) < size:
             break
@@ -89,15 +108,18 @@ def _best(ranker: Ranker, op: Search, ranking: Ranking, want: int) -> Program[li
     return best[:want]
 
 
-def in_order(scores: Mapping[int, float]) -> Ranking:
+def in_order(scores: Mapping[int, float]) -> Iterator[_Scored]:
     """Versions by score, the newest first of those that are alike; the first at once, the others when asked for."""
-    if len(scores) > 2 * _LARGEST_LOOK:
-        first = heapq.nlargest(_FIRST_LOOK, ((score, version) for version, score in scores.items()))
-        yield from ((version, score) for score, version in first)
-        rest = sorted(((score, version) for version, score in scores.items()), reverse=True)[_FIRST_LOOK:]
-        yield from ((version, score) for score, version in rest)
-        return
-    yield from sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)
+    pairs = [(score, version) for version, score in scores.items()]
+    if len(pairs) > 8 * _FIRST_LOOK:
+        for score, version in heapq.nlargest(_FIRST_LOOK, pairs):
+            yield version, score
+        pairs.sort(reverse=True)
+        pairs = pairs[_FIRST_LOOK:]
+    else:
+        pairs.sort(reverse=True)
+    for score, version in pairs:
+        yield version, score
 
 
 def _place(cursor: str) -> int:

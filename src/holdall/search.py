@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import repeat
-from math import log
+from math import exp, fsum, log, sqrt
+from operator import add
 from typing import TypeAlias
 
 # Words ---------------------------------------------------------------------------------------------------------------
@@ -205,11 +206,27 @@ def has_phrases(query: Query, texts: Iterable[str]) -> bool:
 
 # Scores --------------------------------------------------------------------------------------------------------------
 
-_K1 = 0.9
-_B = 0.4
+# How soon another occurrence of a term adds nothing, and how much long documents pay for their length. Both are low,
+# which is sound for short texts and long ones alike.
+_K1, _B = 0.9, 0.4
 
 #: Where a term occurs: the numbers of documents, and how often in each, at most 255 times.
 Part: TypeAlias = "tuple[array[int], bytes]"
+
+
+class _Weights(dict[tuple[int, int], float]):
+    """What a term adds to a score, by how often it occurs in a document, and how many tokens that has."""
+
+    __slots__ = ("_base", "_idf", "_slope")
+
+    def __init__(self, found: int, count: int, average: float) -> None:
+        self._idf = log(1 + (count - found + 0.5) / (found + 0.5))
+        self._base, self._slope = _K1 * (1 - _B), _K1 * _B / average
+
+    def __missing__(self, pair: tuple[int, int]) -> float:
+        times, length = pair
+        weight = self[pair] = self._idf * times / (times + self._base + self._slope * length)
+        return weight
 
 
 def bm25(
@@ -219,29 +236,28 @@ def bm25(
     total: int,
     gone: AbstractSet[int] = frozenset(),
 ) -> dict[int, float]:
-    """The score of each document that has one of the terms, whose parts come in the order of the query's.
+    """The score of each document that has one of the terms, of which the parts are given in the query's order.
 
     `lengths` says how many tokens a document has, `count` how many documents there are and `total` how many tokens they
-    have in all, without those that are `gone`.
+    have in all, without those that are `gone`. A document is in one part of a term at most.
     """
     scores: dict[int, float] = {}
-    average = total / count if total and count else 1.0
-    base, slope = _K1 * (1 - _B), _K1 * _B / average
+    average = total / count if total > 0 and count > 0 else 1.0
     for each in terms:
         parts = [_without(part, gone) for part in each] if gone else each
         found = sum(len(documents) for documents, _ in parts)
-        idf = log(1 + (count - found + 0.5) / (found + 0.5))
+        weigh = _Weights(found, max(count, found), average).__getitem__
+        is_first, before = not scores, scores.get
         for documents, times in parts:
-            values = [
-                idf * often / (often + base + slope * length)
-                for often, length in zip(times, map(lengths.__getitem__, documents), strict=True)
-            ]
-            if not scores:
-                scores = dict(zip(documents, values, strict=True))
-                continue
-            before = map(scores.get, documents, repeat(0.0))
-            scores.update(zip(documents, map(float.__add__, before, values), strict=True))
+            numbers = documents.tolist()
+            added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=True))  # all of it runs in C
+            scores.update(
+                zip(numbers, added if is_first else map(add, map(before, numbers, _ZEROS), added), strict=True)
+            )
     return scores
+
+
+_ZEROS = repeat(0.0)
 
 
 def _without(part: Part, gone: AbstractSet[int]) -> Part:
@@ -256,17 +272,39 @@ def _without(part: Part, gone: AbstractSet[int]) -> Part:
 
 #: How many of the best of each side are fused.
 FUSED = 1000
-_LEXICAL = 0.5
+_TEXT, _VECTOR = 0.6, 0.4  # what the sides weigh
+_UNMATCHED = (0.0,) * 10
 
 
 def fuse(lexical: Mapping[int, float], semantic: Mapping[int, float]) -> list[tuple[int, float]]:
-    """The best of both, best first: scores of both kinds, each brought between 0 and 1, added up."""
-    ranked: dict[int, float] = {}
-    for side, weight in ((lexical, _LEXICAL), (semantic, 1 - _LEXICAL)):
-        if not side:
-            continue
-        low, high = min(side.values()), max(side.values())
-        scale = weight / (high - low) if high > low else 0.0
-        for number, score in side.items():
-            ranked[number] = ranked.get(number, 0.0) + ((score - low) * scale if scale else weight)
-    return sorted(ranked.items(), key=lambda pair: (-pair[1], -pair[0]))
+    """The best `FUSED` by full text and the best `FUSED` by vectors as one ranking, with scores between 0 and 1.
+
+    The scores of each side become standard ones (how far from their mean, in standard deviations), and their sum ranks.
+    So it does not matter in which range a model's scores are, and a side counts for as much as its best stand out.
+    What only one side has is taken for as good as the weakest of the other's. Where all that matched a query's words
+    are there, it did not match: then it is half as good, and a few like it belong to the mean, so that a single match
+    stands out.
+    """
+    is_whole = len(lexical) < FUSED
+    by_text, no_text = _standard(lexical, _TEXT, _UNMATCHED if is_whole else (), 0.5 if is_whole else 1.0)
+    by_vector, no_vector = _standard(semantic, _VECTOR)
+    sums = {number: score + by_vector.get(number, no_vector) for number, score in by_text.items()}
+    sums.update((number, no_text + score) for number, score in by_vector.items() if number not in sums)
+    ranked = sorted(sums.items(), key=lambda item: (item[1], item[0]), reverse=True)
+    return [(number, 1 / (1 + exp(-score))) for number, score in ranked]
+
+
+def _standard(
+    scores: Mapping[int, float], weight: float, others: tuple[float, ...] = (), least: float = 1.0
+) -> tuple[dict[int, float], float]:
+    """Standard scores, and that of what is missing. The sums are exact, in whichever order the scores are given."""
+    if not scores:
+        return {}, 0.0
+    values = (*scores.values(), *others)
+    mean = fsum(values) / len(values)
+    deviation = sqrt(fsum((value - mean) * (value - mean) for value in values) / len(values))
+    if deviation <= 1e-6 * max(map(abs, values)):  # nothing but what rounding left
+        return dict.fromkeys(scores, 0.0), 0.0
+    scale = weight / deviation
+    missing = (min(scores.values()) * least - mean) * scale
+    return {number: (score - mean) * scale for number, score in scores.items()}, missing

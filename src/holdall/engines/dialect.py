@@ -7,7 +7,7 @@ SQL, its methods make some.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -48,6 +48,9 @@ class Dialect(Fields):
     documents: str
     texts: str
     vectors: str
+    #: A vector as a parameter, and its bytes as that; a stored one, and what was read as bytes.
+    vector_in: tuple[str, Callable[[bytes], dict[str, Any]]] = (":data", lambda data: {"data": data})
+    vector_out: tuple[str, Callable[[Any], bytes]] = ("data", bytes)
     for_update: str = ""  # said after a query for a row that nobody else may change until the end
 
     def parameters(self, op: Op) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .. import ops
 from ..ops import Hit
 from ..programs import Program
-from ..ranking import FEW, Ranking, in_order
+from ..ranking import FEW, Ranking, Ready, in_order
 from ..search import bm25, has_phrases
 from ..texts import MOST_BYTES, Texts, texts
 
@@ -74,7 +74,9 @@ class MemoryRanker:
         )
         versions = index.versions
         by_version = {versions[number]: score for number, score in scores.items()}
-        return in_order(by_version if among is None else {v: score for v, score in by_version.items() if v in among})
+        if among is not None:
+            by_version = {version: score for version, score in by_version.items() if version in among}
+        return Ready(in_order(by_version))
         yield
 
     def by_vector(self, op: ops.Search, among: Collection[int] | None) -> Program[Ranking]:
@@ -89,7 +91,7 @@ class MemoryRanker:
                 data = record.vectors.data
                 matrix.add([version] * len(data), data)
         self._matrices[model] = matrix, seen
-        return iter(matrix.ranked(op.vector.data, op.vector.metric, allowed=among))
+        return Ready(matrix.ranked(op.vector.data, op.vector.metric, allowed=among))
         yield
 
     def fitting(self, op: ops.Search, versions: list[int]) -> Program[Collection[int]]:

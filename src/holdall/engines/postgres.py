@@ -414,6 +414,7 @@ class PostgresEngine:
             for sql in (yield from self._asking(connection, self._sql.missing(), deadline)):
                 yield Run(connection, [(sql, {})], deadline)
             yield Run(connection, [_COMMIT], deadline)
+        yield from self._asking(connection, self._sql.look_for_pgvector(), deadline)
         [[(newest,)]] = yield Run(
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -95,11 +96,11 @@ MIGRATIONS = (
         EXECUTE FUNCTION {schema}.forget_body();
     CREATE TABLE {schema}.state (name text PRIMARY KEY, value text NOT NULL);
     CREATE TABLE {schema}.terms (
-        term text COLLATE "C" NOT NULL,
         part bigint NOT NULL,
+        term text COLLATE "C" NOT NULL,
         documents bytea NOT NULL,
         times bytea NOT NULL,
-        PRIMARY KEY (term, part)
+        PRIMARY KEY (part, term)
     );
     CREATE TABLE {schema}.documents (
         part bigint PRIMARY KEY,
@@ -119,6 +120,23 @@ MIGRATIONS = (
         model bigint NOT NULL,
         data bytea NOT NULL
     );
+    -- pgvector compares vectors where they are, if it can be had.
+    DO $$
+    BEGIN
+        CREATE EXTENSION IF NOT EXISTS vector;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE DEBUG 'without pgvector: %', SQLERRM;
+    END
+    $$;
+    DO $$
+    DECLARE
+        its_schema name := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'vector');
+    BEGIN
+        IF its_schema IS NOT NULL THEN
+            EXECUTE 'ALTER TABLE {schema}.vectors ALTER data TYPE ' || its_schema || '.vector USING NULL';
+        END IF;
+    END
+    $$;
     CREATE INDEX vectors_of ON {schema}.vectors (version);
     CREATE FUNCTION {schema}.forget_vectors() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -189,6 +207,7 @@ class PostgresDialect(Dialect):
         self.texts, self.vectors = f"{self.schema}.texts", f"{self.schema}.vectors"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
+        self.pgvector: str | None = None  # the schema that it is in, where vectors are of its type
         self._indexed: set[Path] = set()
         for field in indexed:
             path = check_field(field)
@@ -197,6 +216,12 @@ class PostgresDialect(Dialect):
             self._indexed |= {path, (field,)}  # a key with dots means both
         self.translated = lru_cache(maxsize=512)(lambda sql: _translated(sql, server_clock))
         self.numbered = lru_cache(maxsize=64)(lambda sql: _numbered(sql, server_clock))
+
+    def use_pgvector(self, schema: str) -> None:
+        """Vectors are of its type."""
+        self.pgvector = schema
+        self.vector_in = f":all_data::real[]::{schema}.vector", lambda data: {"all_data": array("f", data).tolist()}
+        self.vector_out = "data::real[]", lambda numbers: array("f", numbers).tobytes()
 
     def parameters(self, op: Op) -> dict[str, Any]:
         token = {"token": new_token()}

@@ -21,6 +21,7 @@ from ..programs import Program
 from ..values import ttl_microseconds
 from .narrowing import narrow
 from .postgres_dialect import MIGRATIONS, PostgresDialect, projected
+from .postgres_search import PostgresRanker
 from .sql import Sql, is_plain_put, takes_several, within
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
@@ -37,6 +38,7 @@ class PostgresSql(Sql):
 
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock)
+        self._ranker = PostgresRanker(dialect, clock, self.columns, self._conditions, self._texts)
         rows = (
             "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[])"
         )
@@ -97,6 +99,17 @@ class PostgresSql(Sql):
         known = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = :p0"
         [rows] = yield [(known, {"p0": dialect.schema_name})]
         return [*statements, *dialect.missing_indexes(dict(rows))]
+
+    def look_for_pgvector(self) -> Program[None]:
+        """See what type vectors are of: pgvector's own, if it was there when their table was made."""
+        sql = (
+            "SELECT quote_ident(kind.typnamespace::regnamespace::text) FROM pg_attribute AS attribute"
+            " JOIN pg_type AS kind ON kind.oid = attribute.atttypid"
+            " WHERE attrelid = :p0::regclass AND attname = 'data' AND typname = 'vector'"
+        )
+        [rows] = yield [(sql, {"p0": self._dialect.vectors})]
+        if rows:
+            self._dialect.use_pgvector(rows[0][0])
 
     # Batches ---------------------------------------------------------------------------------------------------------
 

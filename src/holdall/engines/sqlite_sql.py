@@ -76,11 +76,11 @@ MIGRATIONS = (
     END;
     CREATE TABLE holdall_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE holdall_terms (
-        term TEXT NOT NULL,
         part INTEGER NOT NULL,
+        term TEXT NOT NULL,
         documents BLOB NOT NULL,
         times BLOB NOT NULL,
-        PRIMARY KEY (term, part)
+        PRIMARY KEY (part, term)
     ) WITHOUT ROWID;
     CREATE TABLE holdall_documents (
         part INTEGER PRIMARY KEY,
