@@ -141,8 +141,8 @@ def _do_everything(store: holdall.Store) -> None:
     store.update(("a",), "k", lambda value: value)
     store.execute([ops.Put(("a", "b"), "x", {}), ops.Put(("a", "b"), "y", {}), ops.Check(("a",), "no", holdall.ABSENT)])
     assert [hit.key for hit in store.search(filter={"kind": 1})] == ["k"]
-    assert store.count() == len(list(store.scan())) == 3
-    assert store.namespaces() == [("a",), ("a", "b")]
+    assert store.count(("a",)) == len(list(store.scan(("a",)))) == 3
+    assert store.namespaces(prefix=("a",)) == [("a",), ("a", "b")]
     assert store.delete(("a",), "k")
     assert store.delete_tree(("a",)) == 2
     files = store.files(("a",))
@@ -158,6 +158,14 @@ def _do_everything(store: holdall.Store) -> None:
     files.move("/d", "/x")
     assert files.delete("/") == 3
     assert store.sweep() == 0
+    store.put(("q",), "k", {"text": "words"})
+    embedding = store.with_embedder(testing.embed)
+    assert embedding.reindex() == 1
+    embedding.put(("q",), "other", {"text": "long words"})
+    assert [hit.key for hit in store.search(query="words")] == ["k", "other"]
+    assert len(embedding.search(query="word", mode="semantic")) == 2
+    assert store.delete_tree(("q",)) == 2
+    assert store.search(query="words") == []
 
 
 def test_hardly_an_example_is_left_out() -> None:
