@@ -300,7 +300,8 @@ class Store:
         For after a change of model, or where entries were put without an embedder. It may be interrupted and called
         again, while the store is in use. `progress` is told how many of how many it has seen to.
         """
-        self._engine()  # or a closed store would rather ask for an embedder
+        if not self._engine().capabilities.ranks:
+            raise Unsupported("this engine keeps no vectors")
         embedding = self._settings.embedding
         if embedding is None:
             raise InvalidInput("reindex needs an embedder: open the store with embed=")
