@@ -6,8 +6,9 @@ that lost its connection whether the last write was its own.
 
 from __future__ import annotations
 
+import os
+import random
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -315,9 +316,14 @@ def _shorten(value: Any) -> bool:
     return needed
 
 
+_chance = random.Random()  # noqa: S311  # ours alone: users seed the one that all share
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_chance.seed)  # or a child would go on with the same
+
+
 def new_token() -> int:
-    """One that nobody else has: not from `random`, which users seed and forks copy."""
-    return secrets.randbits(62)
+    """One that nobody else has."""
+    return _chance.getrandbits(62)
 
 
 def hash_of(text: str) -> str:

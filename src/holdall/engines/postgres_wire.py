@@ -96,7 +96,7 @@ class Wire:
                 except psycopg.Error as error:
                     raise self._translated(error) from error
             case Take(deadline):
-                return self.pool.take(lambda: _Sync.connect(self._url, **self._connecting(deadline)), deadline)
+                return self._take(deadline)
             case Give(connection):
                 return self.pool.give_back(None, connection, not _is_idle(connection))
             case Sleep(seconds):
@@ -129,9 +129,12 @@ class Wire:
                 return await asyncio.sleep(seconds)
         raise TypeError(f"not a request: {request!r}")
 
+    def _take(self, deadline: float) -> Any:
+        return self.pool.take(lambda: _Sync.connect(self._url, **self._connecting(deadline)), deadline)
+
     def _say(self, statement: Statement, deadline: float) -> Rows:
         try:
-            connection = self.perform(Take(deadline))
+            connection = self._take(deadline)
         except LOST as error:
             raise Unreached(str(error)) from error
         try:
@@ -209,7 +212,7 @@ class _Own(psycopg.BaseConnection[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prepared: dict[bytes, bytes] = {}  # the names of statements, for `_saying`
+        self.prepared: dict[bytes, _Prepared] = {}  # for `_saying`
         self.numbers = itertools.count()
 
     def __del__(self, *_: Any) -> None:
@@ -246,6 +249,14 @@ class _Async(_Own, psycopg.AsyncConnection[Any]):
             raise
 
 
+@dataclass(slots=True)
+class _Prepared:
+    """What a connection knows of a statement: its name there, and how the columns of its rows are read."""
+
+    name: bytes
+    load: tuple[Callable[[bytes], Any], ...] | None = None
+
+
 def _saying(connection: _Own, numbered: Numbered, params: dict[str, Any]) -> PQGen[Rows]:
     """Say the statement of an op alone, and read what it returns: texts, bigints and bytes, which need no telling.
 
@@ -256,7 +267,7 @@ def _saying(connection: _Own, numbered: Numbered, params: dict[str, Any]) -> PQG
     values = [_dumped(params[name]) for name in names]
     known = prepared.get(sql)
     if known is not None:
-        pgconn.send_query_prepared(known, values)
+        pgconn.send_query_prepared(known.name, values)
         try:
             result = _checked((yield from generators.execute(pgconn)))
         except pg.InvalidSqlStatementName:  # psycopg says DEALLOCATE ALL after a rollback
@@ -264,28 +275,35 @@ def _saying(connection: _Own, numbered: Numbered, params: dict[str, Any]) -> PQG
             known = None
     if known is None:
         if connection.prepare_threshold is None:
+            known = _Prepared(b"")
             pgconn.send_query_params(sql, values)
         else:
-            known = b"holdall_%d" % next(connection.numbers)
-            pgconn.send_prepare(known, sql)
+            known = _Prepared(b"holdall_%d" % next(connection.numbers))
+            pgconn.send_prepare(known.name, sql)
             _checked((yield from generators.execute(pgconn)))
             prepared[sql] = known
-            pgconn.send_query_prepared(known, values)
+            pgconn.send_query_prepared(known.name, values)
         result = _checked((yield from generators.execute(pgconn)))
-    if not result.ntuples:
+    count, value = result.ntuples, result.get_value
+    if not count:
         return []
-    columns = [(place, _LOADED[result.ftype(place)]) for place in range(result.nfields)]
+    if known.load is None:
+        known.load = tuple(_LOADED[result.ftype(place)] for place in range(result.nfields))
+    load = known.load
     return [
-        tuple(None if (text := result.get_value(row, place)) is None else load(text) for place, load in columns)
-        for row in range(result.ntuples)
+        tuple([None if (text := value(row, place)) is None else loaded(text) for place, loaded in enumerate(load)])
+        for row in range(count)
     ]
 
 
 def _checked(results: list[Any]) -> Any:
     result = results[-1]
-    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+    if result.status not in _DONE:
         raise error_from_result(result)
     return result
+
+
+_DONE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 def _dumped(value: str | int | None) -> bytes | None:
@@ -316,7 +334,10 @@ def _remaining(deadline: float | None) -> float | None:
 
 
 def _is_idle(connection: Any) -> bool:
-    return not connection.closed and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+    return bool(connection.pgconn.transaction_status == _IDLE)  # one that is closed has none
+
+
+_IDLE = pq.TransactionStatus.IDLE
 
 
 def discard(connection: Any) -> None:
