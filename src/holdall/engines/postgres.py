@@ -222,6 +222,8 @@ class PostgresEngine:
             refused: Exception | None = None
             try:
                 rows = yield Say(statement, deadline)
+                if not rows and (other := self._sql.over_a_file(statement)) is not None:
+                    rows = yield Say(other, deadline)
                 if not rows and expects_a_row(op):
                     found = yield from self._read(self._sql.found_instead, statement[1], deadline, snapshot=False)
                     raise conflict(op, found)

@@ -58,40 +58,38 @@ MIGRATIONS = (
     );
     CREATE INDEX entries_files ON {schema}.entries (ns, key) WHERE body IS NOT NULL;
     CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
-    CREATE FUNCTION {schema}.forget_body() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN
-        IF old.shared IS NOT NULL THEN  -- one at a time, or of two that let go at once each would leave it to the other
-            PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' body', old.body));
-        END IF;
-        DELETE FROM {schema}.chunks WHERE body_id = old.body AND NOT EXISTS (
-            SELECT 1 FROM {schema}.entries WHERE shared IS NOT NULL AND body = old.body
-        );
-        RETURN NULL;
-    END
-    $$;
     CREATE INDEX entries_large ON {schema}.entries (ns) WHERE size > 1048576;
     -- Which contents are new to the index of what they contain, or gone from it; and that index: of each content, the
     -- groups of three bytes that are in it, as numbers.
     CREATE TABLE {schema}.unindexed (version bigint PRIMARY KEY, gone boolean);
     CREATE TABLE {schema}.contents (version bigint PRIMARY KEY, grams int[] NOT NULL);
     CREATE INDEX contents_grams ON {schema}.contents USING gin (grams) WITH (gin_pending_list_limit = 1024);
-    CREATE FUNCTION {schema}.note_content() RETURNS trigger LANGUAGE plpgsql AS $$
+    -- What becomes of files that change: statements that may change one set a column of a file's, the others cost
+    -- nothing here.
+    CREATE FUNCTION {schema}.file_changed() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        IF old.body IS NOT NULL THEN
-            INSERT INTO {schema}.unindexed VALUES (old.version, true)
-                ON CONFLICT (version) DO UPDATE SET gone = true;
+        IF old.version <> new.version THEN
+            IF old.body IS NOT NULL THEN
+                INSERT INTO {schema}.unindexed VALUES (old.version, true)
+                    ON CONFLICT (version) DO UPDATE SET gone = true;
+            END IF;
+            IF new.body IS NOT NULL THEN
+                INSERT INTO {schema}.unindexed VALUES (new.version, NULL) ON CONFLICT DO NOTHING;
+            END IF;
         END IF;
-        IF new.body IS NOT NULL THEN
-            INSERT INTO {schema}.unindexed VALUES (new.version, NULL) ON CONFLICT DO NOTHING;
+        IF old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body THEN  -- its pieces go, where no other has them
+            IF old.shared IS NOT NULL THEN  -- one at a time, or of two that let go each would leave it to the other
+                PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' body', old.body));
+            END IF;
+            DELETE FROM {schema}.chunks WHERE body_id = old.body AND NOT EXISTS (
+                SELECT 1 FROM {schema}.entries WHERE shared IS NOT NULL AND body = old.body
+            );
         END IF;
         RETURN NULL;
     END
     $$;
-    CREATE TRIGGER entries_changed AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
-        WHEN (old.body IS NOT NULL OR new.body IS NOT NULL) EXECUTE FUNCTION {schema}.note_content();
-    CREATE TRIGGER entries_unused AFTER UPDATE OF body ON {schema}.entries FOR EACH ROW
-        WHEN (old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body)
-        EXECUTE FUNCTION {schema}.forget_body();
+    CREATE TRIGGER entries_file_changed AFTER UPDATE OF body, size ON {schema}.entries FOR EACH ROW
+        WHEN (old.body IS NOT NULL OR new.body IS NOT NULL) EXECUTE FUNCTION {schema}.file_changed();
     CREATE UNIQUE INDEX entries_version ON {schema}.entries (version);
     CREATE INDEX entries_xid ON {schema}.entries (xid);
     CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;

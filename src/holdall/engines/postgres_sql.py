@@ -45,12 +45,19 @@ class PostgresSql(Sql):
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
             f" coalesce(projection, value)::jsonb, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint"
             f" FROM {rows} AS row (ns, key, value, projection, ttl)",
+            self._following,
             returning="RETURNING ns, key, version, created, updated, expires",
         )
-        self._put_once = {
-            self._put_any[keep]: self._put(keep, "WHERE old.token IS DISTINCT FROM excluded.token")
-            for keep in (False, True)
-        }
+        once = "WHERE old.token IS DISTINCT FROM excluded.token"
+        self._put_once = {self._put_any[keep]: self._put(keep, once) for keep in (False, True)}
+        # The most frequent: an item that lives for ever, over an item or nothing. Where no column of a file's is set,
+        # no trigger looks for files.
+        self._put_item = self._upsert(
+            self._values("NULL, NULL", dialect.projections),
+            dialect.projections,
+            lifetime="expires = NULL, ttl = NULL",
+            where=f"{once} AND old.body IS NULL",
+        )
         self._lock_here = (
             f"SELECT FROM {self._table} WHERE ns = :ns AND key = ANY(:all_key::text[]) ORDER BY ns, key FOR UPDATE"
         )
@@ -155,7 +162,14 @@ class PostgresSql(Sql):
     def once(self, op: Op) -> Statement:
         """An op's statement, to be said until it is known to be done."""
         sql, params = self.statement(op)
+        if sql is self._put_any[False] and params["ttl"] is None and params["size"] is None:
+            return self._put_item, params
         return self._put_once.get(sql, sql), params
+
+    def over_a_file(self, statement: Statement) -> Statement | None:
+        """What is to be said where a statement has done nothing, since it may have found a file in its place."""
+        sql, params = statement
+        return (self._put_once[self._put_any[False]], params) if sql is self._put_item else None
 
     def last_write(self, params: dict[str, Any]) -> Program[Rows]:
         """Who wrote an entry last (its token), and what that made of it."""
