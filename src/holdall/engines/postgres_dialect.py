@@ -123,6 +123,7 @@ _PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 _INDEX_LIKE = re.compile(r"-?\d+")
 _ESCAPED_NUL = "\\u0000"
 _LONGEST_TEXT = 100  # of a string in the projection
+_encode = msgspec.json.Encoder().encode
 
 
 class PostgresDialect(Dialect):
@@ -285,8 +286,8 @@ def projected(value: str) -> str | None:
         return None
     plain = decode(value)
     if _ESCAPED_NUL in value:
-        return msgspec.json.encode(_shortened(plain)).decode()
-    return msgspec.json.encode(plain).decode() if _shorten(plain) else None
+        return _encode(_shortened(plain)).decode()
+    return _encode(plain).decode() if _shorten(plain) else None
 
 
 def _shortened(value: Any) -> Any:
@@ -314,7 +315,7 @@ def _shorten(value: Any) -> bool:
     return needed
 
 
-_chance = random.Random()  # noqa: S311  # ours alone: users seed the one that all share
+_chance = random.Random()  # ours alone: users seed the one that all share
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_chance.seed)  # or a child would go on with the same
 

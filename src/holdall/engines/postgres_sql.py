@@ -20,7 +20,7 @@ from ..ops import ABSENT, Change, Hit, Op, Page
 from ..programs import Program
 from ..values import ttl_microseconds
 from .narrowing import narrow
-from .postgres_dialect import MIGRATIONS, PostgresDialect, projected
+from .postgres_dialect import MIGRATIONS, PostgresDialect, new_token, projected
 from .sql import Sql, is_plain_put, within
 from .sql_files import SqlFiles
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
@@ -161,9 +161,19 @@ class PostgresSql(Sql):
 
     def once(self, op: Op) -> Statement:
         """An op's statement, to be said until it is known to be done."""
+        if is_plain_put(op) and op.ttl is None:
+            value: Any = op.value
+            return self._put_item, {
+                "ns": keys.encode(op.namespace),
+                "key": op.key,
+                "value": value,
+                "projection": projected(value),
+                "now": self._clock(),
+                "token": new_token(),
+                "ttl": None,
+                "size": None,
+            }
         sql, params = self.statement(op)
-        if sql is self._put_any[False] and params["ttl"] is None and params["size"] is None:
-            return self._put_item, params
         return self._put_once.get(sql, sql), params
 
     def over_a_file(self, statement: Statement) -> Statement | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,12 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import generators, pq, waiting
 from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
 from psycopg.errors import _WaitTimeout, error_from_result
 
 from ..errors import InvalidInput, Timeout, Unavailable
 from ..programs import Sleep
+from ..values import decode
 from .pool import Lent, Pool
 from .postgres_dialect import Numbered, PostgresDialect
 from .statements import Rows, Statement
@@ -39,6 +41,8 @@ class Say:
 
     statement: Statement
     deadline: float
+    text: str | None = None  # JSON that will be needed: it is read while the server is at work
+    value: Any = None  # what it says
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class Wire:
 
     def perform(self, request: Any) -> Any:
         if type(request) is Say:  # asked first for the one that matters most: a match takes longer
-            return self._say(request.statement, request.deadline)
+            return self._say(request)
         match request:
             case Run(connection, statements, deadline, prepare):
                 connection.deadline = deadline
@@ -105,7 +109,7 @@ class Wire:
 
     async def aperform(self, request: Any) -> Any:
         if type(request) is Say:
-            return await self._asay(request.statement, request.deadline)
+            return await self._asay(request)
         match request:
             case Run(connection, statements, deadline, prepare):
                 connection.deadline = deadline
@@ -132,7 +136,8 @@ class Wire:
     def _take(self, deadline: float) -> Any:
         return self.pool.take(lambda: _Sync.connect(self._url, **self._connecting(deadline)), deadline)
 
-    def _say(self, statement: Statement, deadline: float) -> Rows:
+    def _say(self, request: Say) -> Rows:
+        deadline = request.deadline
         try:
             connection = self._take(deadline)
         except LOST as error:
@@ -140,16 +145,16 @@ class Wire:
         try:
             connection.deadline = deadline
             if type(connection) is not _Sync:
-                return _rows(connection.execute(*self._spoken(statement)))
-            sql, params = statement
-            rows: Rows = connection.wait(_saying(connection, self._dialect.numbered(sql), params))
+                return _rows(connection.execute(*self._spoken(request.statement)))
+            rows: Rows = connection.wait(_saying(connection, self._dialect.numbered(request.statement[0]), request))
             return rows
         except psycopg.Error as error:
             raise self._translated(error) from error
         finally:
             self.pool.give_back(None, connection, not _is_idle(connection))
 
-    async def _asay(self, statement: Statement, deadline: float) -> Rows:
+    async def _asay(self, request: Say) -> Rows:
+        deadline = request.deadline
         try:
             connection = await self.aperform(Take(deadline))
         except LOST as error:
@@ -157,9 +162,9 @@ class Wire:
         try:
             connection.deadline = deadline
             if type(connection) is not _Async:
-                return await _arows(await connection.execute(*self._spoken(statement)))
-            sql, params = statement
-            rows: Rows = await connection.wait(_saying(connection, self._dialect.numbered(sql), params))
+                return await _arows(await connection.execute(*self._spoken(request.statement)))
+            saying = _saying(connection, self._dialect.numbered(request.statement[0]), request)
+            rows: Rows = await connection.wait(saying)
             return rows
         except psycopg.Error as error:
             raise self._translated(error) from error
@@ -249,51 +254,54 @@ class _Async(_Own, psycopg.AsyncConnection[Any]):
             raise
 
 
-@dataclass(slots=True)
 class _Prepared:
-    """What a connection knows of a statement: its name there, and how the columns of its rows are read."""
+    """What a connection knows of a statement: its name there, and how its rows are read."""
 
-    name: bytes
-    load: tuple[Callable[[bytes], Any], ...] | None = None
+    __slots__ = ("_known", "_reader", "name")
+
+    def __init__(self, connection: _Own, name: bytes) -> None:
+        self.name = name
+        self._reader = Transformer(connection)
+        self._known = False
+
+    def rows(self, result: Any) -> Rows:
+        reader = self._reader
+        reader.set_pgresult(result, set_loaders=not self._known)
+        self._known = True
+        rows = reader.load_rows(0, result.ntuples, tuple)
+        reader.set_pgresult(None, set_loaders=False)  # it may be large
+        return rows
 
 
-def _saying(connection: _Own, numbered: Numbered, params: dict[str, Any]) -> PQGen[Rows]:
-    """Say the statement of an op alone, and read what it returns: texts, bigints and bytes, which need no telling.
+def _saying(connection: _Own, numbered: Numbered, request: Say) -> PQGen[Rows]:
+    """Say the statement of an op alone, and read what it returns.
 
     It is psycopg's own way without a cursor, whose bookkeeping costs as much again as all else that a client does.
     """
     sql, names = numbered
-    pgconn, prepared = connection.pgconn, connection.prepared
-    values = [_dumped(params[name]) for name in names]
+    pgconn, prepared, params = connection.pgconn, connection.prepared, request.statement[1]
+    values = [
+        value.encode() if type(value) is str else None if value is None else b"%d" % value
+        for value in map(params.__getitem__, names)
+    ]
     known = prepared.get(sql)
     if known is not None:
-        pgconn.send_query_prepared(known.name, values)
+        pgconn.send_query_prepared(known.name, values, None, _BINARY)
+        if request.text is not None:
+            request.value = decode(request.text)
         try:
-            result = _checked((yield from generators.execute(pgconn)))
+            return known.rows(_checked((yield from generators.execute(pgconn))))
         except pg.InvalidSqlStatementName:  # psycopg says DEALLOCATE ALL after a rollback
             prepared.clear()
-            known = None
-    if known is None:
-        if connection.prepare_threshold is None:
-            known = _Prepared(b"")
-            pgconn.send_query_params(sql, values)
-        else:
-            known = _Prepared(b"holdall_%d" % next(connection.numbers))
-            pgconn.send_prepare(known.name, sql)
-            _checked((yield from generators.execute(pgconn)))
-            prepared[sql] = known
-            pgconn.send_query_prepared(known.name, values)
-        result = _checked((yield from generators.execute(pgconn)))
-    count, value = result.ntuples, result.get_value
-    if not count:
-        return []
-    if known.load is None:
-        known.load = tuple(_LOADED[result.ftype(place)] for place in range(result.nfields))
-    load = known.load
-    return [
-        tuple([None if (text := value(row, place)) is None else loaded(text) for place, loaded in enumerate(load)])
-        for row in range(count)
-    ]
+    known = _Prepared(connection, b"holdall_%d" % next(connection.numbers))
+    if connection.prepare_threshold is None:
+        pgconn.send_query_params(sql, values, None, None, _BINARY)
+    else:
+        pgconn.send_prepare(known.name, sql)
+        _checked((yield from generators.execute(pgconn)))
+        prepared[sql] = known
+        pgconn.send_query_prepared(known.name, values, None, _BINARY)
+    return known.rows(_checked((yield from generators.execute(pgconn))))
 
 
 def _checked(results: list[Any]) -> Any:
@@ -303,21 +311,8 @@ def _checked(results: list[Any]) -> Any:
     return result
 
 
+_BINARY = pq.Format.BINARY
 _DONE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
-
-
-def _dumped(value: str | int | None) -> bytes | None:
-    if value is None:
-        return None
-    return value.encode() if isinstance(value, str) else b"%d" % value
-
-
-#: How a column is read, by its type: text, bigint and bytea.
-_LOADED: dict[int, Callable[[bytes], Any]] = {
-    25: bytes.decode,
-    20: int,
-    17: lambda text: bytes.fromhex(text[2:].decode()),
-}
 
 
 def _for_one(connection: Any) -> Any:

@@ -432,7 +432,7 @@ def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
 
 def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
     """Whether it writes whatever is there: such puts can go together."""
-    return isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP and type(op.value) is not ops.File
+    return type(op) is ops.Put and op.expect is ANY and op.ttl is not KEEP and type(op.value) is not ops.File
 
 
 def expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:
