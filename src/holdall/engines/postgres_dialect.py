@@ -27,6 +27,15 @@ from .statements import ManyTimes, Statement
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.
 Numbered: TypeAlias = tuple[bytes, tuple[str, ...]]
 
+
+class Texts(list[str | None]):
+    """Texts that are one parameter: `postgres_wire` knows how to write them down fast, a connection that is lent how."""
+
+
+class Numbers(list[int | None]):
+    """The same of numbers."""
+
+
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
     """

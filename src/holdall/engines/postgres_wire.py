@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,14 +19,14 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import generators, pq, waiting
 from psycopg.abc import PQGen
-from psycopg.adapt import Transformer
+from psycopg.adapt import Dumper, Transformer
 from psycopg.errors import _WaitTimeout, error_from_result
 
 from ..errors import InvalidInput, Timeout, Unavailable
 from ..programs import Sleep
 from ..values import decode
 from .pool import Lent, Pool
-from .postgres_dialect import Numbered, PostgresDialect
+from .postgres_dialect import Numbered, Numbers, PostgresDialect, Texts
 from .statements import Rows, Statement
 
 #: What PostgreSQL undoes by itself and asks to be tried again.
@@ -217,11 +218,42 @@ class _Own(psycopg.BaseConnection[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.adapters.register_dumper(Texts, _TextsDumper)
+        self.adapters.register_dumper(Numbers, _NumbersDumper)
         self.prepared: dict[bytes, _Prepared] = {}  # for `_saying`
         self.numbers = itertools.count()
 
     def __del__(self, *_: Any) -> None:
         """No warning: a pool closes what must be closed, and a forked child must not."""
+
+
+class _TextsDumper(Dumper):
+    """A `text[]`. psycopg's own asks of every element what it is."""
+
+    format = pq.Format.BINARY
+    oid = 1009
+
+    def dump(self, texts: Texts) -> bytes:
+        written = [None if text is None else text.encode() for text in texts]
+        parts: list[bytes] = [_HEAD.pack(1, 1, 25, len(written), 1)]
+        for text in written:
+            parts += (_NULL,) if text is None else (_INT.pack(len(text)), text)
+        return b"".join(parts)
+
+
+class _NumbersDumper(Dumper):
+    """A `bigint[]`."""
+
+    format = pq.Format.BINARY
+    oid = 1016
+
+    def dump(self, numbers: Numbers) -> bytes:
+        head = _HEAD.pack(1, 1, 20, len(numbers), 1)
+        return head + b"".join([_NULL if number is None else _BIGINT.pack(8, number) for number in numbers])
+
+
+_HEAD, _INT, _BIGINT = struct.Struct("!iiIii"), struct.Struct("!i"), struct.Struct("!iq")
+_NULL = _INT.pack(-1)
 
 
 class _Sync(_Own, psycopg.Connection[Any]):
