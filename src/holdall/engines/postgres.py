@@ -28,8 +28,7 @@ from .pool import Lent, Pool
 from .postgres_dialect import PostgresDialect, new_token
 from .postgres_sql import PostgresSql
 from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, discard
-from .sql import expects_a_row
-from .sql_files import SqlFiles
+from .sql import expects_a_row, takes_several
 from .statements import Rows, Statement
 
 A = TypeVar("A")
@@ -87,7 +86,7 @@ class _Unknowable(Exception):
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
 
     def __init__(self, url: str, options: Options, own: PostgresOptions) -> None:
         self._url = url
@@ -155,7 +154,7 @@ class PostgresEngine:
             yield from self._set_up(deadline)
         first = batch[0]
         kind = type(first)
-        if len(batch) == 1 and kind in _ALONE and not SqlFiles.takes_several(first):
+        if len(batch) == 1 and kind in _ALONE and not takes_several(first):
             alone: Any = self._get if kind is Get else self._write_one
             results = [(yield from alone(first, deadline))]
         elif kind in WALKS:
@@ -224,7 +223,7 @@ class PostgresEngine:
             try:
                 said = Say(statement, deadline, statement[1].get("value"))
                 rows = yield said
-                if not rows and (other := self._sql.over_a_file(statement)) is not None:
+                if not rows and (other := self._sql.over_more(statement)) is not None:
                     rows = yield Say(other, deadline)
                 if not rows and expects_a_row(op):
                     found = yield from self._read(self._sql.found_instead, statement[1], deadline, snapshot=False)
@@ -422,6 +421,7 @@ class PostgresEngine:
             for sql in (yield from self._asking(connection, self._sql.missing(), deadline)):
                 yield Run(connection, [(sql, {})], deadline)
             yield Run(connection, [_COMMIT], deadline)
+        yield from self._asking(connection, self._sql.look_for_pgvector(), deadline)
         [[(newest,)]] = yield Run(
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )

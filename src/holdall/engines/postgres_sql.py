@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from .. import keys, ops
 from ..engine import put_entry, to_entry
 from ..errors import InvalidInput, SchemaTooNew
-from ..ops import ABSENT, Change, Hit, Op, Page
+from ..ops import ABSENT, Hit, Op
 from ..programs import Program
 from ..values import decode, ttl_microseconds
 from .narrowing import narrow
 from .postgres_dialect import MIGRATIONS, Numbers, PostgresDialect, Texts, new_token, projected
-from .sql import Sql, is_plain_put, within
-from .sql_files import SqlFiles
+from .postgres_search import PostgresRanker
+from .sql import Sql, is_plain_put, takes_several, within
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
 T = TypeVar("T")
@@ -38,25 +38,28 @@ class PostgresSql(Sql):
 
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock)
+        self._ranker = PostgresRanker(dialect, clock, self.columns, self._conditions, self._texts)
         rows = (
             "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[])"
         )
+        nothing = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
         self._put_many = self._upsert(
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
-            f" coalesce(projection, value)::jsonb, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint"
+            f" coalesce(projection, value)::jsonb, {nothing}"
             f" FROM {rows} AS row (ns, key, value, projection, ttl)",
             self._following,
             returning="RETURNING version, created, updated",
         )
         once = "WHERE old.token IS DISTINCT FROM excluded.token"
         self._put_once = {self._put_any[keep]: self._put(keep, once) for keep in (False, True)}
-        # The most frequent: an item that lives for ever, over an item or nothing. Where no column of a file's is set,
-        # no trigger looks for files.
+        # The most frequent: an item that lives for ever, over such a one or nothing. Where no column of a file's is set
+        # nor that of vectors, no trigger looks for what has to go with them.
+        following = {**dialect.projections, "fields": "NULL"}
         self._put_item = self._upsert(
-            self._values("NULL, NULL", dialect.projections),
-            dialect.projections,
+            self._values("NULL, NULL", following),
+            following,
             lifetime="expires = NULL, ttl = NULL",
-            where=f"{once} AND old.body IS NULL",
+            where=f"{once} AND old.body IS NULL AND old.vectors IS NULL",
         )
         self._lock_here = (
             f"SELECT FROM {self._table} WHERE ns = :ns AND key = ANY(:all_key::text[]) ORDER BY ns, key FOR UPDATE"
@@ -105,6 +108,17 @@ class PostgresSql(Sql):
         [rows] = yield [(known, {"p0": dialect.schema_name})]
         return [*statements, *dialect.missing_indexes(dict(rows))]
 
+    def look_for_pgvector(self) -> Program[None]:
+        """See what type vectors are of: pgvector's own, if it was there when their table was made."""
+        sql = (
+            "SELECT quote_ident(kind.typnamespace::regnamespace::text) FROM pg_attribute AS attribute"
+            " JOIN pg_type AS kind ON kind.oid = attribute.atttypid"
+            " WHERE attrelid = :p0::regclass AND attname = 'data' AND typname = 'vector'"
+        )
+        [rows] = yield [(sql, {"p0": self._dialect.vectors})]
+        if rows:
+            self._dialect.use_pgvector(rows[0][0])
+
     # Batches ---------------------------------------------------------------------------------------------------------
 
     def batch(self, batch: Sequence[Op], token: int | None = None) -> Program[list[Any]]:
@@ -114,16 +128,16 @@ class PostgresSql(Sql):
         """
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
-        if not any(map(SqlFiles.takes_several, batch)):
+        if not any(map(takes_several, batch)):
             return (yield from self._together(batch, [self._locking(batch)], token))
         yield [self._locking(batch)]
         results: list[Any] = []
-        for several, group in groupby(batch, SqlFiles.takes_several):
+        for several, group in groupby(batch, takes_several):
             members = list(group)
             if not several:
                 results += yield from self._together(members, [], token)
             for op in members if several else ():
-                results.append((yield from _with_token(self._files.perform(op, self._clock()), token)))
+                results.append((yield from _with_token(self.perform(op, self._clock()), token)))
         return results
 
     def _together(self, batch: Sequence[Op], before: list[Statement], token: int | None) -> Program[list[Any]]:
@@ -177,16 +191,17 @@ class PostgresSql(Sql):
                 "projection": projected(value),
                 "now": self._clock(),
                 "token": new_token(),
-                "ttl": None,
                 "size": None,
             }
         sql, params = self.statement(op)
         return self._put_once.get(sql, sql), params
 
-    def over_a_file(self, statement: Statement) -> Statement | None:
-        """What is to be said where a statement has done nothing, since it may have found a file in its place."""
+    def over_more(self, statement: Statement) -> Statement | None:
+        """What is to be said where a statement has done nothing: it may have found a file, or vectors, in its place."""
         sql, params = statement
-        return (self._put_once[self._put_any[False]], params) if sql is self._put_item else None
+        if sql is not self._put_item:
+            return None
+        return self._put_once[self._put_any[False]], {**params, "ttl": None, "fields": None, "model": None}
 
     def last_write(self, params: dict[str, Any]) -> Program[Rows]:
         """Who wrote an entry last (its token), and what that made of it."""
@@ -274,14 +289,6 @@ class PostgresSql(Sql):
                 break
             position = next_position
         return found[:want]
-
-    def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
-        params: dict[str, Any] = {}
-        where = f"kind IS DISTINCT FROM 'none' {within(op.prefix, True, params)}"
-        columns = "ns, key, coalesce(kind, 'put'), version"
-        rows, position = yield from self._since(op.since or "", columns, where, params, op.limit)
-        changes = [Change(version, keys.decode(ns), key, kind, after) for ns, key, kind, version, after in rows]
-        return Page(changes, position)
 
     def _since(
         self, position: str, columns: str, where: str, params: dict[str, Any], limit: int
