@@ -26,7 +26,7 @@ from ..values import ttl_microseconds
 from .dialect import Dialect
 from .narrowing import narrow
 from .sql_files import SqlFiles
-from .sql_search import SqlRanker
+from .sql_search import UNEMBEDDED, SqlRanker
 from .sql_texts import SqlTexts
 from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, Rows, Statement, assigned
 
@@ -367,6 +367,9 @@ class Sql:
     def _count(self, op: ops.Count) -> Program[int]:
         params: dict[str, Any] = {"now": self._clock()}
         where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
+        if op.unembedded is not None:
+            where += f" AND {UNEMBEDDED}"
+            params["model"] = op.unembedded
         if op.filter is None:
             [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
             return count  # type: ignore[no-any-return]  # a row's column
