@@ -24,12 +24,15 @@ PLACES = {
     "Stemmer": ("search.py",),
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
-    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
+    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
+    "numpy": ("vectors.py", "local.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
+    "safetensors": ("local.py",),
     "sortedcontainers": ("engines/memory.py",),
+    "tokenizers": ("local.py",),
     "typer": ("faces/cli.py",),
     "wcmatch": ("patterns.py",),
 }
@@ -47,21 +50,32 @@ HEAVY = (
     "redis",
     "regex",
     "rich",
+    "safetensors",
     "sqlite3",
+    "tokenizers",
     "typer",
     "wcmatch",
 )
 #: What engines stand on, and what SQL engines share.
 BELOW_ENGINES = {
     f"holdall.{name}"
-    for name in ("engine", "errors", "filters", "keys", "ops", "programs", "search", "shapes", "values")
+    for name in (
+        *("engine", "errors", "filters", "keys", "ops", "programs"),
+        *("ranking", "search", "shapes", "texts", "values", "vectors"),
+    )
 }
 SHARED_BY_ENGINES = {
-    f"holdall.engines.{name}" for name in ("commit", "dialect", "narrowing", "pool", "sql", "sql_files", "statements")
+    f"holdall.engines.{name}"
+    for name in (
+        *("commit", "dialect", "narrowing", "pool", "statements"),
+        *("sql", "sql_files", "sql_search", "sql_texts"),
+    )
 }
 OWN = {
+    "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
-    "engines/postgres_sql.py": {"holdall.engines.postgres_dialect"},
+    "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
+    "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
     "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
 }
@@ -112,8 +126,8 @@ def test_a_module_can_be_read_in_one_sitting(module: str) -> None:
 
 def test_importing_holdall_is_quick_and_loads_no_driver() -> None:
     script = (
-        "import json, sys, time; began = time.perf_counter(); import holdall;"
-        "print(json.dumps([time.perf_counter() - began, sorted(sys.modules)]))"
+        "import json, sys, time; began = time.process_time(); import holdall;"
+        "print(json.dumps([time.process_time() - began, sorted(sys.modules)]))"
     )
     runs = [json.loads(subprocess.check_output([sys.executable, "-c", script])) for _ in range(5)]
     loaded = runs[0][1]
