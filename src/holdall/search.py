@@ -12,10 +12,10 @@ stem: their texts become overlapping pairs of characters, and Chinese and Korean
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
@@ -64,15 +64,15 @@ _KANA = "\u3041-\u3096\u309d\u309e\u30a1-\u30fa\u30fc-\u30fe\u3105-\u312f\u31f0-
 _THAI = "\u0e01-\u0e2e\u0e30-\u0e3a\u0e40-\u0e4e\u0e81-\u0eb9\u0ebb-\u0ecd\u0edc-\u0edf"
 _BURMESE = "\u1000-\u103f\u1050-\u109f\u1780-\u17d3\u17d7\u17dc\u17dd\ua9e0-\ua9fe\uaa60-\uaa7f"
 _UNSPACED = _CHARACTERS + _KANA + _THAI + _BURMESE
-_MARKS = (
-    "\u0900-\u0963\u0971-\u0dff\u0f71-\u0f84\u0f90-\u0fbc\u07a6-\u07b0\u3099\u309a"  # of vowels; \w is letters only
-)
+# Vowel signs, which \w leaves out.
+_MARKS = "\u0900-\u0963\u0971-\u0dff\u0f71-\u0f84\u0f90-\u0fbc\u07a6-\u07b0\u3099\u309a"
 _WORDS = re.compile(f"[\\w{_MARKS}{_UNSPACED}{_DROPPED}'{''.join(_FOLDED)}]+")
 _PIECES = re.compile(f"([{_UNSPACED}]+)|((?:(?![{_UNSPACED}])[\\w{_MARKS}'])+)")
 _SINGLE = re.compile(f"[{_CHARACTERS}]")
 # Signs that English prose is full of: without them it is ASCII, which is several times as quick.
-_SIGNS = [(sign, "'") for sign in "\u2018\u2019"] + [
-    (sign, " ") for sign in "\u201c\u201d\u2013\u2014\u2026\u2022\xa0_"
+_SIGNS = [
+    *zip("\u2018\u2019", "''", strict=True),
+    *((sign, " ") for sign in "\u201c\u201d\u2013\u2014\u2026\u2022\xa0_"),
 ]
 _ASCII = {number: chr(number).lower() if chr(number).isalnum() or chr(number) == "'" else " " for number in range(128)}
 
@@ -164,20 +164,25 @@ def _without_apostrophes(word: str) -> str:
 
 
 def _stem(word: str) -> str:
-    return _snowball()(word) if word.isascii() and word.isalpha() else word
+    return _snowball().stem(word) if word.isascii() and word.isalpha() else word
+
+
+class _Snowball(threading.local):  # a stemmer serves one thread at a time
+    def __init__(self) -> None:
+        import Stemmer
+
+        self.stem: Callable[[str], str] = Stemmer.Stemmer("english", 0).stemWord  # without a cache of its own
 
 
 @cache
-def _snowball() -> Callable[[str], str]:
-    import Stemmer
-
-    stem: Callable[[str], str] = Stemmer.Stemmer("english", 0).stemWord  # without a cache of its own
-    return stem
+def _snowball() -> _Snowball:
+    return _Snowball()
 
 
 # Queries -------------------------------------------------------------------------------------------------------------
 
-_QUOTED = re.compile('"([^"]*)"|\u201c([^\u201d]*)\u201d')
+# Not inches: what opens comes after no letter or digit, and none comes after what closes.
+_QUOTED = re.compile('(?<![A-Za-z0-9])(?:"([^"]*)"|\u201c([^\u201d]*)\u201d)(?![A-Za-z0-9])')
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +250,7 @@ def bm25(
     lengths: Sequence[int],
     count: int,
     total: int,
-    gone: AbstractSet[int] = frozenset(),
+    gone: set[int] | frozenset[int] = frozenset(),
 ) -> dict[int, float]:
     """The score of each document that has one of the terms, of which the parts are given in the query's order.
 
@@ -253,30 +258,27 @@ def bm25(
     have in all, without those that are `gone`. A document is in one part of a term at most.
     """
     scores: dict[int, float] = {}
+    left_out: set[int] = set()
     average = total / count if total > 0 and count > 0 else 1.0
     for each in terms:
-        parts = [_without(part, gone) for part in each] if gone else each
-        found = sum(len(documents) for documents, _ in parts)
+        parts = [(documents.tolist(), times) for documents, times in each]
+        found = sum(len(numbers) for numbers, _ in parts)
+        if gone:
+            old = set[int]().union(*(gone.intersection(numbers) for numbers, _ in parts))
+            found -= len(old)
+            left_out |= old
         weigh = _Weights(found, max(count, found), average).__getitem__
         is_first, before = not scores, scores.get
-        for documents, times in parts:
-            numbers = documents.tolist()
-            added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=True))  # all of it runs in C
-            scores.update(
-                zip(numbers, added if is_first else map(add, map(before, numbers, _ZEROS), added), strict=True)
-            )
+        for numbers, times in parts:  # millions of numbers, so what handles them is all in C
+            added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=True))
+            summed = added if is_first else map(add, map(before, numbers, _ZEROS), added)
+            scores.update(zip(numbers, summed, strict=True))
+    for number in left_out:
+        del scores[number]
     return scores
 
 
 _ZEROS = repeat(0.0)
-
-
-def _without(part: Part, gone: AbstractSet[int]) -> Part:
-    documents, times = part
-    if gone.isdisjoint(documents):
-        return part
-    kept = [place for place, document in enumerate(documents) if document not in gone]
-    return array("I", [documents[place] for place in kept]), bytes([times[place] for place in kept])
 
 
 # Fusion --------------------------------------------------------------------------------------------------------------
@@ -292,12 +294,12 @@ def fuse(lexical: Mapping[int, float], semantic: Mapping[int, float]) -> list[tu
 
     The scores of each side become standard ones (how far from their mean, in standard deviations), and their sum ranks.
     So it does not matter in which range a model's scores are, and a side counts for as much as its best stand out.
-    What only one side has is taken for as good as the weakest of the other's. Where all that matched a query's words
-    are there, it did not match: then it is half as good, and a few like it belong to the mean, so that a single match
-    stands out.
+    What only one side has is taken for as good as the weakest of the other's. But where all that match a query's words
+    are there, it has none of them and its score is 0; a few like it belong to the mean, so that a single match stands
+    out, too.
     """
     is_whole = len(lexical) < FUSED
-    by_text, no_text = _standard(lexical, _TEXT, _UNMATCHED if is_whole else (), 0.5 if is_whole else 1.0)
+    by_text, no_text = _standard(lexical, _TEXT, _UNMATCHED if is_whole else ())
     by_vector, no_vector = _standard(semantic, _VECTOR)
     sums = {number: score + by_vector.get(number, no_vector) for number, score in by_text.items()}
     sums.update((number, no_text + score) for number, score in by_vector.items() if number not in sums)
@@ -306,9 +308,9 @@ def fuse(lexical: Mapping[int, float], semantic: Mapping[int, float]) -> list[tu
 
 
 def _standard(
-    scores: Mapping[int, float], weight: float, others: tuple[float, ...] = (), least: float = 1.0
+    scores: Mapping[int, float], weight: float, others: tuple[float, ...] = ()
 ) -> tuple[dict[int, float], float]:
-    """Standard scores, and that of what is missing. The sums are exact, in whichever order the scores are given."""
+    """Standard scores, and the least of them. The sums are exact, in whichever order the scores are given."""
     if not scores:
         return {}, 0.0
     values = (*scores.values(), *others)
@@ -317,5 +319,4 @@ def _standard(
     if deviation <= 1e-6 * max(map(abs, values)):  # nothing but what rounding left
         return dict.fromkeys(scores, 0.0), 0.0
     scale = weight / deviation
-    missing = (min(scores.values()) * least - mean) * scale
-    return {number: (score - mean) * scale for number, score in scores.items()}, missing
+    return {number: (score - mean) * scale for number, score in scores.items()}, (min(values) - mean) * scale
