@@ -54,13 +54,14 @@ BELOW_ENGINES = {
     f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "shapes", "values")
 }
 SHARED_BY_ENGINES = {
-    f"holdall.engines.{name}" for name in ("commit", "dialect", "narrowing", "pool", "sql", "sql_files", "statements")
+    f"holdall.engines.{name}"
+    for name in ("commit", "dialect", "history", "narrowing", "pool", "sql", "sql_files", "statements")
 }
 OWN = {
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
-    "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
+    "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "sqlite_sql", "turns")},
 }
 MOST_LINES = 600
 

@@ -42,6 +42,12 @@ class Reserved(tuple[str, ...]):
     __slots__ = ()
 
 
+class Home(tuple[str, ...]):
+    """A namespace as engines see it, whichever scope it is used in."""
+
+    __slots__ = ()
+
+
 def check_count(name: str, value: Any, least: int = 0, most: int = 2**31) -> None:
     """A number that a caller gave, or `InvalidInput`."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -30,6 +30,7 @@ __all__ = [
     "DeleteTree",
     "Entry",
     "FileInfo",
+    "Forget",
     "Get",
     "Grep",
     "Hit",
@@ -320,6 +321,19 @@ class Sweep(Op):
     prefix: Namespace = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Forget(Op):
+    """Remove up to `limit` tombstones, the oldest first -> how many went.
+
+    Those of more than `age` seconds, or all but the newest `keep`. That they went is remembered: `Changes` after a
+    position from before that raises `HistoryGone`.
+    """
+
+    age: float | None = None
+    keep: int | None = None
+    limit: int = 500
+
+
 # Walks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -375,12 +389,14 @@ class Scan(Op):
 class Changes(Op):
     """The feed after `since`, in order of change -> `Page[Change]`, whose `next` resumes after the page.
 
-    `since=None` starts before the first change. One entry's changes may arrive merged into its newest.
+    `since=None` starts before the first change. One entry's changes may arrive merged into its newest. With a path:
+    those of the file or folder there, in exactly this namespace. With a limit of 0, `next` is where it stands now.
     """
 
     prefix: Namespace = ()
     since: str | None = None
     limit: int = 500
+    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,13 @@ from . import filters, keys, ops
 from .engine import Engine
 from .errors import Conflict, InvalidInput, InvalidValue, NotFound, StoreClosed, shown
 from .files import Files, paths
+from .leases import Lease, Leasing
 from .ops import (
     ABSENT,
     ANY,
     DEFAULT,
     KEEP,
+    Change,
     Entry,
     Expect,
     Expectation,
@@ -42,9 +44,11 @@ from .programs import Call, Program, Work, adrive, apages, arun, before_retry, d
 from .shapes import stored
 from .sharing import Shared
 from .values import decode, encode, to_plain, ttl_seconds
+from .watch import Watching
 
 T = TypeVar("T")
 _LOOKS = frozenset({ops.ReadRange, ops.Stat, ops.Grep})
+_NO_CHANGES = ops.READS | ops.WALKS
 logger = logging.getLogger("holdall")
 
 
@@ -69,7 +73,7 @@ class Settings:
     on_op: Callable[[OpEvent], object] | None = None
 
 
-class Store:
+class Store(Watching, Leasing):
     """A durable store of entries. Get one from `holdall.open`.
 
     Sync and async methods may be mixed, from any thread and any event loop.
@@ -99,13 +103,16 @@ class Store:
         *,
         ttl: TtlOrDefault = DEFAULT,
         expect: Expectation = ANY,
+        lease: Lease | None = None,
     ) -> Program[Entry]:
         """Write an entry and return it as stored.
 
         `ttl` is seconds or a timedelta, None for never, DEFAULT for the store's own. `expect` makes the write
         conditional: ABSENT, or the version or `Entry` that must still be there; else `Conflict`, with nothing written.
+        So does `lease`: it must still be held, else `LeaseLost`.
         """
-        entry: Entry = (yield [ops.Put(ns, key, value, ttl, expect)])[0]
+        batch: list[PointOp] = [ops.Put(ns, key, value, ttl, expect)]
+        entry: Entry = ((yield batch) if lease is None else (yield from self._change(batch, lease)))[0]
         return entry
 
     put = run(_put)
@@ -128,6 +135,7 @@ class Store:
         fn: Callable[[dict[str, Any]], Value | Awaitable[Value]],
         *,
         default: Value | None = None,
+        lease: Lease | None = None,
     ) -> Program[Entry]:
         """Read, call `fn(value)`, write what it returns; again whenever somebody else wrote in between.
 
@@ -145,7 +153,7 @@ class Store:
                 raise InvalidValue("the function given to update returned None; it must return the new value")
             put = ops.Put(ns, key, value, DEFAULT if entry is None else KEEP, ABSENT if entry is None else entry)
             try:
-                written: Entry = (yield [put])[0]
+                written: Entry = (yield from self._change([put], lease))[0]
             except Conflict as conflict:
                 yield from before_retry(conflict, tries)
             else:
@@ -155,23 +163,25 @@ class Store:
     update = run(_update)
     aupdate = arun(_update)
 
-    def _delete(self, ns: Namespace, key: str, *, expect: Expectation = ANY) -> Program[bool]:
+    def _delete(
+        self, ns: Namespace, key: str, *, expect: Expectation = ANY, lease: Lease | None = None
+    ) -> Program[bool]:
         """Remove an entry; whether it was there."""
-        deleted: bool = (yield [ops.Delete(ns, key, expect)])[0]
+        deleted: bool = (yield from self._change([ops.Delete(ns, key, expect)], lease))[0]
         return deleted
 
     delete = run(_delete)
     adelete = arun(_delete)
 
-    def _delete_tree(self, ns_prefix: Namespace) -> Program[int]:
+    def _delete_tree(self, ns_prefix: Namespace, *, lease: Lease | None = None) -> Program[int]:
         """Remove every entry in a namespace and below it, atomically; how many there were."""
-        count: int = (yield [ops.DeleteTree(ns_prefix)])[0]
+        count: int = (yield from self._change([ops.DeleteTree(ns_prefix)], lease))[0]
         return count
 
     delete_tree = run(_delete_tree)
     adelete_tree = arun(_delete_tree)
 
-    def _execute(self, batch: Iterable[PointOp]) -> Program[list[Any]]:
+    def _execute(self, batch: Iterable[PointOp], *, lease: Lease | None = None) -> Program[list[Any]]:
         """Run `holdall.ops` in order, atomically: all of them, or on any error none. Returns their results."""
         if not isinstance(batch, Iterable):
             raise _no_point_op(batch)
@@ -179,8 +189,7 @@ class Store:
         for op in operations:
             if not isinstance(op, ops.POINT_OPS):
                 raise _no_point_op(op)
-        results: list[Any] = (yield operations) if operations else []
-        return results
+        return (yield from self._change(operations, lease)) if operations else []
 
     execute = run(_execute)
     aexecute = arun(_execute)
@@ -273,13 +282,18 @@ class Store:
     # Sweeping --------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> Program[int]:
-        """Clear away what has expired, now rather than when the sweeper comes; how many entries."""
+        """Clear away what has expired, and what history need not be kept, now rather than when the sweeper comes;
+        how many entries had expired."""
         total, slice_ = 0, ops.Sweep(prefix=self._scope)
         while True:
             swept: int = (yield [slice_])[0]
             total += swept
             if swept < slice_.limit:
-                return total
+                break
+        forget = None if self._scope else self._shared.history
+        while forget is not None and (yield [forget])[0] == forget.limit:
+            pass
+        return total
 
     sweep = run(_sweep)
     asweep = arun(_sweep)
@@ -311,6 +325,7 @@ class Store:
     def close(self) -> None:
         """Close the store; the last store of a URL closes its connections. Closing twice is fine."""
         self._closed = True
+        self._shared.ring()  # who watches finds out
         if self._finalizer is not None and self._finalizer.detach():
             self._shared.release()
 
@@ -412,6 +427,7 @@ class Store:
             return ops.Put(self._home(op.namespace), key, kept, ttl, expect)
         match op:
             case ops.Delete(namespace, key, expect):
+                self._keep_swept()
                 return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect, key))
             case ops.Check(namespace, key, expect):
                 return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect, key))
@@ -420,6 +436,7 @@ class Store:
             case ops.DeleteTree(namespace, path):
                 if not self._scope and namespace == ():
                     raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")
+                self._keep_swept()
                 return ops.DeleteTree(
                     self._home(namespace), None if path is None else keys.check_folder(path)[:-1] or "/"
                 )
@@ -447,7 +464,10 @@ class Store:
     def _home(self, namespace: Namespace) -> Namespace:
         """Where an entry lives: inside the scope, whose own namespace is `()`."""
         if type(namespace) is keys.Reserved:
-            return keys.RESERVED, (self._scope + namespace[1:])[0], namespace[0]
+            inside = self._scope + namespace[1:]
+            return (keys.RESERVED, *inside[:1], namespace[0], *inside[1:])
+        if type(namespace) is keys.Home:
+            return namespace
         if not self._scope:
             return keys.check_namespace(namespace)
         inside = keys.check_namespace(namespace, empty=True)
@@ -463,9 +483,14 @@ class Store:
         if ttl is KEEP:
             return ttl
         seconds = self._settings.ttl if ttl is DEFAULT else ttl_seconds(ttl)
-        if seconds is not None and not self._shared.is_swept:
-            self._shared.sweep_from_now_on()
+        if seconds is not None:
+            self._keep_swept()
         return seconds
+
+    def _keep_swept(self) -> None:
+        """There will be something to clear away: what expires, or what is left of what was deleted."""
+        if not self._shared.is_swept:
+            self._shared.sweep_from_now_on()
 
     def _refreshes(self, refresh: bool | None) -> bool:
         if not (refresh is None or isinstance(refresh, bool)):
@@ -476,23 +501,32 @@ class Store:
         # Only who looks through files finds upkeep to be done, and an engine need not have any.
         if type(batch[0]) in _LOOKS and getattr(self._shared.engine, "behind", False):
             self._shared.tidy_soon()
+        if self._shared.waker is not None:
+            self._ring(batch)
         if self._settings.on_op is not None:
             self._tell(batch, began, None)
         return [self._outside(result) for result in results] if self._scope else results
 
     def _outside(self, result: Any) -> Any:
         """A result with its namespaces relative to the scope. Listed namespaces are relative already."""
-        if isinstance(result, Entry):
+        if isinstance(result, Entry | Change):
             return replace(result, namespace=result.namespace[len(self._scope) :])
-        if isinstance(result, list) and result and isinstance(result[0], Entry):
+        if isinstance(result, list) and result and isinstance(result[0], Entry | Change):
             result[:] = [self._outside(entry) for entry in result]
         return result
 
     def _report(self, batch: list[Op], began: float, error: BaseException) -> None:
+        if self._shared.waker is not None:  # who was cancelled may have written all the same
+            self._ring(batch)
         if self._settings.on_op is not None:
             self._tell(batch, began, type(error))
-        if isinstance(error, Conflict) and self._scope:
+        if isinstance(error, Conflict) and self._scope and error.namespace[:1] != (keys.RESERVED,):
             error.namespace = error.namespace[len(self._scope) :]
+
+    def _ring(self, batch: list[Op]) -> None:
+        """Wake those who watch, if there may be something new."""
+        if not all(type(op) in _NO_CHANGES for op in batch):
+            self._shared.ring()
 
     def _tell(self, batch: list[Op], began: float, error: type[BaseException] | None) -> None:
         """Call the user's hook, whose own failures are not the caller's."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 from .engine import Clock, Engine, Options
 from .errors import InvalidInput, MissingExtra, shown
 from .filters import check_field
+from .ops import Forget
 from .sharing import engine_module, share
 from .store import OpEvent, Settings, Store
 from .values import ttl_seconds
@@ -39,6 +40,7 @@ def open(
     indexed: Sequence[str] = (),
     timeout: float = 30.0,
     sweep_interval: float | None = 60.0,
+    history: timedelta | int | None = timedelta(days=7),
     on_op: Callable[[OpEvent], object] | None = None,
     clock: Clock | None = None,
     **own: Unpack[EngineOptions],
@@ -56,6 +58,8 @@ def open(
     - `indexed`: fields that are filtered on often, such as `["type", "user.id"]`.
     - `timeout`: seconds to wait for other processes.
     - `sweep_interval`: seconds between two clearings of expired entries; None: only when `sweep()` is called.
+    - `history`: how long it is known what was deleted, for those who watch since a cursor: a timedelta, a number of
+      deleted entries, or None: for ever.
     - `on_op`: called with an `OpEvent` after every batch, for metrics and traces.
     - `clock`: for tests; gives microseconds since 1970.
     """
@@ -78,7 +82,7 @@ def open(
     )
     if own:
         raise InvalidInput(f"unknown option {min(own)!r}; the options are {', '.join(_option_names())}")
-    return Store(share(key, make, sweep_interval), settings)
+    return Store(share(key, make, sweep_interval, _forgetting(history)), settings)
 
 
 def _url(url: Any) -> str:
@@ -153,6 +157,17 @@ def _module(name: str, extra: str | None) -> Any:
         raise MissingExtra(
             f"this URL needs the package {error.name!r}: pip install '{package}'", name=error.name
         ) from error
+
+
+def _forgetting(history: Any) -> Forget | None:
+    """What is done to a store whose history is kept only so far."""
+    if history is None:
+        return None
+    if isinstance(history, timedelta) and history > timedelta(0):
+        return Forget(age=history.total_seconds())
+    if type(history) is int and history >= 0:
+        return Forget(keep=history)
+    raise InvalidInput(f"history is a timedelta, a number of deleted entries, or None, not {shown(history)}")
 
 
 def _check_seconds(name: str, value: Any) -> None:

@@ -271,6 +271,9 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "execute": ([Put(("home",), "key", {})],),
     "sweep": (),
     "setup": (),
+    "watch": (),
+    "cursor": (),
+    "lease": ("name", 10),
 }
 PUBLIC = [name for name, _ in inspect.getmembers(holdall.Store, callable) if not name.startswith("_")]
 
@@ -302,7 +305,7 @@ def call(store: holdall.Store, name: str) -> None:
 
 async def to_its_end(function: Callable[[], Any]) -> None:
     result = function()
-    if inspect.isasyncgen(result):
+    if hasattr(result, "__anext__"):
         async for _ in result:
             pass
     else:

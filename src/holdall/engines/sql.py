@@ -17,13 +17,14 @@ from itertools import pairwise
 from typing import Any, TypeGuard
 
 from .. import keys, ops
-from ..engine import NO_FILE, Row, check_expectation, conflict, parse_revision, search, to_entry
+from ..engine import NO_FILE, Row, check_expectation, conflict, feed_from, parse_revision, search, to_entry
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
 from ..programs import Program, drive
 from ..values import ttl_microseconds
 from .dialect import Dialect
+from .history import SqlHistory, mark_of
 from .narrowing import narrow
-from .sql_files import SqlFiles
+from .sql_files import AT_OR_BELOW, SqlFiles, tree
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement, assigned
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
@@ -66,6 +67,7 @@ class Sql:
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
         self._files = SqlFiles(dialect, self._statement, self._outcome)
+        self._history = SqlHistory(dialect, self._statement)
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
 
     def _put(self, keep: bool, where: str = "", returns: bool = False) -> str:
@@ -119,13 +121,17 @@ class Sql:
         results: list[Any] = []
         for run in _runs(batch):
             if self._files.takes_several(run[0]):
-                results.append((yield from self._files.perform(run[0], now)))
+                results.append((yield from self._perform(run[0], now)))
                 continue
             statements = [self._statement(op, now) for op in run]
             replies = yield statements
             for op, (_, params), rows in zip(run, statements, replies, strict=True):
                 results.append((yield from self._outcome(op, params, rows)))
         return results
+
+    def _perform(self, op: Op, now: int | None) -> Program[Any]:
+        """An op that takes several statements."""
+        return self._history.forget(op, now) if isinstance(op, ops.Forget) else self._files.perform(op, now)
 
     def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
         """An op's result, or the conflict that its rows tell of."""
@@ -136,7 +142,7 @@ class Sql:
     def ask(self, op: Op, run: Callable[[list[Any]], list[Rows]]) -> Any:
         """A batch of one op, where statements can simply be run: the most frequent of all needs no program."""
         if self._files.takes_several(op):
-            return drive(self._files.perform(op, self._clock()), run)
+            return drive(self._perform(op, self._clock()), run)
         sql, params = self.statement(op)
         [rows] = run([(sql, params)])
         if not rows and expects_a_row(op):
@@ -399,17 +405,18 @@ class Sql:
         return found[op.offset : wanted]
 
     def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
-        since = parse_revision(op.since or "0")
         newest = int((yield from self.position()))
+        [known] = yield [self._history.mark]
+        since, cursor = feed_from(op.since, newest, mark_of(known))
         params: dict[str, Any] = {"since": since, "limit": op.limit}
-        inside = within(op.prefix, True, params)
+        inside = changed_within(op, params)
         sql = (
-            f"SELECT version, ns, key, coalesce(kind, 'put') FROM {self._table}"
+            f"SELECT version, ns, key, coalesce(kind, 'put') FROM {self._table} {self._dialect.by_version}"
             f" WHERE version > :since {inside} ORDER BY version LIMIT :limit"
         )
         [rows] = yield [(sql, params)]
-        changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
-        return Page(changes, changes[-1].cursor if len(changes) == op.limit else str(max(since, newest)))
+        changes = [Change(version, keys.decode(ns), key, kind, cursor(version)) for version, ns, key, kind in rows]
+        return Page(changes, changes[-1].cursor if changes and len(changes) == op.limit else str(newest))
 
 
 def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
@@ -433,6 +440,14 @@ def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
 def expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:
     """Whether a statement that returns nothing has met another version than it expected."""
     return isinstance(op, ops.Put) or (isinstance(op, ops.Delete) and isinstance(op.expect, int))
+
+
+def changed_within(op: ops.Changes, params: dict[str, Any]) -> str:
+    """The condition that a row is one of those whose changes are asked for."""
+    if op.path is None:
+        return within(op.prefix, True, params)
+    params.update(tree(keys.encode(op.prefix), op.path))
+    return f"AND ns = :ns AND {AT_OR_BELOW}"
 
 
 def within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:
