@@ -5,7 +5,8 @@ from .errors import HoldallError
 from .files import Files, Match, Window
 from .leases import Lease, Locks
 from .ops import ABSENT, ANY, DEFAULT, Change, Entry, FileInfo, Hit, Page
-from .store import OpEvent, Store
+from .settings import OpEvent
+from .store import Store
 from .urls import open
 from .watch import AsyncWatch, Watch
 

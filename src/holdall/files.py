@@ -337,7 +337,7 @@ class Files:
 
     def _move(self, src: str, dst: str, *, lease: Lease | None = None) -> Program[FileInfo]:
         """Give a file or folder another path, atomically and without copying it. Replaces a file, not a folder."""
-        info: FileInfo = (yield from self._change([ops.Move(self._namespace, *paths(src, dst))], lease))[0]
+        info: FileInfo = (yield from self._change([ops.Move(self._namespace, *keys.paths(src, dst))], lease))[0]
         return info
 
     move = run(_move)
@@ -345,7 +345,7 @@ class Files:
 
     def _copy(self, src: str, dst: str, *, lease: Lease | None = None) -> Program[FileInfo]:
         """Have a file or folder at another path too, atomically; what is in it is shared until one of them changes."""
-        info: FileInfo = (yield from self._change([ops.Copy(self._namespace, *paths(src, dst))], lease))[0]
+        info: FileInfo = (yield from self._change([ops.Copy(self._namespace, *keys.paths(src, dst))], lease))[0]
         return info
 
     copy = run(_copy)
@@ -445,14 +445,3 @@ def _missing(path: str, info: FileInfo | None) -> Exception:
 
 def _version(expect: Any) -> Any:
     return expect.version if isinstance(expect, FileInfo) else expect
-
-
-def paths(src: str, dst: str) -> tuple[str, str]:
-    """From where to where a file or folder goes, normalised, or `InvalidInput`."""
-    begin, end = keys.check_folder(src), keys.check_folder(dst)
-    for folder, path in ((begin, src), (end, dst)):
-        if folder == "/":
-            raise InvalidInput(f"the root of a volume cannot be moved, copied or replaced: {path!r}")
-    if end.startswith(begin) and end != begin:
-        raise InvalidInput(f"{dst!r} is inside {src!r}; a folder cannot be moved or copied into itself")
-    return begin[:-1], end[:-1]

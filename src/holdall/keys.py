@@ -176,6 +176,17 @@ def _folder(path: Any) -> str:
     return "/" + "".join(label + "/" for label in labels)
 
 
+def paths(src: str, dst: str) -> tuple[str, str]:
+    """From where to where a file or folder goes, normalised, or `InvalidInput`."""
+    begin, end = check_folder(src), check_folder(dst)
+    for folder, path in ((begin, src), (end, dst)):
+        if folder == "/":
+            raise InvalidInput(f"the root of a volume cannot be moved, copied or replaced: {path!r}")
+    if end.startswith(begin) and end != begin:
+        raise InvalidInput(f"{dst!r} is inside {src!r}; a folder cannot be moved or copied into itself")
+    return begin[:-1], end[:-1]
+
+
 def is_path(key: str) -> bool:
     """Whether a key is a file's path, as `check_path` gives it."""
     return key[0] == "/" and _NOT_NORMAL.search(key) is None and len(key) > 1

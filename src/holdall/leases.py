@@ -17,9 +17,10 @@ import time
 from collections.abc import Generator
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from . import keys, ops
+from .batches import Batching
 from .engine import Engine
 from .errors import Conflict, HoldallError, InvalidInput, LeaseHeld, LeaseLost, StoreClosed, shown
 from .ops import ABSENT, Entry, Namespace, PointOp
@@ -29,8 +30,6 @@ from .values import ttl_seconds
 if TYPE_CHECKING:
     import asyncio
 
-    from .store import Store
-
 logger = logging.getLogger("holdall")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # between two looks of who waits for a lease, in seconds
@@ -39,16 +38,15 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # between two looks of who waits for
 class Lease:
     """A lease that was acquired; get one from `Store.lease`. A context manager, sync and async, which renews it."""
 
-    def __init__(self, store: Store, name: str, ttl: float | timedelta, ns: Namespace | None) -> None:
+    def __init__(self, store: Batching, name: str, ttl: float | timedelta, ns: Namespace | None) -> None:
         seconds = ttl_seconds(ttl)
         if seconds is None:
             raise InvalidInput("a lease needs a ttl, in seconds: how long it holds unless it is renewed")
         self._store = store
         self._name = keys.check_key(name)
         self._namespace = keys.check_namespace(() if ns is None else ns, empty=True)
-        if self._namespace:
-            store._home(self._namespace)  # which refuses what is too long together with a scope
-        self._home = keys.Home(store._home(keys.Reserved(("leases", *self._namespace))))
+        inside = keys.check_namespace(store._inside(self._namespace), empty=True)
+        self._home = keys.Home((keys.RESERVED, *inside[:1], "leases", *inside[1:]))
         self._ttl = seconds
         self._owner = secrets.token_hex(16)
         self._token = 0
@@ -330,7 +328,7 @@ class Locks:
     Each is a lease that nobody renews. `acquire` waits for `wait` seconds, and says whether the lock was had.
     """
 
-    def __init__(self, store: Store, *, ns: Namespace | None = None, wait: float | None = 10.0) -> None:
+    def __init__(self, store: Batching, *, ns: Namespace | None = None, wait: float | None = 10.0) -> None:
         self._store = store
         self._ns = ns
         self._wait = check_wait(wait)
@@ -352,7 +350,7 @@ class Locks:
         return lease is not None and await lease.arelease()
 
 
-class Leasing:
+class Leasing(Batching):
     """The part of `Store` that leases."""
 
     def lease(
@@ -364,22 +362,20 @@ class Leasing:
         name is one lease in one namespace: `ns`, or the store's own. `wait=None` tries once; else it is waited for,
         so many seconds; then `LeaseHeld`.
         """
-        store = cast("Store", self)
-        lease = Lease(store, name, ttl, ns)
-        return store._run(lease._acquire(check_wait(wait)))
+        return self._run(Lease(self, name, ttl, ns)._acquire(check_wait(wait)))
 
     def alease(
         self, name: str, ttl: float | timedelta, *, ns: Namespace | None = None, wait: float | None = None
     ) -> Acquiring:
         """`lease`, for `async with store.alease(...)`; awaited, it gives the `Lease`. A block whose lease is lost is
         cancelled, and ends with `LeaseLost`."""
-        return Acquiring(Lease(cast("Store", self), name, ttl, ns), check_wait(wait))
+        return Acquiring(Lease(self, name, ttl, ns), check_wait(wait))
 
     def _change(self, batch: list[PointOp], lease: Lease | None) -> Program[list[Any]]:
         """Run a batch that changes something; with a lease, if that is held."""
         if lease is None:
             return (yield batch)  # type: ignore[no-any-return]  # the results
-        if not isinstance(lease, Lease) or lease._store._shared is not cast("Store", self)._shared:
+        if not isinstance(lease, Lease) or lease._store._shared is not self._shared:
             raise InvalidInput(f"lease= is a lease that this store has given, not {shown(lease)}")
         return (yield from lease.guard(batch))
 

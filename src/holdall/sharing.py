@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from .engine import Engine
 from .errors import HoldallError, StoreClosed
-from .ops import Forget, Sweep, Tidy
+from .ops import Forget, Learn, Op, Sweep, Tidy
 from .waking import Waker
 
 logger = logging.getLogger("holdall")
@@ -60,6 +60,7 @@ class Shared:
         self._companions: dict[Any, Companion] = {}
         self._sweeper: _Sweeper | None = None
         self.is_swept = sweep_interval is None
+        self.learns = False  # somebody searches by text, so the index is kept up
         _all.add(self)
 
     def sweep_from_now_on(self) -> None:
@@ -212,8 +213,12 @@ def _see_to_upkeep(reference: weakref.ref[Shared], interval: float, bell: _Bell)
             if now >= next_sweep:
                 next_sweep = now + interval
                 _sweep(shared, bell)
+                if shared.learns:
+                    _repeat(shared.engine, Learn(), bell)
+                if shared.history is not None:
+                    _repeat(shared.engine, shared.history, bell)
             if was_rung and now >= deaf_until:
-                _tidy(shared.engine, bell)
+                _repeat(shared.engine, Tidy(), bell)
         except StoreClosed:
             return
         except HoldallError as error:
@@ -223,18 +228,18 @@ def _see_to_upkeep(reference: weakref.ref[Shared], interval: float, bell: _Bell)
 
 
 def _sweep(shared: Shared, bell: _Bell) -> None:
-    for slice_ in (Sweep(), shared.history):
-        while slice_ is not None and not bell.stopped:
-            done = shared.engine.execute([slice_])[0]
-            if done and isinstance(slice_, Sweep):
-                shared.ring()
-            if done < slice_.limit:
-                break
-            time.sleep(_PAUSE)
+    slice_ = Sweep()
+    while not bell.stopped:
+        swept = shared.engine.execute([slice_])[0]
+        if swept:
+            shared.ring()
+        if swept < slice_.limit:
+            return
 
 
-def _tidy(engine: Engine, bell: _Bell) -> None:
-    while not bell.stopped and engine.execute([Tidy()])[0]:
+def _repeat(engine: Engine, upkeep: Op, bell: _Bell) -> None:
+    """Slice after slice, with a pause for whoever waits to write."""
+    while not bell.stopped and engine.execute([upkeep])[0]:
         time.sleep(_PAUSE)
 
 

@@ -7,70 +7,38 @@ before an engine sees it, and `_finished` the one where results come back out of
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import logging
-import time
-import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal
 
-from . import filters, keys, ops
-from .engine import Engine
-from .errors import Conflict, InvalidInput, InvalidValue, NotFound, StoreClosed, shown
-from .files import Files, paths
+from . import cursors, filters, keys, ops
+from .embed import Embedder, Metric, check_metric
+from .embedding import Embedding
+from .errors import Conflict, InvalidInput, InvalidValue, NotFound, Unsupported, shown
+from .fields import check_paths
+from .files import Files
 from .leases import Lease, Leasing
 from .ops import (
     ABSENT,
     ANY,
     DEFAULT,
     KEEP,
-    Change,
     Entry,
-    Expect,
     Expectation,
     Hit,
     Namespace,
-    Op,
     Page,
     PointOp,
-    Ttl,
     TtlOrDefault,
     Value,
 )
-from .programs import Call, Program, Work, adrive, apages, arun, before_retry, drive, pages, run
-from .shapes import stored
-from .sharing import Shared
-from .values import decode, encode, to_plain, ttl_seconds
+from .programs import Call, Program, apages, arun, before_retry, pages, run
+from .search import parse
+from .settings import Mode
+from .values import decode, encode
 from .watch import Watching
-
-T = TypeVar("T")
-_LOOKS = frozenset({ops.ReadRange, ops.Stat, ops.Grep})
-_NO_CHANGES = ops.READS | ops.WALKS
-logger = logging.getLogger("holdall")
-
-
-@dataclass(frozen=True, slots=True)
-class OpEvent:
-    """What an `on_op=` hook is told of a batch: never keys or values.
-
-    `ops` are the names of its ops, `seconds` how long it took, `error` the type of what it raised, or None.
-    """
-
-    ops: tuple[str, ...]
-    seconds: float
-    error: type[BaseException] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options of `holdall.open` that concern the store itself."""
-
-    ttl: float | None = None
-    refresh_on_read: bool = False
-    on_op: Callable[[OpEvent], object] | None = None
 
 
 class Store(Watching, Leasing):
@@ -78,20 +46,6 @@ class Store(Watching, Leasing):
 
     Sync and async methods may be mixed, from any thread and any event loop.
     """
-
-    def __init__(self, shared: Shared, settings: Settings, parent: Store | None = None, scope: Namespace = ()) -> None:
-        self._shared = shared
-        self._settings = settings
-        self._parent = parent
-        self._scope = scope
-        self._closed = False
-        self._finalizer = weakref.finalize(self, shared.release_soon) if parent is None else None
-        if self._finalizer is not None:
-            self._finalizer.atexit = False  # `sharing` closes what is left then
-
-    def __repr__(self) -> str:
-        scope = f" scoped to {self._scope!r}" if self._scope else ""
-        return f"<holdall.Store on {type(self._shared.engine).__name__}{scope}{', closed' if self._is_closed else ''}>"
 
     # Items -----------------------------------------------------------------------------------------------------------
 
@@ -103,16 +57,17 @@ class Store(Watching, Leasing):
         *,
         ttl: TtlOrDefault = DEFAULT,
         expect: Expectation = ANY,
+        index: Literal[False] | Sequence[str] | None = None,
         lease: Lease | None = None,
     ) -> Program[Entry]:
         """Write an entry and return it as stored.
 
         `ttl` is seconds or a timedelta, None for never, DEFAULT for the store's own. `expect` makes the write
         conditional: ABSENT, or the version or `Entry` that must still be there; else `Conflict`, with nothing written.
-        So does `lease`: it must still be held, else `LeaseLost`.
+        `lease` must still be held, else `LeaseLost`. `index` says what of it a `query` finds: paths such as `["title",
+        "notes[*].text"]`, False for nothing, None for what the store was opened with.
         """
-        batch: list[PointOp] = [ops.Put(ns, key, value, ttl, expect)]
-        entry: Entry = ((yield batch) if lease is None else (yield from self._change(batch, lease)))[0]
+        entry: Entry = (yield from self._embedded([ops.Put(ns, key, value, ttl, expect, index)], lease))[0]
         return entry
 
     put = run(_put)
@@ -153,7 +108,7 @@ class Store(Watching, Leasing):
                 raise InvalidValue("the function given to update returned None; it must return the new value")
             put = ops.Put(ns, key, value, DEFAULT if entry is None else KEEP, ABSENT if entry is None else entry)
             try:
-                written: Entry = (yield from self._change([put], lease))[0]
+                written: Entry = (yield from self._embedded([put], lease))[0]
             except Conflict as conflict:
                 yield from before_retry(conflict, tries)
             else:
@@ -189,7 +144,7 @@ class Store(Watching, Leasing):
         for op in operations:
             if not isinstance(op, ops.POINT_OPS):
                 raise _no_point_op(op)
-        return (yield from self._change(operations, lease)) if operations else []
+        return (yield from self._embedded(operations, lease)) if operations else []
 
     execute = run(_execute)
     aexecute = arun(_execute)
@@ -200,7 +155,9 @@ class Store(Watching, Leasing):
         self,
         ns_prefix: Namespace = (),
         *,
+        query: str | None = None,
         filter: Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
         limit: int = 10,
         offset: int = 0,
         cursor: str | None = None,
@@ -210,6 +167,10 @@ class Store(Watching, Leasing):
 
         `page.next` is the cursor of the next page: pages are stable while others write, and an entry that matched all
         along comes at least once.
+
+        With a `query`, the best come first, with their score. `mode` says how: "lexical" by the words that they have in
+        common with it (BM25; what has none is left out, and "words in quotes" must be there as they stand), "semantic"
+        by vectors, "hybrid" by both: the default where the store has an embedder.
         """
         prefix = self._inside(ns_prefix)
         parsed = filters.parse(filter)
@@ -217,9 +178,27 @@ class Store(Watching, Leasing):
         keys.check_count("offset", offset)
         if cursor is not None and offset:
             raise InvalidInput("offset= and cursor= cannot go together: the cursor says where to go on")
-        asked = "" if cursor is None and limit == 0 else _digest(prefix, filter if parsed else None, bool(recursive))
-        mark = None if cursor is None else _unwrapped(cursor, asked)
-        page: Page[Hit] = (yield [ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))])[0]
+        words, how = self._settings.ranking(query, mode)
+        if words is not None and not self._shared.engine.capabilities.ranks:
+            raise Unsupported("this engine cannot rank by a query")
+        asked = ""
+        if cursor is not None or limit:
+            asked = cursors.digest(prefix, filter if parsed else None, bool(recursive), words and (words, how))
+        mark = None if cursor is None else cursors.unwrapped(cursor, asked)
+        walk = ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))
+        if words is not None:
+            walk = replace(
+                walk,
+                query=None if how == "semantic" else parse(words),
+                vector=None if how == "lexical" else (yield from self._vector(words)),
+            )
+        page: Page[Hit] | None = (yield [walk])[0]
+        if page is None:
+            self._shared.learns = True
+            while (yield [ops.Learn()])[0]:
+                pass
+            page = (yield [replace(walk, caught_up=True)])[0]
+            assert page is not None
         if page.next is not None:
             page.next = f"{asked}.{page.next}"
         return page
@@ -279,6 +258,46 @@ class Store(Watching, Leasing):
 
         return page
 
+    # Searching by text and by vectors --------------------------------------------------------------------------------
+
+    def _embedded(self, batch: list[Any], lease: Lease | None) -> Program[list[Any]]:
+        """Run a batch, if a lease is held; what its puts put has vectors where there is an embedder."""
+        embedding = self._settings.embedding
+        if embedding is not None:
+            batch = yield from embedding.embedded(batch, self._settings.fields)
+        results: list[Any] = (yield batch) if lease is None else (yield from self._change(batch, lease))
+        return results
+
+    def _vector(self, query: str) -> Program[ops.Vector]:
+        assert self._settings.embedding is not None
+        return (yield from self._settings.embedding.vector(query))
+
+    def _reindex(self, *, progress: Callable[[int], object] | None = None) -> Program[int]:
+        """Give vectors to all entries that have none of this store's model; how many entries.
+
+        For after a change of model, or where entries were put without an embedder. It may be interrupted and called
+        again, while the store is in use. `progress` is told how many are done.
+        """
+        self._engine()  # or a closed store would rather ask for an embedder
+        embedding = self._settings.embedding
+        if embedding is None:
+            raise InvalidInput("reindex needs an embedder: open the store with embed=")
+        return (yield from embedding.reindex(self._scope, self._settings.fields, progress))
+
+    reindex = run(_reindex)
+    areindex = arun(_reindex)
+
+    def with_embedder(
+        self, embed: Any, *, dims: int | None = None, fields: Sequence[str] | None = None, metric: Metric = "cosine"
+    ) -> Store:
+        """A view of this store that embeds what is put, and searches by vectors. Closing it leaves the store open."""
+        settings = replace(
+            self._settings,
+            embedding=Embedding(Embedder(embed, dims), check_metric(metric)),
+            fields=self._settings.fields if fields is None else check_paths(fields),
+        )
+        return Store(self._shared, settings, self, self._scope)
+
     # Sweeping --------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> Program[int]:
@@ -291,7 +310,7 @@ class Store(Watching, Leasing):
             if swept < slice_.limit:
                 break
         forget = None if self._scope else self._shared.history
-        while forget is not None and (yield [forget])[0] == forget.limit:
+        while forget is not None and (yield [forget])[0]:
             pass
         return total
 
@@ -353,221 +372,7 @@ class Store(Watching, Leasing):
     ) -> None:
         await self.aclose()
 
-    # Running programs ------------------------------------------------------------------------------------------------
-
-    def _run(self, program: Program[T]) -> T:
-        return drive(program, self._perform)
-
-    async def _arun(self, program: Program[T]) -> T:
-        return await adrive(program, self._aperform)
-
-    def _perform(self, request: Any) -> Any:
-        if type(request) is list:
-            batch, began = [self._prepared(op) for op in request], time.perf_counter()
-            try:
-                results = self._engine().execute(batch)
-            except BaseException as error:
-                self._report(batch, began, error)
-                raise
-            return self._finished(batch, began, results)
-        if type(request) is Call:
-            result = request.function(*request.args)
-            if inspect.isawaitable(result):
-                if inspect.iscoroutine(result):
-                    result.close()
-                raise InvalidInput(f"{shown(request.function)} is async; call the method with an 'a' before its name")
-            return result
-        if type(request) is Work:
-            return request.function(*request.args)
-        return time.sleep(request.seconds)
-
-    async def _aperform(self, request: Any) -> Any:
-        if type(request) is list:
-            batch, began = [self._prepared(op) for op in request], time.perf_counter()
-            try:
-                results = await self._engine().aexecute(batch)
-            except BaseException as error:
-                self._report(batch, began, error)
-                raise
-            return self._finished(batch, began, results)
-        if type(request) is Call:
-            result = request.function(*request.args)
-            return await result if inspect.isawaitable(result) else result
-        import asyncio
-
-        if type(request) is Work:
-            return await asyncio.to_thread(request.function, *request.args)
-        return await asyncio.sleep(request.seconds)
-
-    def _engine(self) -> Engine:
-        if self._closed or (self._parent is not None and self._is_closed):
-            raise StoreClosed("this store is closed; open a new one")
-        shared = self._shared
-        if not shared.is_swept and shared.engine.capabilities.durable:
-            shared.sweep_from_now_on()
-        return shared.engine
-
-    @property
-    def _is_closed(self) -> bool:
-        return self._closed or (self._parent is not None and self._parent._is_closed)
-
-    def _inside(self, ns_prefix: Namespace) -> Namespace:
-        return self._scope + keys.check_namespace(ns_prefix, empty=True)
-
-    def _prepared(self, op: Op) -> Op:
-        """An op as engines want it: checked, encoded, in the store's scope. Walks come from our own methods."""
-        if isinstance(op, ops.Get):  # asked first for the two that matter most: a match takes longer
-            home = self._home(op.namespace)
-            key = keys.check_key(op.key)
-            return op if home is op.namespace and key is op.key else ops.Get(home, key)
-        if isinstance(op, ops.Put):
-            expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
-            ttl, key, value = self._lifetime(op.ttl), keys.check_key(op.key), op.value
-            kept: Any = encode(value) if key[0] != "/" else stored(key, value)
-            return ops.Put(self._home(op.namespace), key, kept, ttl, expect)
-        match op:
-            case ops.Delete(namespace, key, expect):
-                self._keep_swept()
-                return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect, key))
-            case ops.Check(namespace, key, expect):
-                return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect, key))
-            case ops.Refresh(namespace, key):
-                return ops.Refresh(self._home(namespace), keys.check_key(key))
-            case ops.DeleteTree(namespace, path):
-                if not self._scope and namespace == ():
-                    raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")
-                self._keep_swept()
-                return ops.DeleteTree(
-                    self._home(namespace), None if path is None else keys.check_folder(path)[:-1] or "/"
-                )
-            case ops.Append(namespace, key, data, expect, ttl):
-                if not isinstance(data, bytes):
-                    raise InvalidInput(f"what is appended is bytes, not {type(data).__name__} {shown(data)}")
-                return ops.Append(
-                    self._home(namespace), keys.check_path(key), data, _expected(expect, key), self._lifetime(ttl)
-                )
-            case ops.ReadRange(namespace, key, start, end):
-                keys.check_count("start", start, most=2**62)
-                keys.check_count("end", 0 if end is None else end, most=2**62)
-                return ops.ReadRange(self._home(namespace), keys.check_path(key), start, end)
-            case ops.Stat(namespace, path):
-                return ops.Stat(self._home(namespace), keys.check_folder(path)[:-1])
-            case ops.CheckPath(namespace, path):
-                return ops.CheckPath(self._home(namespace), keys.check_path(path))
-            case ops.Move(namespace, src, dst, source, ttl):
-                elsewhere = None if source is None else self._home(source)
-                return ops.Move(self._home(namespace), *paths(src, dst), elsewhere, self._lifetime(ttl))
-            case ops.Copy(namespace, src, dst):
-                return ops.Copy(self._home(namespace), *paths(src, dst))
-        return op
-
-    def _home(self, namespace: Namespace) -> Namespace:
-        """Where an entry lives: inside the scope, whose own namespace is `()`."""
-        if type(namespace) is keys.Reserved:
-            inside = self._scope + namespace[1:]
-            return (keys.RESERVED, *inside[:1], namespace[0], *inside[1:])
-        if type(namespace) is keys.Home:
-            return namespace
-        if not self._scope:
-            return keys.check_namespace(namespace)
-        inside = keys.check_namespace(namespace, empty=True)
-        try:
-            return keys.check_namespace(self._scope + inside)
-        except InvalidInput:  # both are good by themselves, so together they are too long
-            most = keys.MAX_NAMESPACE_BYTES
-            raise InvalidInput(
-                f"a namespace and its scope have at most {most} bytes; too long: {shown(inside)}"
-            ) from None
-
-    def _lifetime(self, ttl: TtlOrDefault) -> Ttl | ops.Lifetime:
-        if ttl is KEEP:
-            return ttl
-        seconds = self._settings.ttl if ttl is DEFAULT else ttl_seconds(ttl)
-        if seconds is not None:
-            self._keep_swept()
-        return seconds
-
-    def _keep_swept(self) -> None:
-        """There will be something to clear away: what expires, or what is left of what was deleted."""
-        if not self._shared.is_swept:
-            self._shared.sweep_from_now_on()
-
-    def _refreshes(self, refresh: bool | None) -> bool:
-        if not (refresh is None or isinstance(refresh, bool)):
-            raise InvalidInput(f"refresh is True, False or None, not {shown(refresh)}")
-        return self._settings.refresh_on_read if refresh is None else refresh
-
-    def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
-        # Only who looks through files finds upkeep to be done, and an engine need not have any.
-        if type(batch[0]) in _LOOKS and getattr(self._shared.engine, "behind", False):
-            self._shared.tidy_soon()
-        if self._shared.waker is not None:
-            self._ring(batch)
-        if self._settings.on_op is not None:
-            self._tell(batch, began, None)
-        return [self._outside(result) for result in results] if self._scope else results
-
-    def _outside(self, result: Any) -> Any:
-        """A result with its namespaces relative to the scope. Listed namespaces are relative already."""
-        if isinstance(result, Entry | Change):
-            return replace(result, namespace=result.namespace[len(self._scope) :])
-        if isinstance(result, list) and result and isinstance(result[0], Entry | Change):
-            result[:] = [self._outside(entry) for entry in result]
-        return result
-
-    def _report(self, batch: list[Op], began: float, error: BaseException) -> None:
-        if self._shared.waker is not None:  # who was cancelled may have written all the same
-            self._ring(batch)
-        if self._settings.on_op is not None:
-            self._tell(batch, began, type(error))
-        if isinstance(error, Conflict) and self._scope and error.namespace[:1] != (keys.RESERVED,):
-            error.namespace = error.namespace[len(self._scope) :]
-
-    def _ring(self, batch: list[Op]) -> None:
-        """Wake those who watch, if there may be something new."""
-        if not all(type(op) in _NO_CHANGES for op in batch):
-            self._shared.ring()
-
-    def _tell(self, batch: list[Op], began: float, error: type[BaseException] | None) -> None:
-        """Call the user's hook, whose own failures are not the caller's."""
-        assert self._settings.on_op is not None
-        event = OpEvent(tuple(type(op).__name__ for op in batch), time.perf_counter() - began, error)
-        try:
-            self._settings.on_op(event)
-        except Exception:  # a broken metric must not fail a write that has happened
-            logger.exception("the on_op hook failed")
-
 
 def _no_point_op(given: Any) -> InvalidInput:
     names = ", ".join(kind.__name__ for kind in ops.POINT_OPS)
     return InvalidInput(f"execute takes a list of point ops ({names}), not {shown(given)}")
-
-
-def _expected(expect: Any, key: str) -> Expectation:
-    if isinstance(expect, Entry):
-        if expect.key != key:
-            raise InvalidInput(f"expect= is an Entry of another key: {shown(expect.key)}, not {key!r}")
-        return expect.version
-    if isinstance(expect, Expect) or (type(expect) is int and -(2**63) <= expect < 2**63):
-        return expect
-    hint = " (was a read forgotten? holdall.ABSENT means that nothing may be there)" if expect is None else ""
-    raise InvalidInput(f"expect is holdall.ANY, holdall.ABSENT, a version or an Entry, not {shown(expect)}{hint}")
-
-
-def _digest(prefix: Namespace, filter: Mapping[str, Any] | None, recursive: bool) -> str:
-    """What a cursor belongs to, so that one of another search is refused."""
-    import hashlib  # not before it is needed
-
-    asked = [prefix, None if filter is None else to_plain(filter, finite=False), recursive]
-    return hashlib.blake2b(repr(asked).encode(), digest_size=8).hexdigest()
-
-
-def _unwrapped(cursor: Any, query: str) -> str:
-    if not isinstance(cursor, str) or "." not in cursor:
-        raise InvalidInput(f"not a search cursor: {shown(cursor)}; pass a page's next")
-    owner, mark = cursor.split(".", 1)
-    if owner != query:
-        raise InvalidInput(
-            "this cursor belongs to another search: keep the namespace, the filter and recursive= the same"
-        )
-    return mark

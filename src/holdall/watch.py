@@ -14,16 +14,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from . import ops
+from .batches import Batching
 from .errors import InvalidInput, StoreClosed, shown
 from .ops import Change, Namespace, Page
 from .programs import Call, Program, arun, run
 from .waking import Bell, LoopBell, ThreadBell, Waker
-
-if TYPE_CHECKING:
-    from .store import Store
 
 T = TypeVar("T")
 
@@ -33,7 +31,7 @@ class _Subscription:
 
     _make_bell: Callable[[], Bell]
 
-    def __init__(self, store: Store, walk: ops.Changes) -> None:
+    def __init__(self, store: Batching, walk: ops.Changes) -> None:
         if not (walk.since is None or isinstance(walk.since, str)):
             raise InvalidInput(f"since= is a cursor, from a change or from store.cursor(), not {shown(walk.since)}")
         self._store = store
@@ -122,7 +120,7 @@ class Watch(_Subscription):
 
     _make_bell = ThreadBell
 
-    def __init__(self, store: Store, walk: ops.Changes) -> None:
+    def __init__(self, store: Batching, walk: ops.Changes) -> None:
         super().__init__(store, walk)
         store._run(self._begin())
 
@@ -157,7 +155,7 @@ class AsyncWatch(_Subscription):
 
     _make_bell = LoopBell
 
-    def __init__(self, store: Store, walk: ops.Changes) -> None:
+    def __init__(self, store: Batching, walk: ops.Changes) -> None:
         super().__init__(store, walk)
         self._loop_guard: AsyncGenerator[None, None] | None = None
 
@@ -205,7 +203,7 @@ async def _until_the_loop_ends(subscription: weakref.ref[AsyncWatch]) -> AsyncGe
             watch._finish()
 
 
-class Watching:
+class Watching(Batching):
     """The part of `Store` that watches."""
 
     def watch(self, ns_prefix: Namespace = (), *, since: str | None = None) -> Watch:
@@ -214,15 +212,13 @@ class Watching:
         They come in order, each once; several of one entry may come as its newest. `since` goes on after a cursor:
         `cursor()`, that of a change, or the subscription's own. Without, it begins now.
         """
-        store = cast("Store", self)
-        return Watch(store, ops.Changes(store._inside(ns_prefix), since))
+        return Watch(self, ops.Changes(self._inside(ns_prefix), since))
 
     def awatch(self, ns_prefix: Namespace = (), *, since: str | None = None) -> AsyncWatch:
         """`watch`, as an async iterator. Without `since` it begins at its first step, or with `async with`."""
-        store = cast("Store", self)
-        return AsyncWatch(store, ops.Changes(store._inside(ns_prefix), since))
+        return AsyncWatch(self, ops.Changes(self._inside(ns_prefix), since))
 
-    def _cursor(self: Any) -> Program[str]:
+    def _cursor(self) -> Program[str]:
         """Where the feed of changes stands now, for `since=`."""
         page: Page[Change] = (yield [ops.Changes(limit=0)])[0]
         return cast(str, page.next)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -47,6 +48,8 @@ MIGRATIONS = (
         size bigint,
         appended bigint,
         shared bigint,
+        fields text,
+        vectors bigint,
         PRIMARY KEY (ns, key)
     );
     CREATE TABLE {schema}.chunks (
@@ -56,6 +59,7 @@ MIGRATIONS = (
         PRIMARY KEY (body_id, start)
     );
     CREATE INDEX entries_files ON {schema}.entries (ns, key) WHERE body IS NOT NULL;
+    CREATE INDEX entries_tombstones ON {schema}.entries (version) WHERE value IS NULL;
     CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
     CREATE FUNCTION {schema}.forget_body() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -91,6 +95,58 @@ MIGRATIONS = (
     CREATE TRIGGER entries_unused AFTER UPDATE OF body ON {schema}.entries FOR EACH ROW
         WHEN (old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body)
         EXECUTE FUNCTION {schema}.forget_body();
+    CREATE TABLE {schema}.state (name text PRIMARY KEY, value text NOT NULL);
+    CREATE TABLE {schema}.terms (
+        part bigint NOT NULL,
+        term text COLLATE "C" NOT NULL,
+        documents bytea NOT NULL,
+        times bytea NOT NULL,
+        PRIMARY KEY (part, term)
+    );
+    CREATE TABLE {schema}.documents (
+        part bigint PRIMARY KEY,
+        versions bytea NOT NULL,
+        lengths bytea NOT NULL,
+        gone bytea NOT NULL
+    );
+    CREATE TABLE {schema}.texts (
+        ns text COLLATE "C" NOT NULL,
+        key text COLLATE "C" NOT NULL,
+        document bigint NOT NULL,
+        PRIMARY KEY (ns, key)
+    );
+    CREATE TABLE {schema}.vectors (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        version bigint NOT NULL,
+        model bigint NOT NULL,
+        data bytea NOT NULL
+    );
+    -- pgvector compares vectors where they are, if it can be had.
+    DO $$
+    BEGIN
+        CREATE EXTENSION IF NOT EXISTS vector;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE DEBUG 'without pgvector: %', SQLERRM;
+    END
+    $$;
+    DO $$
+    DECLARE
+        its_schema name := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'vector');
+    BEGIN
+        IF its_schema IS NOT NULL THEN
+            EXECUTE 'ALTER TABLE {schema}.vectors ALTER data TYPE ' || its_schema || '.vector USING NULL';
+        END IF;
+    END
+    $$;
+    CREATE INDEX vectors_of ON {schema}.vectors (version);
+    CREATE FUNCTION {schema}.forget_vectors() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        DELETE FROM {schema}.vectors WHERE version = old.version;
+        RETURN NULL;
+    END
+    $$;
+    CREATE TRIGGER entries_unembedded AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
+        WHEN (old.vectors IS NOT NULL) EXECUTE FUNCTION {schema}.forget_vectors();
     CREATE UNIQUE INDEX entries_version ON {schema}.entries (version);
     CREATE INDEX entries_xid ON {schema}.entries (xid);
     CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;
@@ -115,8 +171,15 @@ _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
-    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version"), "bigint"),
+    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version", "newest", "age"), "bigint"),
+    **dict.fromkeys(("model", "after_id"), "bigint"),
+    "fields": "text",
     **dict.fromkeys(("cut", "depth"), "integer"),
+}
+_COLUMN_TYPES = {
+    **dict.fromkeys(("ns", "key", "term"), "text"),
+    **dict.fromkeys(("part", "document"), "bigint"),
+    **dict.fromkeys(("documents", "times", "versions", "lengths", "gone"), "bytea"),
 }
 # Not extract, which computes with numeric; in a double the microseconds are exact until the year 2106.
 _SERVER_NOW = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
@@ -127,7 +190,10 @@ _LONGEST_TEXT = 100  # of a string in the projection
 
 
 class PostgresDialect(Dialect):
+    mark = "xid::text::bigint"
+    settled = "AND xid < pg_snapshot_xmin(pg_current_snapshot())"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    for_update = " FOR UPDATE"
     by_index: Sequence[Statement] = (("SET LOCAL enable_seqscan = off", {}),)
 
     def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
@@ -139,8 +205,13 @@ class PostgresDialect(Dialect):
         self.chunks, self.unindexed = f"{self.schema}.chunks", f"{self.schema}.unindexed"
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
+        self.head = f"({pieces} AND start < 1048576)"
+        self.state, self.terms, self.documents = (f"{self.schema}.{name}" for name in ("state", "terms", "documents"))
+        self.texts, self.vectors = f"{self.schema}.texts", f"{self.schema}.vectors"
+        self.one_at_a_time = f"SELECT pg_try_advisory_xact_lock({lock_id(f'holdall history {schema}')})"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
+        self.pgvector: str | None = None  # the schema that it is in, where vectors are of its type
         self._indexed: set[Path] = set()
         for field in indexed:
             path = check_field(field)
@@ -149,6 +220,12 @@ class PostgresDialect(Dialect):
             self._indexed |= {path, (field,)}  # a key with dots means both
         self.translated = lru_cache(maxsize=512)(lambda sql: _translated(sql, server_clock))
         self.numbered = lru_cache(maxsize=64)(lambda sql: _numbered(sql, server_clock))
+
+    def use_pgvector(self, schema: str) -> None:
+        """Vectors are of its type."""
+        self.pgvector = schema
+        self.vector_in = f":all_data::real[]::{schema}.vector", lambda data: {"all_data": array("f", data).tolist()}
+        self.vector_out = "data::real[]", lambda numbers: array("f", numbers).tobytes()
 
     def parameters(self, op: Op) -> dict[str, Any]:
         token = {"token": new_token()}
@@ -163,7 +240,7 @@ class PostgresDialect(Dialect):
             UPDATE {self.table} AS entry SET
                 version = {self.next_version}, value = NULL, projection = NULL, expires = NULL, ttl = NULL,
                 updated = :now, kind = '{kind}', xid = pg_current_xact_id(), token = :token,
-                body = NULL, size = NULL, appended = NULL, shared = NULL
+                body = NULL, size = NULL, appended = NULL, shared = NULL, fields = NULL, vectors = NULL
             FROM doomed WHERE entry.ns = doomed.ns AND entry.key = doomed.key RETURNING version"""
 
     def position(self, text: str, part: str) -> str:
@@ -188,6 +265,17 @@ class PostgresDialect(Dialect):
         if not numbers:
             return None
         return f"SELECT version FROM {self.schema}.contents WHERE grams @> :all_grams::int[]", {"all_grams": numbers}
+
+    def insert_many(self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str) -> Statement:
+        given, params = _unnested(columns, rows)
+        return f"INSERT INTO {table} AS old ({columns}) SELECT * FROM {given} ON CONFLICT {conflict}", params
+
+    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> Statement:
+        given, params = _unnested(columns, rows)
+        return f"DELETE FROM {table} WHERE ({columns}) IN (SELECT * FROM {given})", params
+
+    def followed(self, first: str, second: str) -> str:
+        return f"{first} || {second}"
 
     def joined(self, key: str) -> str:
         # Row by row: a join would rather read the whole namespace.
@@ -257,6 +345,15 @@ class PostgresDialect(Dialect):
         return f"projection #{arrow} {bind(list(path))}::text[]"
 
 
+def _unnested(columns: str, rows: list[tuple[Any, ...]]) -> Statement:
+    """Rows as a table, and its parameters."""
+    names = columns.split(", ")
+    arrays = ", ".join(f":all_{name}::{_COLUMN_TYPES[name]}[]" for name in names)
+    return f"unnest({arrays})", {
+        f"all_{name}": list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    }
+
+
 def _grams(text: str) -> set[int]:
     """The groups of three bytes in a text, whatever the case of its letters, as numbers."""
     data = text.encode().lower()
@@ -318,6 +415,13 @@ def _shorten(value: Any) -> bool:
 def new_token() -> int:
     """One that nobody else has: not from `random`, which users seed and forks copy."""
     return secrets.randbits(62)
+
+
+def lock_id(text: str) -> int:
+    """The number of an advisory lock."""
+    import hashlib
+
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def hash_of(text: str) -> str:

@@ -14,15 +14,16 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from .. import keys, ops
-from ..engine import NO_FILE, to_entry
-from ..errors import InvalidInput, SchemaTooNew
-from ..ops import ABSENT, Change, Hit, Op, Page
+from ..engine import NO_FILE, history_gone, not_a_cursor, to_entry
+from ..errors import SchemaTooNew
+from ..ops import ABSENT, Hit, Op
 from ..programs import Program
 from ..values import ttl_microseconds
+from .history import mark_of
 from .narrowing import narrow
 from .postgres_dialect import MIGRATIONS, PostgresDialect, projected
-from .sql import Sql, is_plain_put, within
-from .sql_files import SqlFiles
+from .postgres_search import PostgresRanker
+from .sql import Sql, is_plain_put, takes_several, within
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
 T = TypeVar("T")
@@ -38,12 +39,14 @@ class PostgresSql(Sql):
 
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock)
+        self._ranker = PostgresRanker(dialect, clock, self.columns, self._conditions, self._texts)
         rows = (
             "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[])"
         )
+        nothing = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
         self._put_many = self._upsert(
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
-            f" coalesce(projection, value)::jsonb, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint"
+            f" coalesce(projection, value)::jsonb, {nothing}"
             f" FROM {rows} AS row (ns, key, value, projection, ttl)",
             returning="RETURNING ns, key, version, created, updated, expires",
         )
@@ -98,6 +101,17 @@ class PostgresSql(Sql):
         [rows] = yield [(known, {"p0": dialect.schema_name})]
         return [*statements, *dialect.missing_indexes(dict(rows))]
 
+    def look_for_pgvector(self) -> Program[None]:
+        """See what type vectors are of: pgvector's own, if it was there when their table was made."""
+        sql = (
+            "SELECT quote_ident(kind.typnamespace::regnamespace::text) FROM pg_attribute AS attribute"
+            " JOIN pg_type AS kind ON kind.oid = attribute.atttypid"
+            " WHERE attrelid = :p0::regclass AND attname = 'data' AND typname = 'vector'"
+        )
+        [rows] = yield [(sql, {"p0": self._dialect.vectors})]
+        if rows:
+            self._dialect.use_pgvector(rows[0][0])
+
     # Batches ---------------------------------------------------------------------------------------------------------
 
     def batch(self, batch: Sequence[Op], token: int | None = None) -> Program[list[Any]]:
@@ -107,16 +121,16 @@ class PostgresSql(Sql):
         """
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
-        if not any(map(SqlFiles.takes_several, batch)):
+        if not any(map(takes_several, batch)):
             return (yield from self._together(batch, [self._locking(batch)], token))
         yield [self._locking(batch)]
         results: list[Any] = []
-        for several, group in groupby(batch, SqlFiles.takes_several):
+        for several, group in groupby(batch, takes_several):
             members = list(group)
             if not several:
                 results += yield from self._together(members, [], token)
             for op in members if several else ():
-                results.append((yield from _with_token(self._files.perform(op, self._clock()), token)))
+                results.append((yield from _with_token(self.perform(op, self._clock()), token)))
         return results
 
     def _together(self, batch: Sequence[Op], before: list[Statement], token: int | None) -> Program[list[Any]]:
@@ -244,29 +258,29 @@ class PostgresSql(Sql):
             position = next_position
         return found[:want]
 
-    def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
-        params: dict[str, Any] = {}
-        where = f"kind IS DISTINCT FROM 'none' {within(op.prefix, True, params)}"
-        columns = "ns, key, coalesce(kind, 'put'), version"
-        rows, position = yield from self._since(op.since or "", columns, where, params, op.limit)
-        changes = [Change(version, keys.decode(ns), key, kind, after) for ns, key, kind, version, after in rows]
-        return Page(changes, position)
+    def _resumed(self, cursor: str | None) -> Program[tuple[str, str, Callable[[str], str]]]:
+        """As of revisions, with snapshots: who could not see a tombstone that went would never learn of it."""
+        [known] = yield [self._history.mark]
+        here = yield from self.position()
+        first, until, _ = _parsed(cursor or "")
+        if first or until:
+            least, most = (first or until or "").split(":")[:2]
+            if not (mark_of(known) < int(least) and int(most) <= int(here.split(":")[1])):
+                raise history_gone(cursor)
+        return here, cursor or "", lambda position: position
 
     def _since(
-        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int
+        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int, here: str | None = None
     ) -> Program[tuple[Rows, str]]:
         """Rows that changed after a position, by version, each with the position after it; and the one after them all.
 
         A position is a snapshot, or `from/to/version`: within what changed between two snapshots, after a version.
         """
-        match = _POSITION.fullmatch(position)
-        if match is None or not all(_is_snapshot(text) for text in match.groups()[:2] if text):
-            raise InvalidInput(f"not a cursor of this store: {position!r:.60}")
-        since, until, above = match[1] or "", match[2], int(match[3] or 0)
+        since, until, above = _parsed(position)
         found: Rows = []
         while True:
             resumed = until is not None
-            until = until if until is not None else (yield from self.position())
+            until = until or here or (yield from self.position())
             condition, bounds = where, {**params, "until": until, "above": above, "limit": limit - len(found)}
             if since:
                 condition += " AND xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
@@ -283,6 +297,14 @@ class PostgresSql(Sql):
             since, until, above = until, None, 0
             if not resumed:
                 return found, since
+
+
+def _parsed(position: str) -> tuple[str, str | None, int]:
+    """The parts of a position: from which snapshot, up to which one, after which version."""
+    match = _POSITION.fullmatch(position)
+    if match is None or not all(_is_snapshot(text) for text in match.groups()[:2] if text):
+        raise not_a_cursor(position)
+    return match[1] or "", match[2], int(match[3] or 0)
 
 
 def _is_snapshot(text: str) -> bool:
