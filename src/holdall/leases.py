@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Generator
@@ -48,7 +47,7 @@ class Lease:
         inside = keys.check_namespace(store._inside(self._namespace), empty=True)
         self._home = keys.Home((keys.RESERVED, *inside[:1], "leases", *inside[1:]))
         self._ttl = seconds
-        self._owner = secrets.token_hex(16)
+        self._owner = os.urandom(16).hex()
         self._token = 0
         self._renewed = 0.0
         self._process = os.getpid()

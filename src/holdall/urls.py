@@ -33,6 +33,7 @@ class EngineOptions(TypedDict, total=False):
     pool_timeout: float
     prepare: bool | None
     connection: Any
+    notify_url: str | None
 
 
 def open(
