@@ -29,6 +29,7 @@ from .scopes import ScopeContract
 from .searching import SearchContract
 from .shapes import ShapeContract
 from .trees import TreeContract
+from .watching import WatchContract
 
 __all__ = ["StoreContract"]
 
@@ -43,6 +44,7 @@ class StoreContract(
     LifetimeContract,
     ScopeContract,
     FeedContract,
+    WatchContract,
     FileContract,
     PathContract,
     TreeContract,
