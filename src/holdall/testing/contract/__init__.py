@@ -20,6 +20,7 @@ from .filtering import FilterContract
 from .finding import FindContract
 from .input import InputContract
 from .items import ItemContract
+from .leases import LeaseContract
 from .lifecycle import LifecycleContract
 from .lifetimes import LifetimeContract
 from .listing import ListingContract
@@ -45,6 +46,7 @@ class StoreContract(
     ScopeContract,
     FeedContract,
     WatchContract,
+    LeaseContract,
     FileContract,
     PathContract,
     TreeContract,
