@@ -1,4 +1,4 @@
-"""Leases between processes: holders that are stopped for longer than their lease lasts, and counters that stay exact."""
+"""Leases between processes: holders that are stopped for longer than their lease lasts, and counters kept exact."""
 
 from __future__ import annotations
 
