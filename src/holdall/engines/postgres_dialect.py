@@ -141,7 +141,7 @@ MIGRATIONS = (
         its_schema name := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'vector');
     BEGIN
         IF its_schema IS NOT NULL THEN
-            EXECUTE 'ALTER TABLE {schema}.vectors ALTER data TYPE ' || its_schema || '.vector USING NULL';
+            EXECUTE $do$ALTER TABLE {schema}.vectors ALTER data TYPE $do$ || its_schema || '.vector USING NULL';
         END IF;
     END
     $$;
