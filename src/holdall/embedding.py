@@ -13,12 +13,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from . import fields, keys, ops
+from . import fields, keys, ops, shapes
 from .embed import Embedder, Metric, same_model
 from .errors import Conflict, InvalidInput
 from .ops import ABSENT, Entry, Namespace
 from .programs import Program
-from .shapes import is_native
 from .values import decode, plain_object
 
 _HOME = keys.Reserved(("embedding",))
@@ -55,7 +54,7 @@ class Embedding:
         done, walk = 0, ops.Unembedded(model, scope, limit=_SLICE)
         while True:
             found: list[tuple[Entry, str | None]] = (yield [walk])[0]
-            texts = [fields.texts(entry.value, _paths(index, default)) for entry, index in found]
+            texts = [_texts_of(entry.key, entry.value, _paths(index, default)) for entry, index in found]
             vectors = iter((yield from self._embedder.documents(list(chain.from_iterable(texts)))))
             batch = [
                 ops.Embed(
@@ -103,9 +102,20 @@ class Embedding:
 
 
 def _texts(op: Any, default: tuple[str, ...]) -> list[str]:
-    if type(op) is not ops.Put or op.index is False or is_native(op.value):
+    if type(op) is not ops.Put or op.index is False or shapes.is_native(op.value):
         return []
-    return fields.texts(plain_object(op.value), default if op.index is None else fields.check_paths(op.index))
+    paths = default if op.index is None else fields.check_paths(op.index)
+    return _texts_of(op.key, plain_object(op.value), paths)
+
+
+def _texts_of(key: Any, value: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
+    """What is embedded of a value; of one that is stored as a file its text, and nothing of a binary one."""
+    if paths == fields.WHOLE and isinstance(key, str) and key.startswith("/") and keys.is_path(key):
+        file = shapes.stored(key, value)
+        if isinstance(file, ops.File):
+            text = shapes.to_text(file.content) or ""
+            return [text] if text.strip() else []
+    return fields.texts(value, paths)
 
 
 def _paths(index: str | None, default: tuple[str, ...]) -> tuple[str, ...]:

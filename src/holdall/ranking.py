@@ -75,37 +75,45 @@ def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
     among = yield from ranker.few(op)
     found: list[_Scored]
     if op.vector is None:
-        found = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), end + 1)
+        found = yield from _Fitting(ranker, op, (yield from ranker.by_text(op, among))).take(end + 1)
     elif op.query is None:
-        found = yield from _best(ranker, op, (yield from ranker.by_vector(op, among)), end + 1)
+        found = yield from _Fitting(ranker, op, (yield from ranker.by_vector(op, among))).take(end + 1)
     else:
-        by_text = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), FUSED)
-        nearest = yield from ranker.by_vector(op, among)
-        by_vector = yield from _best(ranker, op, nearest, FUSED)
-        found = fuse(dict(by_text), dict(by_vector))
-        if len(found) <= end:  # after those that were compared come the others, as near as they are
-            known = {version for version, _ in found}
-            others = yield from _best(ranker, op, nearest, end + 1 - len(found), known)
-            found += [(version, 0.0) for version, _ in others]
+        by_text = _Fitting(ranker, op, (yield from ranker.by_text(op, among)))
+        by_vector = _Fitting(ranker, op, (yield from ranker.by_vector(op, among)))
+        found = fuse(dict((yield from by_text.take(FUSED))), dict((yield from by_vector.take(FUSED))))
+        known = {version for version, _ in found}
+        for others in (by_vector, by_text):  # after those that were compared: as near as they are, or by their words
+            rest = yield from others.take(end + 1 - len(found), known)
+            found += [(version, 0.0) for version, _ in rest]
+            known.update(version for version, _ in rest)
     chosen = found[offset:end]
     hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
     return Page([_scored(hits[version], score) for version, score in chosen], str(end) if len(found) > end else None)
 
 
-def _best(
-    ranker: Ranker, op: Search, ranking: Ranking, want: int, known: Collection[int] = ()
-) -> Program[list[_Scored]]:
-    """The first of a ranking that fit, and are not known yet."""
-    best: list[_Scored] = []
-    size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
-    while len(best) < want:
-        look = yield from ranking.take(size)
-        fitting = yield from ranker.fitting(op, [version for version, _ in look if version not in known])
-        best += [(version, score) for version, score in look if version in fitting]
-        if len(look) < size:
-            break
-        size = min(size * 4, _LARGEST_LOOK)
-    return best[:want]
+class _Fitting:
+    """Those of a ranking that fit, in turn."""
+
+    def __init__(self, ranker: Ranker, op: Search, ranking: Ranking) -> None:
+        self._ranker, self._op, self._ranking = ranker, op, ranking
+        self._ready: list[_Scored] = []
+        self._ended = False
+
+    def take(self, want: int, known: Collection[int] = ()) -> Program[list[_Scored]]:
+        """The next ones that are not known yet; as with a `Ranking`, fewer are the last."""
+        ready = [pair for pair in self._ready if pair[0] not in known]
+        size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
+        while len(ready) < want and not self._ended:
+            look = yield from self._ranking.take(size)
+            fitting = yield from self._ranker.fitting(
+                self._op, [version for version, _ in look if version not in known]
+            )
+            ready += [(version, score) for version, score in look if version in fitting]
+            self._ended = len(look) < size
+            size = min(size * 4, _LARGEST_LOOK)
+        self._ready = ready[max(want, 0) :]
+        return ready[: max(want, 0)]
 
 
 def in_order(scores: Mapping[int, float], versions: Sequence[int]) -> Iterator[_Scored]:
