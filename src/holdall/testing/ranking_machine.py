@@ -155,8 +155,9 @@ def fused(lexical: dict[int, float], semantic: dict[int, float]) -> list[tuple[i
     most = search.FUSED
     ranked = search.fuse(dict(in_order(lexical)[:most]), dict(in_order(semantic)[:most]))
     seen = {version for version, _ in ranked}
+    lowest = min((score for _, score in ranked), default=0.0)
     for scores in (semantic, lexical):
-        rest = [(version, 0.0) for version, _ in in_order(scores) if version not in seen]
+        rest = [(version, lowest) for version, _ in in_order(scores) if version not in seen]
         ranked += rest
         seen |= {version for version, _ in rest}
     return ranked
