@@ -16,7 +16,7 @@ SMALL: dict[Any, dict[str, int]] = {
     search: {"FUSED": 4},
     memory_search: {"FEW": 3, "_SPARE": 3},
     sql_search: {"FEW": 3, "_PAGE": 2},
-    sql_texts: {"PART": 4, "_SPARE": 6, "_SLICE_BYTES": 200},
+    sql_texts: {"PART": 4, "_SPARE": 6, "_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
 }
 
 

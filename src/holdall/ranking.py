@@ -49,8 +49,8 @@ class Ready:
 class Ranker(Protocol):
     """How an engine ranks entries, all in one snapshot."""
 
-    def is_behind(self) -> Program[bool]:
-        """Whether there are changes that the index of texts does not know."""
+    def behind(self) -> Program[int]:
+        """How many changes the index of texts should learn before it is asked; of a few, `by_text` knows itself."""
 
     def few(self, op: Search) -> Program[Collection[int] | None]:
         """The versions of the entries that a search can be about, where they are few; None: there may be many."""
@@ -68,16 +68,16 @@ class Ranker(Protocol):
         """Entries, in any order."""
 
 
-def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
-    """A page of a ranked search.
+def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | int]:
+    """A page of a ranked search; or how far the index is behind.
 
     Its cursor says which versions were given already, and the next page has the best of the others. So whoever writes
     meanwhile, an entry that matched all along comes at least once, and twice only if it has changed.
     """
     if op.limit == 0:
         return Page()
-    if op.query is not None and not op.caught_up and (yield from ranker.is_behind()):
-        return None
+    if op.query is not None and not op.caught_up and (behind := (yield from ranker.behind())):
+        return behind
     given = frozenset() if op.cursor is None else _read(op.cursor)
     end = op.offset + op.limit
     among = yield from ranker.few(op)

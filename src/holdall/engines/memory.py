@@ -163,8 +163,10 @@ class MemoryEngine:
                 return None
             case ops.Move() | ops.Copy():
                 return self._transfer(op, now, undo)
-            case ops.Tidy() | ops.Learn():
+            case ops.Tidy():
                 return False
+            case ops.Learn():
+                return 0, False
             case ops.Embed(namespace, key, version, vectors):
                 place = keys.encode(namespace), key
                 record = self._live(place, now)

@@ -49,8 +49,8 @@ class MemoryRanker:
     def forget_vectors(self, model: int) -> None:
         self._matrices.pop(model, None)
 
-    def is_behind(self) -> Program[bool]:
-        return False
+    def behind(self) -> Program[int]:
+        return 0
         yield
 
     def few(self, op: ops.Search) -> Program[Collection[int] | None]:

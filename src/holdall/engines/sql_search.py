@@ -96,8 +96,8 @@ class SqlRanker:
 
     # Ranking ---------------------------------------------------------------------------------------------------------
 
-    def is_behind(self) -> Program[bool]:
-        return (yield from self._texts.is_behind())
+    def behind(self) -> Program[int]:
+        return (yield from self._texts.behind())
 
     def few(self, op: ops.Search) -> Program[Collection[int] | None]:
         if not op.prefix and op.filter is None:

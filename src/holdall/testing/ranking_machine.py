@@ -33,7 +33,17 @@ from .clock import Clock
 from .embedder import embed
 
 WORDS = ["apple", "apples", "pie", "café", "the", "who", "東京"]
-QUERIES = ["apple", "the cafes", "pie café", '"apple pie"', 'apple "the who"', "東京都", "who", "'; --", "zebra apple pie 東"]
+QUERIES = [
+    "apple",
+    "the cafes",
+    "pie café",
+    '"apple pie"',
+    'apple "the who"',
+    "東京都",
+    "who",
+    "'; --",
+    "zebra apple pie 東",
+]
 VOLUME = ("a",)
 PATHS = ["/f", "/d/g", "/d/h"]
 
@@ -228,9 +238,7 @@ class _RankingMachine(RuleBasedStateMachine):
     # Steps -----------------------------------------------------------------------------------------------------------
 
     @rule(which=either, namespace=namespaces, key=entry_keys, value=items, index=indexes, ttl=lifetimes, embeds=mostly)
-    def put(
-        self, which: int, namespace: Namespace, key: str, value: Any, index: Any, ttl: Any, embeds: bool
-    ) -> None:
+    def put(self, which: int, namespace: Namespace, key: str, value: Any, index: Any, ttl: Any, embeds: bool) -> None:
         entry = self.store(which, embeds).put(namespace, key, value, index=index, ttl=ttl)
         self.note(namespace, key, Known(entry, index), embeds=embeds)
 
@@ -326,7 +334,15 @@ class _RankingMachine(RuleBasedStateMachine):
     @rule(which=either, mode=modes, query=st.sampled_from(QUERIES), prefix=prefixes, recursive=st.booleans(),
           filter=conditions, limit=st.integers(1, 4), offset=st.integers(0, 6))  # fmt: skip
     def search(
-        self, which: int, mode: Any, query: str, prefix: Namespace, recursive: bool, filter: Any, limit: int, offset: int
+        self,
+        which: int,
+        mode: Any,
+        query: str,
+        prefix: Namespace,
+        recursive: bool,
+        filter: Any,
+        limit: int,
+        offset: int,
     ) -> None:
         store = self.store(which, mode != "lexical")
         asked: dict[str, Any] = {"query": query, "mode": mode, "filter": filter, "recursive": recursive, "limit": limit}
