@@ -26,6 +26,7 @@ from .lifetimes import LifetimeContract
 from .listing import ListingContract
 from .paths import PathContract
 from .pieces import PieceContract
+from .ranking import RankContract
 from .scopes import ScopeContract
 from .searching import SearchContract
 from .shapes import ShapeContract
@@ -41,6 +42,7 @@ class StoreContract(
     InputContract,
     FilterContract,
     SearchContract,
+    RankContract,
     ListingContract,
     LifetimeContract,
     ScopeContract,
