@@ -353,7 +353,7 @@ class Tidy(Op):
     Not a change. An engine that is `behind` asks for it.
     """
 
-    limit: int = 100
+    limit: int = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,6 @@ PIECE = 1 << 16
 INDEXED_SIZE = 1 << 20
 #: A file with more pieces than this is worth tidying.
 _MANY_PIECES = 64
-#: How many bytes are indexed before other writers have their turn.
-_SLICE_BYTES = 1 << 18
 #: How many pieces are made of smaller ones before other writers have their turn.
 _RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before anybody is asked to see to it.
@@ -258,31 +256,40 @@ class SqlFiles:
     def _tidy(self, op: ops.Tidy, now: int | None) -> Program[bool]:
         """Index some of what is new; join the pieces of a file that was found to have many."""
         dialect, queue = self._dialect, self._dialect.unindexed
-        oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit{dialect.skip_locked}"
-        [waiting] = yield [(oldest, {"limit": op.limit})]
-        later: set[int] = set()
+        limit = min(op.limit, dialect.most_files)
+        oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit"
+        *_, waiting = yield [*dialect.upkeep, (oldest, {"limit": limit})]
         gone = [version for version, is_gone in waiting if is_gone]
         new = [version for version, is_gone in waiting if not is_gone]
+        more = len(waiting) == limit
         if gone:
-            yield [dialect.forget(gone)]
+            more = (yield from dialect.forget(gone)) or more
         if new:
             among, params = dialect.among("version", new)
             [sizes] = yield [(f"SELECT version, size FROM {self._table} WHERE {among} ORDER BY version", params)]
-            new = _first_few(sizes)
-            later = {version for version, _ in sizes}.difference(new)
-            waiting = [row for row in waiting if row[0] not in later]
-            among, params = dialect.among("version", new)
+            few = _first_few(sizes, dialect.most_bytes)
+            later = {version for version, _ in sizes}.difference(few)
+            new = [version for version in new if version not in later]
+            more = more or bool(later)
+            among, params = dialect.among("version", few)
             sql = f"SELECT version, {dialect.content} FROM {self._table} WHERE {among} AND size <= {INDEXED_SIZE}"
             [rows] = yield [(sql, params)]
             texts = [(version, text) for version, data in rows if (text := _text(data)) is not None]
             if texts:
-                yield dialect.learn(texts)
-        if waiting:
-            among, params = dialect.among("version", [version for version, _ in waiting])
-            yield [(f"DELETE FROM {queue} WHERE {among}", params)]
+                yield from dialect.learn(texts)
+        done = 0
+        for versions, state in ((gone, "IS NOT NULL"), (new, "IS NULL")):
+            # What has changed since it was read is gone now, and what others are at will be: either waits for its turn.
+            among, params = dialect.among("version", versions)
+            sql = f"SELECT version FROM {queue} WHERE {among} AND gone {state}{dialect.skip_locked}"
+            [rows] = (yield [(sql, params)]) if versions else [[]]
+            if rows:
+                among, params = dialect.among("version", [version for (version,) in rows])
+                yield [(f"DELETE FROM {queue} WHERE {among}", params)]
+                done += len(rows)
         if self.ragged:
             yield from self._merge(*self.ragged.pop(), now)
-        self.behind = len(waiting) == op.limit or bool(later or self.ragged)
+        self.behind = bool((more and done) or self.ragged)
         return self.behind
 
     def _merge(self, ns: str, key: str, now: int | None) -> Program[None]:
@@ -434,21 +441,22 @@ class SqlFiles:
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
         where = f"{_FILES} AND key >= :low AND key < :high"
         order = "key"
-        if (indexed := self._dialect.mentions(_grams(op))) is not None:
-            query, grams = indexed
+        if (mentions := self._dialect.mentions(_grams(op))) is not None:
+            ask, understood = mentions
             queue = self._dialect.unindexed
-            *_, [(lag,)], [(known,)] = yield [
+            *_, [(lag,)], answer = yield [
                 *self._dialect.by_index,
                 (f"SELECT count(*) FROM (SELECT 1 FROM {queue} LIMIT {_LARGE_PAGE}) AS first_ones", {}),
-                (f"SELECT count(*) FROM ({query} LIMIT {_LARGE_PAGE}) AS first_ones", grams),
+                ask,
             ]
             self.behind = self.behind or lag > _SOME_LAG
-            if known < _LARGE_PAGE:  # else the index tells little, and reading in order is faster
+            if (known := understood(answer)) is not None:
+                query, found_by = known
                 large = f"SELECT version FROM {self._table} WHERE ns = :ns AND size > {INDEXED_SIZE}"
                 few = f"{query} UNION ALL SELECT version FROM {queue} UNION ALL {large}"
                 where += f" AND {self._dialect.one_of('version', few)}"
                 order = "key || ''"  # no index has that: they are found first, and then sorted
-                params.update(grams)
+                params.update(found_by)
         if not op.ignore_case:
             for place, literal in enumerate(op.literals[:8]):
                 params[f"data{place}"] = literal.encode(errors="replace")
@@ -510,10 +518,9 @@ def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
     return [(start, end) for start, end, count in runs if count > 1]
 
 
-def _first_few(sizes: Rows) -> list[int]:
+def _first_few(sizes: Rows, room: int) -> list[int]:
     """Those whose contents can be indexed while others wait: at least one, and not too many bytes in all."""
     few: list[int] = []
-    room = _SLICE_BYTES
     for version, size in sizes:
         if room <= 0:
             break

@@ -181,6 +181,13 @@ class LeaseContract(Contract):
         [before, entry] = store.execute([Get(NS, "k"), Put(NS, "k", {"n": 1})], lease=lease)
         assert (before.value, entry.value) == ({}, {"n": 1})
 
+    def test_the_lease_is_checked_in_the_same_batch_as_the_write(self, opened: Opener) -> None:
+        events: list[Any] = []
+        store = opened(on_op=events.append)
+        lease = store.lease("name", 10).lease
+        store.put(NS, "k", {}, lease=lease)
+        assert [event.ops for event in events][-1] == ("Check", "Put")
+
     # Where leases are ------------------------------------------------------------------------------------------------
 
     def test_leases_are_hidden_and_spared(self, store: Caller) -> None:
