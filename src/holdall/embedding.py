@@ -32,6 +32,7 @@ class Embedding:
         self._embedder = embedder
         self._metric = metric
         self._model: int | None = None
+        self._probe: bytes | None = None
 
     def embedded(self, batch: list[Any], default: tuple[str, ...]) -> Program[list[Any]]:
         """A batch whose puts have their vectors."""
@@ -44,13 +45,14 @@ class Embedding:
         )
 
     def vector(self, query: str) -> Program[ops.Vector]:
-        model = self._model or (yield from self._this_model("look"))
-        return ops.Vector(model, (yield from self._embedder.query(query)), self._metric)
+        if self._model is None:
+            self._model = (yield from self._this_model("look")) or None
+        return ops.Vector(self._model or 0, (yield from self._embedder.query(query)), self._metric)
 
     def reindex(
         self, scope: Namespace, default: tuple[str, ...], progress: Callable[[int, int], object] | None
     ) -> Program[int]:
-        model = self._model = yield from self._this_model("replace")
+        model = self._model = yield from self._this_model("note" if scope else "replace")
         done = seen = 0
         total: int = 0 if progress is None else (yield [ops.Count(scope, unembedded=model)])[0]
         walk = ops.Unembedded(model, scope, limit=_SLICE)
@@ -90,7 +92,9 @@ class Embedding:
 
         Who only looks, where there is none yet, gets 0: the number of no model, so that a search writes nothing.
         """
-        probe: bytes = yield from self._embedder.probe()
+        probe = self._probe
+        if probe is None:
+            probe = self._probe = yield from self._embedder.probe()
         while True:
             entry: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]
             if entry is not None:
@@ -100,7 +104,8 @@ class Embedding:
                 if do != "replace":
                     raise InvalidInput(
                         f"the vectors in this store were made by another model ({len(known) // 4} dimensions; this one"
-                        f" has {len(probe) // 4}): run store.reindex(), or 'holdall URL reindex', to make them anew"
+                        f" has {len(probe) // 4}): to make them anew, run reindex() on the whole store, or 'holdall URL"
+                        " reindex'"
                     )
             elif do == "look":
                 return 0

@@ -144,6 +144,8 @@ class Store(Watching, Leasing):
         for op in operations:
             if not isinstance(op, ops.POINT_OPS):
                 raise _no_point_op(op)
+            if isinstance(op, ops.Put) and op.vectors is not None:
+                raise InvalidInput("a Put's vectors are made by the store: open it with embed=, and leave them out")
         return (yield from self._embedded(operations, lease)) if operations else []
 
     execute = run(_execute)
@@ -261,6 +263,8 @@ class Store(Watching, Leasing):
         """Run a batch, if a lease is held; what its puts put has vectors where there is an embedder."""
         embedding = self._settings.embedding
         if embedding is not None:
+            if not self._engine().capabilities.ranks:
+                raise Unsupported("this engine keeps no vectors; open it without embed=")
             batch = yield from embedding.embedded(batch, self._settings.fields)
         results: list[Any] = (yield batch) if lease is None else (yield from self._change(batch, lease))
         return results

@@ -14,6 +14,7 @@ Every test runs twice, sync and async. A parallel suite for one part only can su
 """
 
 from .batches import BatchContract
+from .embedding import EmbeddingContract
 from .feed import FeedContract
 from .files import FileContract
 from .filtering import FilterContract
@@ -43,6 +44,7 @@ class StoreContract(
     FilterContract,
     SearchContract,
     RankContract,
+    EmbeddingContract,
     ListingContract,
     LifetimeContract,
     ScopeContract,

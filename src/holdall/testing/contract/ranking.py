@@ -21,9 +21,9 @@ MODES = ["lexical", "semantic", "hybrid"]
 
 #: What databases, query languages and regular expressions take for something else than text.
 HOSTILE = [
-    '"', "'", "''", '""', '"apple', 'apple"', "\\", "%", "_", "*", "apple*", "app:le", "title:apple", "-apple", "+apple",
+    '"', "'", "''", '""', '"apple', 'apple"', "\\", "%", "_", "*", "apple*", "app:le", "title:apple", "-apple",
     "apple AND", "OR", "NOT apple", "NEAR(apple, 2)", "(apple", "apple)", "{apple}", "^apple", "apple & | ! <-> :*",
-    "'; DROP TABLE holdall_entries; --", "$1", ":term", "?1", "%s", "{0}", "\x00", "apple\x00pie", "\ud800apple", "\ufffe",
+    "'; DROP TABLE holdall_entries; --", "$1", ":term", "?1", "%s", "{0}", "\x00", "apple\x00pie", "\ud800apple",
     "🍎", "a\u0301", "ﬁ", "ẞ", "İ", "\u202e", "apple" * 1000, "\n\t", "—", "$eq", "[apple]", "//", "http://apple.com/?q=1",
 ]  # fmt: skip
 
