@@ -90,7 +90,7 @@ class SqlTexts:
         self._dialect = dialect
         self._since = since
         self._changed = changed
-        self._position = position
+        self.position = position
         self._known = _Known(-1)
         table, texts = dialect.table, dialect.texts
         self._columns = (
@@ -111,7 +111,7 @@ class SqlTexts:
     def behind(self) -> Program[int]:
         """How many changes are better learned before a search; 0, too, where it can as well take them in by itself."""
         state = yield from self._state()
-        if state.position == (yield from self._position()):
+        if state.position == (yield from self.position()):
             return 0
         sizes = "coalesce(size, length(value), 0)"
         rows, _ = yield from self._since(state.position, sizes, "true", {}, _FEW_CHANGES + 1)
@@ -246,7 +246,7 @@ class SqlTexts:
 
     def _late(self, state: State) -> Program[_Slice | None]:
         """What the index does not know of this snapshot."""
-        if state.position == (yield from self._position()):
+        if state.position == (yield from self.position()):
             return None
         taken, position = _Slice(Texts(state.documents)), state.position
         while True:
