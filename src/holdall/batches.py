@@ -119,7 +119,7 @@ class Batching:
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
             ttl, key, value = self._lifetime(op.ttl), keys.check_key(op.key), op.value
             kept: Any = encode(value) if key[0] != "/" else stored(key, value)
-            if op.index is None and self._settings.fields is WHOLE:
+            if op.index is None and (self._settings.fields is WHOLE or type(kept) is ops.File):
                 return ops.Put(self._home(op.namespace), key, kept, ttl, expect, None, op.vectors)
             index: Any = self._paths(op.index)
             return ops.Put(self._home(op.namespace), key, kept, ttl, expect, index, op.vectors)

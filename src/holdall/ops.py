@@ -338,7 +338,10 @@ class Embed(PointOp):
 
 @dataclass(frozen=True, slots=True)
 class Learn(Op):
-    """Index the texts of up to `limit` entries that have changed -> whether more is to be done. Not a change."""
+    """Index the texts of up to `limit` entries that have changed -> how many there were, and whether there are more.
+
+    Not a change.
+    """
 
     limit: int = 256
 
@@ -386,8 +389,8 @@ class Search(Op):
 
     `filter` is a parsed `holdall.filters.Filter` or None. `cursor` is the engine's own, from an earlier page.
 
-    With a `query` (a parsed `holdall.search.Query`), a `vector` or both they come ranked, best first. The answer is
-    None where the index of texts is behind the entries: the store has the engine `Learn`, and asks again.
+    With a `query` (a parsed `holdall.search.Query`), a `vector` or both they come ranked, best first. Where
+    the index of texts is behind, the answer is by how many changes: the store has the engine `Learn`, and asks again.
     """
 
     prefix: Namespace
@@ -398,7 +401,7 @@ class Search(Op):
     recursive: bool = True
     query: Any = None
     vector: Vector | None = None
-    caught_up: bool = False  # it did; what came since then need not be found
+    caught_up: bool = False  # it did: now answer, however far the index is behind by then
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,8 @@ class Store(Watching, Leasing):
         for op in operations:
             if not isinstance(op, ops.POINT_OPS):
                 raise _no_point_op(op)
+            if isinstance(op, ops.Put) and op.vectors is not None:
+                raise InvalidInput("a Put's vectors are made by the store: open it with embed=, and leave them out")
         return (yield from self._embedded(operations, lease)) if operations else []
 
     execute = run(_execute)
@@ -192,16 +194,13 @@ class Store(Watching, Leasing):
                 query=None if how == "semantic" else parse(words),
                 vector=None if how == "lexical" else (yield from self._vector(words)),
             )
-        page: Page[Hit] | None = (yield [walk])[0]
-        if page is None:
-            self._shared.learns = True
-            while (yield [ops.Learn()])[0]:
-                pass
+        page: Any = (yield [walk])[0]
+        if isinstance(page, int):
+            yield from self._learn(page)
             page = (yield [replace(walk, caught_up=True)])[0]
-            assert page is not None
         if page.next is not None:
             page.next = f"{asked}.{page.next}"
-        return page
+        return page  # type: ignore[no-any-return]  # a Page
 
     search = run(_search)
     asearch = arun(_search)
@@ -264,9 +263,18 @@ class Store(Watching, Leasing):
         """Run a batch, if a lease is held; what its puts put has vectors where there is an embedder."""
         embedding = self._settings.embedding
         if embedding is not None:
+            if not self._engine().capabilities.ranks:
+                raise Unsupported("this engine keeps no vectors; open it without embed=")
             batch = yield from embedding.embedded(batch, self._settings.fields)
         results: list[Any] = (yield batch) if lease is None else (yield from self._change(batch, lease))
         return results
+
+    def _learn(self, behind: int) -> Program[None]:
+        """Have the index of texts catch up with so many changes, and not with those that come meanwhile for ever."""
+        self._shared.learns = more = True
+        while more and behind > 0:
+            taken, more = (yield [ops.Learn()])[0]
+            behind -= taken
 
     def _vector(self, query: str) -> Program[ops.Vector]:
         assert self._settings.embedding is not None

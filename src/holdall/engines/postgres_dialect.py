@@ -272,6 +272,9 @@ class PostgresDialect(Dialect):
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         return f"{column} = ANY(:all_numbers::bigint[])", {"all_numbers": numbers}
 
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        return f"{column} = ANY(:all_texts::text[])", {"all_texts": texts}
+
     def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
         return self._index.learn(texts)
 

@@ -71,7 +71,7 @@ class Sql:
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
         self._files = SqlFiles(dialect, self._statement, self._outcome)
-        self._texts = SqlTexts(dialect, self._since, self.position)
+        self._texts = SqlTexts(dialect, self._since, self._changed_since, self.position)
         self._ranker = SqlRanker(dialect, clock, self.columns, self._conditions, self._texts)
         self._history = SqlHistory(dialect, self._statement, self._texts)
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
@@ -474,6 +474,12 @@ class Sql:
         [rows] = yield [(sql, {**params, "above": since, "limit": limit})]
         found = [(*row[:-1], str(row[-1])) for row in rows]
         return found, found[-1][-1] if len(found) == limit else str(max(since, newest))
+
+    def _changed_since(self, position: str) -> Program[int]:
+        """How many rows `_since` may give in all; some may have been given already."""
+        above = parse_revision(position or "0")
+        [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE version > :above", {"above": above})]
+        return count  # type: ignore[no-any-return]  # a row's column
 
     def _conditions(self, op: ops.Search, params: dict[str, Any]) -> Program[tuple[str, bool]]:
         """The condition that a row can be what a search is about, and whether the filter has an index find it."""

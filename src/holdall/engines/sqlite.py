@@ -25,7 +25,7 @@ import apsw
 from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, Embed, Learn, Op, Refresh, Tidy
+from ..ops import READS, WALKS, Learn, Op, Refresh, Tidy
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .notices import WalListener
@@ -37,7 +37,7 @@ from .turns import Turns, folder_lock
 _IDLE_READERS = 8
 _WALKERS = 4
 _BUSY_SLEEP = 0.0005
-_NO_CHANGES = READS | {Refresh, Tidy, Learn, Embed}
+_NO_CHANGES = READS | {Refresh, Tidy, Learn}
 
 
 class SqliteEngine:
