@@ -72,8 +72,6 @@ class SqliteEngine:
         return self._sql.behind
 
     def execute(self, batch: Sequence[Op]) -> list[Any]:
-        if len(batch) == 1 and type(batch[0]) in LOOK_UPS:
-            return [self._look_up(batch[0])]
         if _only_reads(batch):
             return self._read(batch)
         return self._commits.submit(batch)
@@ -129,27 +127,18 @@ class SqliteEngine:
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
-    def _look_up(self, op: Op) -> Any:
-        """The most frequent of all, with as few steps as there can be."""
-        reader = self._readers.take()
-        try:
-            sql, params = self._sql.statement(op)
-            return self._sql.result(op, params, reader.execute(sql, params).fetchall())
-        except apsw.Error as error:
-            raise self._translated(error) from error
-        finally:
-            self._readers.give_back(reader)
-
     def _read(self, batch: Sequence[Op]) -> list[Any]:
         reader = self._readers.take()
         try:
-            walks = type(batch[0]) in WALKS
+            op = batch[0]
+            walks = type(op) in WALKS
             if len(batch) == 1 and not walks:  # no need of a transaction
-                return [self._sql.ask(batch[0], reader.run)]
+                if type(op) not in LOOK_UPS:
+                    return [self._sql.ask(op, reader.run)]
+                sql, params = self._sql.statement(op)  # the most frequent of all, in as few steps as there can be
+                return [self._sql.result(op, params, reader.execute(sql, params).fetchall())]
             reader.execute("BEGIN")
-            results = (
-                [drive(self._sql.walk(batch[0]), reader.run)] if walks else drive(self._sql.batch(batch), reader.run)
-            )
+            results = [drive(self._sql.walk(op), reader.run)] if walks else drive(self._sql.batch(batch), reader.run)
             reader.execute("ROLLBACK")
             return results
         except apsw.Error as error:
