@@ -71,6 +71,7 @@ MIGRATIONS = (
         PRIMARY KEY (body_id, start)
     );
     CREATE INDEX entries_files ON {schema}.entries (ns, key) WHERE body IS NOT NULL;
+    CREATE INDEX entries_tombstones ON {schema}.entries (version) WHERE value IS NULL;
     CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
     CREATE INDEX entries_large ON {schema}.entries (ns) WHERE size > 1048576;
     -- Which contents are new to the index of what they contain, or gone from it; and that index (`postgres_contents`).
@@ -186,7 +187,7 @@ _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
-    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version"), "bigint"),
+    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version", "newest", "age"), "bigint"),
     **dict.fromkeys(("model", "after_id"), "bigint"),
     "fields": "text",
     **dict.fromkeys(("cut", "depth"), "integer"),
@@ -206,6 +207,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class PostgresDialect(Dialect):
+    mark = "xid::text::bigint"
+    settled = "AND xid < pg_snapshot_xmin(pg_current_snapshot())"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     most_files, most_bytes = 1024, 1 << 20
     for_update = " FOR UPDATE"
@@ -225,6 +228,7 @@ class PostgresDialect(Dialect):
         self.head = f"({pieces} AND start < 1048576)"
         self.state, self.terms, self.documents = (f"{self.schema}.{name}" for name in ("state", "terms", "documents"))
         self.texts, self.vectors = f"{self.schema}.texts", f"{self.schema}.vectors"
+        self.one_at_a_time = f"SELECT pg_try_advisory_xact_lock({lock_id(f'holdall history {schema}')})"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
         self.pgvector: str | None = None  # the schema that it is in, where vectors are of its type
@@ -425,6 +429,13 @@ if hasattr(os, "register_at_fork"):
 def new_token() -> int:
     """One that nobody else has."""
     return _chance.getrandbits(62)
+
+
+def lock_id(text: str) -> int:
+    """The number of an advisory lock."""
+    import hashlib
+
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def hash_of(text: str) -> str:

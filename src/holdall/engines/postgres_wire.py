@@ -30,7 +30,7 @@ from .postgres_dialect import Numbered, Numbers, PostgresDialect, Texts
 from .statements import Rows, Statement
 
 #: What PostgreSQL undoes by itself and asks to be tried again.
-UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)
+UNDONE = (pg.DeadlockDetected, pg.SerializationFailure, pg.IdleInTransactionSessionTimeout)
 #: The connection, not the statement, is at fault.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 _GRACE = 0.5  # seconds, for the server to hear that nobody waits for its answer any more
@@ -152,8 +152,12 @@ class Wire:
                 return await asyncio.sleep(seconds)
         raise TypeError(f"not a request: {request!r}")
 
+    def connect(self, url: str, deadline: float) -> psycopg.Connection[Any]:
+        """A connection for a thread."""
+        return _Sync.connect(url, **self._connecting(deadline))
+
     def _take(self, deadline: float) -> Any:
-        return self.pool.take(lambda: _Sync.connect(self._url, **self._connecting(deadline)), deadline)
+        return self.pool.take(lambda: self.connect(self._url, deadline), deadline)
 
     def _say(self, request: Say) -> Rows:
         deadline = request.deadline
