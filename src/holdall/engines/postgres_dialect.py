@@ -221,7 +221,7 @@ class PostgresDialect(Dialect):
         draw = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
         self.next_version = self.first_version = self.redrawn_version = self.next_versions = self.next_body = draw
         self._index = Contents(self.schema)
-        self.upkeep = self._index.lock
+        self.upkeep = (self._index.lock,)
         self.chunks, self.unindexed = f"{self.schema}.chunks", f"{self.schema}.unindexed"
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"

@@ -36,6 +36,8 @@ _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
 _EVERYTHING = 2**63 - 1
+#: Ops that are one query, whose rows cannot refuse anything.
+LOOK_UPS = frozenset({ops.Get, ops.ReadRange})
 
 
 class Sql:
@@ -181,8 +183,10 @@ class Sql:
         return self._statement(op, self._clock())
 
     def _statement(self, op: Op, now: int | None) -> Statement:
-        if isinstance(op, ops.Get):  # asked first for the two that matter most: a match takes longer
+        if isinstance(op, ops.Get):  # asked first for those that matter most: a match takes longer
             return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
+        if isinstance(op, ops.ReadRange):
+            return self._files.range_statement(op, now)
         if isinstance(op, ops.Put):
             keep, expect, value = op.ttl is KEEP, op.expect, op.value
             is_file = type(value) is ops.File
@@ -232,6 +236,8 @@ class Sql:
         """What an op's rows mean."""
         if isinstance(op, ops.Get):
             return to_entry(rows[0]) if rows else None
+        if isinstance(op, ops.ReadRange):
+            return self._files.range_result(op, rows)
         if isinstance(op, ops.Put):
             if params["size"] is not None:
                 return self._files.put_result(op, params, rows)
