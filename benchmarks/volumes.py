@@ -100,9 +100,10 @@ class Deepagents:
 
     def __init__(self, name: str, path: Path | None) -> None:
         self.name = name
+        self._store: Any = InMemoryStore()
         self._opened = None if path is None else SqliteStore.from_conn_string(str(path))
-        self._store = InMemoryStore() if self._opened is None else self._opened.__enter__()
         if self._opened is not None:
+            self._store = self._opened.__enter__()
             self._store.setup()
         self._backend = StoreBackend(namespace=lambda _: HERE, store=self._store)
 

@@ -22,13 +22,16 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 #: The one or two places where each package from outside is imported.
 PLACES = {
     "apsw": ("engines/sqlite.py",),
+    "deepagents": ("faces/deepagents.py",),
     "hypothesis": ("testing/",),
+    "langgraph": ("faces/deepagents.py", "faces/langgraph.py"),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
     "sortedcontainers": ("engines/memory.py",),
+    "spoon_ai": ("faces/spoon.py",),
     "typer": ("faces/cli.py",),
     "wcmatch": ("patterns.py",),
 }
@@ -36,6 +39,7 @@ PLACES = {
 HEAVY = (
     "apsw",
     "asyncio",
+    "deepagents",
     "hypothesis",
     "langgraph",
     "numpy",
