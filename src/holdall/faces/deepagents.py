@@ -95,13 +95,15 @@ class HoldallBackend(BackendProtocol):
         r"""Up to `limit` lines of a file from line `offset` on, with \n at their ends; what is not text, as a whole."""
         files = self._files()
         try:
-            path = keys.check_path(absolute(file_path))
+            path = _file_path(file_path)
             first, most = _number(offset), _number(limit)
             info, entry = yield [ops.Stat(files.namespace, path), ops.Get(files.namespace, path)]
+            if info is None or info.is_dir or entry is None:
+                raise NotFound(path)
+        except NotFound:
+            return ReadResult(error=f"File '{file_path}' not found")
         except HoldallError as error:
             return ReadResult(error=str(error))
-        if info is None or info.is_dir or entry is None:
-            return ReadResult(error=f"File '{file_path}' not found")
         data = _file_data(entry.value)
         if WHOLE.fullmatch(path) or data["encoding"] == "base64":
             return ReadResult(file_data=data)
@@ -164,12 +166,12 @@ class HoldallBackend(BackendProtocol):
     def _edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Program[EditResult]:
         """Replace a text that is in a file exactly once, or everywhere. Edits that others make at once are kept."""
         files = self._files()
-        path = absolute(file_path)
         try:
+            path = _file_path(file_path)
             count = yield from files._edit(path, old_string, new_string, replace_all=replace_all)
         except HoldallError as error:
-            return EditResult(error=(yield from _why_not(files, path, old_string, error)))
-        return EditResult(path=keys.check_path(path), occurrences=count)
+            return EditResult(error=(yield from _why_not(files, file_path, old_string, error)))
+        return EditResult(path=path, occurrences=count)
 
     edit = run(_edit)
     aedit = arun(_edit)
@@ -268,6 +270,15 @@ def _made(factory: Callable[[Runtime[Any]], Namespace]) -> Namespace:
         ) from error
 
 
+def _file_path(path: Any) -> str:
+    """The path of a file that has to be there, which no folder's is."""
+    whole = absolute(path)
+    folder = keys.check_folder(whole)
+    if whole.endswith("/"):
+        raise NotFound(f"{shown(path)} names a folder")
+    return folder[:-1]
+
+
 def _number(given: Any) -> int:
     """A line number or a count as models give them: none below 0."""
     try:
@@ -337,7 +348,7 @@ def _why_no_match(files: Files, path: str, old: str) -> Program[str]:
     begin = old.removesuffix("\n")
     if begin and begin != old:
         try:
-            text = yield from files._read_text(path)
+            text = yield from files._read_text(absolute(path))
         except HoldallError:  # gone in the meantime
             return _not_found(path)
         if text.endswith(begin):

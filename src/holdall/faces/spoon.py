@@ -3,7 +3,7 @@
     backend = StoreBackend(SQLiteStore("agent_files.db"), assistant_id="agent-001")
 
 `SQLiteStore` takes any URL in place of a file's name. spoon_ai need not be installed; where it is, its own classes are
-the base of these, and its own results are what they give. `import_sqlite` brings what spoon_ai's `SQLiteStore` has kept.
+the base of these, and its results are what they give. `import_sqlite` brings what spoon_ai's `SQLiteStore` has kept.
 """
 
 from __future__ import annotations
