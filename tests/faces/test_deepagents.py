@@ -67,7 +67,7 @@ METHODS = [name for name, _ in inspect.getmembers(BackendProtocol, inspect.isfun
 
 
 def test_the_protocol_is_the_one_we_know() -> None:
-    known = "ls read write edit delete grep glob upload_files download_files".split()
+    known = ["ls", "read", "write", "edit", "delete", "grep", "glob", "upload_files", "download_files"]
     assert sorted(METHODS) == sorted([*known, *(f"a{name}" for name in known)])
 
 
@@ -217,7 +217,7 @@ def test_it_says_what_deepagents_own_backend_says(backend: Any, stock: StoreBack
 
 
 def test_a_long_day_of_any_calls_goes_as_with_deepagents_own_backend(stock: StoreBackend) -> None:
-    """Where the two differ on purpose, they are not led: line ends but \\n, a folder in a file, sizes of binary files."""
+    """Where the two differ on purpose, they are not led: line ends but \\n, folders in files, sizes of binary ones."""
     chance = random.Random(8)
     backend = HoldallBackend("memory:", namespace=("day",))
     files = ["/a.md", "/b.py", "/d/a.md", "/d/e/b.py", "/d/e/.c", "/f/g.png"]
@@ -462,9 +462,9 @@ def test_a_namespace_callable_outside_of_a_graph_gets_none_and_hears_why() -> No
     with HoldallBackend("memory:", namespace=lambda runtime: given.append(runtime) or ("a",)) as backend:
         assert backend.ls("/").entries == []
         assert given == [None]
-    with HoldallBackend("memory:", namespace=lambda runtime: (runtime.context.user_id,)) as backend:
-        with pytest.raises(RuntimeError, match="Runtime"):
-            backend.ls("/")
+    backend = HoldallBackend("memory:", namespace=lambda runtime: (runtime.context.user_id,))
+    with backend, pytest.raises(RuntimeError, match="Runtime"):
+        backend.ls("/")
 
 
 def test_a_callable_is_asked_for_every_call(any_store: holdall.Store, place: tuple[str, ...], runner: Any) -> None:
