@@ -93,12 +93,17 @@ class Files:
 
     def _put(self, path: str, content: bytes, expect: Expectation | FileInfo = ANY) -> list[ops.PointOp]:
         path = keys.check_path(path)
-        put = ops.Put(self._namespace, path, self._kept(content, None), DEFAULT, _version(expect))
+        put = ops.Put(self._namespace, path, self._new(content), DEFAULT, _version(expect))
         return [ops.CheckPath(self._namespace, path), put]
 
-    def _kept(self, content: bytes, _before: FileInfo | None) -> Value | ops.File:
-        """What is put for a file's content; faces whose framework keeps files in another form say which."""
+    def _new(self, content: bytes) -> Value | ops.File:
+        """What is put for a file; faces whose framework keeps files in another form say which."""
         return ops.File(shapes.NATIVE, content)
+
+    def _changed(self, path: str, content: bytes) -> Program[Value | ops.File]:  # noqa: ARG002  # for such faces
+        """What is put for a file that was there, and may be asked for what else is to be kept of it."""
+        yield from ()
+        return self._new(content)
 
     def _read(self, path: str) -> Program[bytes]:
         """A file's bytes."""
@@ -142,8 +147,9 @@ class Files:
             if content is None:
                 raise _missing(path, info)
             text, count = _replaced(_to_text(path, content), old, new, path, replace_all)
+            file = yield from self._changed(path, text.encode())
             try:
-                yield [ops.Put(self._namespace, path, self._kept(text.encode(), info), KEEP, info.version)]
+                yield [ops.Put(self._namespace, path, file, KEEP, info.version)]
             except Conflict as conflict:
                 yield from before_retry(conflict, tries)
             else:

@@ -206,14 +206,18 @@ def _content(value: dict[str, Any]) -> str:
 class _Lines(Files):
     """Files that read as spoon_ai's do when they are read as dicts: a list of lines, and two times."""
 
-    def _kept(self, content: bytes, before: ops.FileInfo | None) -> Value | ops.File:
+    def _new(self, content: bytes) -> Value | ops.File:
         try:
-            text = content.decode()
+            lines = content.decode().split("\n")
         except UnicodeDecodeError:
-            return super()._kept(content, before)
-        now = datetime.now(UTC)
-        created = now if before is None or before.created_at is None else before.created_at
-        return {"content": text.split("\n"), "created_at": created.isoformat(), "modified_at": now.isoformat()}
+            return super()._new(content)
+        now = datetime.now(UTC).isoformat()
+        return {"content": lines, "created_at": now, "modified_at": now}
+
+    def _changed(self, path: str, content: bytes) -> Program[Value | ops.File]:
+        [entry] = yield [ops.Get(self.namespace, path)]
+        new: Any = self._new(content)
+        return new if entry is None else {**new, "created_at": entry.value.get("created_at", "")}
 
 
 class StoreBackend(BackendProtocol):
