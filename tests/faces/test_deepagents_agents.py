@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,3 +204,9 @@ def test_a_volume_keeps_an_agents_memories_beside_its_state(any_store: Any, plac
     ]
     said = [message.content for message in answers(agent(backend, second), runner)]
     assert said == ["@@ lines 1-1 of 1 @@\nlikes tea", "/memories/ada.md", "Error: File '/draft.md' not found"]
+
+
+def test_the_example_keeps_every_edit() -> None:
+    example = Path(__file__).parents[2] / "examples" / "deepagents_files.py"
+    said = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=True).stdout
+    assert said == "60 of 60 edits are there.\n"

@@ -577,3 +577,14 @@ def test_where_spoon_ai_is_installed_its_classes_are_the_base(tmp_path: Path) ->
 
 def test_every_name_is_there() -> None:
     assert all(hasattr(spoon, name) for name in spoon.__all__)
+
+
+def test_the_example_runs() -> None:
+    example = Path(__file__).parents[2] / "examples" / "spoon_files.py"
+    said = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [
+        "     1\t- call the bank",
+        "     2\t- buy almonds",
+        "['/notes/']",
+        "{'path': '/notes/todo.md', 'line': 2, 'text': '- buy almonds'}",
+    ]
