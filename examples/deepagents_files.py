@@ -1,7 +1,7 @@
 """Four deepagents agents on one file, at once: `python examples/deepagents_files.py [URL]`.
 
-Each crosses its own items off a list that all of them share. The model is a script, so that this runs without a network;
-put a real one in its place. The URL may be a file (the default is one in a temporary folder) or a PostgreSQL.
+Each crosses its own items off a list that all of them share. The model is a script, so that this runs without a
+network; put a real one in its place. The URL may be a file (the default is one in a temporary folder) or a PostgreSQL.
 """
 
 from __future__ import annotations
