@@ -53,17 +53,19 @@ class Embedder:
         vectors: dict[str, bytes] = {}
         for start in range(0, len(distinct), _BATCH):
             batch = distinct[start : start + _BATCH]
-            reply = yield from self._of_texts.ask(batch, "; nothing was written")
-            vectors.update(zip(batch, self._checked(reply, len(batch)), strict=True))
+            try:
+                reply = yield from self._of_texts.ask(batch)
+                vectors.update(zip(batch, self._checked(reply, len(batch)), strict=True))
+            except EmbeddingError as error:
+                raise EmbeddingError(f"{error}; nothing was written") from error.__cause__
         return [vectors[text] for text in texts]
 
     def query(self, text: str) -> Program[bytes]:
         """The vector of what is searched for; characters that no encoding knows are searched for as `?`."""
         text = text.encode("utf-8", "replace").decode("utf-8")
         if self._of_query is None:
-            return (yield from self.documents([text]))[0]
-        reply = yield from self._of_query.ask(text, "")
-        return self._checked([reply], 1)[0]
+            return self._checked((yield from self._of_texts.ask([text])), 1)[0]
+        return self._checked([(yield from self._of_query.ask(text))], 1)[0]
 
     def probe(self) -> Program[bytes]:
         """The vector of a fixed text, for `same_model`."""
@@ -106,11 +108,13 @@ def same_model(old: bytes, new: bytes) -> bool:
 class _Function:
     """A function of a model's that may be there as a sync one, an async one, or both."""
 
-    def __init__(self, sync: Callable[[Any], Any] | None, awaited: Callable[[Any], Any] | None) -> None:
+    def __init__(self, sync: Callable[[Any], Any] | None, awaited: Callable[[Any], Any] | None = None) -> None:
+        if inspect.iscoroutinefunction(sync) or inspect.iscoroutinefunction(type(sync).__call__):
+            sync, awaited = None, awaited or sync
         self.sync = sync
         self.awaited = awaited
 
-    def ask(self, argument: Any, outcome: str) -> Program[Any]:
+    def ask(self, argument: Any) -> Program[Any]:
         """Call it: in a thread where somebody awaits and it is sync, so that no model holds an event loop up."""
         is_awaited = yield AWAITED
         if self.sync is None and not is_awaited:
@@ -122,7 +126,7 @@ class _Function:
             if is_awaited and inspect.isawaitable(reply):
                 reply = yield Call(_itself, (reply,))
         except Exception as error:
-            raise EmbeddingError(f"the embedder failed: {type(error).__name__}: {error}{outcome}") from error
+            raise EmbeddingError(f"the embedder failed: {type(error).__name__}: {error}") from error
         if inspect.isawaitable(reply):
             if inspect.iscoroutine(reply):
                 reply.close()
@@ -132,27 +136,21 @@ class _Function:
 
 def _functions(given: Any) -> tuple[_Function, _Function | None]:
     """How to embed texts and, if that is another thing, a query."""
-    if given == "local":
-        return _Function(_local(), None), None
+    if isinstance(given, str) and given == "local":
+        return _Function(_local()), None
     if isinstance(given, type):
         raise InvalidInput(f"{given.__name__} is a class; make an object of it. {_ACCEPTED}")
-    if (of_texts := _methods(given, "embed_documents")) is not None:
-        return of_texts, _methods(given, "embed_query")
+    if (of_texts := _method(given, "embed_documents")) is not None:
+        return of_texts, _method(given, "embed_query")
     if not callable(given):
         raise InvalidInput(f"{shown(given)} is no embedder; {_ACCEPTED}")
-    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(type(given).__call__):
-        return _Function(None, given), None
-    return _Function(given, None), None
+    return _Function(given), None
 
 
-def _methods(given: Any, name: str) -> _Function | None:
+def _method(given: Any, name: str) -> _Function | None:
     """A method, its `a…` twin, or both."""
     sync, awaited = getattr(given, name, None), getattr(given, "a" + name, None)
-    if inspect.iscoroutinefunction(sync):
-        sync, awaited = None, awaited or sync
-    if not callable(sync) and not callable(awaited):
-        return None
-    return _Function(sync if callable(sync) else None, awaited if callable(awaited) else None)
+    return _Function(sync, awaited) if callable(sync or awaited) else None
 
 
 def _local() -> Callable[[list[str]], Any]:
@@ -181,13 +179,14 @@ def _numbers(vector: Any) -> array[float]:
     if not _is_sequence(vector):
         raise EmbeddingError(f"the embedder must return each vector as a list of numbers, not {shown(vector)}")
     try:
-        numbers = array("f", vector.tolist() if hasattr(vector, "tolist") else vector)
+        given = vector.tolist() if hasattr(vector, "tolist") else vector
+        numbers = array("f", given)
     except (TypeError, OverflowError) as error:
         raise EmbeddingError(f"the embedder returned a vector that holds no numbers: {shown(vector)}") from error
     if not numbers:
         raise EmbeddingError("the embedder returned a vector of no dimensions")
-    if not all(map(math.isfinite, numbers)):
-        wrong = next(number for number in vector if not math.isfinite(array("f", [number])[0]))
+    if not math.isfinite(sum(numbers)):  # which finite float32s cannot make overflow
+        wrong = next(number for number, kept in zip(given, numbers, strict=True) if not math.isfinite(kept))
         raise EmbeddingError(f"the embedder returned a vector with {wrong!r} in it, which float32 cannot hold")
     return numbers
 

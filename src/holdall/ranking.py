@@ -7,9 +7,12 @@ there, fuses two rankings into one, and cuts the page.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Collection, Iterator, Mapping
-from itertools import islice
+import base64
+import math
+import zlib
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice, pairwise
 from typing import Protocol, TypeAlias
 
 from .errors import InvalidInput
@@ -17,12 +20,30 @@ from .ops import Hit, Page, Search
 from .programs import Program
 from .search import FUSED, fuse
 
-#: Versions and their scores, best first.
-Ranking: TypeAlias = Iterator[tuple[int, float]]
+_Scored: TypeAlias = tuple[int, float]
 
 #: Where a search is about no more entries than this, they are known before any is scored.
 FEW = 2000
 _FIRST_LOOK, _LARGEST_LOOK = 64, 4096
+_LONGEST_CURSOR = 1 << 27  # in bytes, unpacked: that of sixteen million results
+
+
+class Ranking(Protocol):
+    """Versions and their scores, best first."""
+
+    def take(self, size: int) -> Program[list[_Scored]]:
+        """The next ones; where there are fewer than that, they are the last."""
+
+
+class Ready:
+    """A ranking that needs to ask nothing more."""
+
+    def __init__(self, pairs: Iterator[_Scored]) -> None:
+        self._pairs = pairs
+
+    def take(self, size: int) -> Program[list[_Scored]]:
+        return list(islice(self._pairs, size))
+        yield
 
 
 class Ranker(Protocol):
@@ -48,40 +69,58 @@ class Ranker(Protocol):
 
 
 def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
-    """A page of a ranked search. Its cursor says how many came before."""
+    """A page of a ranked search.
+
+    Its cursor says which versions were given already, and the next page has the best of the others. So whoever writes
+    meanwhile, an entry that matched all along comes at least once, and twice only if it has changed.
+    """
     if op.limit == 0:
         return Page()
     if op.query is not None and not op.caught_up and (yield from ranker.is_behind()):
         return None
-    offset = op.offset if op.cursor is None else _place(op.cursor)
-    end = offset + op.limit
+    given = frozenset() if op.cursor is None else _read(op.cursor)
+    end = op.offset + op.limit
     among = yield from ranker.few(op)
-    found: list[tuple[int, float]]
     if op.vector is None:
-        found = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), end + 1)
+        found = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), end + 1, given)
     elif op.query is None:
-        found = yield from _best(ranker, op, (yield from ranker.by_vector(op, among)), end + 1)
+        found = yield from _best(ranker, op, (yield from ranker.by_vector(op, among)), end + 1, given)
     else:
-        by_text = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), FUSED)
-        nearest = yield from ranker.by_vector(op, among)
-        by_vector = yield from _best(ranker, op, nearest, FUSED)
-        found = fuse(dict(by_text), dict(by_vector))
-        if len(found) <= end:  # after those that were compared come the others, as near as they are
-            known = {version for version, _ in found}
-            others = ((version, 0.0) for version, _ in nearest if version not in known)
-            found += yield from _best(ranker, op, others, end + 1 - len(found))
-    chosen = found[offset:end]
+        found = yield from _fused(ranker, op, among, end + 1, given)
+    chosen = found[op.offset : end]
     hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
-    return Page([_scored(hits[version], score) for version, score in chosen], str(end) if len(found) > end else None)
+    page: Page[Hit] = Page([_scored(hits[version], score) for version, score in chosen])
+    if len(found) > end:
+        page.next = _written(given.union(version for version, _ in found[:end]))
+    return page
 
 
-def _best(ranker: Ranker, op: Search, ranking: Ranking, want: int) -> Program[list[tuple[int, float]]]:
-    """The first of a ranking that fit."""
-    best: list[tuple[int, float]] = []
+def _fused(
+    ranker: Ranker, op: Search, among: Collection[int] | None, want: int, given: Collection[int]
+) -> Program[list[_Scored]]:
+    """The first of both rankings as one; after those that were compared come the others, as near as they are."""
+    by_text = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), FUSED)
+    nearest = yield from ranker.by_vector(op, among)
+    by_vector = yield from _best(ranker, op, nearest, FUSED)
+    fused = fuse(dict(by_text), dict(by_vector))
+    found = [pair for pair in fused if pair[0] not in given]
+    if len(found) < want:
+        known = {version for version, _ in fused}.union(given)
+        lowest = min((score for _, score in fused), default=0.0)
+        others = yield from _best(ranker, op, nearest, want - len(found), known)
+        found += [(version, lowest) for version, _ in others]
+    return found
+
+
+def _best(
+    ranker: Ranker, op: Search, ranking: Ranking, want: int, known: Collection[int] = ()
+) -> Program[list[_Scored]]:
+    """The first of a ranking that fit, and are not known yet."""
+    best: list[_Scored] = []
     size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
     while len(best) < want:
-        look = list(islice(ranking, size))
-        fitting = yield from ranker.fitting(op, [version for version, _ in look])
+        look = yield from ranking.take(size)
+        fitting = yield from ranker.fitting(op, [version for version, _ in look if version not in known])
         best += [(version, score) for version, score in look if version in fitting]
         if len(look) < size:
             break
@@ -89,21 +128,36 @@ def _best(ranker: Ranker, op: Search, ranking: Ranking, want: int) -> Program[li
     return best[:want]
 
 
-def in_order(scores: Mapping[int, float]) -> Ranking:
-    """Versions by score, the newest first of those that are alike; the first at once, the others when asked for."""
-    if len(scores) > 2 * _LARGEST_LOOK:
-        first = heapq.nlargest(_FIRST_LOOK, ((score, version) for version, score in scores.items()))
-        yield from ((version, score) for score, version in first)
-        rest = sorted(((score, version) for version, score in scores.items()), reverse=True)[_FIRST_LOOK:]
-        yield from ((version, score) for score, version in rest)
-        return
-    yield from sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)
+def in_order(scores: Mapping[int, float], versions: Sequence[int]) -> Iterator[_Scored]:
+    """The versions of numbered documents by score, the newest first of those alike, as far as they are read."""
+    values = sorted(scores.values(), reverse=True)
+    place, bound, step = 0, math.inf, _FIRST_LOOK
+    while place < len(values):
+        least = values[min(place + step, len(values)) - 1]
+        stretch = [(score, versions[number]) for number, score in scores.items() if least < score < bound]
+        alike = [versions[number] for number, score in scores.items() if score == least]
+        yield from ((version, score) for score, version in sorted(stretch, reverse=True))
+        yield from ((version, least) for version in sorted(alike, reverse=True))
+        place, bound, step = place + len(stretch) + len(alike), least, step * 16
 
 
-def _place(cursor: str) -> int:
-    if not cursor.isdecimal() or len(cursor) > 9:
-        raise InvalidInput(f"not a search cursor: {cursor!r:.60}")
-    return int(cursor)
+def _written(versions: Iterable[int]) -> str:
+    """Versions as a cursor: what each is above the one before, packed."""
+    ordered = [0, *sorted(versions)]
+    steps = array("q", [after - before for before, after in pairwise(ordered)])
+    return base64.urlsafe_b64encode(zlib.compress(steps.tobytes())).decode()
+
+
+def _read(cursor: str) -> frozenset[int]:
+    steps: array[int] = array("q")
+    try:
+        unpacking = zlib.decompressobj()
+        steps.frombytes(unpacking.decompress(base64.b64decode(cursor, b"-_", validate=True), _LONGEST_CURSOR))
+        if unpacking.unconsumed_tail or not unpacking.eof:
+            raise ValueError
+    except (ValueError, zlib.error):
+        raise InvalidInput(f"not a search cursor: {cursor!r:.60}") from None
+    return frozenset(accumulate(steps))
 
 
 def _scored(hit: Hit, score: float) -> Hit:

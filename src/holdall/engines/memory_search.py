@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .. import ops
 from ..ops import Hit
 from ..programs import Program
-from ..ranking import FEW, Ranking, in_order
+from ..ranking import FEW, Ranking, Ready, in_order
 from ..search import bm25, has_phrases
 from ..texts import MOST_BYTES, Texts, texts
 
@@ -73,8 +73,9 @@ class MemoryRanker:
             self._gone,
         )
         versions = index.versions
-        by_version = {versions[number]: score for number, score in scores.items()}
-        return in_order(by_version if among is None else {v: score for v, score in by_version.items() if v in among})
+        if among is not None:
+            scores = {number: score for number, score in scores.items() if versions[number] in among}
+        return Ready(in_order(scores, versions))
         yield
 
     def by_vector(self, op: ops.Search, among: Collection[int] | None) -> Program[Ranking]:
@@ -89,7 +90,7 @@ class MemoryRanker:
                 data = record.vectors.data
                 matrix.add([version] * len(data), data)
         self._matrices[model] = matrix, seen
-        return iter(matrix.ranked(op.vector.data, op.vector.metric, allowed=among))
+        return Ready(matrix.ranked(op.vector.data, op.vector.metric, allowed=among))
         yield
 
     def fitting(self, op: ops.Search, versions: list[int]) -> Program[Collection[int]]:
@@ -106,6 +107,11 @@ class MemoryRanker:
     def load(self, op: ops.Search, versions: list[int]) -> Program[list[Hit]]:
         return [self._hit(*found) for version in versions if (found := self._find(op, version))]
         yield
+
+    def catch_up_if_begun(self) -> None:
+        """Read the feed on, if anybody has searched by text."""
+        if self._seen:
+            self._catch_up()
 
     def _catch_up(self) -> None:
         if len(self._gone) > len(self._documents) + _SPARE:

@@ -16,7 +16,7 @@ from .. import keys, ops, shapes
 from ..engine import to_entry
 from ..ops import Entry, Hit
 from ..programs import Program
-from ..ranking import FEW, Ranking
+from ..ranking import FEW, Ranking, Ready
 from ..search import has_phrases
 from ..texts import texts
 from .dialect import Dialect
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 _PAGE = 4096
 _MATRICES = 4  # models whose vectors are kept in memory
+
+#: The condition that a row has texts to be found by, but no vectors of a model.
+UNEMBEDDED = (
+    "(vectors IS NULL OR vectors <> :model) AND coalesce(fields, '') <> '[]'"
+    f" AND (size IS NULL OR value <> '{shapes.NATIVE}')"
+)
 
 #: The condition that a row is in a search's namespace and may match its filter, and whether an index finds such rows.
 Conditions = Callable[[ops.Search, dict[str, Any]], Program[tuple[str, bool]]]
@@ -51,15 +57,18 @@ class SqlRanker:
         self._texts = texts
         self._matrices: dict[int, _Cached] = {}
         self._table, self._vectors = dialect.table, dialect.vectors
-        here = f"SELECT version, :model, :data FROM {self._table} WHERE ns = :ns AND key = :key"
-        self._add = f"INSERT INTO {self._vectors} (version, model, data) {here}"
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def add(self, namespace: str, key: str, vectors: ops.Vectors) -> list[Statement]:
         """Statements that store the vectors of an entry that says already that it has them."""
+        given, taken = self._dialect.vector_in
+        add = (
+            f"INSERT INTO {self._vectors} (version, model, data)"
+            f" SELECT version, :model, {given} FROM {self._table} WHERE ns = :ns AND key = :key"
+        )
         here = {"ns": namespace, "key": key, "model": vectors.model}
-        return [(self._add, {**here, "data": data}) for data in vectors.data]
+        return [(add, {**here, **taken(data)}) for data in vectors.data]
 
     def embed(self, op: ops.Embed, now: int | None) -> Program[bool]:
         ns = keys.encode(op.namespace)
@@ -76,10 +85,7 @@ class SqlRanker:
 
     def unembedded(self, op: ops.Unembedded, within: str, params: dict[str, Any]) -> Program[list[tuple[Entry, Any]]]:
         """Entries in key order that have no vectors of a model, and the paths that each is to be found by."""
-        where = (
-            f"{LIVE} {within} AND (vectors IS NULL OR vectors <> :model) AND coalesce(fields, '') <> '[]'"
-            f" AND (size IS NULL OR value <> '{shapes.NATIVE}')"
-        )
+        where = f"{LIVE} {within} AND {UNEMBEDDED}"
         params |= {"now": self._clock(), "model": op.model, "limit": op.limit}
         if op.after is not None:
             where += " AND (ns, key) > (:after_ns, :after_key)"
@@ -110,12 +116,12 @@ class SqlRanker:
     def by_vector(self, op: ops.Search, among: Collection[int] | None) -> Program[Ranking]:
         assert op.vector is not None
         if among is not None:
-            matrix = yield from self._of_these(op.vector.model, among)
+            matrix = yield from self.of_these(op.vector.model, among)
         elif self._dialect.single_writer:
             matrix = yield from self._of_all(op.vector.model)
         else:
             matrix = yield from self._read_all(op)
-        return iter(matrix.ranked(op.vector.data, op.vector.metric, allowed=None))
+        return Ready(matrix.ranked(op.vector.data, op.vector.metric))
 
     def fitting(self, op: ops.Search, versions: list[int]) -> Program[Collection[int]]:
         if not versions:
@@ -149,12 +155,13 @@ class SqlRanker:
 
     # Vectors ---------------------------------------------------------------------------------------------------------
 
-    def _of_these(self, model: int, versions: Iterable[int]) -> Program[Matrix]:
+    def of_these(self, model: int, versions: Iterable[int]) -> Program[Matrix]:
         matrix = _new_matrix()
         among, params = self._dialect.among("version", list(versions))
-        sql = f"SELECT version, data FROM {self._vectors} WHERE {among} AND model = :model"
+        shown, taken = self._dialect.vector_out
+        sql = f"SELECT version, {shown} FROM {self._vectors} WHERE {among} AND model = :model"
         [rows] = yield [(sql, {**params, "model": model})]
-        matrix.add([version for version, _ in rows], [bytes(data) for _, data in rows])
+        matrix.add([version for version, _ in rows], [taken(data) for _, data in rows])
         return matrix
 
     def _read_all(self, op: ops.Search) -> Program[Matrix]:

@@ -1,13 +1,13 @@
 """The index of texts in SQL: the lists of `holdall.texts`, in tables, written a slice at a time.
 
-    terms       term, part -> documents, times: the numbers of the documents that have it, and how often each does
+    terms       part, term -> documents, times: the numbers of the documents that have it, and how often each does
     documents   part -> versions, lengths, gone: of each document; `gone` lists those that are no more
     texts       ns, key -> document: which one is an entry's
     state       how far in the feed the index has come, how many documents there are, and how long they are
 
-Documents are numbered as they come, and a *part* is 1,024 of them. So a slice adds to the end of few lists, and a list
-that is read is in few pieces. Who changed an entry does not wait for any of this: a search that finds the index behind
-has it catch up first.
+Documents are numbered as they come, and a *part* is 1,024 of them. So a slice writes in one place, at the end, and a
+list that is read is in few pieces. Who changed an entry does not wait for any of this: a search that finds the index
+behind has it catch up first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from .. import keys
 from ..programs import Program
-from ..ranking import Ranking, in_order
+from ..ranking import Ranking, Ready, in_order
 from ..search import Part, bm25
 from ..texts import Texts, texts
 from .dialect import Dialect
@@ -74,10 +74,15 @@ class SqlTexts:
             f" (SELECT document FROM {texts} AS known WHERE known.ns = {table}.ns AND known.key = {table}.key)"
         )
         grown = [f"{name} = {dialect.followed(f'old.{name}', f'excluded.{name}')}" for name in ("documents", "times")]
-        self._grow = f"(term, part) DO UPDATE SET {', '.join(grown)}"
+        self._grow = f"(part, term) DO UPDATE SET {', '.join(grown)}"
         self._read_state = f"SELECT value FROM {dialect.state} WHERE name = 'texts'"
 
     # Learning --------------------------------------------------------------------------------------------------------
+
+    def is_begun(self) -> Program[bool]:
+        """Whether there is an index at all."""
+        [rows] = yield [(self._read_state, {})]
+        return bool(rows)
 
     def is_behind(self) -> Program[bool]:
         state = yield from self._state()
@@ -113,7 +118,7 @@ class SqlTexts:
         lost = yield from self._write_documents(added, gone)
         if added.versions:
             yield [
-                dialect.insert_many(dialect.terms, "term, part, documents, times", _pieces(added), self._grow),
+                dialect.insert_many(dialect.terms, "part, term, documents, times", _pieces(added), self._grow),
                 dialect.insert_many(dialect.texts, "ns, key, document", places, _MOVE),
             ]
         if emptied:
@@ -178,18 +183,19 @@ class SqlTexts:
         known = yield from self._documents(state)
         listed = {f"t{place}": term for place, term in enumerate(terms)}
         if not listed:
-            return iter(())
+            return Ready(iter(()))
         names = ", ".join(f":{name}" for name in listed)
-        sql = f"SELECT term, documents, times FROM {self._dialect.terms} WHERE term IN ({names}) ORDER BY term, part"
-        [rows] = yield [(sql, listed)]
+        among_parts, params = self._dialect.among("part", list(range(-(-state.documents // PART))))
+        sql = f"SELECT term, documents, times FROM {self._dialect.terms} WHERE {among_parts} AND term IN ({names})"
+        [rows] = yield [(sql, {**params, **listed})]
         parts: defaultdict[str, list[Part]] = defaultdict(list)
         for term, documents, times in rows:
             parts[term].append((_array("I", documents), bytes(times)))
         scores = bm25([parts[term] for term in terms], known.lengths, state.count, state.total, known.gone)
         versions = known.versions
-        if among is None:
-            return in_order({versions[number]: score for number, score in scores.items()})
-        return in_order({version: score for number, score in scores.items() if (version := versions[number]) in among})
+        if among is not None:
+            scores = {number: score for number, score in scores.items() if versions[number] in among}
+        return Ready(in_order(scores, versions))
 
     def _documents(self, state: State) -> Program[_Known]:
         """Versions and lengths of all documents: those that came since the last time are read."""
@@ -235,20 +241,20 @@ def _first_few(rows: Rows) -> Rows:
 
 
 def _pieces(added: Texts) -> list[tuple[Any, ...]]:
-    """The lists of new documents, cut where a part ends, in the order of their terms."""
+    """The lists of new documents, cut where a part ends, in the order in which they are stored."""
     pieces: list[tuple[Any, ...]] = []
     first, last = added.first // PART, (added.first + len(added.versions) - 1) // PART
     for term, (documents, times) in sorted(added.postings.items()):
         if first == last:
-            pieces.append((term, first, documents.tobytes(), bytes(times)))
+            pieces.append((first, term, documents.tobytes(), bytes(times)))
             continue
         by_part: defaultdict[int, list[int]] = defaultdict(list)
         for place, number in enumerate(documents):
             by_part[number // PART].append(place)
         for part, inside in by_part.items():
             start, end = inside[0], inside[-1] + 1
-            pieces.append((term, part, documents[start:end].tobytes(), bytes(times[start:end])))
-    return pieces
+            pieces.append((part, term, documents[start:end].tobytes(), bytes(times[start:end])))
+    return pieces if first == last else sorted(pieces)
 
 
 def _array(kind: str, data: bytes) -> array[int]:
