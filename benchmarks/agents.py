@@ -191,7 +191,7 @@ def _theirs(bench: Bench, name: str, texts: Texts, day: Sequence[Call]) -> list[
     bench.progress(f"{name}: a day, as far as it gets in {PATIENCE[name]:.0f} s")
     with closing(Deepagents(name, bench.folder / "agents-langgraph.db" if name == SQLITE else None)) as volume:
         volume.load(texts)
-        return _replay(volume.backend, day, PATIENCE[name])
+        return _replay(volume._backend, day, PATIENCE[name])
 
 
 def _on_disk(bench: Bench, texts: Texts, day: Sequence[Call]) -> list[float]:

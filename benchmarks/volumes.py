@@ -100,19 +100,18 @@ class Deepagents:
 
     def __init__(self, name: str, path: Path | None) -> None:
         self.name = name
-        self._store: Any = InMemoryStore()
         self._opened = None if path is None else SqliteStore.from_conn_string(str(path))
-        if self._opened is not None:
-            self._store = self._opened.__enter__()
+        self._store = InMemoryStore() if self._opened is None else self._opened.__enter__()
+        if isinstance(self._store, SqliteStore):
             self._store.setup()
-        self.backend = StoreBackend(namespace=lambda _: HERE, store=self._store)
+        self._backend = StoreBackend(namespace=lambda _: HERE, store=self._store)
 
     def load(self, files: Texts) -> None:
         for start in range(0, len(files), _AT_ONCE):
             self._store.batch([PutOp(HERE, path, as_item(text)) for path, text in files[start : start + _AT_ONCE]])
 
     def do(self, op: str, arguments: Sequence[tuple[Any, ...]]) -> Any:
-        call, answer = getattr(self.backend, op), None
+        call, answer = getattr(self._backend, op), None
         for given in arguments:
             answer = call(*given)
         return answer
