@@ -23,6 +23,7 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 PLACES = {
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
+    "langgraph": ("faces/langgraph.py",),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
     "pytest": ("testing/",),
