@@ -162,7 +162,8 @@ class PostgresEngine:
         elif len(batch) == 1 and kind in _ALONE and not SqlFiles.takes_several(first):
             results = [(yield from self._write_one(first, deadline))]  # type: ignore[arg-type]  # one of them
         elif all(type(op) in READS for op in batch):
-            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=len(batch) > 1)
+            several = not all(type(op) is Get for op in batch)  # statements: gets are one
+            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=several and len(batch) > 1)
         else:
             results = yield from self._write(batch, deadline)
         for result in results:

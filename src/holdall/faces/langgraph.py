@@ -20,12 +20,14 @@ from typing import Any, Literal, Self, TypeVar
 
 try:
     from langgraph.store.base import (
+        NOT_PROVIDED,
         BaseStore,
         GetOp,
         IndexConfig,
         InvalidNamespaceError,
         Item,
         ListNamespacesOp,
+        NotProvided,
         Op,
         PutOp,
         Result,
@@ -42,6 +44,7 @@ except ModuleNotFoundError as missing:
 
 from .. import keys, ops
 from ..errors import HoldallError, InvalidInput, StoreClosed, shown
+from ..gathering import Gathering
 from ..ops import Entry, Hit, Namespace
 from ..programs import Program, arun, run
 from ..store import Store
@@ -73,6 +76,7 @@ class _Face(BaseStore):
         #: The `holdall.Store` beneath.
         self.store: Store
         self.store, self._is_ours = opened(store_or_url, **_sweeping(ttl))
+        self._reads, self._writes = Gathering(self.store.aexecute), Gathering(self.store.aexecute)
         self.index_config = index
         self.ttl_config = ttl if ttl is not None else _ttl_config_of(self.store)
 
@@ -144,6 +148,76 @@ class _Face(BaseStore):
                 prefix=prefix, suffix=suffix, max_depth=op.max_depth, limit=op.limit, offset=op.offset
             )
         )
+
+    # One op, of which BaseStore would make a batch --------------------------------------------------------------------
+
+    def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+        """One item, or None. `refresh_ttl` starts its TTL anew; None does as `ttl_config` says."""
+        home = _checked(namespace)
+        entry = self.store.get(home, str(key), refresh=self._refreshes(refresh_ttl)) if home else None
+        return None if entry is None else _item(entry)
+
+    async def aget(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
+        """`get`, awaited. What other tasks ask for meanwhile is read with it."""
+        home = _checked(namespace)
+        if not home:
+            return None
+        entry: Entry | None = await self._reads.ask(ops.Get(home, str(key)))
+        if entry is None:
+            return None
+        if entry.expires_at is not None and self._refreshes(refresh_ttl):
+            await self._writes.ask(ops.Refresh(home, entry.key))
+        return _item(entry)
+
+    def put(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Write one item. `ttl` is minutes, None for never; without one, that of `ttl_config`."""
+        self.store.execute([self._put(namespace, key, value, index, ttl)])
+
+    async def aput(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """`put`, awaited. What other tasks put and delete meanwhile is written with it; each has its own errors."""
+        await self._writes.ask(self._put(namespace, key, value, index, ttl))
+
+    def _put(
+        self,
+        namespace: Namespace,
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None,
+        ttl: float | NotProvided | None,
+    ) -> ops.Put | ops.Delete:
+        minutes = (self.ttl_config or {}).get("default_ttl") if isinstance(ttl, NotProvided) else ttl
+        return _write(PutOp(_checked(namespace, put=True), str(key), value, index, minutes))
+
+    def delete(self, namespace: Namespace, key: str) -> None:
+        """Remove one item, if it is there."""
+        home = _checked(namespace)
+        if home:
+            self.store.delete(home, str(key))
+
+    async def adelete(self, namespace: Namespace, key: str) -> None:
+        """`delete`, awaited, and written with what other tasks write meanwhile."""
+        home = _checked(namespace)
+        if home:
+            await self._writes.ask(ops.Delete(home, str(key)))
+
+    def _refreshes(self, refresh_ttl: bool | None) -> bool:
+        return (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
 
     def _run(self, program: Program[T]) -> T:
         return self.store._run(program)
