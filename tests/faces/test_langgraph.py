@@ -1,4 +1,4 @@
-"""LangGraph's store contract at `HoldallStore`, sync and async on every engine, and where LangGraph's own stores fail."""
+"""LangGraph's store contract at `HoldallStore`, sync and async, on every engine, and where its own stores fail."""
 
 from __future__ import annotations
 
@@ -182,7 +182,14 @@ def test_put_refuses_the_empty_namespace_and_langgraphs_own(calls: Calls, namesp
     assert calls.batch([GetOp(namespace, "k"), PutOp(namespace, "k", None)]) == [None, None]
 
 
-SPACES = [("a", "b", "c"), ("a", "b", "d", "e"), ("a", "b", "d", "i"), ("a", "b", "f"), ("a", "c", "f"), ("b", "b", "c")]
+SPACES = [
+    ("a", "b", "c"),
+    ("a", "b", "d", "e"),
+    ("a", "b", "d", "i"),
+    ("a", "b", "f"),
+    ("a", "c", "f"),
+    ("b", "b", "c"),
+]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +334,7 @@ def test_search_without_a_query_gives_the_newest_first_with_exact_pages(calls: C
     calls.batch([PutOp(("docs", str(n % 3)), f"k{n:02}", {"n": n}) for n in range(25)])
     assert keys(calls.search(("docs",))) == [f"k{n:02}" for n in range(24, 14, -1)]
     pages = [keys(calls.search(("docs",), limit=7, offset=offset)) for offset in range(0, 28, 7)]
-    assert sum(pages, []) == [f"k{n:02}" for n in range(24, -1, -1)]
+    assert [key for page in pages for key in page] == [f"k{n:02}" for n in range(24, -1, -1)]
     assert calls.search(("docs",), limit=0) == []
     assert calls.search((), limit=100, offset=25) == []
 
