@@ -14,7 +14,7 @@ demo: .venv/dev.stamp ## See the main job done, in under a minute
 	@$(BIN)/python examples/demo.py
 
 test: check ## The whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 check: .venv/dev.stamp ## Lint and types
 	$(BIN)/ruff check .

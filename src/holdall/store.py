@@ -41,7 +41,7 @@ from .ops import (
 from .programs import Call, Program, Work, adrive, apages, arun, before_retry, drive, pages, run
 from .shapes import stored
 from .sharing import Shared
-from .values import decode, encode, to_plain, ttl_seconds
+from .values import decode, encode, to_microseconds, to_plain, ttl_seconds
 
 T = TypeVar("T")
 _LOOKS = frozenset({ops.ReadRange, ops.Stat, ops.Grep})
@@ -417,6 +417,10 @@ class Store:
                 return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect, key))
             case ops.Refresh(namespace, key):
                 return ops.Refresh(self._home(namespace), keys.check_key(key))
+            case ops.Backdate(namespace, key, created, updated, expires):
+                times = to_microseconds(created), to_microseconds(updated)
+                ends = None if expires is None else to_microseconds(expires)
+                return ops.Backdate(self._home(namespace), keys.check_key(key), *times, ends)
             case ops.DeleteTree(namespace, path):
                 if not self._scope and namespace == ():
                     raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")

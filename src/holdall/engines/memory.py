@@ -165,6 +165,14 @@ class MemoryEngine:
                     return False
                 self._write(place, replace(record, expires=now + record.ttl), undo)
                 return True
+            case ops.Backdate(namespace, key, created, updated, expires):
+                place = keys.encode(namespace), key
+                record = self._live(place, now)
+                if record is None:
+                    return False
+                times: Any = {"created": created, "updated": updated, "expires": expires or record.expires}
+                self._write(place, replace(record, **times), undo)
+                return True
             case ops.DeleteTree(namespace, path):
                 if path is None:
                     doomed = list(self._under(namespace, now))

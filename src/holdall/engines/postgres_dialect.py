@@ -115,6 +115,7 @@ _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
+    **dict.fromkeys(("created", "updated", "expires"), "bigint"),
     **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version"), "bigint"),
     **dict.fromkeys(("cut", "depth"), "integer"),
 }

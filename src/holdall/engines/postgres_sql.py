@@ -311,7 +311,7 @@ def _is_snapshot(text: str) -> bool:
     )
 
 
-_WRITES = (ops.Put, ops.Delete, ops.Refresh, ops.Append)
+_WRITES = (ops.Put, ops.Delete, ops.Refresh, ops.Backdate, ops.Append)
 _MOST_AT_ONCE = 250  # puts in one statement
 
 

@@ -65,6 +65,10 @@ class Sql:
         delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{unfollowed} WHERE {here}"
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
+        self._backdate = (
+            f"UPDATE {table} SET created = :created, updated = :updated, expires = coalesce(:expires, expires)"
+            f" WHERE {here} RETURNING version"
+        )
         self._files = SqlFiles(dialect, self._statement, self._outcome)
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
 
@@ -180,6 +184,9 @@ class Sql:
                 return self._version_of, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.Refresh(namespace, key):
                 return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.Backdate(namespace, key, created, updated, expires):
+                params = {"ns": keys.encode(namespace), "key": key, "now": now}
+                return self._backdate, {**params, "created": created, "updated": updated, "expires": expires}
             case ops.DeleteTree(namespace, None):
                 params = {"now": now, **self._dialect.parameters(op)}
                 where = f"{LIVE} {within(namespace, True, params)} ORDER BY ns, key"
@@ -210,7 +217,7 @@ class Sql:
             case ops.Check():
                 check_expectation(op, rows[0][0] if rows else None)
                 return None
-            case ops.Refresh():
+            case ops.Refresh() | ops.Backdate():
                 return bool(rows)
             case ops.Sweep():
                 return len(rows)
