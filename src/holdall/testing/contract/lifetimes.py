@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from ... import ABSENT
-from ...errors import Conflict
+from ...errors import Conflict, InvalidInput
 from ...ops import Backdate, Changes, Check, Get, Put, Refresh
 from ..caller import Caller
 from ..clock import Clock
@@ -114,7 +115,9 @@ class LifetimeContract(Contract):
     def test_what_comes_from_elsewhere_can_keep_its_times(self, store: Caller, clock: Clock) -> None:
         created, updated = clock.now - timedelta(days=3), clock.now - timedelta(days=2, microseconds=7)
         dated = Backdate(NS, "k", created, updated, clock.now + timedelta(seconds=5))
-        entry, done, undone = store.execute([Put(NS, "k", {}, ttl=60), dated, Backdate(NS, "missing", created, updated)])
+        entry, done, undone = store.execute(
+            [Put(NS, "k", {}, ttl=60), dated, Backdate(NS, "missing", created, updated)]
+        )
         assert (done, undone) == (True, False)
         found = store.get(NS, "k")
         assert found == replace(entry, created_at=created, updated_at=updated, expires_at=dated.expires_at)
