@@ -25,7 +25,7 @@ PLACES = {
     "hypothesis": ("testing/",),
     "langgraph": ("faces/langgraph.py",),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
-    "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
+    "psycopg": ("engines/postgres.py", "engines/postgres_wire.py", "faces/langgraph_import.py"),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),

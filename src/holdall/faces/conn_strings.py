@@ -24,12 +24,17 @@ _POOL_ONLY = frozenset(
 )
 
 
+def is_postgres(conn_string: str) -> bool:
+    """Whether it is for PostgreSQL, as a URL or in libpq's other form."""
+    return conn_string.startswith(("postgres://", "postgresql://")) or _SETTINGS.match(conn_string) is not None
+
+
 def open_from(conn_string: str, pool_config: Mapping[str, Any] | None = None, **options: Any) -> Store:
     """The store that a connection string names. `pool_config` is that of a PostgreSQL store of LangGraph's."""
     url = "memory:" if conn_string in (":memory:", "") else conn_string
     if _SETTINGS.match(url):
         url = "postgresql://?" + _query(_settings(url))
-    if url.startswith(("postgres://", "postgresql://")):
+    if is_postgres(url):
         own, settings = _pool_options(dict(pool_config or {}))
         options |= own
         if settings:

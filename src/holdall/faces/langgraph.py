@@ -49,11 +49,12 @@ from ..ops import Entry, Hit, Namespace
 from ..programs import Program, arun, run
 from ..store import Store
 from .conn_strings import open_from
+from .langgraph_import import Imported, Refused, aimport_from, import_from
 from .opening import opened
 
 T = TypeVar("T")
 
-__all__ = ["AsyncHoldallStore", "HoldallStore"]
+__all__ = ["AsyncHoldallStore", "HoldallStore", "Imported", "Refused", "aimport_from", "import_from"]
 
 logger = logging.getLogger("holdall")
 
