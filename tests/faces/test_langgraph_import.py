@@ -93,7 +93,7 @@ def test_items_times_and_ttls_are_brought(source: Source, store: holdall.Store, 
             assert found.created_at == datetime(2024, 1, 1, tzinfo=UTC)
             assert found.updated_at == datetime(2025, 6, 2 if key == "diet" else 1, 12, 30, tzinfo=UTC)
     assert list(face.get(HOME, "diet").value) == list(there[HOME, "diet"].value)  # type: ignore[union-attr]
-    assert [item.key for item in face.search(())][0] == "diet", "changed last there, so newest here"
+    assert next(item.key for item in face.search(())) == "diet", "changed last there, so newest here"
 
     soon = store.get(HOME, "soon")
     assert soon is not None

@@ -176,9 +176,9 @@ class _Database(ABC):
             return rows
 
     def close(self) -> None:
-        for opened in (self._walking, self._connection):
-            if opened is not None:
-                opened.close()
+        for resource in (self._walking, self._connection):
+            if resource is not None:
+                resource.close()
 
     @abstractmethod
     def _connect(self) -> Any: ...
