@@ -23,9 +23,11 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 PLACES = {
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
-    "langgraph": ("faces/langgraph.py",),
+    "langchain_core": ("faces/conversations.py", "faces/messages.py"),
+    "langgraph": ("faces/langgraph.py", "faces/conversations.py"),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py", "faces/langgraph_import.py"),
+    "pydantic": ("faces/messages.py",),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
@@ -59,6 +61,7 @@ SHARED_BY_ENGINES = {
 }
 OWN = {
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
+    "engines/postgres_dialect.py": {"holdall.engines.postgres_views"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
     "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},

@@ -21,6 +21,7 @@ from ..ops import Op
 from ..values import decode
 from .dialect import Dialect
 from .narrowing import Binder, Path, index_name
+from .postgres_views import VIEWS
 from .statements import ManyTimes, Statement
 
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.
@@ -109,6 +110,7 @@ MIGRATIONS = (
         END
     $$;
     """,
+    VIEWS,
 )
 
 _TYPES = {
