@@ -21,22 +21,27 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 
 #: The one or two places where each package from outside is imported.
 PLACES = {
+    "Stemmer": ("search.py",),
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
     "langchain_core": ("faces/conversations.py", "faces/messages.py"),
     "langgraph": ("faces/langgraph.py", "faces/conversations.py"),
-    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py"),
+    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
+    "numpy": ("vectors.py", "local.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py", "faces/langgraph_import.py"),
     "pydantic": ("faces/messages.py",),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
+    "safetensors": ("local.py",),
     "sortedcontainers": ("engines/memory.py",),
+    "tokenizers": ("local.py",),
     "typer": ("faces/cli.py",),
     "wcmatch": ("patterns.py",),
 }
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
 HEAVY = (
+    "Stemmer",
     "apsw",
     "asyncio",
     "hypothesis",
@@ -48,21 +53,33 @@ HEAVY = (
     "redis",
     "regex",
     "rich",
+    "safetensors",
     "sqlite3",
+    "tokenizers",
     "typer",
     "wcmatch",
 )
 #: What engines stand on, and what SQL engines share.
 BELOW_ENGINES = {
-    f"holdall.{name}" for name in ("engine", "errors", "filters", "keys", "ops", "programs", "shapes", "values")
+    f"holdall.{name}"
+    for name in (
+        *("engine", "errors", "filters", "keys", "ops", "programs"),
+        *("ranking", "search", "shapes", "texts", "values", "vectors"),
+    )
 }
 SHARED_BY_ENGINES = {
-    f"holdall.engines.{name}" for name in ("commit", "dialect", "narrowing", "pool", "sql", "sql_files", "statements")
+    f"holdall.engines.{name}"
+    for name in (
+        *("commit", "dialect", "narrowing", "pool", "statements"),
+        *("sql", "sql_files", "sql_search", "sql_texts"),
+    )
 }
 OWN = {
+    "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
     "engines/postgres_dialect.py": {"holdall.engines.postgres_views"},
-    "engines/postgres_sql.py": {"holdall.engines.postgres_dialect"},
+    "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
+    "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
     "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
 }

@@ -4,7 +4,8 @@ from . import errors, ops
 from .errors import HoldallError
 from .files import Files, Match, Window
 from .ops import ABSENT, ANY, DEFAULT, Change, Entry, FileInfo, Hit, Page
-from .store import OpEvent, Store
+from .settings import OpEvent
+from .store import Store
 from .urls import open
 
 __all__ = [

@@ -13,6 +13,7 @@
     ├── AmbiguousMatch                      ... or is there more than once; carries the count
     ├── Unavailable                         the storage cannot be reached or written just now
     │   └── Timeout                         ... and was waited for as long as `timeout` allows
+    ├── EmbeddingError                      the embedder failed, or what it returned are not vectors
     ├── Corrupt                             what is stored is not what holdall wrote
     ├── SchemaTooNew                        a newer holdall wrote this store
     ├── MissingExtra (ImportError)          an optional package is not installed; names the extra
@@ -29,6 +30,7 @@ __all__ = [
     "AmbiguousMatch",
     "Conflict",
     "Corrupt",
+    "EmbeddingError",
     "HoldallError",
     "InvalidInput",
     "InvalidValue",
@@ -125,6 +127,10 @@ class Unavailable(HoldallError):
 
 class Timeout(Unavailable):
     """The storage stayed busy for as long as the `timeout` option allows."""
+
+
+class EmbeddingError(HoldallError):
+    """The embedder that was given as `embed=` failed (`__cause__` says how), or returned no usable vectors."""
 
 
 class Corrupt(HoldallError):

@@ -7,7 +7,7 @@ engines, faces and tests can share its words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import Enum
@@ -29,11 +29,13 @@ __all__ = [
     "Count",
     "Delete",
     "DeleteTree",
+    "Embed",
     "Entry",
     "FileInfo",
     "Get",
     "Grep",
     "Hit",
+    "Learn",
     "Move",
     "Namespaces",
     "Page",
@@ -45,6 +47,9 @@ __all__ = [
     "Stat",
     "Sweep",
     "Tidy",
+    "Unembedded",
+    "Vector",
+    "Vectors",
 ]
 
 T = TypeVar("T")
@@ -103,6 +108,23 @@ class File:
 
     shape: Json
     content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """What a model made of an entry's texts: for each a vector, as little-endian float32."""
+
+    model: int
+    data: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """What a model made of a query, and how to compare it: "cosine", "dot" or "l2"."""
+
+    model: int
+    data: bytes
+    metric: Literal["cosine", "dot", "l2"] = "cosine"
 
 
 #: What can be put: a JSON object, or something that becomes one.
@@ -204,6 +226,10 @@ class Put(PointOp):
     value: Value | File  # what an engine sees is `Json` or a `File`
     ttl: TtlOrDefault = DEFAULT
     expect: Expectation = ANY
+    #: What of it a `query` finds: None for all its texts, False for nothing, or paths such as "title" and
+    #: "notes[*].text". What an engine sees is None or a JSON list of paths.
+    index: Literal[False] | Sequence[str] | None = None
+    vectors: Vectors | None = None  # the store's, which has them made
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +341,23 @@ class Copy(PointOp):
 
 
 @dataclass(frozen=True, slots=True)
+class Embed(PointOp):
+    """Give an entry vectors, if it is still at this version -> whether it was. Not a change."""
+
+    namespace: Namespace
+    key: str
+    version: int
+    vectors: Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Learn(Op):
+    """Index the texts of up to `limit` entries that have changed -> whether more is to be done. Not a change."""
+
+    limit: int = 512
+
+
+@dataclass(frozen=True, slots=True)
 class Tidy(Op):
     """A slice of upkeep: index the contents of up to `limit` files, join a file's pieces -> whether more is to be done.
 
@@ -343,6 +386,9 @@ class Search(Op):
     """Entries under a prefix that match a filter, newest change first -> `Page[Hit]`.
 
     `filter` is a parsed `holdall.filters.Filter` or None. `cursor` is the engine's own, from an earlier page.
+
+    With a `query` (a parsed `holdall.search.Query`), a `vector` or both they come ranked, best first. The answer is
+    None where the index of texts is behind the entries: the store has the engine `Learn`, and asks again.
     """
 
     prefix: Namespace
@@ -351,6 +397,20 @@ class Search(Op):
     offset: int = 0
     cursor: str | None = None
     recursive: bool = True
+    query: Any = None
+    vector: Vector | None = None
+    caught_up: bool = False  # it did; what came since then need not be found
+
+
+@dataclass(frozen=True, slots=True)
+class Unembedded(Op):
+    """Entries that have texts to be found by, but no vectors of a model, in key order, those after `after`
+    -> `list[tuple[Entry, index]]`, at most `limit`."""
+
+    model: int
+    prefix: Namespace = ()
+    after: tuple[Namespace, str] | None = None
+    limit: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +507,7 @@ POINT_OPS: tuple[type[PointOp], ...] = (
     Copy,
 )
 READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath})
-WALKS: frozenset[type] = frozenset({Search, Count, Namespaces, Scan, Changes, Children, Grep})
+WALKS: frozenset[type] = frozenset({Search, Unembedded, Count, Namespaces, Scan, Changes, Children, Grep})
 
 
 def _quicken(kind: type[Any]) -> None:

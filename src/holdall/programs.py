@@ -46,6 +46,13 @@ class Sleep:
     seconds: float
 
 
+class Awaited:
+    """A request to say whether somebody awaits; the drivers answer it themselves."""
+
+
+AWAITED = Awaited()
+
+
 def before_retry(conflict: Exception, tries: int) -> Program[None]:
     """Wait a little before a read-modify-write begins again; after so many tries, give up with the conflict."""
     if tries >= _MOST_TRIES:
@@ -59,7 +66,7 @@ def drive(program: Program[T], perform: Callable[[Any], Any]) -> T:
         request = next(program)
         while True:
             try:
-                reply = perform(request)
+                reply = False if request is AWAITED else perform(request)
             except BaseException as error:
                 request = program.throw(error)
             else:
@@ -74,7 +81,7 @@ async def adrive(program: Program[T], perform: Callable[[Any], Awaitable[Any]]) 
         request = next(program)
         while True:
             try:
-                reply = await perform(request)
+                reply = True if request is AWAITED else await perform(request)
             except BaseException as error:
                 request = program.throw(error)
             else:

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from .engine import Engine
 from .errors import HoldallError, StoreClosed
-from .ops import Sweep, Tidy
+from .ops import Learn, Op, Sweep, Tidy
 
 logger = logging.getLogger("holdall")
 
@@ -40,6 +40,7 @@ class Shared:
         self._users = 0
         self._sweeper: _Sweeper | None = None
         self.is_swept = sweep_interval is None
+        self.learns = False  # somebody searches by text, so the index is kept up
         _all.add(self)
 
     def sweep_from_now_on(self) -> None:
@@ -164,8 +165,10 @@ def _see_to_upkeep(reference: weakref.ref[Shared], interval: float, bell: _Bell)
             if now >= next_sweep:
                 next_sweep = now + interval
                 _sweep(shared.engine, bell)
+                if shared.learns:
+                    _repeat(shared.engine, Learn(), bell)
             if was_rung and now >= deaf_until:
-                _tidy(shared.engine, bell)
+                _repeat(shared.engine, Tidy(), bell)
         except StoreClosed:
             return
         except HoldallError as error:
@@ -180,8 +183,9 @@ def _sweep(engine: Engine, bell: _Bell) -> None:
         pass
 
 
-def _tidy(engine: Engine, bell: _Bell) -> None:
-    while not bell.stopped and engine.execute([Tidy()])[0]:
+def _repeat(engine: Engine, upkeep: Op, bell: _Bell) -> None:
+    """Slice after slice, with a pause for whoever waits to write."""
+    while not bell.stopped and engine.execute([upkeep])[0]:
         time.sleep(_PAUSE)
 
 

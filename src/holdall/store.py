@@ -12,14 +12,17 @@ import itertools
 import logging
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from . import filters, keys, ops
+from . import cursors, filters, keys, ops
+from .embed import Embedder, Metric, check_metric
+from .embedding import Embedding
 from .engine import Engine
-from .errors import Conflict, InvalidInput, InvalidValue, NotFound, StoreClosed, shown
+from .errors import Conflict, InvalidInput, InvalidValue, NotFound, StoreClosed, Unsupported, shown
+from .fields import WHOLE, check_paths
 from .files import Files, paths
 from .ops import (
     ABSENT,
@@ -39,34 +42,15 @@ from .ops import (
     Value,
 )
 from .programs import Call, Program, Work, adrive, apages, arun, before_retry, drive, pages, run
+from .search import parse
+from .settings import Mode, OpEvent, Settings
 from .shapes import stored
 from .sharing import Shared
-from .values import decode, encode, to_microseconds, to_plain, ttl_seconds
+from .values import check_text, decode, encode, to_microseconds, ttl_seconds
 
 T = TypeVar("T")
 _LOOKS = frozenset({ops.ReadRange, ops.Stat, ops.Grep})
 logger = logging.getLogger("holdall")
-
-
-@dataclass(frozen=True, slots=True)
-class OpEvent:
-    """What an `on_op=` hook is told of a batch: never keys or values.
-
-    `ops` are the names of its ops, `seconds` how long it took, `error` the type of what it raised, or None.
-    """
-
-    ops: tuple[str, ...]
-    seconds: float
-    error: type[BaseException] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options of `holdall.open` that concern the store itself."""
-
-    ttl: float | None = None
-    refresh_on_read: bool = False
-    on_op: Callable[[OpEvent], object] | None = None
 
 
 class Store:
@@ -99,13 +83,16 @@ class Store:
         *,
         ttl: TtlOrDefault = DEFAULT,
         expect: Expectation = ANY,
+        index: Literal[False] | Sequence[str] | None = None,
     ) -> Program[Entry]:
         """Write an entry and return it as stored.
 
         `ttl` is seconds or a timedelta, None for never, DEFAULT for the store's own. `expect` makes the write
         conditional: ABSENT, or the version or `Entry` that must still be there; else `Conflict`, with nothing written.
+        `index` says what of it a `query` finds: paths such as `["title", "notes[*].text"]`, False for nothing, None for
+        what the store was opened with.
         """
-        entry: Entry = (yield [ops.Put(ns, key, value, ttl, expect)])[0]
+        entry: Entry = (yield from self._embedded([ops.Put(ns, key, value, ttl, expect, index)]))[0]
         return entry
 
     put = run(_put)
@@ -145,7 +132,7 @@ class Store:
                 raise InvalidValue("the function given to update returned None; it must return the new value")
             put = ops.Put(ns, key, value, DEFAULT if entry is None else KEEP, ABSENT if entry is None else entry)
             try:
-                written: Entry = (yield [put])[0]
+                written: Entry = (yield from self._embedded([put]))[0]
             except Conflict as conflict:
                 yield from before_retry(conflict, tries)
             else:
@@ -179,8 +166,7 @@ class Store:
         for op in operations:
             if not isinstance(op, ops.POINT_OPS):
                 raise _no_point_op(op)
-        results: list[Any] = (yield operations) if operations else []
-        return results
+        return (yield from self._embedded(operations)) if operations else []
 
     execute = run(_execute)
     aexecute = arun(_execute)
@@ -191,7 +177,9 @@ class Store:
         self,
         ns_prefix: Namespace = (),
         *,
+        query: str | None = None,
         filter: Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
         limit: int = 10,
         offset: int = 0,
         cursor: str | None = None,
@@ -201,6 +189,10 @@ class Store:
 
         `page.next` is the cursor of the next page: pages are stable while others write, and an entry that matched all
         along comes at least once.
+
+        With a `query`, the best come first, with their score. `mode` says how: "lexical" by the words that they have in
+        common with it (BM25; what has none is left out, and "words in quotes" must be there as they stand), "semantic"
+        by vectors, "hybrid" by both: the default where the store has an embedder.
         """
         prefix = self._inside(ns_prefix)
         parsed = filters.parse(filter)
@@ -208,9 +200,27 @@ class Store:
         keys.check_count("offset", offset)
         if cursor is not None and offset:
             raise InvalidInput("offset= and cursor= cannot go together: the cursor says where to go on")
-        asked = "" if cursor is None and limit == 0 else _digest(prefix, filter if parsed else None, bool(recursive))
-        mark = None if cursor is None else _unwrapped(cursor, asked)
-        page: Page[Hit] = (yield [ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))])[0]
+        words, how = self._settings.ranking(query, mode)
+        if words is not None and not self._shared.engine.capabilities.ranks:
+            raise Unsupported("this engine cannot rank by a query")
+        asked = ""
+        if cursor is not None or limit:
+            asked = cursors.digest(prefix, filter if parsed else None, bool(recursive), words and (words, how))
+        mark = None if cursor is None else cursors.unwrapped(cursor, asked)
+        walk = ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))
+        if words is not None:
+            walk = replace(
+                walk,
+                query=None if how == "semantic" else parse(words),
+                vector=None if how == "lexical" else (yield from self._vector(words)),
+            )
+        page: Page[Hit] | None = (yield [walk])[0]
+        if page is None:
+            self._shared.learns = True
+            while (yield [ops.Learn()])[0]:
+                pass
+            page = (yield [replace(walk, caught_up=True)])[0]
+            assert page is not None
         if page.next is not None:
             page.next = f"{asked}.{page.next}"
         return page
@@ -269,6 +279,46 @@ class Store:
             return entries, (self._scope + entries[-1].namespace, entries[-1].key)
 
         return page
+
+    # Searching by text and by vectors --------------------------------------------------------------------------------
+
+    def _embedded(self, batch: list[Any]) -> Program[list[Any]]:
+        """Run a batch; what its puts put has vectors where there is an embedder."""
+        embedding = self._settings.embedding
+        if embedding is not None:
+            batch = yield from embedding.embedded(batch, self._settings.fields)
+        results: list[Any] = yield batch
+        return results
+
+    def _vector(self, query: str) -> Program[ops.Vector]:
+        assert self._settings.embedding is not None
+        return (yield from self._settings.embedding.vector(query))
+
+    def _reindex(self, *, progress: Callable[[int], object] | None = None) -> Program[int]:
+        """Give vectors to all entries that have none of this store's model; how many entries.
+
+        For after a change of model, or where entries were put without an embedder. It may be interrupted and called
+        again, while the store is in use. `progress` is told how many are done.
+        """
+        self._engine()  # or a closed store would rather ask for an embedder
+        embedding = self._settings.embedding
+        if embedding is None:
+            raise InvalidInput("reindex needs an embedder: open the store with embed=")
+        return (yield from embedding.reindex(self._scope, self._settings.fields, progress))
+
+    reindex = run(_reindex)
+    areindex = arun(_reindex)
+
+    def with_embedder(
+        self, embed: Any, *, dims: int | None = None, fields: Sequence[str] | None = None, metric: Metric = "cosine"
+    ) -> Store:
+        """A view of this store that embeds what is put, and searches by vectors. Closing it leaves the store open."""
+        settings = replace(
+            self._settings,
+            embedding=Embedding(Embedder(embed, dims), check_metric(metric)),
+            fields=self._settings.fields if fields is None else check_paths(fields),
+        )
+        return Store(self._shared, settings, self, self._scope)
 
     # Sweeping --------------------------------------------------------------------------------------------------------
 
@@ -409,7 +459,10 @@ class Store:
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
             ttl, key, value = self._lifetime(op.ttl), keys.check_key(op.key), op.value
             kept: Any = encode(value) if key[0] != "/" else stored(key, value)
-            return ops.Put(self._home(op.namespace), key, kept, ttl, expect)
+            if op.index is None and self._settings.fields is WHOLE:
+                return ops.Put(self._home(op.namespace), key, kept, ttl, expect, None, op.vectors)
+            index: Any = self._paths(op.index)
+            return ops.Put(self._home(op.namespace), key, kept, ttl, expect, index, op.vectors)
         match op:
             case ops.Delete(namespace, key, expect):
                 return ops.Delete(self._home(namespace), keys.check_key(key), _expected(expect, key))
@@ -427,6 +480,8 @@ class Store:
                 return ops.DeleteTree(
                     self._home(namespace), None if path is None else keys.check_folder(path)[:-1] or "/"
                 )
+            case ops.Embed(namespace, key, version, vectors):
+                return ops.Embed(self._home(namespace), keys.check_key(key), version, vectors)
             case ops.Append(namespace, key, data, expect, ttl):
                 if not isinstance(data, bytes):
                     raise InvalidInput(f"what is appended is bytes, not {type(data).__name__} {shown(data)}")
@@ -451,6 +506,8 @@ class Store:
     def _home(self, namespace: Namespace) -> Namespace:
         """Where an entry lives: inside the scope, whose own namespace is `()`."""
         if type(namespace) is keys.Reserved:
+            if len(namespace) == 1:  # of the whole store
+                return keys.RESERVED, namespace[0]
             return keys.RESERVED, (self._scope + namespace[1:])[0], namespace[0]
         if not self._scope:
             return keys.check_namespace(namespace)
@@ -462,6 +519,13 @@ class Store:
             raise InvalidInput(
                 f"a namespace and its scope have at most {most} bytes; too long: {shown(inside)}"
             ) from None
+
+    def _paths(self, index: Any) -> str | None:
+        """Which paths of a value a query finds, as engines keep them."""
+        if index is False:
+            return "[]"
+        paths = self._settings.fields if index is None else check_paths(index)
+        return None if paths == WHOLE else check_text(list(paths)).decode()
 
     def _lifetime(self, ttl: TtlOrDefault) -> Ttl | ops.Lifetime:
         if ttl is KEEP:
@@ -522,22 +586,3 @@ def _expected(expect: Any, key: str) -> Expectation:
         return expect
     hint = " (was a read forgotten? holdall.ABSENT means that nothing may be there)" if expect is None else ""
     raise InvalidInput(f"expect is holdall.ANY, holdall.ABSENT, a version or an Entry, not {shown(expect)}{hint}")
-
-
-def _digest(prefix: Namespace, filter: Mapping[str, Any] | None, recursive: bool) -> str:
-    """What a cursor belongs to, so that one of another search is refused."""
-    import hashlib  # not before it is needed
-
-    asked = [prefix, None if filter is None else to_plain(filter, finite=False), recursive]
-    return hashlib.blake2b(repr(asked).encode(), digest_size=8).hexdigest()
-
-
-def _unwrapped(cursor: Any, query: str) -> str:
-    if not isinstance(cursor, str) or "." not in cursor:
-        raise InvalidInput(f"not a search cursor: {shown(cursor)}; pass a page's next")
-    owner, mark = cursor.split(".", 1)
-    if owner != query:
-        raise InvalidInput(
-            "this cursor belongs to another search: keep the namespace, the filter and recursive= the same"
-        )
-    return mark

@@ -8,11 +8,15 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
+from .embed import Embedder, Metric, check_metric
+from .embedding import Embedding
 from .engine import Clock, Engine, Options
 from .errors import InvalidInput, MissingExtra, shown
+from .fields import WHOLE, check_paths
 from .filters import check_field
+from .settings import OpEvent, Settings
 from .sharing import engine_module, share
-from .store import OpEvent, Settings, Store
+from .store import Store
 from .values import ttl_seconds
 
 _Target: TypeAlias = tuple[Hashable, Callable[[], Engine]]
@@ -39,6 +43,10 @@ def open(
     indexed: Sequence[str] = (),
     timeout: float = 30.0,
     sweep_interval: float | None = 60.0,
+    embed: Any = None,
+    fields: Sequence[str] | None = None,
+    metric: Metric = "cosine",
+    full_text: bool = True,
     on_op: Callable[[OpEvent], object] | None = None,
     clock: Clock | None = None,
     **own: Unpack[EngineOptions],
@@ -56,6 +64,11 @@ def open(
     - `indexed`: fields that are filtered on often, such as `["type", "user.id"]`.
     - `timeout`: seconds to wait for other processes.
     - `sweep_interval`: seconds between two clearings of expired entries; None: only when `sweep()` is called.
+    - `embed`: what makes vectors of texts, so that a query finds what means the same: a function of a list of texts,
+      sync or async, an object with `embed_documents` and `embed_query`, or `"local"` (`holdall[local]`).
+    - `fields`: which texts of a value a query finds, such as `["title", "notes[*].text"]`; None: all.
+    - `metric`: how vectors are compared: `"cosine"`, `"dot"` or `"l2"`.
+    - `full_text`: whether a query also finds words; their index is made when somebody first searches.
     - `on_op`: called with an `OpEvent` after every batch, for metrics and traces.
     - `clock`: for tests; gives microseconds since 1970.
     """
@@ -72,7 +85,14 @@ def open(
         if hook is not None and not callable(hook):
             raise InvalidInput(f"{name} is a function, not {shown(hook)}")
     options = Options(float(timeout), durability, tuple(indexed), clock)
-    settings = Settings(ttl_seconds(ttl), bool(refresh_on_read), on_op)
+    settings = Settings(
+        ttl_seconds(ttl),
+        bool(refresh_on_read),
+        on_op,
+        bool(full_text),
+        WHOLE if fields is None else check_paths(fields),
+        None if embed is None else Embedding(Embedder(embed), check_metric(metric)),
+    )
     key, make = (
         (None, lambda: url(options)) if callable(url) else _target(_url(url), options, cast("dict[str, Any]", own))
     )

@@ -7,7 +7,7 @@ SQL, its methods make some.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +40,18 @@ class Dialect(Fields):
     unindexed: str  # the table of what is new to the index of contents, or gone from it
     by_index: Sequence[Statement] = ()  # said before a query that only an index makes fast
     skip_locked: str = ""  # said after a query for work that others may be at
+
+    # Search
+    head: str  # an expression: the beginning of the body that an entry names
+    state: str  # the tables of `sql_texts` and `sql_search`
+    terms: str
+    documents: str
+    texts: str
+    vectors: str
+    #: A vector as a parameter, and its bytes as that; a stored one, and what was read as bytes.
+    vector_in: tuple[str, Callable[[bytes], dict[str, Any]]] = (":data", lambda data: {"data": data})
+    vector_out: tuple[str, Callable[[Any], bytes]] = ("data", bytes)
+    for_update: str = ""  # said after a query for a row that nobody else may change until the end
 
     def parameters(self, op: Op) -> Mapping[str, Any]:
         """What the expressions above need for one op."""
@@ -77,6 +89,20 @@ class Dialect(Fields):
     @abstractmethod
     def mentions(self, grams: list[str]) -> Statement | None:
         """A query for the versions of the indexed contents that have all these parts; None where it cannot say."""
+
+    @abstractmethod
+    def insert_many(
+        self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str
+    ) -> Statement | ManyTimes:
+        """Insert rows into a table, there called "old"; `conflict` says what to do about those that are there."""
+
+    @abstractmethod
+    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> Statement | ManyTimes:
+        """Delete the rows that these columns name."""
+
+    @abstractmethod
+    def followed(self, first: str, second: str) -> str:
+        """Two expressions for bytes as one."""
 
     @abstractmethod
     def joined(self, key: str) -> str:

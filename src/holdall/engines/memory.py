@@ -33,7 +33,10 @@ from ..engine import (
 from ..errors import StoreClosed
 from ..ops import KEEP, WALKS, Change, Entry, FileInfo, Hit, Namespace, Op, Page
 from ..programs import Program, drive
+from ..ranking import ranked
+from ..texts import MOST_BYTES
 from ..values import ttl_microseconds
+from .memory_search import MemoryRanker
 
 _GREP_BYTES = 1 << 20  # of contents that one page of candidates holds, more or less
 
@@ -52,12 +55,14 @@ class _Record:
     body: bytearray | None = None  # of a file: its first `size` bytes; more may follow, which are another's
     size: int | None = None
     appended: bool = False
+    index: str | None = None
+    vectors: ops.Vectors | None = None
 
 
 class MemoryEngine:
     """Entries in this process's memory, gone with it."""
 
-    capabilities = Capabilities(durable=False, multiprocess=False)
+    capabilities = Capabilities(durable=False, multiprocess=False, ranks=True)
 
     def __init__(self, options: Options) -> None:
         self._clock = options.clock or system_clock
@@ -67,6 +72,13 @@ class MemoryEngine:
         self._expiring: Any = SortedSet()  # (expires, _Place)
         self._version = 0
         self._closed = False
+        self._ranker = MemoryRanker(
+            self._newer_than,
+            lambda op: self._under(op.prefix, self._clock(), op.recursive),
+            self._at_version,
+            lambda place, record: _entry(place, record, Hit),
+            lambda record: None if record.size is None else _content(record, 0, MOST_BYTES),
+        )
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -99,6 +111,7 @@ class MemoryEngine:
             self._entries.clear()
             self._feed.clear()
             self._expiring.clear()
+            self._ranker.forget()
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -128,7 +141,8 @@ class MemoryEngine:
                     lifetime = ttl_microseconds(ttl)  # type: ignore[arg-type]  # the store made it seconds or None
                     expires = None if lifetime is None else now + lifetime
                 record = _Record(self._next(), "", old.created if old else now, now, expires, lifetime)
-                record = _with_value(record, value)
+                paths: Any = op.index  # JSON or None
+                record = _with_value(replace(record, index=paths, vectors=op.vectors), value)
                 self._write(place, record, undo)
                 return _info(key, record) if shapes.is_native(value) else _entry(place, record)
             case ops.Append():
@@ -145,8 +159,16 @@ class MemoryEngine:
                 return None
             case ops.Move() | ops.Copy():
                 return self._transfer(op, now, undo)
-            case ops.Tidy():
+            case ops.Tidy() | ops.Learn():
                 return False
+            case ops.Embed(namespace, key, version, vectors):
+                place = keys.encode(namespace), key
+                record = self._live(place, now)
+                if record is None or record.version != version:
+                    return False
+                self._write(place, replace(record, vectors=vectors), undo)
+                self._ranker.forget_vectors(vectors.model)
+                return True
             case ops.Delete(namespace, key):
                 place = keys.encode(namespace), key
                 old = self._live(place, now)
@@ -211,7 +233,7 @@ class MemoryEngine:
         body = old.body if len(old.body) == old.size else old.body[: old.size]
         body += op.data
         size = old.size + len(op.data)
-        grown = replace(old, version=self._next(), updated=now, body=body, size=size, appended=True)
+        grown = replace(old, version=self._next(), updated=now, body=body, size=size, appended=True, vectors=None)
         self._write(place, grown, undo)
         return old.size
 
@@ -287,7 +309,11 @@ class MemoryEngine:
     def _walk(self, op: Op) -> Program[Any]:
         match op:
             case ops.Search():
+                if op.query is not None or op.vector is not None:
+                    return (yield from ranked(self._ranker, op))
                 return (yield from search(self, op))
+            case ops.Unembedded():
+                return self._unembedded(op)
             case ops.Count(prefix, filter, recursive):
                 found = self._under(prefix, self._clock(), recursive)
                 return sum(
@@ -322,6 +348,31 @@ class MemoryEngine:
         found.sort(key=lambda item: item[1].version)
         return [(hit, str(hit.version)) for hit in _matching(found, op, want)]
         yield
+
+    def _newer_than(self, version: int) -> Iterator[tuple[int, _Place, _Record]]:
+        for newer in self._feed.irange(version, None, inclusive=(False, False)):
+            place = self._feed[newer]
+            if not keys.HIDDEN[0] <= place[0] < keys.HIDDEN[1]:
+                yield newer, place, self._entries[place]
+
+    def _at_version(self, op: ops.Search, version: int) -> tuple[_Place, _Record] | None:
+        """The entry that a search can be about and that has this version."""
+        place = self._feed.get(version)
+        if place is None or not _is_live(self._entries[place], self._clock()):
+            return None
+        inside = _is_within(place, op.prefix) if op.recursive else place[0] == keys.encode(op.prefix)
+        return (place, self._entries[place]) if inside else None
+
+    def _unembedded(self, op: ops.Unembedded) -> list[tuple[Entry, str | None]]:
+        after = op.after and (keys.encode(op.after[0]), op.after[1])
+        found = (
+            (_entry(place, record), record.index)
+            for place, record in self._under(op.prefix, self._clock(), after=after)
+            if (record.vectors is None or record.vectors.model != op.model)
+            and record.index != "[]"
+            and record.value != shapes.NATIVE
+        )
+        return list(itertools.islice(found, op.limit))
 
     def _under(
         self, prefix: Namespace, now: int, recursive: bool = True, after: _Place | None = None

@@ -28,8 +28,7 @@ from .pool import Lent, Pool
 from .postgres_dialect import PostgresDialect, new_token
 from .postgres_sql import PostgresSql
 from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, discard
-from .sql import expects_a_row
-from .sql_files import SqlFiles
+from .sql import expects_a_row, takes_several
 from .statements import Rows, Statement
 
 A = TypeVar("A")
@@ -87,7 +86,7 @@ class _Unknowable(Exception):
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
 
     def __init__(self, url: str, options: Options, own: PostgresOptions) -> None:
         self._url = url
@@ -159,7 +158,7 @@ class PostgresEngine:
             return [(yield from self._read(self._sql.walk, first, deadline))]
         if len(batch) == 1 and kind is Get:
             results: list[Any] = [(yield from self._get(first, deadline))]
-        elif len(batch) == 1 and kind in _ALONE and not SqlFiles.takes_several(first):
+        elif len(batch) == 1 and kind in _ALONE and not takes_several(first):
             results = [(yield from self._write_one(first, deadline))]  # type: ignore[arg-type]  # one of them
         elif all(type(op) in READS for op in batch):
             several = not all(type(op) is Get for op in batch)  # statements: gets are one
@@ -416,6 +415,7 @@ class PostgresEngine:
             for sql in (yield from self._asking(connection, self._sql.missing(), deadline)):
                 yield Run(connection, [(sql, {})], deadline)
             yield Run(connection, [_COMMIT], deadline)
+        yield from self._asking(connection, self._sql.look_for_pgvector(), deadline)
         [[(newest,)]] = yield Run(
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -48,6 +49,8 @@ MIGRATIONS = (
         size bigint,
         appended bigint,
         shared bigint,
+        fields text,
+        vectors bigint,
         PRIMARY KEY (ns, key)
     );
     CREATE TABLE {schema}.chunks (
@@ -92,6 +95,58 @@ MIGRATIONS = (
     CREATE TRIGGER entries_unused AFTER UPDATE OF body ON {schema}.entries FOR EACH ROW
         WHEN (old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body)
         EXECUTE FUNCTION {schema}.forget_body();
+    CREATE TABLE {schema}.state (name text PRIMARY KEY, value text NOT NULL);
+    CREATE TABLE {schema}.terms (
+        part bigint NOT NULL,
+        term text COLLATE "C" NOT NULL,
+        documents bytea NOT NULL,
+        times bytea NOT NULL,
+        PRIMARY KEY (part, term)
+    );
+    CREATE TABLE {schema}.documents (
+        part bigint PRIMARY KEY,
+        versions bytea NOT NULL,
+        lengths bytea NOT NULL,
+        gone bytea NOT NULL
+    );
+    CREATE TABLE {schema}.texts (
+        ns text COLLATE "C" NOT NULL,
+        key text COLLATE "C" NOT NULL,
+        document bigint NOT NULL,
+        PRIMARY KEY (ns, key)
+    );
+    CREATE TABLE {schema}.vectors (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        version bigint NOT NULL,
+        model bigint NOT NULL,
+        data bytea NOT NULL
+    );
+    -- pgvector compares vectors where they are, if it can be had.
+    DO $$
+    BEGIN
+        CREATE EXTENSION IF NOT EXISTS vector;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE DEBUG 'without pgvector: %', SQLERRM;
+    END
+    $$;
+    DO $$
+    DECLARE
+        its_schema name := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'vector');
+    BEGIN
+        IF its_schema IS NOT NULL THEN
+            EXECUTE 'ALTER TABLE {schema}.vectors ALTER data TYPE ' || its_schema || '.vector USING NULL';
+        END IF;
+    END
+    $$;
+    CREATE INDEX vectors_of ON {schema}.vectors (version);
+    CREATE FUNCTION {schema}.forget_vectors() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        DELETE FROM {schema}.vectors WHERE version = old.version;
+        RETURN NULL;
+    END
+    $$;
+    CREATE TRIGGER entries_unembedded AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
+        WHEN (old.vectors IS NOT NULL) EXECUTE FUNCTION {schema}.forget_vectors();
     CREATE UNIQUE INDEX entries_version ON {schema}.entries (version);
     CREATE INDEX entries_xid ON {schema}.entries (xid);
     CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;
@@ -119,7 +174,14 @@ _TYPES = {
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
     **dict.fromkeys(("created", "updated", "expires"), "bigint"),
     **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version"), "bigint"),
+    **dict.fromkeys(("model", "after_id"), "bigint"),
+    "fields": "text",
     **dict.fromkeys(("cut", "depth"), "integer"),
+}
+_COLUMN_TYPES = {
+    **dict.fromkeys(("ns", "key", "term"), "text"),
+    **dict.fromkeys(("part", "document"), "bigint"),
+    **dict.fromkeys(("documents", "times", "versions", "lengths", "gone"), "bytea"),
 }
 # Not extract, which computes with numeric; in a double the microseconds are exact until the year 2106.
 _SERVER_NOW = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
@@ -131,6 +193,7 @@ _LONGEST_TEXT = 100  # of a string in the projection
 
 class PostgresDialect(Dialect):
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    for_update = " FOR UPDATE"
     by_index: Sequence[Statement] = (("SET LOCAL enable_seqscan = off", {}),)
 
     def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
@@ -142,8 +205,12 @@ class PostgresDialect(Dialect):
         self.chunks, self.unindexed = f"{self.schema}.chunks", f"{self.schema}.unindexed"
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
+        self.head = f"({pieces} AND start < 1048576)"
+        self.state, self.terms, self.documents = (f"{self.schema}.{name}" for name in ("state", "terms", "documents"))
+        self.texts, self.vectors = f"{self.schema}.texts", f"{self.schema}.vectors"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
+        self.pgvector: str | None = None  # the schema that it is in, where vectors are of its type
         self._indexed: set[Path] = set()
         for field in indexed:
             path = check_field(field)
@@ -152,6 +219,12 @@ class PostgresDialect(Dialect):
             self._indexed |= {path, (field,)}  # a key with dots means both
         self.translated = lru_cache(maxsize=512)(lambda sql: _translated(sql, server_clock))
         self.numbered = lru_cache(maxsize=64)(lambda sql: _numbered(sql, server_clock))
+
+    def use_pgvector(self, schema: str) -> None:
+        """Vectors are of its type."""
+        self.pgvector = schema
+        self.vector_in = f":all_data::real[]::{schema}.vector", lambda data: {"all_data": array("f", data).tolist()}
+        self.vector_out = "data::real[]", lambda numbers: array("f", numbers).tobytes()
 
     def parameters(self, op: Op) -> dict[str, Any]:
         token = {"token": new_token()}
@@ -166,7 +239,7 @@ class PostgresDialect(Dialect):
             UPDATE {self.table} AS entry SET
                 version = {self.next_version}, value = NULL, projection = NULL, expires = NULL, ttl = NULL,
                 updated = :now, kind = '{kind}', xid = pg_current_xact_id(), token = :token,
-                body = NULL, size = NULL, appended = NULL, shared = NULL
+                body = NULL, size = NULL, appended = NULL, shared = NULL, fields = NULL, vectors = NULL
             FROM doomed WHERE entry.ns = doomed.ns AND entry.key = doomed.key RETURNING version"""
 
     def position(self, text: str, part: str) -> str:
@@ -191,6 +264,17 @@ class PostgresDialect(Dialect):
         if not numbers:
             return None
         return f"SELECT version FROM {self.schema}.contents WHERE grams @> :all_grams::int[]", {"all_grams": numbers}
+
+    def insert_many(self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str) -> Statement:
+        given, params = _unnested(columns, rows)
+        return f"INSERT INTO {table} AS old ({columns}) SELECT * FROM {given} ON CONFLICT {conflict}", params
+
+    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> Statement:
+        given, params = _unnested(columns, rows)
+        return f"DELETE FROM {table} WHERE ({columns}) IN (SELECT * FROM {given})", params
+
+    def followed(self, first: str, second: str) -> str:
+        return f"{first} || {second}"
 
     def joined(self, key: str) -> str:
         # Row by row: a join would rather read the whole namespace.
@@ -258,6 +342,15 @@ class PostgresDialect(Dialect):
 
     def _at(self, path: Path, arrow: str, bind: Binder) -> str:
         return f"projection #{arrow} {bind(list(path))}::text[]"
+
+
+def _unnested(columns: str, rows: list[tuple[Any, ...]]) -> Statement:
+    """Rows as a table, and its parameters."""
+    names = columns.split(", ")
+    arrays = ", ".join(f":all_{name}::{_COLUMN_TYPES[name]}[]" for name in names)
+    return f"unnest({arrays})", {
+        f"all_{name}": list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    }
 
 
 def _grams(text: str) -> set[int]:

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from .. import keys, ops
 from ..engine import NO_FILE, to_entry
 from ..errors import InvalidInput, SchemaTooNew
-from ..ops import ABSENT, Change, Hit, Op, Page
+from ..ops import ABSENT, Hit, Op
 from ..programs import Program
 from ..values import ttl_microseconds
 from .narrowing import narrow
 from .postgres_dialect import MIGRATIONS, PostgresDialect, projected
-from .sql import Sql, is_plain_put, within
-from .sql_files import SqlFiles
+from .postgres_search import PostgresRanker
+from .sql import Sql, is_plain_put, takes_several, within
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
 T = TypeVar("T")
@@ -38,12 +38,14 @@ class PostgresSql(Sql):
 
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock)
+        self._ranker = PostgresRanker(dialect, clock, self.columns, self._conditions, self._texts)
         rows = (
             "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[])"
         )
+        nothing = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
         self._put_many = self._upsert(
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
-            f" coalesce(projection, value)::jsonb, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint"
+            f" coalesce(projection, value)::jsonb, {nothing}"
             f" FROM {rows} AS row (ns, key, value, projection, ttl)",
             returning="RETURNING ns, key, version, created, updated, expires",
         )
@@ -104,6 +106,17 @@ class PostgresSql(Sql):
         [rows] = yield [(known, {"p0": dialect.schema_name})]
         return [*statements, *dialect.missing_indexes(dict(rows))]
 
+    def look_for_pgvector(self) -> Program[None]:
+        """See what type vectors are of: pgvector's own, if it was there when their table was made."""
+        sql = (
+            "SELECT quote_ident(kind.typnamespace::regnamespace::text) FROM pg_attribute AS attribute"
+            " JOIN pg_type AS kind ON kind.oid = attribute.atttypid"
+            " WHERE attrelid = :p0::regclass AND attname = 'data' AND typname = 'vector'"
+        )
+        [rows] = yield [(sql, {"p0": self._dialect.vectors})]
+        if rows:
+            self._dialect.use_pgvector(rows[0][0])
+
     # Batches ---------------------------------------------------------------------------------------------------------
 
     def batch(self, batch: Sequence[Op], token: int | None = None) -> Program[list[Any]]:
@@ -115,16 +128,16 @@ class PostgresSql(Sql):
             return (yield from self._got(batch))
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
-        if not any(map(SqlFiles.takes_several, batch)):
+        if not any(map(takes_several, batch)):
             return (yield from self._together(batch, [self._locking(batch)], token))
         yield [self._locking(batch)]
         results: list[Any] = []
-        for several, group in groupby(batch, SqlFiles.takes_several):
+        for several, group in groupby(batch, takes_several):
             members = list(group)
             if not several:
                 results += yield from self._together(members, [], token)
             for op in members if several else ():
-                results.append((yield from _with_token(self._files.perform(op, self._clock()), token)))
+                results.append((yield from _with_token(self.perform(op, self._clock()), token)))
         return results
 
     def _got(self, batch: Sequence[Any]) -> Program[list[Any]]:
@@ -258,14 +271,6 @@ class PostgresSql(Sql):
                 break
             position = next_position
         return found[:want]
-
-    def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
-        params: dict[str, Any] = {}
-        where = f"kind IS DISTINCT FROM 'none' {within(op.prefix, True, params)}"
-        columns = "ns, key, coalesce(kind, 'put'), version"
-        rows, position = yield from self._since(op.since or "", columns, where, params, op.limit)
-        changes = [Change(version, keys.decode(ns), key, kind, after) for ns, key, kind, version, after in rows]
-        return Page(changes, position)
 
     def _since(
         self, position: str, columns: str, where: str, params: dict[str, Any], limit: int

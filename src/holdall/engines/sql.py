@@ -5,6 +5,7 @@ One table holds the entries. A row is an entry or, with a null `value`, the tomb
     version   the revision of the last change            ns, key   where it lives (`holdall.keys`)
     value     the exact JSON text, null once deleted     created, updated, expires, ttl   microseconds
     kind      null, or how it ended: 'delete', 'expire'  body, size, appended, shared     of a file (`sql_files`)
+    fields    null, or the paths that it is found by     vectors   null, or the model that made its vectors
 
 A program yields a list of statements and is sent a list of their rows; a driver in the engine runs them, in order, in
 one transaction. Parameters are named (`:ns`); a dialect says what differs between databases.
@@ -20,10 +21,13 @@ from .. import keys, ops
 from ..engine import NO_FILE, Row, check_expectation, conflict, parse_revision, search, to_entry
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
 from ..programs import Program, drive
+from ..ranking import ranked
 from ..values import ttl_microseconds
 from .dialect import Dialect
 from .narrowing import narrow
 from .sql_files import SqlFiles
+from .sql_search import SqlRanker
+from .sql_texts import SqlTexts
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement, assigned
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
@@ -47,7 +51,7 @@ class Sql:
             "appended": "NULL",
             "shared": "NULL",
         }
-        self._following = {**dialect.projections, **bodies}
+        self._following = {**dialect.projections, **bodies, "fields": ":fields", "vectors": ":model"}
         self._put_any = {keep: self._put(keep) for keep in (False, True)}
         self._put_absent = self._put(False, f"WHERE NOT ({OLD_IS_LIVE})", returns=True)
         here = f"ns = :ns AND key = :key AND {LIVE}"
@@ -70,6 +74,8 @@ class Sql:
             f" WHERE {here} RETURNING version"
         )
         self._files = SqlFiles(dialect, self._statement, self._outcome)
+        self._texts = SqlTexts(dialect, self._since, self.position)
+        self._ranker = SqlRanker(dialect, clock, self.columns, self._conditions, self._texts)
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
 
     def _put(self, keep: bool, where: str = "", returns: bool = False) -> str:
@@ -122,14 +128,32 @@ class Sql:
     def _one_by_one(self, batch: Sequence[Op], now: int | None) -> Program[list[Any]]:
         results: list[Any] = []
         for run in _runs(batch):
-            if self._files.takes_several(run[0]):
-                results.append((yield from self._files.perform(run[0], now)))
+            if takes_several(run[0]):
+                results.append((yield from self.perform(run[0], now)))
                 continue
             statements = [self._statement(op, now) for op in run]
             replies = yield statements
             for op, (_, params), rows in zip(run, statements, replies, strict=True):
                 results.append((yield from self._outcome(op, params, rows)))
         return results
+
+    def perform(self, op: Op, now: int | None) -> Program[Any]:
+        """An op that needs more than one statement."""
+        match op:
+            case ops.Learn(limit):
+                return (yield from self._texts.learn(limit))
+            case ops.Embed():
+                return (yield from self._ranker.embed(op, now))
+            case ops.Put() if op.vectors is not None:
+                if type(op.value) is ops.File:
+                    result = yield from self._files.perform(op, now)
+                else:
+                    sql, params = self._statement(op, now)
+                    [rows] = yield [(sql, params)]
+                    result = yield from self._outcome(op, params, rows)
+                yield self._ranker.add(keys.encode(op.namespace), op.key, op.vectors)
+                return result
+        return (yield from self._files.perform(op, now))
 
     def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> Program[Any]:
         """An op's result, or the conflict that its rows tell of."""
@@ -139,8 +163,8 @@ class Sql:
 
     def ask(self, op: Op, run: Callable[[list[Any]], list[Rows]]) -> Any:
         """A batch of one op, where statements can simply be run: the most frequent of all needs no program."""
-        if self._files.takes_several(op):
-            return drive(self._files.perform(op, self._clock()), run)
+        if takes_several(op):
+            return drive(self.perform(op, self._clock()), run)
         sql, params = self.statement(op)
         [rows] = run([(sql, params)])
         if not rows and expects_a_row(op):
@@ -164,6 +188,8 @@ class Sql:
                 "now": now,
                 "ttl": None if keep or op.ttl is None else ttl_microseconds(op.ttl),  # type: ignore[arg-type]  # seconds
                 "size": len(value.content) if is_file else None,  # type: ignore[union-attr]  # a File
+                "fields": op.index,
+                "model": None if op.vectors is None else op.vectors.model,
             }
             if further := self._dialect.parameters(op):
                 params.update(further)
@@ -234,7 +260,13 @@ class Sql:
         """One walk, within one snapshot."""
         match op:
             case ops.Search():
-                return (yield from search(self, op))
+                if op.query is None and op.vector is None:
+                    return (yield from search(self, op))
+                return (yield from ranked(self._ranker, op))
+            case ops.Unembedded():
+                params: dict[str, Any] = {}
+                inside = within(op.prefix, True, params)
+                return (yield from self._ranker.unembedded(op, inside, params))
             case ops.Count():
                 return (yield from self._count(op))
             case ops.Scan():
@@ -406,17 +438,32 @@ class Sql:
         return found[op.offset : wanted]
 
     def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
-        since = parse_revision(op.since or "0")
+        params: dict[str, Any] = {}
+        where = f"kind IS DISTINCT FROM 'none' {within(op.prefix, True, params)}"
+        columns = "ns, key, coalesce(kind, 'put'), version"
+        rows, position = yield from self._since(op.since or "", columns, where, params, op.limit)
+        changes = [Change(version, keys.decode(ns), key, kind, after) for ns, key, kind, version, after in rows]
+        return Page(changes, position)
+
+    def _since(
+        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int
+    ) -> Program[tuple[Rows, str]]:
+        """Rows that changed after a position, in order, each with the position after it; and the one after them all."""
+        since = parse_revision(position or "0")
         newest = int((yield from self.position()))
-        params: dict[str, Any] = {"since": since, "limit": op.limit}
-        inside = within(op.prefix, True, params)
         sql = (
-            f"SELECT version, ns, key, coalesce(kind, 'put') FROM {self._table}"
-            f" WHERE version > :since {inside} ORDER BY version LIMIT :limit"
+            f"SELECT {columns}, version FROM {self._table} WHERE {where} AND version > :above"
+            f" ORDER BY version LIMIT :limit"
         )
-        [rows] = yield [(sql, params)]
-        changes = [Change(version, keys.decode(ns), key, kind, str(version)) for version, ns, key, kind in rows]
-        return Page(changes, changes[-1].cursor if len(changes) == op.limit else str(max(since, newest)))
+        [rows] = yield [(sql, {**params, "above": since, "limit": limit})]
+        found = [(*row[:-1], str(row[-1])) for row in rows]
+        return found, found[-1][-1] if len(found) == limit else str(max(since, newest))
+
+    def _conditions(self, op: ops.Search, params: dict[str, Any]) -> Program[tuple[str, bool]]:
+        """The condition that a row can be what a search is about, and whether the filter has an index find it."""
+        narrowed, indexed = yield from self._narrowed(op.filter, params)
+        where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
+        return (f"{where} AND {narrowed}" if narrowed else where), indexed
 
 
 def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
@@ -425,7 +472,7 @@ def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
         return [batch]
     cuts = {0, len(batch)}
     for place, op in enumerate(batch):
-        if SqlFiles.takes_several(op):
+        if takes_several(op):
             cuts |= {place, place + 1}
         elif getattr(op, "expect", ANY) is not ANY or isinstance(op, ops.CheckPath):
             cuts.add(place + 1)
@@ -434,7 +481,22 @@ def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
 
 def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
     """Whether it writes whatever is there: such puts can go together."""
-    return isinstance(op, ops.Put) and op.expect is ANY and op.ttl is not KEEP and type(op.value) is not ops.File
+    return (
+        isinstance(op, ops.Put)
+        and op.expect is ANY
+        and op.ttl is not KEEP
+        and op.index is None
+        and op.vectors is None
+        and type(op.value) is not ops.File
+    )
+
+
+def takes_several(op: Op) -> bool:
+    """Whether an op needs more than one statement, the later of which depend on the earlier."""
+    kind = type(op)
+    if kind is ops.Put:
+        return type(op.value) is ops.File or op.vectors is not None  # type: ignore[attr-defined]  # a Put
+    return kind is ops.Learn or kind is ops.Embed or SqlFiles.takes_several(op)
 
 
 def expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:

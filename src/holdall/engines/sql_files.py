@@ -73,8 +73,8 @@ class SqlFiles:
         self._lock = "" if dialect.single_writer else " FOR UPDATE"
         table, chunks = self._table, self._chunks = dialect.table, dialect.chunks
         grow = (
-            f"UPDATE {table} SET version = {dialect.next_version}, updated = :now, size = size + :more, appended = 1"
-            f"{assigned(dialect.stamps)} WHERE {_FILES} AND key = :key"
+            f"UPDATE {table} SET version = {dialect.next_version}, updated = :now, size = size + :more, appended = 1,"
+            f" vectors = NULL{assigned(dialect.stamps)} WHERE {_FILES} AND key = :key"
         )
         self._grow = f"{grow} RETURNING version, body, size, shared"
         self._grow_at = f"{grow} AND version = :expect RETURNING version, body, size, shared"
@@ -357,17 +357,17 @@ class SqlFiles:
         created = "created" if moves and not replaces else ":now"
         lifetime = ":now + :ttl, :ttl" if with_ttl else "expires, ttl"
         kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END" if replaces else "excluded.created"
-        same = ["value", "updated", "expires", "ttl", "body", "size", "appended", "shared"]
+        same = ["value", "updated", "expires", "ttl", "body", "size", "appended", "shared", "fields"]
         same += [*dialect.stamps, *dialect.projections]
         names = "".join(f", {name}" for name in (*dialect.stamps, *dialect.projections))
         values = "".join(f", {expression}" for expression in (*dialect.stamps.values(), *dialect.projections))
         return f"""
             INSERT INTO {self._table} AS old (version, ns, key, value, created, updated, expires, ttl,
-                body, size, appended, shared{names})
+                body, size, appended, shared, fields{names})
             SELECT {dialect.next_versions}, :to, :dst || substr(key, :cut), value, {created}, :now, {lifetime},
-                body, size, appended, coalesce(shared, :mark){values}
+                body, size, appended, coalesce(shared, :mark), fields{values}
             FROM {self._table} WHERE {sources}{lock}
-            ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL,
+            ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL, vectors = NULL,
                 created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}"""
 
     # Walks -----------------------------------------------------------------------------------------------------------

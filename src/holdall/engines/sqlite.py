@@ -26,11 +26,10 @@ import apsw
 from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, Op, Refresh, Tidy
+from ..ops import READS, WALKS, Embed, Learn, Op, Refresh, Tidy
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
-from .sql import is_plain_put
-from .sql_files import SqlFiles
+from .sql import is_plain_put, takes_several
 from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, is_misread
 from .statements import ManyTimes, Rows, Statement
 from .turns import Turns
@@ -38,13 +37,13 @@ from .turns import Turns
 _IDLE_READERS = 8
 _WALKERS = 4
 _BUSY_SLEEP = 0.0005
-_NO_CHANGES = READS | {Refresh, Tidy}
+_NO_CHANGES = READS | {Refresh, Tidy, Learn, Embed}
 
 
 class SqliteEngine:
     """Entries in one SQLite file."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
 
     def __init__(self, path: str, options: Options) -> None:
         self._path = path
@@ -254,7 +253,7 @@ class SqliteEngine:
 
     def _run_member(self, writer: _Connection, member: Submission) -> None:
         """A batch among others, which alone is undone if it is refused."""
-        guarded = len(member.batch) > 1 or SqlFiles.takes_several(member.batch[0])  # one statement is atomic by itself
+        guarded = len(member.batch) > 1 or takes_several(member.batch[0])  # one statement is atomic by itself
         if guarded:
             writer.execute("SAVEPOINT member")
         try:
@@ -439,9 +438,10 @@ class _Connection(apsw.Connection):
 
         A new row's id is its version, and the rest is what was asked for; of a replaced one it has to be read.
         """
-        if params["size"] is None:
+        plain = params["size"] is None and params["fields"] is None and params["model"] is None
+        if plain:
             self.execute(self.put_new, params)
-        if params["size"] is not None or not self.changes():
+        if not plain or not self.changes():
             self.execute(sql, params)
             return self.execute(self.left_by_put, {"ns": params["ns"], "key": params["key"]}).fetchall()
         now, ttl = params["now"], params["ttl"]

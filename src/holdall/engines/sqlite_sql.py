@@ -40,6 +40,8 @@ MIGRATIONS = (
         size INTEGER,
         appended INTEGER,
         shared INTEGER,
+        fields TEXT,
+        vectors INTEGER,
         value TEXT,
         UNIQUE (ns, key)
     );
@@ -71,6 +73,37 @@ MIGRATIONS = (
         DELETE FROM holdall_chunks WHERE body_id = old.body AND NOT EXISTS (
             SELECT 1 FROM holdall_entries WHERE shared IS NOT NULL AND body = old.body
         );
+    END;
+    CREATE TABLE holdall_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE holdall_terms (
+        part INTEGER NOT NULL,
+        term TEXT NOT NULL,
+        documents BLOB NOT NULL,
+        times BLOB NOT NULL,
+        PRIMARY KEY (part, term)
+    ) WITHOUT ROWID;
+    CREATE TABLE holdall_documents (
+        part INTEGER PRIMARY KEY,
+        versions BLOB NOT NULL,
+        lengths BLOB NOT NULL,
+        gone BLOB NOT NULL
+    );
+    CREATE TABLE holdall_texts (
+        ns TEXT NOT NULL,
+        key TEXT NOT NULL,
+        document INTEGER NOT NULL,
+        PRIMARY KEY (ns, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE holdall_vectors (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        version INTEGER NOT NULL,
+        model INTEGER NOT NULL,
+        data BLOB NOT NULL
+    );
+    CREATE INDEX holdall_vectors_of ON holdall_vectors (version);
+    CREATE TRIGGER holdall_unembedded AFTER UPDATE OF version ON holdall_entries WHEN old.vectors IS NOT NULL
+    BEGIN
+        DELETE FROM holdall_vectors WHERE version = old.version;
     END;
     """,
 )
@@ -110,6 +143,11 @@ class SqliteDialect(Dialect):
             SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start)
         ) END FROM holdall_chunks WHERE body_id = body AND start = 0
     ) END"""
+    head = """(SELECT holdall_joined(data) FROM (
+        SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
+    ))"""
+    state, terms, documents, texts = "holdall_state", "holdall_terms", "holdall_documents", "holdall_texts"
+    vectors = "holdall_vectors"
     single_writer = True
     unindexed = "holdall_unindexed"
     doubt = "PRAGMA user_version"
@@ -129,7 +167,7 @@ class SqliteDialect(Dialect):
             UPDATE holdall_entries SET
                 version = (SELECT max(version) FROM holdall_entries) + doomed.place,
                 value = NULL, expires = NULL, ttl = NULL, updated = :now, kind = '{kind}',
-                body = NULL, size = NULL, appended = NULL, shared = NULL
+                body = NULL, size = NULL, appended = NULL, shared = NULL, fields = NULL, vectors = NULL
             FROM (
                 SELECT version AS old, row_number() OVER () AS place
                 FROM (SELECT version FROM holdall_entries WHERE {which})
@@ -157,6 +195,16 @@ class SqliteDialect(Dialect):
             return None
         match = " AND ".join('"' + gram.replace('"', '""') + '"' for gram in grams)
         return "SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams", {"grams": match}
+
+    def insert_many(self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str) -> ManyTimes:
+        values = ", ".join("?" for _ in rows[0])
+        return f"INSERT INTO {table} AS old ({columns}) VALUES ({values}) ON CONFLICT {conflict}", rows
+
+    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> ManyTimes:
+        return f"DELETE FROM {table} WHERE {' AND '.join(f'{name} = ?' for name in columns.split(', '))}", rows
+
+    def followed(self, first: str, second: str) -> str:
+        return f"CAST({first} || {second} AS BLOB)"
 
     def joined(self, key: str) -> str:
         return f"holdall_entries AS file ON file.ns = :ns AND file.key = {key}"
@@ -258,7 +306,7 @@ class SqliteSql(Sql):
         older = "SELECT ns, key, created FROM holdall_entries WHERE version > :before AND created <> :now"
         _, _, replaced = yield [
             ("DELETE FROM holdall_entries WHERE version > :before", {"before": before}),
-            (self._put_any[False], [(*row, None) for row in rows]),
+            (self._put_any[False], [(*row, None, None, None) for row in rows]),
             (older, {"before": before, "now": now}),
         ]
         created = {(ns, key): then for ns, key, then in replaced}

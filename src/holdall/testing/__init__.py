@@ -1,7 +1,7 @@
-"""For tests: a clock that they move, and the suite that every engine must pass.
+"""For tests: a clock that they move, an embedder that needs no model, and the suite that every engine must pass.
 
 `StoreContract`, `store_machine` and `file_machine` need pytest and Hypothesis (`pip install 'holdall[testing]'`);
-`Clock` does not.
+`Clock` and `embed` do not.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .clock import Clock
+from .embedder import embed
 
 if TYPE_CHECKING:
     from .contract import StoreContract
     from .machine import store_machine
     from .volume_machine import file_machine
 
-__all__ = ["Clock", "StoreContract", "file_machine", "store_machine"]
+__all__ = ["Clock", "StoreContract", "embed", "file_machine", "store_machine"]
 
 _MODULES = {"StoreContract": "contract", "file_machine": "volume_machine", "store_machine": "machine"}
 

@@ -1,0 +1,120 @@
+"""Vectors in a store: made of what is put, before its transaction begins, and of what is searched for.
+
+A store knows which model made its vectors. The entry that says so is holdall's own: it has the vector of a fixed text,
+and its version names the model. So a changed model is noticed on first use, whoever changed it; and `reindex` makes a
+new entry, and then new vectors, entry by entry.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from . import fields, keys, ops
+from .embed import Embedder, Metric, same_model
+from .errors import Conflict, InvalidInput
+from .ops import ABSENT, Entry, Namespace
+from .programs import Program
+from .shapes import is_native
+from .values import decode, plain_object
+
+_HOME = keys.Reserved(("embedding",))
+_KEY = "model"
+_SLICE = 100
+
+
+class Embedding:
+    """An embedder, and which of the store's models it is."""
+
+    def __init__(self, embedder: Embedder, metric: Metric) -> None:
+        self._embedder = embedder
+        self._metric = metric
+        self._model: int | None = None
+
+    def embedded(self, batch: list[Any], default: tuple[str, ...]) -> Program[list[Any]]:
+        """A batch whose puts have their vectors."""
+        texts = [_texts(op, default) for op in batch]
+        if not any(texts):
+            return batch
+        model = yield from self._known_model()
+        return _with_vectors(
+            batch, texts, model, (yield from self._embedder.documents(list(chain.from_iterable(texts))))
+        )
+
+    def vector(self, query: str) -> Program[ops.Vector]:
+        model = yield from self._known_model()
+        return ops.Vector(model, (yield from self._embedder.query(query)), self._metric)
+
+    def reindex(
+        self, scope: Namespace, default: tuple[str, ...], progress: Callable[[int], object] | None
+    ) -> Program[int]:
+        model = self._model = yield from self._this_model(replace_other=True)
+        done, walk = 0, ops.Unembedded(model, scope, limit=_SLICE)
+        while True:
+            found: list[tuple[Entry, str | None]] = (yield [walk])[0]
+            texts = [fields.texts(entry.value, _paths(index, default)) for entry, index in found]
+            vectors = iter((yield from self._embedder.documents(list(chain.from_iterable(texts)))))
+            batch = [
+                ops.Embed(
+                    entry.namespace[len(scope) :],
+                    entry.key,
+                    entry.version,
+                    ops.Vectors(model, tuple(next(vectors) for _ in own)),
+                )
+                for (entry, _), own in zip(found, texts, strict=True)
+                if own
+            ]
+            if batch:
+                done += sum((yield batch))
+            if progress is not None:
+                progress(done)
+            if len(found) < _SLICE:
+                return done
+            last = found[-1][0]
+            walk = replace(walk, after=(last.namespace, last.key))
+
+    def _known_model(self) -> Program[int]:
+        if self._model is None:
+            self._model = yield from self._this_model(replace_other=False)
+        return self._model
+
+    def _this_model(self, replace_other: bool) -> Program[int]:
+        """The number of this model, noted where it is the first; in place of another only if that is wanted."""
+        probe: bytes = yield from self._embedder.probe()
+        while True:
+            entry: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]
+            if entry is not None:
+                known = base64.b64decode(entry.value["probe"])
+                if same_model(known, probe):
+                    return entry.version
+                if not replace_other:
+                    raise InvalidInput(
+                        f"the vectors in this store were made by another model ({len(known) // 4} dimensions; this one"
+                        f" has {len(probe) // 4}): run store.reindex(), or 'holdall URL reindex', to make them anew"
+                    )
+            value = {"probe": base64.b64encode(probe).decode()}
+            try:
+                return (yield [ops.Put(_HOME, _KEY, value, None, ABSENT if entry is None else entry)])[0].version  # type: ignore[no-any-return]  # an Entry
+            except Conflict:  # somebody else was faster
+                continue
+
+
+def _texts(op: Any, default: tuple[str, ...]) -> list[str]:
+    if type(op) is not ops.Put or op.index is False or is_native(op.value):
+        return []
+    return fields.texts(plain_object(op.value), default if op.index is None else fields.check_paths(op.index))
+
+
+def _paths(index: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    return default if index is None else fields.check_paths(decode(index))
+
+
+def _with_vectors(batch: list[Any], texts: Sequence[list[str]], model: int, vectors: list[bytes]) -> list[Any]:
+    given = iter(vectors)
+    return [
+        replace(op, vectors=ops.Vectors(model, tuple(next(given) for _ in own))) if own else op
+        for op, own in zip(batch, texts, strict=True)
+    ]

@@ -1,0 +1,48 @@
+"""The local model, `embed="local"`: nothing to download, nothing to pay, good enough to try things.
+
+It is wordllama's: a table with one vector a token, of which a text's is the mean. Only the two files in its wheel are
+used, not its code: that looks for the tokeniser in a folder which is not there, asks the network for it, sets up
+logging for the whole process, and pads every text of a batch to the longest one, which costs gigabytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_loading = threading.Lock()
+
+
+def embed(texts: list[str]) -> list[Any]:
+    """One vector a text, of 256 dimensions. Case is ignored: the model knows most words in lower case only."""
+    with _loading:
+        tokenizer, table = _model()
+    encoded = tokenizer.encode_batch([text.lower() for text in texts], add_special_tokens=False)
+    return [_mean(table, tokens.ids) for tokens in encoded]
+
+
+def _mean(table: np.ndarray[Any, Any], tokens: list[int]) -> np.ndarray[Any, Any]:
+    """The mean of the tokens' vectors; zero for none. A long text repeats its tokens, so each is looked up once."""
+    import numpy as np
+
+    distinct, counts = np.unique(np.asarray(tokens, dtype=np.intp), return_counts=True)
+    return counts.astype(np.float32) @ table[distinct].astype(np.float32) / np.float32(max(len(tokens), 1))
+
+
+@functools.cache
+def _model() -> tuple[Any, Any]:
+    from safetensors import safe_open
+    from tokenizers import Tokenizer
+
+    spec = importlib.util.find_spec("wordllama")
+    assert spec is not None and spec.origin is not None
+    package = Path(spec.origin).parent
+    tokenizer = Tokenizer.from_file(str(package / "tokenizers" / "l2_supercat_tokenizer_config.json"))
+    with safe_open(package / "weights" / "l2_supercat_256.safetensors", framework="np") as weights:
+        return tokenizer, weights.get_tensor("embedding.weight")
