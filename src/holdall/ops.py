@@ -400,6 +400,7 @@ class Search(Op):
     query: Any = None
     vector: Vector | None = None
     caught_up: bool = False  # it did; what came since then need not be found
+    rest: bool = False  # after what was ranked, what was not, newest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ there, fuses two rankings into one, and cuts the page.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import Protocol, TypeAlias
 
@@ -18,6 +18,8 @@ from .programs import Program
 from .search import FUSED, fuse
 
 _Scored: TypeAlias = tuple[int, float]
+#: `holdall.engine.Finder.older`
+Older: TypeAlias = Callable[[Search, int | None, int], Program[list[Hit]]]
 
 #: Where a search is about no more entries than this, they are known before any is scored.
 FEW = 2000
@@ -64,8 +66,8 @@ class Ranker(Protocol):
         """Entries, in any order."""
 
 
-def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
-    """A page of a ranked search. Its cursor says how many came before."""
+def ranked(ranker: Ranker, op: Search, older: Older) -> Program[Page[Hit] | None]:
+    """A page of a ranked search. Its cursor says how many came before. `older` finds what is not ranked."""
     if op.limit == 0:
         return Page()
     if op.query is not None and not op.caught_up and (yield from ranker.is_behind()):
@@ -89,7 +91,27 @@ def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
             found += [(version, 0.0) for version, _ in others]
     chosen = found[offset:end]
     hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
-    return Page([_scored(hits[version], score) for version, score in chosen], str(end) if len(found) > end else None)
+    page = [_scored(hits[version], score) for version, score in chosen]
+    more = len(found) > end
+    if op.rest and not more:  # then all that fit are known
+        unranked = yield from _unranked(older, op, {version for version, _ in found}, end + 1 - len(found))
+        page += unranked[max(0, offset - len(found)) : end - len(found)]
+        more = len(unranked) > end - len(found)
+    return Page(page, str(end) if more else None)
+
+
+def _unranked(older: Older, op: Search, known: Collection[int], want: int) -> Program[list[Hit]]:
+    """What a ranking left out, newest first."""
+    found: list[Hit] = []
+    below: int | None = None
+    size = max(want, _FIRST_LOOK)
+    while len(found) < want:
+        look = yield from older(op, below, size)
+        found += [hit for hit in look if hit.version not in known]
+        if len(look) < size:
+            break
+        below, size = look[-1].version, max(size, min(size * 4, _LARGEST_LOOK))
+    return found[:want]
 
 
 def _best(

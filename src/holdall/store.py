@@ -184,6 +184,7 @@ class Store:
         offset: int = 0,
         cursor: str | None = None,
         recursive: bool = True,
+        rest: bool = False,
     ) -> Program[Page[Hit]]:
         """The entries in a namespace and below it that match a filter, newest change first.
 
@@ -192,7 +193,7 @@ class Store:
 
         With a `query`, the best come first, with their score. `mode` says how: "lexical" by the words that they have in
         common with it (BM25; what has none is left out, and "words in quotes" must be there as they stand), "semantic"
-        by vectors, "hybrid" by both: the default where the store has an embedder.
+        by vectors, "hybrid" by both: the default where the store has an embedder. With `rest`, the others follow.
         """
         prefix = self._inside(ns_prefix)
         parsed = filters.parse(filter)
@@ -205,7 +206,9 @@ class Store:
             raise Unsupported("this engine cannot rank by a query")
         asked = ""
         if cursor is not None or limit:
-            asked = cursors.digest(prefix, filter if parsed else None, bool(recursive), words and (words, how))
+            asked = cursors.digest(
+                prefix, filter if parsed else None, bool(recursive), words and (words, how, bool(rest))
+            )
         mark = None if cursor is None else cursors.unwrapped(cursor, asked)
         walk = ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))
         if words is not None:
@@ -213,6 +216,7 @@ class Store:
                 walk,
                 query=None if how == "semantic" else parse(words),
                 vector=None if how == "lexical" else (yield from self._vector(words)),
+                rest=bool(rest),
             )
         page: Page[Hit] | None = (yield [walk])[0]
         if page is None:

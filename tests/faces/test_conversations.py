@@ -37,7 +37,7 @@ from holdall.faces.conversations import (
     ConversationRepository,
     PostgresStoreRepository,
 )
-from holdall.faces.messages import from_stored, text_of, to_stored
+from holdall.faces.messages import from_stored, to_stored
 from langgraph_calls import ENGINES, opener
 from servers import postgres_url
 
@@ -358,10 +358,13 @@ def test_a_message_of_an_unknown_class_is_resumed_as_a_chat_message() -> None:
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [("x", "x"), ([{"type": "text", "text": "a"}, "b", {"type": "image"}, 7], "a\nb"), (None, ""), ([{"text": 1}], "")],
+    [("x", "x"), ([{"type": "text", "text": "a"}, "b", {"type": "image"}], "a\nb"), ([], ""), ([{"text": 1}], "")],
 )
-def test_the_text_of_a_message(content: Any, text: str) -> None:
-    assert text_of(content) == text
+def test_what_a_message_says_is_kept_as_text_whatever_parts_it_has(content: Any, text: str) -> None:
+    message = HumanMessage(content)
+    [stored] = to_stored([message])
+    assert stored["content"] == text
+    assert from_stored([stored]) == [message]
 
 
 # Exporting -----------------------------------------------------------------------------------------------------------

@@ -310,7 +310,7 @@ class MemoryEngine:
         match op:
             case ops.Search():
                 if op.query is not None or op.vector is not None:
-                    return (yield from ranked(self._ranker, op))
+                    return (yield from ranked(self._ranker, op, self.older))
                 return (yield from search(self, op))
             case ops.Unembedded():
                 return self._unembedded(op)

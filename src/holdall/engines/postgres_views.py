@@ -72,14 +72,7 @@ VIEWS = r"""
             message ->> 'id' AS id,
             message ->> 'type' AS type,
             message ->> 'name' AS name,
-            CASE jsonb_typeof(message -> 'content')
-                WHEN 'string' THEN message ->> 'content'
-                WHEN 'array' THEN (
-                    SELECT string_agg(coalesce(part ->> 'text', part #>> '{}'), E'\n' ORDER BY n)
-                    FROM jsonb_array_elements(message -> 'content') WITH ORDINALITY AS said (part, n)
-                    WHERE part ? 'text' OR jsonb_typeof(part) = 'string'
-                )
-            END AS text,
+            message ->> 'content' AS text,
             message
         FROM {schema}.holdall_conversations
         CROSS JOIN LATERAL jsonb_array_elements(

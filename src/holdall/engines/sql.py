@@ -262,7 +262,7 @@ class Sql:
             case ops.Search():
                 if op.query is None and op.vector is None:
                     return (yield from search(self, op))
-                return (yield from ranked(self._ranker, op))
+                return (yield from ranked(self._ranker, op, self.older))
             case ops.Unembedded():
                 params: dict[str, Any] = {}
                 inside = within(op.prefix, True, params)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from ..errors import InvalidInput, shown
-from .messages import text_of
 
 if TYPE_CHECKING:
     from .conversations import Conversation
@@ -72,7 +71,7 @@ class Audit:
                 "position": position,
                 "type": message.get("type"),
                 "name": message.get("name"),
-                "text": text_of(message.get("content")),
+                "text": message.get("content"),
             }
             if self._as_csv:
                 csv.writer(self._sink).writerow([_cell(fact) for fact in facts.values()])

@@ -48,6 +48,7 @@ T = TypeVar("T")
 __all__ = ["BaseStoreRepository", "Conversation", "ConversationRepository", "PostgresStoreRepository"]
 
 _AT_ONCE = 100
+_SAID = ("messages[*].content",)  # what a query finds of a conversation: a vector for each message
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class ConversationRepository(BaseStoreRepository):
 
     def _put(self, namespace: Namespace, key: str, value: Mapping[str, Any]) -> Program[None]:
         """Write a value."""
-        yield [ops.Put(namespace, key, value)]
+        yield from self._store._put(namespace, key, value)
 
     put = run(_put)
     aput = arun(_put)
@@ -174,7 +175,8 @@ class ConversationRepository(BaseStoreRepository):
             "messages": to_stored(snapshot.values[channel]),
         }
         try:
-            entry = (yield [ops.Put(home, key, value, None, ABSENT)])[0]
+            put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
+            entry = (yield from self._store._embedded([put]))[0]
         except Conflict:  # archived already
             entry = (yield [ops.Get(home, key)])[0]
         return _conversation(entry)
@@ -277,7 +279,7 @@ class ConversationRepository(BaseStoreRepository):
     def _found(
         self, namespace: Namespace, query: str | None, filter: dict[str, Any] | None, limit: int
     ) -> Program[list[Hit]]:
-        return (yield from self._store._search(namespace, filter=filter, limit=limit))
+        return (yield from self._store._search(namespace, query=query, filter=filter, limit=limit))
 
     def _visit(
         self, home: Namespace, filter: dict[str, Any] | None, visit: Callable[[list[Hit]], Program[None]]
@@ -341,8 +343,9 @@ class PostgresStoreRepository(ConversationRepository):
     def __init__(self, conn_string: str, *, pool_config: Mapping[str, Any] | None = None, index: Any = None) -> None:
         if not isinstance(conn_string, str) or not is_postgres(conn_string):
             raise InvalidInput("PostgresStoreRepository takes a URL of PostgreSQL; ConversationRepository takes any")
-        super().__init__(open_from(conn_string, pool_config), index=index)
-        self._face._is_ours = True
+        store = open_from(conn_string, pool_config)
+        super().__init__(store, index=index)
+        self._face._to_close = store
 
 
 # Checkpointers -------------------------------------------------------------------------------------------------------

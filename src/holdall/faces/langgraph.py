@@ -34,6 +34,7 @@ try:
         SearchItem,
         SearchOp,
         TTLConfig,
+        ensure_embeddings,
     )
 except ModuleNotFoundError as missing:
     from ..errors import MissingExtra
@@ -43,6 +44,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from .. import keys, ops
+from ..embed import Metric
 from ..errors import HoldallError, InvalidInput, StoreClosed, shown
 from ..gathering import Gathering
 from ..ops import Entry, Hit, Namespace
@@ -74,12 +76,15 @@ class _Face(BaseStore):
         ttl: TTLConfig | None = None,
     ) -> None:
         super().__init__()
+        store, is_ours = opened(store_or_url, **_sweeping(ttl))
+        self._to_close = store if is_ours else None
         #: The `holdall.Store` beneath.
-        self.store: Store
-        self.store, self._is_ours = opened(store_or_url, **_sweeping(ttl))
-        self._reads, self._writes = Gathering(self.store.aexecute), Gathering(self.store.aexecute)
+        self.store = store if index is None else _embedding(store, index)
         self.index_config = index
-        self.ttl_config = ttl if ttl is not None else _ttl_config_of(self.store)
+        self.ttl_config = ttl if ttl is not None else _ttl_config_of(store)
+        execute = self.store.aexecute
+        # A refresh must not wait for what is being embedded.
+        self._reads, self._writes, self._refreshes = Gathering(execute), Gathering(execute), Gathering(execute)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.store!r}>"
@@ -114,7 +119,7 @@ class _Face(BaseStore):
         for place, op in walks:
             results[place] = yield from self._searched(op) if isinstance(op, SearchOp) else self._listed(op)
         if written:
-            yield written
+            yield from self.store._embedded(written)
         return results
 
     batch = run(_batch)
@@ -129,7 +134,16 @@ class _Face(BaseStore):
 
     def _searched(self, op: SearchOp) -> Program[list[SearchItem]]:
         prefix = _checked(op.namespace_prefix)
-        hits: list[Hit] = yield from self.store._search(prefix, filter=op.filter, limit=op.limit, offset=op.offset)
+        ranks = bool(op.query) and self.store._settings.embedding is not None
+        hits: list[Hit] = yield from self.store._search(
+            prefix,
+            query=op.query,
+            mode="semantic" if ranks else None,
+            filter=op.filter,
+            limit=op.limit,
+            offset=op.offset,
+            rest=True,
+        )
         if op.refresh_ttl:
             yield from self._refresh(hits)
         return [_search_item(hit) for hit in hits]
@@ -155,7 +169,7 @@ class _Face(BaseStore):
     def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """One item, or None. `refresh_ttl` starts its TTL anew; None does as `ttl_config` says."""
         home = _checked(namespace)
-        entry = self.store.get(home, str(key), refresh=self._refreshes(refresh_ttl)) if home else None
+        entry = self.store.get(home, str(key), refresh=self._is_refreshing(refresh_ttl)) if home else None
         return None if entry is None else _item(entry)
 
     async def aget(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
@@ -166,8 +180,8 @@ class _Face(BaseStore):
         entry: Entry | None = await self._reads.ask(ops.Get(home, str(key)))
         if entry is None:
             return None
-        if entry.expires_at is not None and self._refreshes(refresh_ttl):
-            await self._writes.ask(ops.Refresh(home, entry.key))
+        if entry.expires_at is not None and self._is_refreshing(refresh_ttl):
+            await self._refreshes.ask(ops.Refresh(home, entry.key))
         return _item(entry)
 
     def put(
@@ -217,7 +231,7 @@ class _Face(BaseStore):
         if home:
             await self._writes.ask(ops.Delete(home, str(key)))
 
-    def _refreshes(self, refresh_ttl: bool | None) -> bool:
+    def _is_refreshing(self, refresh_ttl: bool | None) -> bool:
         return (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
 
     def _run(self, program: Program[T]) -> T:
@@ -234,13 +248,13 @@ class _Face(BaseStore):
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
-        if self._is_ours:
-            self.store.close()
+        if self._to_close is not None:
+            self._to_close.close()
 
     async def aclose(self) -> None:
         """`close`, awaited."""
-        if self._is_ours:
-            await self.store.aclose()
+        if self._to_close is not None:
+            await self._to_close.aclose()
 
 
 class HoldallStore(_Face):
@@ -264,8 +278,9 @@ class HoldallStore(_Face):
         ttl: TTLConfig | None = None,
     ) -> Iterator[Self]:
         """A store for a `with` block, made as LangGraph's own are, and closed after it."""
-        face = cls(open_from(conn_string, pool_config, **_sweeping(ttl)), index=index, ttl=ttl)
-        face._is_ours = True
+        store = open_from(conn_string, pool_config, **_sweeping(ttl))
+        face = cls(store, index=index, ttl=ttl)
+        face._to_close = store
         with face:
             yield face
 
@@ -325,8 +340,9 @@ class AsyncHoldallStore(_Face):
         ttl: TTLConfig | None = None,
     ) -> AsyncIterator[Self]:
         """A store for an `async with` block, made as LangGraph's own are, and closed after it."""
-        face = cls(open_from(conn_string, pool_config, **_sweeping(ttl)), index=index, ttl=ttl)
-        face._is_ours = True
+        store = open_from(conn_string, pool_config, **_sweeping(ttl))
+        face = cls(store, index=index, ttl=ttl)
+        face._to_close = store
         async with face:
             yield face
 
@@ -407,7 +423,7 @@ def _write(op: PutOp) -> ops.Put | ops.Delete:
     home = tuple(op.namespace)
     if op.value is None:
         return ops.Delete(home, op.key)
-    return ops.Put(home, op.key, op.value, _seconds(op.ttl))
+    return ops.Put(home, op.key, op.value, _seconds(op.ttl), index=op.index or (None if op.index is None else False))
 
 
 def _seconds(minutes: float | None) -> float | None:
@@ -451,6 +467,22 @@ def _pattern(op: ListNamespacesOp, kind: Literal["prefix", "suffix"]) -> Namespa
             elif label not in ("*", pattern[place]):
                 return None
     return tuple(pattern if kind == "prefix" else reversed(pattern))
+
+
+# Embedding -----------------------------------------------------------------------------------------------------------
+
+_METRICS: dict[str, Metric] = {"cosine": "cosine", "inner_product": "dot", "l2": "l2"}
+
+
+def _embedding(store: Store, index: IndexConfig) -> Store:
+    """A view of a store that embeds as LangGraph's `IndexConfig` says."""
+    embed: Any = index.get("embed")
+    if isinstance(embed, str) and embed != "local":
+        embed = ensure_embeddings(embed)  # "provider:model", through LangChain
+    said = index.get("distance_type", "cosine")
+    if said not in _METRICS:
+        raise InvalidInput(f"distance_type is one of {', '.join(map(repr, _METRICS))}, not {shown(said)}")
+    return store.with_embedder(embed, dims=index.get("dims"), fields=index.get("fields"), metric=_METRICS[said])
 
 
 # Lifetimes -----------------------------------------------------------------------------------------------------------

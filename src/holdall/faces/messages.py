@@ -22,8 +22,16 @@ _LARGE = 10**4000
 
 
 def to_stored(messages: Any) -> list[dict[str, Any]]:
-    """Messages, in any of the forms that LangChain takes, as dicts of their fields; `type` says what each was."""
-    return [_plain(message, ()) for message in convert_to_messages(_listed(messages))]
+    """Messages, in any of the forms that LangChain takes, as dicts of their fields; `type` says what each was.
+
+    `content` is what a message says, as text; `blocks` is there where LangChain has it in parts.
+    """
+    stored = [_plain(message, ()) for message in convert_to_messages(_listed(messages))]
+    for fields in stored:
+        if not isinstance(fields["content"], str):
+            fields["blocks"] = fields["content"]
+            fields["content"] = _text(fields["content"])
+    return stored
 
 
 def from_stored(stored: Iterable[Mapping[str, Any]]) -> list[BaseMessage]:
@@ -31,11 +39,8 @@ def from_stored(stored: Iterable[Mapping[str, Any]]) -> list[BaseMessage]:
     return [_message(dict(fields)) for fields in stored]
 
 
-def text_of(content: Any) -> str:
+def _text(parts: list[Any]) -> str:
     """What a message says, without its pictures and calls."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
     texts = [part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | dict)]
     return "\n".join(text for text in texts if isinstance(text, str))
 
@@ -45,6 +50,8 @@ def _listed(messages: Any) -> list[Any]:
 
 
 def _message(fields: dict[str, Any]) -> BaseMessage:
+    if "blocks" in fields:
+        fields["content"] = fields.pop("blocks")
     try:
         return messages_from_dict([{"type": fields["type"], "data": fields}])[0]
     except ValueError:  # of a class that is not LangChain's
