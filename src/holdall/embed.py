@@ -109,7 +109,7 @@ class _Function:
     """A function of a model's that may be there as a sync one, an async one, or both."""
 
     def __init__(self, sync: Callable[[Any], Any] | None, awaited: Callable[[Any], Any] | None = None) -> None:
-        if inspect.iscoroutinefunction(sync) or inspect.iscoroutinefunction(getattr(sync, "__call__", None)):
+        if inspect.iscoroutinefunction(sync) or inspect.iscoroutinefunction(type(sync).__call__):
             sync, awaited = None, awaited or sync
         self.sync = sync
         self.awaited = awaited

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
 
-_loading = threading.Lock()
-
 
 def embed(texts: list[str]) -> list[Any]:
     """One vector a text, of 256 dimensions. Case is ignored: the model knows most words in lower case only."""
-    with _loading:
-        tokenizer, table = _model()
-    encoded = tokenizer.encode_batch([text.lower() for text in texts], add_special_tokens=False)
+    tokenizer, table = _model()
+    # One by one: a batch would start threads of its own, which a fork later complains of.
+    encoded = (tokenizer.encode(text.lower(), add_special_tokens=False) for text in texts)
     return [_mean(table, tokens.ids) for tokens in encoded]
 
 
@@ -37,6 +34,7 @@ def _mean(table: np.ndarray[Any, Any], tokens: list[int]) -> np.ndarray[Any, Any
 
 @functools.cache
 def _model() -> tuple[Any, Any]:
+    """The tokeniser and the table. Two threads that come first at once load it twice, which does no harm."""
     from safetensors import safe_open
     from tokenizers import Tokenizer
 
@@ -44,5 +42,5 @@ def _model() -> tuple[Any, Any]:
     assert spec is not None and spec.origin is not None
     package = Path(spec.origin).parent
     tokenizer = Tokenizer.from_file(str(package / "tokenizers" / "l2_supercat_tokenizer_config.json"))
-    with safe_open(package / "weights" / "l2_supercat_256.safetensors", framework="np") as weights:
+    with safe_open(str(package / "weights" / "l2_supercat_256.safetensors"), framework="np") as weights:
         return tokenizer, weights.get_tensor("embedding.weight")

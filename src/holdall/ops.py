@@ -354,7 +354,7 @@ class Embed(PointOp):
 class Learn(Op):
     """Index the texts of up to `limit` entries that have changed -> whether more is to be done. Not a change."""
 
-    limit: int = 512
+    limit: int = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ there, fuses two rankings into one, and cuts the page.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol, TypeAlias
 
@@ -130,18 +130,17 @@ def _best(
     return best[:want]
 
 
-def in_order(scores: Mapping[int, float]) -> Iterator[_Scored]:
-    """Versions by score, the newest first of those that are alike; the first at once, the others when asked for."""
-    pairs = [(score, version) for version, score in scores.items()]
-    if len(pairs) > 8 * _FIRST_LOOK:
-        for score, version in heapq.nlargest(_FIRST_LOOK, pairs):
-            yield version, score
-        pairs.sort(reverse=True)
-        pairs = pairs[_FIRST_LOOK:]
-    else:
-        pairs.sort(reverse=True)
-    for score, version in pairs:
-        yield version, score
+def in_order(scores: Mapping[int, float], versions: Sequence[int]) -> Iterator[_Scored]:
+    """The versions of numbered documents by score, the newest first of those alike, as far as they are read."""
+    values = sorted(scores.values(), reverse=True)
+    place, bound, step = 0, math.inf, _FIRST_LOOK
+    while place < len(values):
+        least = values[min(place + step, len(values)) - 1]
+        stretch = [(score, versions[number]) for number, score in scores.items() if least < score < bound]
+        alike = [versions[number] for number, score in scores.items() if score == least]
+        yield from ((version, score) for score, version in sorted(stretch, reverse=True))
+        yield from ((version, least) for version in sorted(alike, reverse=True))
+        place, bound, step = place + len(stretch) + len(alike), least, step * 16
 
 
 def _place(cursor: str) -> int:

@@ -73,10 +73,9 @@ class MemoryRanker:
             self._gone,
         )
         versions = index.versions
-        by_version = {versions[number]: score for number, score in scores.items()}
         if among is not None:
-            by_version = {version: score for version, score in by_version.items() if version in among}
-        return Ready(in_order(by_version))
+            scores = {number: score for number, score in scores.items() if versions[number] in among}
+        return Ready(in_order(scores, versions))
         yield
 
     def by_vector(self, op: ops.Search, among: Collection[int] | None) -> Program[Ranking]:

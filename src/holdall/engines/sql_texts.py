@@ -188,10 +188,9 @@ class SqlTexts:
             parts[term].append((_array("I", documents), bytes(times)))
         scores = bm25([parts[term] for term in terms], known.lengths, state.count, state.total, known.gone)
         versions = known.versions
-        if among is None:
-            return Ready(in_order({versions[number]: score for number, score in scores.items()}))
-        scored = {version: score for number, score in scores.items() if (version := versions[number]) in among}
-        return Ready(in_order(scored))
+        if among is not None:
+            scores = {number: score for number, score in scores.items() if versions[number] in among}
+        return Ready(in_order(scores, versions))
 
     def _documents(self, state: State) -> Program[_Known]:
         """Versions and lengths of all documents: those that came since the last time are read."""
