@@ -25,7 +25,7 @@ PLACES = {
     "apsw": ("engines/sqlite.py",),
     "hypothesis": ("testing/",),
     "langchain_core": ("faces/conversations.py", "faces/messages.py"),
-    "langgraph": ("faces/langgraph.py", "faces/conversations.py"),
+    "langgraph": ("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py"),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
     "numpy": ("vectors.py", "local.py"),
     "psycopg": ("engines/postgres.py", "engines/postgres_wire.py", "faces/langgraph_import.py"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from langgraph.store.base import PutOp
+from langgraph.store.base import PutOp, get_text_at_path
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
+from langgraph.store.sqlite.base import VECTOR_MIGRATIONS
 
 import holdall
 from holdall.errors import InvalidInput, NotFound, Unavailable
 from holdall.faces.langgraph import HoldallStore, Imported, Refused, aimport_from, import_from
+from holdall.testing.embedder import embed
 from langgraph_calls import ENGINES, opener
 from servers import postgres_url
 
@@ -35,6 +38,10 @@ class Source:
     url: str
     open: Callable[[], AbstractContextManager[Any]]
     execute: Callable[..., list[Any]]
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.url.startswith("postgres")
 
 
 @pytest.fixture(params=["SqliteStore", "PostgresStore"])
@@ -154,6 +161,90 @@ def test_what_cannot_be_stored_is_named_and_holds_nothing_up(source: Source, sto
     assert (outcome.total, outcome.imported) == (3, 1)
     assert {(refused.namespace, refused.key) for refused in outcome.refused} == {(HOME, ""), (("__holdall__",), "k")}
     assert all(isinstance(refused, Refused) and refused.why for refused in outcome.refused)
+
+
+# Vectors -------------------------------------------------------------------------------------------------------------
+
+
+class Model:
+    """The test embedder, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, texts: Any) -> list[list[float]]:
+        self.asked += texts
+        return embed(texts)
+
+
+TEXTS = {f"k{n}": f"note {n} about {'tea' if n % 3 else 'peanuts'}" for n in range(12)}
+
+
+def fill_with_vectors(source: Source, fields: list[str] | None) -> None:
+    """Items with their vectors. This Python's SQLite may be unable to load what SqliteStore makes its own with."""
+    values = {key: {"text": text, "tags": [text, f"tag {key}"]} for key, text in TEXTS.items()}
+    paths = fields or ["$"]
+    if source.is_postgres:
+        index: Any = {"dims": 32, "embed": embed, "fields": paths}
+        with PostgresStore.from_conn_string(source.url, index=index) as theirs:
+            theirs.setup()
+            theirs.batch([PutOp(HOME, key, value) for key, value in values.items()])
+            theirs.put(HOME, "unindexed", {"text": "no vector"}, index=False)
+        return
+    with source.open() as theirs, closing(sqlite3.connect(source.url, isolation_level=None)) as connection:
+        theirs.batch([PutOp(HOME, key, value) for key, value in values.items()])
+        theirs.put(HOME, "unindexed", {"text": "no vector"}, index=False)
+        connection.executescript(VECTOR_MIGRATIONS[0])
+        for key, value in values.items():
+            for path in paths:
+                texts = get_text_at_path(value, path)
+                for n, vector in enumerate(embed(texts)):
+                    name = path if len(texts) == 1 else f"{path}.{n}"
+                    row = (".".join(HOME), key, name, struct.pack("<32f", *vector))
+                    connection.execute(
+                        "INSERT INTO store_vectors (prefix, key, field_name, embedding) VALUES (?, ?, ?, ?)", row
+                    )
+
+
+@pytest.mark.parametrize("fields", [None, ["text"], ["text", "tags[*]"]])
+def test_vectors_are_carried_where_the_model_is_the_same(
+    source: Source, store: holdall.Store, fields: list[str] | None
+) -> None:
+    fill_with_vectors(source, fields)
+    model = Model()
+    face = HoldallStore(store, index={"dims": 32, "embed": model, "fields": fields})
+    assert import_from(source.url, face) == Imported(total=13, imported=13, vectors=12)
+    embedded = [text for text in model.asked if "model" not in text]
+    assert len(embedded) <= 5 + 1, "some to compare with, and what had none"
+    found = face.search(HOME, query="peanuts note about", limit=13)
+    if fields == ["text"]:
+        assert {item.key for item in found[:4]} == {"k0", "k3", "k6", "k9"}
+    assert all(item.score is not None for item in found)
+    assert import_from(source.url, face) == Imported(total=13, present=13)
+
+
+def test_vectors_of_another_model_are_made_anew(source: Source, store: holdall.Store) -> None:
+    fill_with_vectors(source, ["text"])
+
+    def other(texts: Any) -> list[list[float]]:
+        return [vector[::-1] for vector in embed(texts)]
+
+    for dims, model in ((32, other), (3, lambda texts: [[1.0, 2.0, 3.0] for _ in texts])):
+        view = store.scoped((str(dims),))
+        face = HoldallStore(view, index={"dims": dims, "embed": model, "fields": ["text"]})
+        if dims == 3:
+            assert face.store.reindex() >= 0
+        assert import_from(source.url, face) == Imported(total=13, imported=13)
+        assert all(item.score is not None for item in face.search(HOME, query="note", limit=13))
+
+
+def test_without_an_embedder_items_come_without_their_vectors(source: Source, store: holdall.Store) -> None:
+    fill_with_vectors(source, ["text"])
+    assert import_from(source.url, store) == Imported(total=13, imported=13)
+    assert store.search(HOME, query="peanuts")[0].score is not None, "words find them all the same"
+
+
+# Sources -------------------------------------------------------------------------------------------------------------
 
 
 def test_their_database_is_left_as_it_is(source: Source, tmp_path: Path) -> None:

@@ -7,17 +7,22 @@ import that was cut short goes on where it ended when it is run again, and bring
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from langgraph.store.base import get_text_at_path
+
 from .. import ops
+from ..embed import same_model
 from ..errors import InvalidInput, MissingExtra, NotFound, Unavailable
 from ..ops import Entry, Namespace
 from ..programs import Program, Work
@@ -27,6 +32,7 @@ from .conn_strings import is_postgres
 from .opening import opened
 
 _AT_ONCE = 500
+_SAMPLES = 5
 _Row: TypeAlias = tuple[Any, ...]
 
 
@@ -45,6 +51,7 @@ class Imported:
 
     total: int = 0  # items there
     imported: int = 0  # brought here
+    vectors: int = 0  # of these, with the vectors that they had
     present: int = 0  # here already, as new or newer
     expired: int = 0  # gone there, too
     refused: list[Refused] = field(default_factory=list)
@@ -89,6 +96,7 @@ def _import(
 
 def _moving(store: Store, database: _Database, progress: Callable[[int, int], object] | None) -> Program[Imported]:
     outcome = Imported(total=(yield Work(database.count, ())))
+    vectors = _Vectors(store, database)
     done = 0
     while rows := (yield Work(database.page, ())):
         items = [item for row in rows if (item := _wanted(store, row, outcome)) is not None]
@@ -100,13 +108,71 @@ def _moving(store: Store, database: _Database, progress: Callable[[int, int], ob
                 if entry is None or entry.updated_at < item.updated_at
             ]
             if newer:
-                yield [*(item.put for item in newer), *(item.dated for item in newer)]
+                puts, carried = yield from vectors.added([item.put for item in newer])
+                yield [*puts, *(item.dated for item in newer)]
+                outcome.vectors += carried
             outcome.imported += len(newer)
             outcome.present += len(items) - len(newer)
         done += len(rows)
         if progress is not None:
             progress(done, max(done, outcome.total))
     return outcome
+
+
+class _Vectors:
+    """Brings vectors along, where the store's own model made them: that is tried with the first that come.
+
+    Otherwise, and where an item has none, it is embedded as if it were put.
+    """
+
+    def __init__(self, store: Store, database: _Database) -> None:
+        self._embedding, self._fields = store._settings.embedding, store._settings.fields
+        self._database = database
+        self._is_same: bool | None = None  # not known yet
+
+    def added(self, puts: list[ops.Put]) -> Program[tuple[list[ops.Put], int]]:
+        """The puts with vectors, and how many had them already."""
+        if self._embedding is None:
+            return puts, 0
+        there: list[dict[str, bytes]] = []
+        if self._is_same is not False:
+            there = yield Work(self._database.vectors, ([(".".join(put.namespace), put.key) for put in puts],))
+            if self._is_same is None:
+                self._is_same = yield from self._try(puts, there)
+        if not self._is_same:
+            return (yield from self._embedding.embedded(puts, self._fields)), 0
+        model = yield from self._embedding._known_model()
+        without = [put for put, vectors in zip(puts, there, strict=True) if not vectors]
+        others = iter((yield from self._embedding.embedded(without, self._fields)))
+        added = [
+            replace(put, vectors=ops.Vectors(model, tuple(vectors.values()))) if vectors else next(others)
+            for put, vectors in zip(puts, there, strict=True)
+        ]
+        return added, len(puts) - len(without)
+
+    def _try(self, puts: list[ops.Put], there: list[dict[str, bytes]]) -> Program[bool | None]:
+        """Whether the model gives for some texts what they have there; None where there are none to try it with."""
+        assert self._embedding is not None
+        samples: dict[str, bytes] = {}
+        for put, vectors in zip(puts, there, strict=True):
+            for name, vector in vectors.items():
+                text = _text_at(put.value, name)
+                if text is not None and text.strip() and len(samples) < _SAMPLES:
+                    samples[text] = vector
+        if not samples:
+            return None
+        given = yield from self._embedding._embedder.documents(list(samples))
+        return all(map(same_model, samples.values(), given))
+
+
+def _text_at(value: Any, name: str) -> str | None:
+    """The text that LangGraph's stores embedded as this: a path, or one with a number where it led to several."""
+    texts = get_text_at_path(value, name)
+    if len(texts) == 1:
+        return texts[0]
+    path, _, place = name.rpartition(".")
+    texts = get_text_at_path(value, path) if path and place.isdecimal() else []
+    return texts[int(place)] if texts and int(place) < len(texts) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +223,7 @@ class _Database(ABC):
         self._source = source
         self._connection: Any = None
         self._walking: Any = None
+        self._has_vectors: bool | None = None
 
     def count(self) -> int:
         with self._translating():
@@ -175,6 +242,13 @@ class _Database(ABC):
             rows: list[_Row] = self._walking.fetchmany(_AT_ONCE)
             return rows
 
+    def vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]:
+        """The vectors of items, by field; they have none where there is no table for them."""
+        with self._translating():
+            if self._has_vectors is None:
+                self._has_vectors = self._is_there("store_vectors")
+            return self._vectors(places) if self._has_vectors else [{} for _ in places]
+
     def close(self) -> None:
         for resource in (self._walking, self._connection):
             if resource is not None:
@@ -185,6 +259,12 @@ class _Database(ABC):
 
     @abstractmethod
     def _cursor(self) -> Any: ...
+
+    @abstractmethod
+    def _is_there(self, table: str) -> bool: ...
+
+    @abstractmethod
+    def _vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]: ...
 
     @abstractmethod
     def _translating(self) -> AbstractContextManager[None]:
@@ -201,6 +281,13 @@ class _SqliteDatabase(_Database):
     def _cursor(self) -> sqlite3.Cursor:
         cursor: sqlite3.Cursor = self._connection.cursor()
         return cursor
+
+    def _is_there(self, table: str) -> bool:
+        return bool(self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
+
+    def _vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]:
+        sql = "SELECT field_name, embedding FROM store_vectors WHERE prefix = ? AND key = ?"
+        return [dict(self._connection.execute(sql, place).fetchall()) for place in places]
 
     @contextmanager
     def _translating(self) -> Iterator[None]:
@@ -223,6 +310,21 @@ class _PostgresDatabase(_Database):
 
     def _cursor(self) -> Any:
         return self._connection.cursor("holdall_import")  # on the server: it may be large
+
+    def _is_there(self, table: str) -> bool:
+        return bool(self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()[0])
+
+    def _vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]:
+        rows = self._connection.execute(
+            "SELECT place, field_name, embedding::text FROM store_vectors"
+            " JOIN unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (prefix, key, place) USING (prefix, key)",
+            ([prefix for prefix, _ in places], [key for _, key in places]),
+        )
+        found: list[dict[str, bytes]] = [{} for _ in places]
+        for place, name, vector in rows:
+            numbers = json.loads(vector)
+            found[place - 1][name] = struct.pack(f"<{len(numbers)}f", *numbers)
+        return found
 
     @contextmanager
     def _translating(self) -> Iterator[None]:
