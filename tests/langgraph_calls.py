@@ -1,10 +1,11 @@
-"""What the tests of LangGraph's faces share: every engine, and each call sync or async."""
+"""What the tests of LangGraph's faces share: every engine, each call sync or async, and a checkpointer to fill."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,3 +43,24 @@ class Calls:
             return getattr(self.face, name)
         method = getattr(self.face, f"a{name}")
         return lambda *args, **kwargs: runner.run(method(*args, **kwargs))
+
+
+@dataclass
+class Saver:
+    """A checkpointer with one thread, of which a test can say what is in it."""
+
+    messages: Any
+    id: str = "1f0-a"
+    ts: str = "2026-03-04T05:06:07.890000+00:00"
+
+    def get_tuple(self, config: Any) -> Any:
+        @dataclass
+        class Tuple:
+            checkpoint: Any
+            metadata: Any = None
+
+        values = {} if self.messages is None else {"messages": self.messages}
+        return Tuple({"id": self.id, "ts": self.ts, "channel_values": values})
+
+    async def aget_tuple(self, config: Any) -> Any:
+        return self.get_tuple(config)

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -38,7 +37,8 @@ from holdall.faces.conversations import (
     PostgresStoreRepository,
 )
 from holdall.faces.messages import from_stored, to_stored
-from langgraph_calls import ENGINES, opener
+from holdall.testing.embedder import embed
+from langgraph_calls import ENGINES, Saver, opener
 from servers import postgres_url
 
 KEY = re.compile(r"(.+)_(\d{8}_\d{6})_([0-9a-f]{8})")
@@ -218,27 +218,6 @@ def test_messages_in_a_delta_channel_are_archived_from_the_graph(repository: Con
 # What is archived ----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Saver:
-    """A checkpointer with one thread, of which a test can say what is in it."""
-
-    messages: Any
-    id: str = "1f0-a"
-    ts: str = "2026-03-04T05:06:07.890000+00:00"
-
-    def get_tuple(self, config: Any) -> Any:
-        @dataclass
-        class Tuple:
-            checkpoint: Any
-            metadata: Any = None
-
-        values = {} if self.messages is None else {"messages": self.messages}
-        return Tuple({"id": self.id, "ts": self.ts, "channel_values": values})
-
-    async def aget_tuple(self, config: Any) -> Any:
-        return self.get_tuple(config)
-
-
 def test_the_key_is_the_thread_the_checkpoints_time_and_a_hash_of_its_id(calls: Calls) -> None:
     archived = calls.archive("ada", "a_thread/1", Saver([HumanMessage("x")], ts="2026-03-04T07:06:07+02:00"))
     found = KEY.fullmatch(archived.key)
@@ -365,6 +344,33 @@ def test_what_a_message_says_is_kept_as_text_whatever_parts_it_has(content: Any,
     [stored] = to_stored([message])
     assert stored["content"] == text
     assert from_stored([stored]) == [message]
+
+
+# Finding -------------------------------------------------------------------------------------------------------------
+
+
+def test_conversations_are_found_by_words_and_by_meaning(calls: Calls) -> None:
+    for thread, said in (("diet", "I cannot eat peanuts"), ("trip", "The train leaves at nine"), ("tea", "Green tea")):
+        blocks = [{"type": "text", "text": said}, {"type": "image", "data": "peanuts"}]
+        calls.archive("ada", thread, Saver([HumanMessage("Hello"), HumanMessage(blocks)], id=thread))
+    calls.archive("bob", "diet", Saver([HumanMessage("peanuts for me")], id="bob"))
+    found = calls.conversations("ada", query="peanut")
+    assert [one.thread_id for one in found] == ["diet"], "pictures are not read"
+    assert found[0].score is not None
+    assert calls.search(("users", "ada"), query="trains")[0]["value"]["thread_id"] == "trip"
+    assert calls.conversations("ada", query="bicycles") == []
+
+    asked: list[str] = []
+
+    def embed_and_tell(texts: Any) -> list[list[float]]:
+        asked.extend(texts)
+        return embed(texts)
+
+    index = {"dims": 32, "embed": embed_and_tell}
+    meaning = Calls(ConversationRepository(calls.repository, index=index), calls._runner)
+    meaning.archive("ada", "again", Saver([HumanMessage("It leaves at ten"), AIMessage("Noted.")], id="again"))
+    assert asked[-2:] == ["It leaves at ten", "Noted."], "each message has its own vector"
+    assert meaning.conversations("ada", query="leaves at ten")[0].thread_id == "again"
 
 
 # Exporting -----------------------------------------------------------------------------------------------------------

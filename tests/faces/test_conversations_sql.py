@@ -16,8 +16,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 import holdall
 from holdall.faces.conversations import ConversationRepository
 from holdall.keys import Reserved
+from langgraph_calls import Saver
 from servers import postgres_url
-from test_conversations import Saver
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "archive-conversations.md"
 _schemas = itertools.count()

@@ -100,6 +100,25 @@ def test_a_put_says_which_fields_are_found(store: holdall.Store, runner: asyncio
     assert calls.search(DOCS, query="tea")[0].score > 0
 
 
+def test_a_cursor_goes_through_the_ranked_and_the_rest(store: holdall.Store, runner: asyncio.Runner | None) -> None:
+    for n in range(9):
+        store.put(DOCS, f"k{n}", {"text": "tea" if n % 3 == 0 else "other"})
+    found, cursor = [], None
+    while True:
+        page = store.search(DOCS, query="tea", rest=True, limit=2, cursor=cursor)
+        found += [hit.key for hit in page]
+        if cursor is None:
+            store.delete(DOCS, "k6")  # given already
+            store.put(DOCS, "new", {"text": "other"})
+        cursor = page.next
+        if cursor is None:
+            break
+        with pytest.raises(InvalidInput, match="another search"):
+            store.search(DOCS, query="tea", limit=2, cursor=cursor)
+    assert sorted(found[:3]) == ["k0", "k3", "k6"]
+    assert found[3:] == ["new", "k8", "k7", "k5", "k4", "k2", "k1"]
+
+
 # By vectors ----------------------------------------------------------------------------------------------------------
 
 
