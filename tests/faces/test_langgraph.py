@@ -132,6 +132,22 @@ def test_threads_may_share_a_store(open_store: Open) -> None:
         assert list(threads.map(work, range(8))) == [20] * 8
 
 
+def test_four_connections_never_find_the_database_locked(tmp_path: Path) -> None:
+    """Of 240 puts through four connections, 122 answered "database is locked"."""
+    # Options that differ make engines that share nothing, as four processes would.
+    faces = [HoldallStore(holdall.open(tmp_path / "agent.db", timeout=30 + number)) for number in range(4)]
+
+    def put_all(number: int) -> None:
+        for turn in range(60):
+            faces[number].put(HOME, f"{number}-{turn}", {"n": turn})
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(put_all, range(4)))
+    assert [len(face.search(HOME, limit=1000)) for face in faces] == [240] * 4
+    for face in faces:
+        face.store.close()
+
+
 @pytest.mark.parametrize("value", [{"text": "\ud800"}, {"\udfff": 1}, {"n": float("nan")}, {"f": object()}])
 def test_what_json_cannot_hold_is_refused(calls: Calls, value: dict[str, Any]) -> None:
     """CVE-2025-64439: a lone surrogate sent a value through a deserialiser that ran code."""
@@ -378,6 +394,15 @@ DOCS = {
 def test_filters(calls: Calls, filter: dict[str, Any], found: str) -> None:
     calls.batch([PutOp(("docs",), key, value) for key, value in DOCS.items()])
     assert sorted(keys(calls.search(("docs",), filter=filter))) == list(found)
+
+
+def test_numbers_are_compared_as_numbers(calls: Calls) -> None:
+    """`{"$gte": 10}` compared as text on PostgreSQL, so that 9 was more and 100 was less."""
+    calls.batch(
+        [PutOp(("docs",), str(n), {"n": n}) for n in (9, 10, 100, -5, 10.5)] + [PutOp(("docs",), "t", {"n": "99"})]
+    )
+    assert sorted(keys(calls.search(("docs",), filter={"n": {"$gte": 10}}))) == ["10", "10.5", "100"]
+    assert sorted(keys(calls.search(("docs",), filter={"n": {"$lt": 10}}))) == ["-5", "9"]
 
 
 @pytest.mark.parametrize(

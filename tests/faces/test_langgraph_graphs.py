@@ -176,6 +176,7 @@ def script() -> Scripted:
         messages=iter(
             [
                 call("remember", key="diet", text="no peanuts"),
+                call("remember", key="tea", text="green tea"),
                 call("recall", text="peanuts"),
                 call("forget", key="diet"),
                 AIMessage("Done."),
@@ -194,7 +195,7 @@ def remember(key: str, text: str, store: Annotated[BaseStore, InjectedStore()]) 
 @tool
 def recall(text: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
     """Find what was kept."""
-    found = store.search(("memories",), filter={"text": {"$contains": text}})
+    found = store.search(("memories",), query=text, limit=1)
     return "; ".join(f"{item.key}: {item.value['text']}" for item in found)
 
 
@@ -225,4 +226,4 @@ def test_the_memory_tools_of_an_agent(store: HoldallStore, make: Callable[[BaseS
     runnable, asked = make(store), {"messages": [("user", "I cannot eat peanuts.")]}
     result = asyncio.run(runnable.ainvoke(asked)) if use_async else runnable.invoke(asked)
     answers = [message.content for message in result["messages"] if isinstance(message, ToolMessage)]
-    assert answers == ["kept", "diet: no peanuts", "0 left"]
+    assert answers == ["kept", "kept", "diet: no peanuts", "1 left"]
