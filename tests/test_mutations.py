@@ -42,6 +42,11 @@ CASES = [
     ("aliasing_copies", "sqlite", "copies"),
     ("forgetful_edit", "memory", "edits_from_many_threads"),
     ("forgetful_edit", "sqlite", "edits_from_many_threads"),
+    ("unfenced", "memory", "refused_when_the_lease_is_lost"),
+    ("unfenced", "sqlite", "refused_when_the_lease_is_lost"),
+    ("fenced_beforehand", "memory", "same_batch"),
+    ("forgotten_silently", "memory", "forgotten"),
+    ("forgotten_silently", "sqlite", "forgotten"),
 ]
 
 

@@ -37,8 +37,6 @@ PIECE = 1 << 16
 INDEXED_SIZE = 1 << 20
 #: A file with more pieces than this is worth tidying.
 _MANY_PIECES = 64
-#: How many bytes are indexed before other writers have their turn.
-_SLICE_BYTES = 1 << 18
 #: How many pieces are made of smaller ones before other writers have their turn.
 _RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before anybody is asked to see to it.
@@ -53,7 +51,7 @@ IS_FILE = "body IS NOT NULL"
 _INFO = "key, size, version, created, updated"
 #: Which rows are files of one namespace.
 _FILES = f"ns = :ns AND {IS_FILE} AND {LIVE}"
-_AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
+AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
 
 
 class SqlFiles:
@@ -86,7 +84,7 @@ class SqlFiles:
         )
         self._note = (
             f"INSERT INTO {dialect.unindexed} (version) SELECT version FROM {table}"
-            f" WHERE ns = :ns AND {IS_FILE} AND {_AT_OR_BELOW} ON CONFLICT DO NOTHING"
+            f" WHERE ns = :ns AND {IS_FILE} AND {AT_OR_BELOW} ON CONFLICT DO NOTHING"
         )
         self._range = (
             f"SELECT piece.start, piece.data FROM {table} AS file LEFT JOIN {chunks} AS piece"
@@ -117,7 +115,7 @@ class SqlFiles:
                 end = 2**62 if end is None else end
                 return self._range, {"ns": keys.encode(namespace), "key": key, "start": start, "end": end, "now": now}
             case ops.CheckPath(namespace, path):
-                params = {**_tree(keys.encode(namespace), path), "now": now}
+                params = {**tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
                 parents = keys.parents(path)
                 params.update({f"p{place}": parent for place, parent in enumerate(parents)})
@@ -127,8 +125,8 @@ class SqlFiles:
                     sql = f"SELECT key FROM {self._table} WHERE {_FILES} AND key IN ({names}) UNION ALL {sql}"
                 return sql, params
             case ops.DeleteTree(namespace, path) if path is not None:
-                params = {**_tree(keys.encode(namespace), path), "now": now, **self._dialect.parameters(op)}
-                return self._dialect.bury(f"{_FILES} AND {_AT_OR_BELOW} ORDER BY key", "delete"), params
+                params = {**tree(keys.encode(namespace), path), "now": now, **self._dialect.parameters(op)}
+                return self._dialect.bury(f"{_FILES} AND {AT_OR_BELOW} ORDER BY key", "delete"), params
         return None
 
     def result(self, op: Op, rows: Rows) -> Any:
@@ -258,31 +256,40 @@ class SqlFiles:
     def _tidy(self, op: ops.Tidy, now: int | None) -> Program[bool]:
         """Index some of what is new; join the pieces of a file that was found to have many."""
         dialect, queue = self._dialect, self._dialect.unindexed
-        oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit{dialect.skip_locked}"
-        [waiting] = yield [(oldest, {"limit": op.limit})]
-        later: set[int] = set()
+        limit = min(op.limit, dialect.most_files)
+        oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit"
+        *_, waiting = yield [*dialect.upkeep, (oldest, {"limit": limit})]
         gone = [version for version, is_gone in waiting if is_gone]
         new = [version for version, is_gone in waiting if not is_gone]
+        more = len(waiting) == limit
         if gone:
-            yield [dialect.forget(gone)]
+            more = (yield from dialect.forget(gone)) or more
         if new:
             among, params = dialect.among("version", new)
             [sizes] = yield [(f"SELECT version, size FROM {self._table} WHERE {among} ORDER BY version", params)]
-            new = _first_few(sizes)
-            later = {version for version, _ in sizes}.difference(new)
-            waiting = [row for row in waiting if row[0] not in later]
-            among, params = dialect.among("version", new)
+            few = _first_few(sizes, dialect.most_bytes)
+            later = {version for version, _ in sizes}.difference(few)
+            new = [version for version in new if version not in later]
+            more = more or bool(later)
+            among, params = dialect.among("version", few)
             sql = f"SELECT version, {dialect.content} FROM {self._table} WHERE {among} AND size <= {INDEXED_SIZE}"
             [rows] = yield [(sql, params)]
             texts = [(version, text) for version, data in rows if (text := _text(data)) is not None]
             if texts:
-                yield dialect.learn(texts)
-        if waiting:
-            among, params = dialect.among("version", [version for version, _ in waiting])
-            yield [(f"DELETE FROM {queue} WHERE {among}", params)]
+                yield from dialect.learn(texts)
+        done = 0
+        for versions, state in ((gone, "IS NOT NULL"), (new, "IS NULL")):
+            # What has changed since it was read is gone now, and what others are at will be: either waits for its turn.
+            among, params = dialect.among("version", versions)
+            sql = f"SELECT version FROM {queue} WHERE {among} AND gone {state}{dialect.skip_locked}"
+            [rows] = (yield [(sql, params)]) if versions else [[]]
+            if rows:
+                among, params = dialect.among("version", [version for (version,) in rows])
+                yield [(f"DELETE FROM {queue} WHERE {among}", params)]
+                done += len(rows)
         if self.ragged:
             yield from self._merge(*self.ragged.pop(), now)
-        self.behind = len(waiting) == op.limit or bool(later or self.ragged)
+        self.behind = bool((more and done) or self.ragged)
         return self.behind
 
     def _merge(self, ns: str, key: str, now: int | None) -> Program[None]:
@@ -314,8 +321,8 @@ class SqlFiles:
         moves, ns = isinstance(op, ops.Move), keys.encode(op.namespace)
         elsewhere = op.source if isinstance(op, ops.Move) else None
         source = ns if elsewhere is None else keys.encode(elsewhere)
-        src, dst = _tree(source, op.src), _tree(ns, op.dst)
-        sources = f"{_FILES} AND {_AT_OR_BELOW}"
+        src, dst = tree(source, op.src), tree(ns, op.dst)
+        sources = f"{_FILES} AND {AT_OR_BELOW}"
         found, there, parents = yield [
             (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
             (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key LIMIT 2", {**dst, "now": now}),
@@ -338,7 +345,7 @@ class SqlFiles:
                     f" AND arrived.key = :dst || substr({self._table}.key, :cut) AND arrived.body = {self._table}.body)"
                 )
                 leaving = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
-                own = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {_AT_OR_BELOW} AND shared = 2"
+                own = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {AT_OR_BELOW} AND shared = 2"
                 yield [
                     (self._dialect.bury(f"{sources} AND {arrived} ORDER BY key", "delete"), {**leaving, **further}),
                     (own, dst),
@@ -422,21 +429,22 @@ class SqlFiles:
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
         where = f"{_FILES} AND key >= :low AND key < :high"
         order = "key"
-        if (indexed := self._dialect.mentions(_grams(op))) is not None:
-            query, grams = indexed
+        if (mentions := self._dialect.mentions(_grams(op))) is not None:
+            ask, understood = mentions
             queue = self._dialect.unindexed
-            *_, [(lag,)], [(known,)] = yield [
+            *_, [(lag,)], answer = yield [
                 *self._dialect.by_index,
                 (f"SELECT count(*) FROM (SELECT 1 FROM {queue} LIMIT {_LARGE_PAGE}) AS first_ones", {}),
-                (f"SELECT count(*) FROM ({query} LIMIT {_LARGE_PAGE}) AS first_ones", grams),
+                ask,
             ]
             self.behind = self.behind or lag > _SOME_LAG
-            if known < _LARGE_PAGE:  # else the index tells little, and reading in order is faster
+            if (known := understood(answer)) is not None:
+                query, found_by = known
                 large = f"SELECT version FROM {self._table} WHERE ns = :ns AND size > {INDEXED_SIZE}"
                 few = f"{query} UNION ALL SELECT version FROM {queue} UNION ALL {large}"
                 where += f" AND {self._dialect.one_of('version', few)}"
                 order = "key || ''"  # no index has that: they are found first, and then sorted
-                params.update(grams)
+                params.update(found_by)
         if not op.ignore_case:
             for place, literal in enumerate(op.literals[:8]):
                 params[f"data{place}"] = literal.encode(errors="replace")
@@ -469,7 +477,7 @@ class SqlFiles:
 _SEVERAL = frozenset({ops.Append, ops.Stat, ops.Move, ops.Copy, ops.Tidy})
 
 
-def _tree(ns: str, path: str) -> dict[str, Any]:
+def tree(ns: str, path: str) -> dict[str, Any]:
     """The parameters of what is at a path and below it."""
     low, high = keys.in_folder(path.rstrip("/") + "/")
     return {"ns": ns, "key": path, "low": low, "high": high}
@@ -498,10 +506,9 @@ def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
     return [(start, end) for start, end, count in runs if count > 1]
 
 
-def _first_few(sizes: Rows) -> list[int]:
+def _first_few(sizes: Rows, room: int) -> list[int]:
     """Those whose contents can be indexed while others wait: at least one, and not too many bytes in all."""
     few: list[int] = []
-    room = _SLICE_BYTES
     for version, size in sizes:
         if room <= 0:
             break

@@ -176,7 +176,7 @@ class ConversationRepository(BaseStoreRepository):
         }
         try:
             put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
-            entry = (yield from self._store._embedded([put]))[0]
+            entry = (yield from self._store._embedded([put], None))[0]
         except Conflict:  # archived already
             entry = (yield [ops.Get(home, key)])[0]
         return _conversation(entry)

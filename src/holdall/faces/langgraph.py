@@ -119,7 +119,7 @@ class _Face(BaseStore):
         for place, op in walks:
             results[place] = yield from self._searched(op) if isinstance(op, SearchOp) else self._listed(op)
         if written:
-            yield from self.store._embedded(written)
+            yield from self.store._embedded(written, None)
         return results
 
     batch = run(_batch)
