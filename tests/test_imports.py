@@ -80,7 +80,7 @@ SHARED_BY_ENGINES = {
 OWN = {
     "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "listener", "sql", "wire")},
-    "engines/postgres_dialect.py": {"holdall.engines.postgres_views"},
+    "engines/postgres_dialect.py": {"holdall.engines.postgres_contents", "holdall.engines.postgres_views"},
     "engines/postgres_listener.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},

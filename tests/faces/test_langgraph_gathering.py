@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import holdall
+from holdall import OpEvent
 from holdall.errors import InvalidValue, StoreClosed, Unavailable
 from holdall.faces.langgraph import HoldallStore
 from holdall.gathering import Gathering
-from holdall.store import OpEvent
 from langgraph_calls import ENGINES, Open, opener
 
 HOME = ("users", "ada")
