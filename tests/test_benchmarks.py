@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.__main__ import SECTIONS
 from benchmarks.harness import Bench, Row, Score, Target, ahead_of, at_least, at_most, show, show_verdict
 
 

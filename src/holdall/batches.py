@@ -22,7 +22,7 @@ from .programs import Call, Program, Work, adrive, drive
 from .settings import OpEvent, Settings
 from .shapes import stored
 from .sharing import Shared
-from .values import check_text, encode, ttl_seconds
+from .values import check_text, encode, to_microseconds, ttl_seconds
 
 T = TypeVar("T")
 _LOOKS = frozenset({ops.ReadRange, ops.Stat, ops.Grep})
@@ -137,6 +137,10 @@ class Batching:
                 return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect, key))
             case ops.Refresh(namespace, key):
                 return ops.Refresh(self._home(namespace), keys.check_key(key))
+            case ops.Backdate(namespace, key, created, updated, expires):
+                times = to_microseconds(created), to_microseconds(updated)
+                ends = None if expires is None else to_microseconds(expires)
+                return ops.Backdate(self._home(namespace), keys.check_key(key), *times, ends)
             case ops.DeleteTree(namespace, path):
                 if not self._scope and namespace == ():
                     raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")

@@ -341,8 +341,8 @@ def test_a_long_transaction_is_learned_when_it_ends(schema: str) -> None:
         store.execute([Put(NS, f"{n:02}", {"text": "tea"}) for n in range(20)])
         check_lexical(store, "tea")
         change = (
-            f"UPDATE {schema}.entries SET value = %s, version = nextval('{schema}.versions'), xid = pg_current_xact_id()"
-            f" WHERE key = '07'"
+            f"UPDATE {schema}.entries SET value = %s, version = nextval('{schema}.versions'),"
+            f" xid = pg_current_xact_id() WHERE key = '07'"
         )
         long.execute(change, ('{"text":"camomile"}',))
         store.execute([Put(NS, f"{n:02}", {"text": "green tea"}) for n in range(10, 40)])

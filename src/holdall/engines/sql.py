@@ -72,6 +72,10 @@ class Sql:
         delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{unfollowed} WHERE {here}"
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
+        self._backdate = (
+            f"UPDATE {table} SET created = :created, updated = :updated, expires = coalesce(:expires, expires)"
+            f" WHERE {here} RETURNING version"
+        )
         self._files = SqlFiles(dialect, self._statement, self._outcome)
         self._texts = SqlTexts(dialect, self._since, self._changed_since, self.position)
         self._ranker = SqlRanker(dialect, clock, self.columns, self._conditions, self._texts)
@@ -219,6 +223,9 @@ class Sql:
                 return self._version_of, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.Refresh(namespace, key):
                 return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.Backdate(namespace, key, created, updated, expires):
+                params = {"ns": keys.encode(namespace), "key": key, "now": now}
+                return self._backdate, {**params, "created": created, "updated": updated, "expires": expires}
             case ops.DeleteTree(namespace, None):
                 params = {"now": now, **self._dialect.parameters(op)}
                 where = f"{LIVE} {within(namespace, True, params)} ORDER BY ns, key"
@@ -251,7 +258,7 @@ class Sql:
             case ops.Check():
                 check_expectation(op, rows[0][0] if rows else None)
                 return None
-            case ops.Refresh():
+            case ops.Refresh() | ops.Backdate():
                 return bool(rows)
             case ops.Sweep():
                 return len(rows)
@@ -270,7 +277,7 @@ class Sql:
             case ops.Search():
                 if op.query is None and op.vector is None:
                     return (yield from search(self, op))
-                return (yield from ranked(self._ranker, op))
+                return (yield from ranked(self._ranker, op, self.older))
             case ops.Unembedded():
                 params: dict[str, Any] = {}
                 inside = within(op.prefix, True, params)
