@@ -120,6 +120,12 @@ class NaiveEngine:
             self._change(row, kind="expire", expires=None)
         return len(due)
 
+    def _forget(self, op: Any) -> int:
+        before = self.clock() - op.age * 1_000_000
+        gone = [row for row in self.rows if row["kind"] != "put" and row["updated"] < before][: op.limit]
+        self.rows = [row for row in self.rows if row not in gone]
+        return len(gone)
+
     def _matching(self, op: Any) -> list[dict[str, Any]]:
         return [
             row

@@ -26,7 +26,7 @@ PLACES = {
     "hypothesis": ("testing/",),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
     "numpy": ("vectors.py", "local.py"),
-    "psycopg": ("engines/postgres.py", "engines/postgres_wire.py"),
+    "psycopg": ("engines/postgres.py", "engines/postgres_listener.py", "engines/postgres_wire.py"),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
@@ -67,17 +67,18 @@ BELOW_ENGINES = {
 SHARED_BY_ENGINES = {
     f"holdall.engines.{name}"
     for name in (
-        *("commit", "dialect", "narrowing", "pool", "statements"),
+        *("commit", "dialect", "history", "narrowing", "pool", "statements"),
         *("sql", "sql_files", "sql_search", "sql_texts"),
     )
 }
 OWN = {
     "engines/memory.py": {"holdall.engines.memory_search"},
-    "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "sql", "wire")},
+    "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "listener", "sql", "wire")},
+    "engines/postgres_listener.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
-    "engines/sqlite.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
+    "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "sqlite_sql", "turns")},
 }
 MOST_LINES = 600
 

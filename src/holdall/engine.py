@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from . import keys, shapes
-from .errors import AlreadyExists, Conflict, InvalidInput, IsADirectory, NotADirectory, NotFound
+from .errors import (
+    AlreadyExists,
+    Conflict,
+    HistoryGone,
+    InvalidInput,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    shown,
+)
 from .keys import decode as decode_namespace
 from .ops import ABSENT, ANY, Append, Check, Copy, Delete, Entry, FileInfo, Hit, Move, Op, Page, Put, Search
 from .programs import Program
@@ -39,11 +48,24 @@ class Capabilities:
     ranks: bool = False  # `Search` takes a query and a vector
 
 
+class Listener(Protocol):
+    """What an engine does, in the background, to learn that somebody else has changed something."""
+
+    def close(self) -> None:
+        """Stop, and leave no thread behind. Closing twice is fine."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's, without disturbing it."""
+
+
 class Engine(Protocol):
     """What `holdall.open` connects a store to.
 
-    One that keeps indexes of its own may have an attribute `behind`: where it is
-    true after an op that looks through files, the store sends it `ops.Tidy`.
+    One that keeps indexes of its own may have an attribute `behind`: where it is true after an op that looks through
+    files, the store sends it `ops.Tidy`. One that can be told of others' changes may have a method `listen(ring)`,
+    which gives a `Listener` that calls `ring()` once it has begun, and then soon after anybody, in whichever process,
+    has committed a change; from any thread, and rather once too often. Where several processes may use an engine that
+    has none, those who watch look again and again.
     """
 
     @property
@@ -202,8 +224,35 @@ def search(finder: Finder, op: Search) -> Program[Page[Hit]]:
     return Page(hits, f"-{changed[room - 1][1] if room else position}")
 
 
+def feed_from(since: str | None, newest: int, forgotten: int) -> tuple[int, Callable[[int], str]]:
+    """Where to go on in the feed of an engine that counts its changes one by one, and what the position after one is.
+
+    `newest` is the last change there is, `forgotten` the last tombstone that was removed. Whoever reads on from before
+    that would never learn of a deletion; but not one that began with nothing later than that, who has not seen what was
+    deleted. So a position on the way from the beginning (`57-1000`) also says where the feed stood then.
+    """
+    match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", since or f"0-{newest}", re.ASCII)
+    if match is None:
+        raise not_a_cursor(since)
+    at, began = int(match[1]), int(match[2] or 0)
+    if not forgotten <= max(at, began) <= newest:
+        raise history_gone(since)
+    return at, lambda version: str(version) if version >= began else f"{version}-{began}"
+
+
+def history_gone(since: str | None) -> HistoryGone:
+    return HistoryGone(
+        f"the changes after the cursor {shown(since, 60)} are not all known any more (see the option history=), or it"
+        " is another store's: take a new one from store.cursor(), read what is there now, and watch since= that cursor"
+    )
+
+
+def not_a_cursor(position: str | None) -> InvalidInput:
+    return InvalidInput(f"not a cursor of this store: {shown(position, 60)}")
+
+
 def parse_revision(position: str) -> int:
     """A position in the feed of an engine that counts its changes one by one."""
     if not re.fullmatch(r"\d{1,18}", position, re.ASCII):
-        raise InvalidInput(f"not a cursor of this store: {position!r:.60}")
+        raise not_a_cursor(position)
     return int(position)

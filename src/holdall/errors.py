@@ -2,8 +2,11 @@
 
     HoldallError
     ├── InvalidInput (ValueError)           a bad label, key, path, filter, cursor, option, URL, `expect=None`
-    │   └── InvalidValue                    something in a value that JSON cannot hold; names the path to it
+    │   ├── InvalidValue                    something in a value that JSON cannot hold; names the path to it
+    │   └── HistoryGone                     a cursor from before what the store still knows of its changes
     ├── Conflict                            `expect=` did not hold; nothing was written
+    │   ├── LeaseHeld                       somebody else holds the lease
+    │   └── LeaseLost                       the lease expired, or was released: it may be another's by now
     ├── NotFound (FileNotFoundError)        the entry or file is not there
     ├── IsADirectory (IsADirectoryError)    a folder is where a file should be
     ├── NotADirectory (NotADirectoryError)  a file is where a folder should be
@@ -31,10 +34,13 @@ __all__ = [
     "Conflict",
     "Corrupt",
     "EmbeddingError",
+    "HistoryGone",
     "HoldallError",
     "InvalidInput",
     "InvalidValue",
     "IsADirectory",
+    "LeaseHeld",
+    "LeaseLost",
     "MissingExtra",
     "NoMatch",
     "NotADirectory",
@@ -64,6 +70,10 @@ class InvalidValue(InvalidInput):
         self.path = path
 
 
+class HistoryGone(InvalidInput):
+    """A cursor cannot be gone on from: what was deleted after it is no longer known, or it is ahead of the store."""
+
+
 class Conflict(HoldallError):
     """An entry was not in the state that `expect=` named, so nothing was written.
 
@@ -82,6 +92,23 @@ class Conflict(HoldallError):
         wanted = "to be absent" if self.expected is None else f"at version {self.expected}"
         found = "it is absent" if self.actual is None else f"it is at version {self.actual}"
         return f"{self.op} of {self.key!r} in {self.namespace!r} expected it {wanted}, but {found}; read it and retry"
+
+
+class LeaseHeld(Conflict):
+    """Somebody else holds the lease; `actual` is their token, where it is known."""
+
+    def __str__(self) -> str:
+        return f"the lease {self.key!r} is held by somebody else; pass wait= to wait for it, or try again later"
+
+
+class LeaseLost(Conflict):
+    """The lease is not held any more, so nothing was written; `expected` is the token that it had."""
+
+    def __str__(self) -> str:
+        return (
+            f"the lease {self.key!r} (token {self.expected}) was lost: it expired or was released, and may be somebody"
+            " else's by now, so nothing was written; acquire it anew, and begin again from what is stored"
+        )
 
 
 class NotFound(HoldallError, FileNotFoundError):

@@ -25,10 +25,12 @@ from .errors import (
     NotText,
     shown,
 )
-from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page
+from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp
 from .programs import Program, Work, apages, arun, before_retry, pages, run
+from .watch import AsyncWatch, Watch
 
 if TYPE_CHECKING:
+    from .leases import Lease
     from .patterns import Lines
     from .pieces import AsyncFile, BinaryFile
     from .store import Store
@@ -81,11 +83,13 @@ class Files:
 
     # Whole files -----------------------------------------------------------------------------------------------------
 
-    def _write(self, path: str, data: Data, *, expect: Expectation | FileInfo = ANY) -> Program[FileInfo]:
-        """Create or replace a file with text, kept as UTF-8, or bytes. `expect=` as in `Store.put`."""
+    def _write(
+        self, path: str, data: Data, *, expect: Expectation | FileInfo = ANY, lease: Lease | None = None
+    ) -> Program[FileInfo]:
+        """Create or replace a file with text, kept as UTF-8, or bytes. `expect=` and `lease=` as in `Store.put`."""
         path, file = keys.check_path(path), ops.File(shapes.NATIVE, _to_bytes(data))
         put = ops.Put(self._namespace, path, file, DEFAULT, _version(expect))
-        info: FileInfo = (yield [ops.CheckPath(self._namespace, path), put])[1]
+        info: FileInfo = (yield from self._change([ops.CheckPath(self._namespace, path), put], lease))[1]
         return info
 
     write = run(_write)
@@ -116,7 +120,9 @@ class Files:
     read_lines = run(_read_lines)
     aread_lines = arun(_read_lines)
 
-    def _edit(self, path: str, old: str, new: str, *, replace_all: bool = False) -> Program[int]:
+    def _edit(
+        self, path: str, old: str, new: str, *, replace_all: bool = False, lease: Lease | None = None
+    ) -> Program[int]:
         r"""Replace a text in a file, and say how often. Others' edits meanwhile are kept: it begins again.
 
         `old` must be there exactly once, unless `replace_all`: else `NoMatch` or `AmbiguousMatch`. Where it is not
@@ -135,7 +141,7 @@ class Files:
             text, count = _replaced(_to_text(path, content), old, new, path, replace_all)
             file = ops.File(shapes.NATIVE, text.encode())
             try:
-                yield [ops.Put(self._namespace, path, file, KEEP, info.version)]
+                yield from self._change([ops.Put(self._namespace, path, file, KEEP, info.version)], lease)
             except Conflict as conflict:
                 yield from before_retry(conflict, tries)
             else:
@@ -147,11 +153,11 @@ class Files:
 
     # Parts of files --------------------------------------------------------------------------------------------------
 
-    def _append(self, path: str, data: Data) -> Program[int]:
+    def _append(self, path: str, data: Data, *, lease: Lease | None = None) -> Program[int]:
         """Add text or bytes to the end of a file, which is made if it is missing; the offset at which they begin."""
         path, content = keys.check_path(path), _to_bytes(data)
         append = ops.Append(self._namespace, path, content)
-        offset: int = (yield [ops.CheckPath(self._namespace, path), append])[1]
+        offset: int = (yield from self._change([ops.CheckPath(self._namespace, path), append], lease))[1]
         return offset
 
     append = run(_append)
@@ -177,21 +183,22 @@ class Files:
                 raise _missing(path, info)
             # It has come in between.
 
-    def open(self, path: str, mode: Mode = "rb") -> BinaryFile:
+    def open(self, path: str, mode: Mode = "rb", *, lease: Lease | None = None) -> BinaryFile:
         """A binary file object, that reads or writes in pieces: "rb", "wb" or "ab".
 
-        What "wb" writes becomes visible when it is closed, all at once, and not at all after an exception. A file that
-        others change while it is read raises `Conflict`.
+        What "wb" writes becomes visible when it is closed, all at once, and not at all after an exception, or if the
+        lease is lost by then; "ab" checks it with every piece. A file that others change while it is read raises
+        `Conflict`.
         """
         from .pieces import opened
 
-        return opened(self, path, mode)
+        return opened(self, path, mode, lease)
 
-    async def aopen(self, path: str, mode: Mode = "rb") -> AsyncFile:
+    async def aopen(self, path: str, mode: Mode = "rb", *, lease: Lease | None = None) -> AsyncFile:
         """`open`, for `async with await files.aopen(...)`: `read`, `write` and `close` are coroutines."""
         from .pieces import aopened
 
-        return await aopened(self, path, mode)
+        return await aopened(self, path, mode, lease)
 
     # Listing ---------------------------------------------------------------------------------------------------------
 
@@ -319,30 +326,43 @@ class Files:
 
     # Trees -----------------------------------------------------------------------------------------------------------
 
-    def _delete(self, path: str) -> Program[int]:
+    def _delete(self, path: str, *, lease: Lease | None = None) -> Program[int]:
         """Remove a file, or a folder with all that is in it, atomically; how many files that were."""
         folder = keys.check_folder(path)
-        count: int = (yield [ops.DeleteTree(self._namespace, folder[:-1] or "/")])[0]
+        count: int = (yield from self._change([ops.DeleteTree(self._namespace, folder[:-1] or "/")], lease))[0]
         return count
 
     delete = run(_delete)
     adelete = arun(_delete)
 
-    def _move(self, src: str, dst: str) -> Program[FileInfo]:
+    def _move(self, src: str, dst: str, *, lease: Lease | None = None) -> Program[FileInfo]:
         """Give a file or folder another path, atomically and without copying it. Replaces a file, not a folder."""
-        info: FileInfo = (yield [ops.Move(self._namespace, *paths(src, dst))])[0]
+        info: FileInfo = (yield from self._change([ops.Move(self._namespace, *keys.paths(src, dst))], lease))[0]
         return info
 
     move = run(_move)
     amove = arun(_move)
 
-    def _copy(self, src: str, dst: str) -> Program[FileInfo]:
+    def _copy(self, src: str, dst: str, *, lease: Lease | None = None) -> Program[FileInfo]:
         """Have a file or folder at another path too, atomically; what is in it is shared until one of them changes."""
-        info: FileInfo = (yield [ops.Copy(self._namespace, *paths(src, dst))])[0]
+        info: FileInfo = (yield from self._change([ops.Copy(self._namespace, *keys.paths(src, dst))], lease))[0]
         return info
 
     copy = run(_copy)
     acopy = arun(_copy)
+
+    # Watching --------------------------------------------------------------------------------------------------------
+
+    def watch(self, path: str = "/", *, since: str | None = None) -> Watch:
+        """Iterate over the changes of a file, or of all in a folder, as they come; see `Store.watch`."""
+        return Watch(self._store, self._changes(path, since))
+
+    def awatch(self, path: str = "/", *, since: str | None = None) -> AsyncWatch:
+        """`watch`, as an async iterator."""
+        return AsyncWatch(self._store, self._changes(path, since))
+
+    def _changes(self, path: str, since: str | None) -> ops.Changes:
+        return ops.Changes(self._inside(), since, path=keys.check_folder(path)[:-1] or "/")
 
     # Running programs ------------------------------------------------------------------------------------------------
 
@@ -351,6 +371,9 @@ class Files:
 
     async def _arun(self, program: Program[T]) -> T:
         return await self._store._arun(program)
+
+    def _change(self, batch: list[PointOp], lease: Lease | None) -> Program[list[Any]]:
+        return self._store._change(batch, lease)
 
     def _inside(self) -> Namespace:
         return self._store._home(self._namespace)
@@ -422,14 +445,3 @@ def _missing(path: str, info: FileInfo | None) -> Exception:
 
 def _version(expect: Any) -> Any:
     return expect.version if isinstance(expect, FileInfo) else expect
-
-
-def paths(src: str, dst: str) -> tuple[str, str]:
-    """From where to where a file or folder goes, normalised, or `InvalidInput`."""
-    begin, end = keys.check_folder(src), keys.check_folder(dst)
-    for folder, path in ((begin, src), (end, dst)):
-        if folder == "/":
-            raise InvalidInput(f"the root of a volume cannot be moved, copied or replaced: {path!r}")
-    if end.startswith(begin) and end != begin:
-        raise InvalidInput(f"{dst!r} is inside {src!r}; a folder cannot be moved or copied into itself")
-    return begin[:-1], end[:-1]

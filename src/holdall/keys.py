@@ -42,6 +42,12 @@ class Reserved(tuple[str, ...]):
     __slots__ = ()
 
 
+class Home(tuple[str, ...]):
+    """A namespace as engines see it, whichever scope it is used in."""
+
+    __slots__ = ()
+
+
 def check_count(name: str, value: Any, least: int = 0, most: int = 2**31) -> None:
     """A number that a caller gave, or `InvalidInput`."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -168,6 +174,17 @@ def _folder(path: Any) -> str:
     if labels:
         check_key("/" + "/".join(labels))
     return "/" + "".join(label + "/" for label in labels)
+
+
+def paths(src: str, dst: str) -> tuple[str, str]:
+    """From where to where a file or folder goes, normalised, or `InvalidInput`."""
+    begin, end = check_folder(src), check_folder(dst)
+    for folder, path in ((begin, src), (end, dst)):
+        if folder == "/":
+            raise InvalidInput(f"the root of a volume cannot be moved, copied or replaced: {path!r}")
+    if end.startswith(begin) and end != begin:
+        raise InvalidInput(f"{dst!r} is inside {src!r}; a folder cannot be moved or copied into itself")
+    return begin[:-1], end[:-1]
 
 
 def is_path(key: str) -> bool:

@@ -31,6 +31,7 @@ __all__ = [
     "Embed",
     "Entry",
     "FileInfo",
+    "Forget",
     "Get",
     "Grep",
     "Hit",
@@ -363,6 +364,19 @@ class Sweep(Op):
     prefix: Namespace = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Forget(Op):
+    """Remove up to `limit` tombstones, the oldest first -> whether there is more to be done.
+
+    Those of more than `age` seconds, or all but the newest `keep`, once no index of the engine's own needs them. That
+    they went is remembered: `Changes` after a position from before that raises `HistoryGone`.
+    """
+
+    age: float | None = None
+    keep: int | None = None
+    limit: int = 500
+
+
 # Walks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -435,12 +449,14 @@ class Scan(Op):
 class Changes(Op):
     """The feed after `since`, in order of change -> `Page[Change]`, whose `next` resumes after the page.
 
-    `since=None` starts before the first change. One entry's changes may arrive merged into its newest.
+    `since=None` starts before the first change. One entry's changes may arrive merged into its newest. With a path:
+    those of the file or folder there, in exactly this namespace. With a limit of 0, `next` is where it stands now.
     """
 
     prefix: Namespace = ()
     since: str | None = None
     limit: int = 500
+    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

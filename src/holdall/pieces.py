@@ -19,6 +19,7 @@ from .programs import Program
 
 if TYPE_CHECKING:
     from .files import Files
+    from .leases import Lease
 
 _PIECE = 1 << 20
 _UPLOAD_TTL = 24 * 3600.0
@@ -27,10 +28,10 @@ _UPLOAD_TTL = 24 * 3600.0
 class Pieces:
     """The programs of one open file."""
 
-    def __init__(self, files: Files, path: str, mode: str) -> None:
+    def __init__(self, files: Files, path: str, mode: str, lease: Lease | None) -> None:
         if mode not in ("rb", "wb", "ab"):
             raise InvalidInput(f'a file is opened with "rb", "wb" or "ab", not {mode!r}')
-        self.files, self.mode = files, mode
+        self.files, self.mode, self.lease = files, mode, lease
         self.path = keys.check_path(path)
         self.info: FileInfo | None = None
         self._upload = "/" + secrets.token_hex(16)
@@ -41,7 +42,7 @@ class Pieces:
         """Fail now rather than at the first piece, where the path cannot be read or written."""
         namespace = self.files.namespace
         if self.mode != "rb":
-            yield [ops.CheckPath(namespace, self.path)]
+            yield from self.files._change([ops.CheckPath(namespace, self.path)], self.lease)
             return
         self.info = (yield [ops.Stat(namespace, self.path)])[0]
         if self.info is None:
@@ -59,7 +60,7 @@ class Pieces:
 
     def write(self, data: bytes) -> Program[None]:
         if self.mode == "ab":
-            yield from self.files._append(self.path, data)
+            yield from self.files._append(self.path, data, lease=self.lease)
             return
         self._check_whole()
         self._begun = True
@@ -80,7 +81,7 @@ class Pieces:
                 yield from self.write(b"")
             namespace = self.files.namespace
             move = ops.Move(namespace, self._upload, self.path, self._upload_home, DEFAULT)
-            yield [ops.CheckPath(namespace, self.path), move]
+            yield from self.files._change([ops.CheckPath(namespace, self.path), move], self.lease)
 
     def give_up(self) -> Program[None]:
         """Leave nothing behind of what was written."""
@@ -182,9 +183,9 @@ class _Writer(io.BufferedWriter):
 BinaryFile: TypeAlias = io.BufferedReader | io.BufferedWriter
 
 
-def opened(files: Files, path: str, mode: str) -> BinaryFile:
+def opened(files: Files, path: str, mode: str, lease: Lease | None) -> BinaryFile:
     """What `Files.open` gives."""
-    raw = _Raw(Pieces(files, path, mode))
+    raw = _Raw(Pieces(files, path, mode, lease))
     return io.BufferedReader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
 
 
@@ -263,8 +264,8 @@ class AsyncFile:
             raise io.UnsupportedOperation(f"not with a file that was opened with {self._pieces.mode!r}")
 
 
-async def aopened(files: Files, path: str, mode: str) -> AsyncFile:
+async def aopened(files: Files, path: str, mode: str, lease: Lease | None) -> AsyncFile:
     """What `Files.aopen` gives."""
-    pieces = Pieces(files, path, mode)
+    pieces = Pieces(files, path, mode, lease)
     await files._arun(pieces.begin())
     return AsyncFile(pieces)

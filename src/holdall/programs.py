@@ -14,6 +14,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from .errors import LeaseLost
+
 #: How often a read-modify-write is tried before it gives up.
 _MOST_TRIES = 1000
 
@@ -54,8 +56,11 @@ AWAITED = Awaited()
 
 
 def before_retry(conflict: Exception, tries: int) -> Program[None]:
-    """Wait a little before a read-modify-write begins again; after so many tries, give up with the conflict."""
-    if tries >= _MOST_TRIES:
+    """Wait a little before a read-modify-write begins again; after so many tries, give up with the conflict.
+
+    At once, where it would never hold again.
+    """
+    if tries >= _MOST_TRIES or isinstance(conflict, LeaseLost):
         raise conflict
     yield Sleep(random.uniform(0, 0.001 * min(tries, 20)))
 

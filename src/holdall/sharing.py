@@ -15,10 +15,12 @@ from collections.abc import Callable, Hashable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any, Protocol, TypeVar
 
 from .engine import Engine
 from .errors import HoldallError, StoreClosed
-from .ops import Learn, Op, Sweep, Tidy
+from .ops import Forget, Learn, Op, Sweep, Tidy
+from .waking import Waker
 
 logger = logging.getLogger("holdall")
 
@@ -30,14 +32,32 @@ _all: weakref.WeakSet[Shared] = weakref.WeakSet()
 _program_has_ended = False
 
 
-class Shared:
-    """An engine, how many stores use it, and the thread that sweeps it."""
+class Companion(Protocol):
+    """What goes with an engine, and may have a thread."""
 
-    def __init__(self, engine: Engine, sweep_interval: float | None, key: Hashable = None) -> None:
+    def stop(self) -> None:
+        """Before the engine is closed: leave no thread behind."""
+
+    def abandon(self) -> None:
+        """In a forked child, where no thread is: do nothing any more."""
+
+
+C = TypeVar("C", bound=Companion)
+
+
+class Shared:
+    """An engine, how many stores use it, the thread that sweeps it, and what else goes with it."""
+
+    def __init__(
+        self, engine: Engine, sweep_interval: float | None, history: Forget | None = None, key: Hashable = None
+    ) -> None:
         self.engine = engine
+        self.history = history  # what is forgotten of it; None: nothing
+        self.waker: Waker | None = None  # once somebody has watched
         self._key = key
         self._sweep_interval = sweep_interval
         self._users = 0
+        self._companions: dict[Any, Companion] = {}
         self._sweeper: _Sweeper | None = None
         self.is_swept = sweep_interval is None
         self.learns = False  # somebody searches by text, so the index is kept up
@@ -49,6 +69,23 @@ class Shared:
             if not self.is_swept and self._sweep_interval is not None:
                 self._sweeper = _Sweeper(self, self._sweep_interval)
                 self.is_swept = True
+
+    def companion(self, kind: Callable[[Engine], C]) -> C:
+        """The one of its kind that goes with this engine: made when it is first asked for."""
+        with _lock:
+            if self._users == 0:
+                raise StoreClosed("this store is closed; open a new one")
+            found: Any = self._companions.get(kind)
+            if found is None:
+                found = self._companions[kind] = kind(self.engine)
+                if isinstance(found, Waker):
+                    self.waker = found
+            return found  # type: ignore[no-any-return]  # of this kind
+
+    def ring(self) -> None:
+        """Something has changed: wake those who watch."""
+        if self.waker is not None:
+            self.waker.ring()
 
     def tidy_soon(self) -> None:
         """Have the engine's upkeep done, in the sweeper's thread."""
@@ -69,7 +106,12 @@ class Shared:
             sweeper, self._sweeper = self._sweeper, None
         if sweeper is not None:
             sweeper.stop()
+        self.stop_companions()
         self.engine.close()
+
+    def stop_companions(self) -> None:
+        for companion in list(self._companions.values()):
+            companion.stop()
 
     def release_soon(self) -> None:
         """`release`, for a finalizer: it may run in the middle of anything, even of this engine's own work."""
@@ -82,11 +124,14 @@ class Shared:
     def after_fork(self, in_child: bool) -> None:
         self.engine.after_fork(in_child)
         if in_child:  # threads do not cross a fork
+            companions, self._companions, self.waker = self._companions, {}, None
+            for companion in companions.values():
+                companion.abandon()
             self._sweeper = None
             self.is_swept = self._sweep_interval is None
 
 
-def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | None) -> Shared:
+def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | None, history: Forget | None) -> Shared:
     """The engine of this key, made if there is none yet; a key of None is never shared. Counts as one user."""
     with _lock:
         _survive_forks()
@@ -94,7 +139,9 @@ def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | Non
         if shared is not None:
             shared._users += 1
             return shared
-    made = Shared(make(), sweep_interval, key)  # without the lock: a function of the user's may open stores itself
+    made = Shared(
+        make(), sweep_interval, history, key
+    )  # without the lock: a function of the user's may open stores itself
     with _lock:
         shared = made if key is None else _by_key.setdefault(key, made)
         shared._users += 1
@@ -116,6 +163,7 @@ def _close_all() -> None:
     for shared in list(_all):
         if shared._sweeper is not None:
             shared._sweeper.stop()
+        shared.stop_companions()
         shared.engine.close()
 
 
@@ -164,9 +212,11 @@ def _see_to_upkeep(reference: weakref.ref[Shared], interval: float, bell: _Bell)
         try:
             if now >= next_sweep:
                 next_sweep = now + interval
-                _sweep(shared.engine, bell)
+                _sweep(shared, bell)
                 if shared.learns:
                     _repeat(shared.engine, Learn(), bell)
+                if shared.history is not None:
+                    _repeat(shared.engine, shared.history, bell)
             if was_rung and now >= deaf_until:
                 _repeat(shared.engine, Tidy(), bell)
         except StoreClosed:
@@ -177,10 +227,14 @@ def _see_to_upkeep(reference: weakref.ref[Shared], interval: float, bell: _Bell)
         del shared  # not held while asleep, so that a forgotten store can go
 
 
-def _sweep(engine: Engine, bell: _Bell) -> None:
+def _sweep(shared: Shared, bell: _Bell) -> None:
     slice_ = Sweep()
-    while not bell.stopped and engine.execute([slice_])[0] == slice_.limit:
-        pass
+    while not bell.stopped:
+        swept = shared.engine.execute([slice_])[0]
+        if swept:
+            shared.ring()
+        if swept < slice_.limit:
+            return
 
 
 def _repeat(engine: Engine, upkeep: Op, bell: _Bell) -> None:

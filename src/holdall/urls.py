@@ -14,6 +14,7 @@ from .engine import Clock, Engine, Options
 from .errors import InvalidInput, MissingExtra, shown
 from .fields import WHOLE, check_paths
 from .filters import check_field
+from .ops import Forget
 from .settings import OpEvent, Settings
 from .sharing import engine_module, share
 from .store import Store
@@ -32,6 +33,7 @@ class EngineOptions(TypedDict, total=False):
     pool_timeout: float
     prepare: bool | None
     connection: Any
+    notify_url: str | None
 
 
 def open(
@@ -43,6 +45,7 @@ def open(
     indexed: Sequence[str] = (),
     timeout: float = 30.0,
     sweep_interval: float | None = 60.0,
+    history: timedelta | int | None = timedelta(days=7),
     embed: Any = None,
     fields: Sequence[str] | None = None,
     metric: Metric = "cosine",
@@ -64,6 +67,8 @@ def open(
     - `indexed`: fields that are filtered on often, such as `["type", "user.id"]`.
     - `timeout`: seconds to wait for other processes.
     - `sweep_interval`: seconds between two clearings of expired entries; None: only when `sweep()` is called.
+    - `history`: how long it is known what was deleted, for those who watch since a cursor: a timedelta, a number of
+      deleted entries, or None: for ever.
     - `embed`: what makes vectors of texts, so that a query finds what means the same: a function of a list of texts,
       sync or async, an object with `embed_documents` and `embed_query`, or `"local"` (`holdall[local]`).
     - `fields`: which texts of a value a query finds, such as `["title", "notes[*].text"]`; None: all.
@@ -98,7 +103,7 @@ def open(
     )
     if own:
         raise InvalidInput(f"unknown option {min(own)!r}; the options are {', '.join(_option_names())}")
-    return Store(share(key, make, sweep_interval), settings)
+    return Store(share(key, make, sweep_interval, _forgetting(history)), settings)
 
 
 def _url(url: Any) -> str:
@@ -173,6 +178,17 @@ def _module(name: str, extra: str | None) -> Any:
         raise MissingExtra(
             f"this URL needs the package {error.name!r}: pip install '{package}'", name=error.name
         ) from error
+
+
+def _forgetting(history: Any) -> Forget | None:
+    """What is done to a store whose history is kept only so far."""
+    if history is None:
+        return None
+    if isinstance(history, timedelta) and history > timedelta(0):
+        return Forget(age=history.total_seconds())
+    if type(history) is int and history >= 0:
+        return Forget(keep=history)
+    raise InvalidInput(f"history is a timedelta, a number of deleted entries, or None, not {shown(history)}")
 
 
 def _check_seconds(name: str, value: Any) -> None:

@@ -273,6 +273,9 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "sweep": (),
     "reindex": (),
     "setup": (),
+    "watch": (),
+    "cursor": (),
+    "lease": ("name", 10),
 }
 PUBLIC = [name for name, _ in inspect.getmembers(holdall.Store, callable) if not name.startswith("_")]
 
@@ -305,7 +308,7 @@ def call(store: holdall.Store, name: str) -> None:
 
 async def to_its_end(function: Callable[[], Any]) -> None:
     result = function()
-    if inspect.isasyncgen(result):
+    if hasattr(result, "__anext__"):
         async for _ in result:
             pass
     else:

@@ -33,6 +33,12 @@ class Dialect(Fields):
     single_writer: bool = False  # nothing changes while a transaction writes, so nothing has to be locked
     doubt: str = ""  # a statement that says whether a value is stored whose fields this database may misread
 
+    # The feed
+    by_version: str = ""  # said after the table, to read it in the order of versions and not by another index
+    mark: str = "version"  # an expression: a number that says where in the feed a row is
+    settled: str = ""  # a further condition: nobody who reads the feed from now on can have missed the row
+    one_at_a_time: str = ""  # a statement that says whether this transaction alone may forget
+
     # Files
     chunks: str  # the table of the bodies' pieces
     next_body: str  # an expression: the name of a new body

@@ -22,6 +22,7 @@ from ..engine import (
     check_expectation,
     check_transfer,
     check_unblocked,
+    feed_from,
     item_in_the_way,
     parse_revision,
     search,
@@ -71,6 +72,8 @@ class MemoryEngine:
         self._feed: Any = SortedDict()  # version -> _Place
         self._expiring: Any = SortedSet()  # (expires, _Place)
         self._version = 0
+        self._tombstones: Any = SortedSet()  # versions
+        self._forgotten = 0  # the last tombstone that was removed
         self._closed = False
         self._ranker = MemoryRanker(
             self._newer_than,
@@ -111,6 +114,7 @@ class MemoryEngine:
             self._entries.clear()
             self._feed.clear()
             self._expiring.clear()
+            self._tombstones.clear()
             self._ranker.forget()
 
     def before_fork(self) -> None:
@@ -202,6 +206,8 @@ class MemoryEngine:
                 for place in expired:
                     self._bury(place, self._entries[place], "expire", now, undo)
                 return len(expired)
+            case ops.Forget():
+                return self._forget(op, now)
         raise TypeError(f"not a point op: {op!r}")
 
     def _live(self, place: _Place, now: int) -> _Record | None:
@@ -273,6 +279,16 @@ class MemoryEngine:
         record = self._file((ns, op.dst), now)
         return transferred(op, None if record is None else _info(op.dst, record))
 
+    def _forget(self, op: ops.Forget, now: int) -> bool:
+        self._ranker.catch_up_if_begun()  # it has to know what is gone
+        oldest = self._tombstones[: max(0, len(self._tombstones) - (op.keep or 0))][: op.limit]
+        before = now + 1 if op.age is None else now - round(op.age * 1_000_000)
+        doomed = [version for version in oldest if self._entries[self._feed[version]].updated < before]
+        for version in doomed:
+            self._restore(self._feed[version], None)
+            self._forgotten = max(self._forgotten, version)
+        return len(doomed) == op.limit
+
     def _next(self) -> int:
         self._version += 1
         return self._version
@@ -290,11 +306,15 @@ class MemoryEngine:
         if current is not None:
             self._feed.pop(current.version, None)
             self._expiring.discard((current.expires, place))
+            if current.value is None:
+                self._tombstones.discard(current.version)
         if record is not None:
             self._entries[place] = record
             self._feed[record.version] = place
             if record.expires is not None:
                 self._expiring.add((record.expires, place))
+            if record.value is None:
+                self._tombstones.add(record.version)
 
     # Walks -----------------------------------------------------------------------------------------------------------
 
@@ -389,15 +409,17 @@ class MemoryEngine:
         return sorted(found)[op.offset : op.offset + op.limit]
 
     def _changes(self, op: ops.Changes) -> Page[Change]:
-        since = parse_revision(op.since or "0")
-        changes: Page[Change] = Page((), str(max(since, self._version)))
+        since, cursor = feed_from(op.since, self._version, self._forgotten)
+        changes: Page[Change] = Page((), str(self._version))
+        if op.limit == 0:
+            return changes
         for version in self._feed.irange(since, None, inclusive=(False, False)):
             place = self._feed[version]
-            if _is_within(place, op.prefix) and not keys.HIDDEN[0] <= place[0] < keys.HIDDEN[1]:
+            if _is_within(place, op.prefix, op.path) and not keys.HIDDEN[0] <= place[0] < keys.HIDDEN[1]:
                 kind = self._entries[place].kind
-                changes.append(Change(version, keys.decode(place[0]), place[1], kind, str(version)))
+                changes.append(Change(version, keys.decode(place[0]), place[1], kind, cursor(version)))
                 if len(changes) == op.limit:
-                    changes.next = str(version)
+                    changes.next = cursor(version)
                     break
         return changes
 
@@ -434,7 +456,9 @@ class MemoryEngine:
         return found
 
 
-def _is_within(place: _Place, prefix: Namespace) -> bool:
+def _is_within(place: _Place, prefix: Namespace, path: str | None = None) -> bool:
+    if path is not None:
+        return place[0] == keys.encode(prefix) and (place[1] == path or place[1].startswith(path.rstrip("/") + "/"))
     low, high = keys.below(keys.encode(prefix))
     return low <= place[0] and (high is None or place[0] < high)
 

@@ -108,6 +108,11 @@ class MemoryRanker:
         return [self._hit(*found) for version in versions if (found := self._find(op, version))]
         yield
 
+    def catch_up_if_begun(self) -> None:
+        """Read the feed on, if anybody has searched by text."""
+        if self._seen:
+            self._catch_up()
+
     def _catch_up(self) -> None:
         if len(self._gone) > len(self._documents) + _SPARE:
             matrices = self._matrices

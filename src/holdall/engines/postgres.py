@@ -22,10 +22,12 @@ import psycopg
 
 from ..engine import Capabilities, Options, conflict
 from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable, shown
-from ..ops import READS, WALKS, Delete, Get, Op, Put, Refresh
+from ..keys import RESERVED
+from ..ops import READS, WALKS, Check, Delete, Get, Op, Put, Refresh
 from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
 from .postgres_dialect import PostgresDialect, new_token
+from .postgres_listener import SAID_EVERY, UNHEARD, Channel, NotifyListener
 from .postgres_sql import PostgresSql
 from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, discard
 from .sql import expects_a_row, takes_several
@@ -39,6 +41,8 @@ _BEGIN_SNAPSHOT: Statement = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
 _COMMIT: Statement = ("COMMIT", {})
 _ROLLBACK: Statement = ("ROLLBACK", {})
 _OWN_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
+#: Said in a transaction that keeps a lease as it is: a holder that sleeps must not keep the next one waiting.
+_BRIEFLY: Statement = ("SET LOCAL idle_in_transaction_session_timeout = '2s'", {})
 #: Ops that are one autocommit statement.
 _ALONE = frozenset({Put, Delete, Refresh})
 
@@ -53,6 +57,7 @@ class PostgresOptions:
     pool_timeout: float = 30.0
     prepare: bool | None = None  # None: unless a pooler stands in between
     connection: Any = None
+    notify_url: str | None = None  # where LISTEN works, if it does not where the others go
 
     def __post_init__(self) -> None:
         lent = self.connection
@@ -71,6 +76,8 @@ class PostgresOptions:
             or any("\ud800" <= letter <= "\udfff" for letter in self.schema)
         ):
             raise InvalidInput(f"schema is the name of a PostgreSQL schema, not {shown(self.schema)}")
+        if not (self.notify_url is None or isinstance(self.notify_url, str)):
+            raise InvalidInput(f"notify_url is a URL of the same database, or None, not {shown(self.notify_url)}")
         for name, least in (("pool_min", 0), ("pool_max", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
@@ -95,6 +102,7 @@ class PostgresEngine:
         clock = options.clock
         self._dialect = PostgresDialect(own.schema, options.indexed, server_clock=clock is None)
         self._sql = PostgresSql(self._dialect, clock or (lambda: None))
+        self._channel = Channel(own.schema)
         self._closed = False
         self._reset()
 
@@ -109,6 +117,7 @@ class PostgresEngine:
         threshold = None if own.prepare is False else 2
         self._wire = Wire(self._url, self._dialect, self._pool, self._options.timeout, threshold)
         self._is_set_up = False
+        self._silent_until = 0.0  # who listens need not be told of a write before that
         self._newest_seen = 0  # the highest version that we know to be older than what we write next
 
     # The engine's methods --------------------------------------------------------------------------------------------
@@ -141,6 +150,13 @@ class PostgresEngine:
             _abandoned.append(self._pool)
             self._reset()
 
+    def listen(self, ring: Callable[[], None]) -> NotifyListener:
+        def look(connection: Any) -> str:
+            return drive(self._sql.position(), lambda said: [connection.execute(sql).fetchall() for sql, _ in said])
+
+        url = self._own.notify_url or self._url
+        return NotifyListener(lambda deadline: self._wire.connect(url, deadline), self._channel, look, ring)
+
     # Work, as programs -----------------------------------------------------------------------------------------------
 
     def _deadline(self) -> float:
@@ -160,13 +176,28 @@ class PostgresEngine:
             results: list[Any] = [(yield from self._get(first, deadline))]
         elif len(batch) == 1 and kind in _ALONE and not takes_several(first):
             results = [(yield from self._write_one(first, deadline))]  # type: ignore[arg-type]  # one of them
+            if time.monotonic() > self._silent_until:
+                yield from self._announce(deadline)
         elif all(type(op) in READS for op in batch):
             results = yield from self._read(self._sql.batch, batch, deadline, snapshot=len(batch) > 1)
         else:
             results = yield from self._write(batch, deadline)
+            if time.monotonic() > self._silent_until:
+                yield from self._announce(deadline)
         for result in results:
             self._newest_seen = max(self._newest_seen, getattr(result, "version", None) or 0)
         return results
+
+    def _announce(self, deadline: float) -> Program[None]:
+        """Tell those who listen that something was written, if there are any."""
+        began = time.monotonic()
+        self._silent_until = began + SAID_EVERY
+        try:
+            [(heard,)] = yield Say((self._channel.announce, {}), min(deadline, began + UNHEARD))
+        except (*LOST, *UNDONE, Unreached, HoldallError):  # the write is done all the same, and they look themselves
+            return
+        if not heard:
+            self._silent_until = began + UNHEARD
 
     def _get(self, op: Op, deadline: float) -> Program[Any]:
         statement = self._sql.statement(op)
@@ -301,7 +332,8 @@ class PostgresEngine:
         before: list[Rows] = []
         try:
             program = self._sql.batch(batch, token)
-            results = yield from self._asking(connection, program, deadline, [_BEGIN, _OWN_XID], before)
+            beginning = [_BEGIN, _OWN_XID, _BRIEFLY] if any(map(_is_fence, batch)) else [_BEGIN, _OWN_XID]
+            results = yield from self._asking(connection, program, deadline, beginning, before)
         except HoldallError:
             if not connection.closed:
                 yield Run(connection, [_ROLLBACK], deadline)
@@ -419,6 +451,10 @@ class PostgresEngine:
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )
         self._newest_seen = max(self._newest_seen, newest)
+
+
+def _is_fence(op: Op) -> bool:
+    return type(op) is Check and op.namespace[0] == RESERVED
 
 
 def _filters(asked: Any) -> bool:

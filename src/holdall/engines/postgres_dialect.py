@@ -59,6 +59,7 @@ MIGRATIONS = (
         PRIMARY KEY (body_id, start)
     );
     CREATE INDEX entries_files ON {schema}.entries (ns, key) WHERE body IS NOT NULL;
+    CREATE INDEX entries_tombstones ON {schema}.entries (version) WHERE value IS NULL;
     CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
     CREATE FUNCTION {schema}.forget_body() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -170,7 +171,7 @@ _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
-    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version"), "bigint"),
+    **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version", "newest", "age"), "bigint"),
     **dict.fromkeys(("model", "after_id"), "bigint"),
     "fields": "text",
     **dict.fromkeys(("cut", "depth"), "integer"),
@@ -189,6 +190,8 @@ _LONGEST_TEXT = 100  # of a string in the projection
 
 
 class PostgresDialect(Dialect):
+    mark = "xid::text::bigint"
+    settled = "AND xid < pg_snapshot_xmin(pg_current_snapshot())"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     for_update = " FOR UPDATE"
     by_index: Sequence[Statement] = (("SET LOCAL enable_seqscan = off", {}),)
@@ -205,6 +208,7 @@ class PostgresDialect(Dialect):
         self.head = f"({pieces} AND start < 1048576)"
         self.state, self.terms, self.documents = (f"{self.schema}.{name}" for name in ("state", "terms", "documents"))
         self.texts, self.vectors = f"{self.schema}.texts", f"{self.schema}.vectors"
+        self.one_at_a_time = f"SELECT pg_try_advisory_xact_lock({lock_id(f'holdall history {schema}')})"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
         self.pgvector: str | None = None  # the schema that it is in, where vectors are of its type
@@ -411,6 +415,13 @@ def _shorten(value: Any) -> bool:
 def new_token() -> int:
     """One that nobody else has: not from `random`, which users seed and forks copy."""
     return secrets.randbits(62)
+
+
+def lock_id(text: str) -> int:
+    """The number of an advisory lock."""
+    import hashlib
+
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def hash_of(text: str) -> str:

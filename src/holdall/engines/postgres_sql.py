@@ -14,11 +14,12 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from .. import keys, ops
-from ..engine import NO_FILE, to_entry
-from ..errors import InvalidInput, SchemaTooNew
+from ..engine import NO_FILE, history_gone, not_a_cursor, to_entry
+from ..errors import SchemaTooNew
 from ..ops import ABSENT, Hit, Op
 from ..programs import Program
 from ..values import ttl_microseconds
+from .history import mark_of
 from .narrowing import narrow
 from .postgres_dialect import MIGRATIONS, PostgresDialect, projected
 from .postgres_search import PostgresRanker
@@ -257,21 +258,29 @@ class PostgresSql(Sql):
             position = next_position
         return found[:want]
 
+    def _resumed(self, cursor: str | None) -> Program[tuple[str, str, Callable[[str], str]]]:
+        """As of revisions, with snapshots: who could not see a tombstone that went would never learn of it."""
+        [known] = yield [self._history.mark]
+        here = yield from self.position()
+        first, until, _ = _parsed(cursor or "")
+        if first or until:
+            least, most = (first or until or "").split(":")[:2]
+            if not (mark_of(known) < int(least) and int(most) <= int(here.split(":")[1])):
+                raise history_gone(cursor)
+        return here, cursor or "", lambda position: position
+
     def _since(
-        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int
+        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int, here: str | None = None
     ) -> Program[tuple[Rows, str]]:
         """Rows that changed after a position, by version, each with the position after it; and the one after them all.
 
         A position is a snapshot, or `from/to/version`: within what changed between two snapshots, after a version.
         """
-        match = _POSITION.fullmatch(position)
-        if match is None or not all(_is_snapshot(text) for text in match.groups()[:2] if text):
-            raise InvalidInput(f"not a cursor of this store: {position!r:.60}")
-        since, until, above = match[1] or "", match[2], int(match[3] or 0)
+        since, until, above = _parsed(position)
         found: Rows = []
         while True:
             resumed = until is not None
-            until = until if until is not None else (yield from self.position())
+            until = until or here or (yield from self.position())
             condition, bounds = where, {**params, "until": until, "above": above, "limit": limit - len(found)}
             if since:
                 condition += " AND xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
@@ -288,6 +297,14 @@ class PostgresSql(Sql):
             since, until, above = until, None, 0
             if not resumed:
                 return found, since
+
+
+def _parsed(position: str) -> tuple[str, str | None, int]:
+    """The parts of a position: from which snapshot, up to which one, after which version."""
+    match = _POSITION.fullmatch(position)
+    if match is None or not all(_is_snapshot(text) for text in match.groups()[:2] if text):
+        raise not_a_cursor(position)
+    return match[1] or "", match[2], int(match[3] or 0)
 
 
 def _is_snapshot(text: str) -> bool:

@@ -27,7 +27,7 @@ from .postgres_dialect import Numbered, PostgresDialect
 from .statements import Rows, Statement
 
 #: What PostgreSQL undoes by itself and asks to be tried again.
-UNDONE = (pg.DeadlockDetected, pg.SerializationFailure)
+UNDONE = (pg.DeadlockDetected, pg.SerializationFailure, pg.IdleInTransactionSessionTimeout)
 #: The connection, not the statement, is at fault.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 _GRACE = 0.5  # seconds, for the server to hear that nobody waits for its answer any more
@@ -96,7 +96,7 @@ class Wire:
                 except psycopg.Error as error:
                     raise self._translated(error) from error
             case Take(deadline):
-                return self.pool.take(lambda: _Sync.connect(self._url, **self._connecting(deadline)), deadline)
+                return self.pool.take(lambda: self.connect(self._url, deadline), deadline)
             case Give(connection):
                 return self.pool.give_back(None, connection, not _is_idle(connection))
             case Sleep(seconds):
@@ -128,6 +128,10 @@ class Wire:
             case Sleep(seconds):
                 return await asyncio.sleep(seconds)
         raise TypeError(f"not a request: {request!r}")
+
+    def connect(self, url: str, deadline: float) -> psycopg.Connection[Any]:
+        """A connection for a thread."""
+        return _Sync.connect(url, **self._connecting(deadline))
 
     def _say(self, statement: Statement, deadline: float) -> Rows:
         try:

@@ -18,14 +18,15 @@ from itertools import pairwise
 from typing import Any, TypeGuard
 
 from .. import keys, ops
-from ..engine import NO_FILE, Row, check_expectation, conflict, parse_revision, search, to_entry
+from ..engine import NO_FILE, Row, check_expectation, conflict, feed_from, parse_revision, search, to_entry
 from ..ops import ABSENT, ANY, KEEP, Change, Entry, Hit, Namespace, Op, Page
 from ..programs import Program, drive
 from ..ranking import ranked
 from ..values import ttl_microseconds
 from .dialect import Dialect
+from .history import SqlHistory, mark_of
 from .narrowing import narrow
-from .sql_files import SqlFiles
+from .sql_files import AT_OR_BELOW, SqlFiles, tree
 from .sql_search import SqlRanker
 from .sql_texts import SqlTexts
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement, assigned
@@ -72,6 +73,7 @@ class Sql:
         self._files = SqlFiles(dialect, self._statement, self._outcome)
         self._texts = SqlTexts(dialect, self._since, self.position)
         self._ranker = SqlRanker(dialect, clock, self.columns, self._conditions, self._texts)
+        self._history = SqlHistory(dialect, self._statement, self._texts)
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
 
     def _put(self, keep: bool, where: str = "", returns: bool = False) -> str:
@@ -140,6 +142,8 @@ class Sql:
                 return (yield from self._texts.learn(limit))
             case ops.Embed():
                 return (yield from self._ranker.embed(op, now))
+            case ops.Forget():
+                return (yield from self._history.forget(op, now))
             case ops.Put() if op.vectors is not None:
                 if type(op.value) is ops.File:
                     result = yield from self._files.perform(op, now)
@@ -431,23 +435,34 @@ class Sql:
         return found[op.offset : wanted]
 
     def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
+        here, position, cursor = yield from self._resumed(op.since)
+        if op.limit == 0:
+            return Page((), here)
         params: dict[str, Any] = {}
-        where = f"kind IS DISTINCT FROM 'none' {within(op.prefix, True, params)}"
+        where = f"kind IS DISTINCT FROM 'none' {changed_within(op, params)}"
         columns = "ns, key, coalesce(kind, 'put'), version"
-        rows, position = yield from self._since(op.since or "", columns, where, params, op.limit)
-        changes = [Change(version, keys.decode(ns), key, kind, after) for ns, key, kind, version, after in rows]
-        return Page(changes, position)
+        rows, position = yield from self._since(position, columns, where, params, op.limit, here)
+        changes = [Change(version, keys.decode(ns), key, kind, cursor(after)) for ns, key, kind, version, after in rows]
+        return Page(changes, cursor(position))
+
+    def _resumed(self, cursor: str | None) -> Program[tuple[str, str, Callable[[str], str]]]:
+        """Where the feed stands, where in it somebody goes on with a cursor, and what is theirs after a position."""
+        here = yield from self.position()
+        [known] = yield [self._history.mark]
+        since, cursor_after = feed_from(cursor, int(here), mark_of(known))
+        return here, str(since), lambda position: cursor_after(int(position))
 
     def _since(
-        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int
+        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int, here: str | None = None
     ) -> Program[tuple[Rows, str]]:
-        """Rows that changed after a position, in order, each with the position after it; and the one after them all."""
+        """Rows that changed after a position, in order, each with the position after it; and the one after them all.
+
+        `here` is where the feed stands, if that is known.
+        """
         since = parse_revision(position or "0")
-        newest = int((yield from self.position()))
-        sql = (
-            f"SELECT {columns}, version FROM {self._table} WHERE {where} AND version > :above"
-            f" ORDER BY version LIMIT :limit"
-        )
+        newest = int((yield from self.position()) if here is None else here)
+        table = f"{self._table} {self._dialect.by_version}"
+        sql = f"SELECT {columns}, version FROM {table} WHERE {where} AND version > :above ORDER BY version LIMIT :limit"
         [rows] = yield [(sql, {**params, "above": since, "limit": limit})]
         found = [(*row[:-1], str(row[-1])) for row in rows]
         return found, found[-1][-1] if len(found) == limit else str(max(since, newest))
@@ -484,17 +499,28 @@ def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
     )
 
 
+_SEVERAL = frozenset({ops.Learn, ops.Embed, ops.Forget})
+
+
 def takes_several(op: Op) -> bool:
     """Whether an op needs more than one statement, the later of which depend on the earlier."""
     kind = type(op)
     if kind is ops.Put:
         return type(op.value) is ops.File or op.vectors is not None  # type: ignore[attr-defined]  # a Put
-    return kind is ops.Learn or kind is ops.Embed or SqlFiles.takes_several(op)
+    return kind in _SEVERAL or SqlFiles.takes_several(op)
 
 
 def expects_a_row(op: Op) -> TypeGuard[ops.Put | ops.Delete]:
     """Whether a statement that returns nothing has met another version than it expected."""
     return isinstance(op, ops.Put) or (isinstance(op, ops.Delete) and isinstance(op.expect, int))
+
+
+def changed_within(op: ops.Changes, params: dict[str, Any]) -> str:
+    """The condition that a row is one of those whose changes are asked for."""
+    if op.path is None:
+        return within(op.prefix, True, params)
+    params.update(tree(keys.encode(op.prefix), op.path))
+    return f"AND ns = :ns AND {AT_OR_BELOW}"
 
 
 def within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:

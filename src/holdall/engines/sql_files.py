@@ -53,7 +53,7 @@ IS_FILE = "body IS NOT NULL"
 _INFO = "key, size, version, created, updated"
 #: Which rows are files of one namespace.
 _FILES = f"ns = :ns AND {IS_FILE} AND {LIVE}"
-_AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
+AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
 
 
 class SqlFiles:
@@ -86,7 +86,7 @@ class SqlFiles:
         )
         self._note = (
             f"INSERT INTO {dialect.unindexed} (version) SELECT version FROM {table}"
-            f" WHERE ns = :ns AND {IS_FILE} AND {_AT_OR_BELOW} ON CONFLICT DO NOTHING"
+            f" WHERE ns = :ns AND {IS_FILE} AND {AT_OR_BELOW} ON CONFLICT DO NOTHING"
         )
         self._range = (
             f"SELECT piece.start, piece.data FROM {table} AS file LEFT JOIN {chunks} AS piece"
@@ -117,7 +117,7 @@ class SqlFiles:
                 end = 2**62 if end is None else end
                 return self._range, {"ns": keys.encode(namespace), "key": key, "start": start, "end": end, "now": now}
             case ops.CheckPath(namespace, path):
-                params = {**_tree(keys.encode(namespace), path), "now": now}
+                params = {**tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
                 parents = keys.parents(path)
                 params.update({f"p{place}": parent for place, parent in enumerate(parents)})
@@ -127,8 +127,8 @@ class SqlFiles:
                     sql = f"SELECT key FROM {self._table} WHERE {_FILES} AND key IN ({names}) UNION ALL {sql}"
                 return sql, params
             case ops.DeleteTree(namespace, path) if path is not None:
-                params = {**_tree(keys.encode(namespace), path), "now": now, **self._dialect.parameters(op)}
-                return self._dialect.bury(f"{_FILES} AND {_AT_OR_BELOW} ORDER BY key", "delete"), params
+                params = {**tree(keys.encode(namespace), path), "now": now, **self._dialect.parameters(op)}
+                return self._dialect.bury(f"{_FILES} AND {AT_OR_BELOW} ORDER BY key", "delete"), params
         return None
 
     def result(self, op: Op, rows: Rows) -> Any:
@@ -314,8 +314,8 @@ class SqlFiles:
         moves, ns = isinstance(op, ops.Move), keys.encode(op.namespace)
         elsewhere = op.source if isinstance(op, ops.Move) else None
         source = ns if elsewhere is None else keys.encode(elsewhere)
-        src, dst = _tree(source, op.src), _tree(ns, op.dst)
-        sources = f"{_FILES} AND {_AT_OR_BELOW}"
+        src, dst = tree(source, op.src), tree(ns, op.dst)
+        sources = f"{_FILES} AND {AT_OR_BELOW}"
         found, there, parents = yield [
             (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
             (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key LIMIT 2", {**dst, "now": now}),
@@ -338,7 +338,7 @@ class SqlFiles:
                     f" AND arrived.key = :dst || substr({self._table}.key, :cut) AND arrived.body = {self._table}.body)"
                 )
                 leaving = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
-                own = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {_AT_OR_BELOW} AND shared = 2"
+                own = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {AT_OR_BELOW} AND shared = 2"
                 yield [
                     (self._dialect.bury(f"{sources} AND {arrived} ORDER BY key", "delete"), {**leaving, **further}),
                     (own, dst),
@@ -469,7 +469,7 @@ class SqlFiles:
 _SEVERAL = frozenset({ops.Append, ops.Stat, ops.Move, ops.Copy, ops.Tidy})
 
 
-def _tree(ns: str, path: str) -> dict[str, Any]:
+def tree(ns: str, path: str) -> dict[str, Any]:
     """The parameters of what is at a path and below it."""
     low, high = keys.in_folder(path.rstrip("/") + "/")
     return {"ns": ns, "key": path, "low": low, "high": high}

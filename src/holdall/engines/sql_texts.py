@@ -79,6 +79,11 @@ class SqlTexts:
 
     # Learning --------------------------------------------------------------------------------------------------------
 
+    def is_begun(self) -> Program[bool]:
+        """Whether there is an index at all."""
+        [rows] = yield [(self._read_state, {})]
+        return bool(rows)
+
     def is_behind(self) -> Program[bool]:
         state = yield from self._state()
         position = yield from self._position()

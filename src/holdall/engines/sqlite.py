@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
 from pathlib import Path as FilePath
@@ -29,10 +28,11 @@ from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClo
 from ..ops import READS, WALKS, Embed, Learn, Op, Refresh, Tidy
 from ..programs import drive
 from .commit import GroupCommit, Submission, announce
+from .notices import WalListener
 from .sql import is_plain_put, takes_several
 from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, is_misread
 from .statements import ManyTimes, Rows, Statement
-from .turns import Turns
+from .turns import Turns, folder_lock
 
 _IDLE_READERS = 8
 _WALKERS = 4
@@ -124,7 +124,20 @@ class SqliteEngine:
         self._readers.resume()
         self._commits.resume()
 
+    def listen(self, ring: Callable[[], None]) -> WalListener:
+        return WalListener(self._path + "-wal", self._newest, ring)
+
     # Reading ---------------------------------------------------------------------------------------------------------
+
+    def _newest(self) -> object:
+        """The version of the last change: the least that has to be asked."""
+        reader = self._readers.take()
+        try:
+            return reader.execute("SELECT max(version) FROM holdall_entries").fetchall()
+        except apsw.Error as error:
+            raise self._translated(error) from error
+        finally:
+            self._readers.give_back(reader)
 
     def _read(self, batch: Sequence[Op]) -> list[Any]:
         reader = self._readers.take()
@@ -289,7 +302,7 @@ class SqliteEngine:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Unavailable(f"cannot make the folder {str(folder)!r} for the store: {error.strerror}") from error
-        with _folder_lock(folder, self._options.timeout):
+        with folder_lock(folder, self._options.timeout):
             writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
                 self._refuse_foreign(writer)
@@ -560,34 +573,3 @@ def _pragma(connection: _Connection, name: str, value: str | None = None) -> Any
         connection.execute(f"PRAGMA {name} = {value}").fetchall()
     rows = connection.execute(f"PRAGMA {name}").fetchall()
     return rows[0][0] if rows else None
-
-
-@contextlib.contextmanager
-def _folder_lock(folder: FilePath, timeout: float) -> Iterator[None]:
-    """One process at a time creates or migrates a file in this folder.
-
-    The lock is on the folder, since closing another handle on the file itself would drop SQLite's own locks. Where
-    folders cannot be locked (Windows, some network file systems), SQLite's locks have to do.
-    """
-    try:
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
-        yield
-        return
-    try:
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Timeout(f"another process kept {str(folder)!r} locked for {timeout} s") from None
-                time.sleep(_BUSY_SLEEP)
-            except OSError:
-                break
-        yield
-    finally:
-        os.close(handle)

@@ -47,6 +47,7 @@ MIGRATIONS = (
     );
     CREATE INDEX holdall_newest ON holdall_entries (ns, version, expires) WHERE value IS NOT NULL;
     CREATE INDEX holdall_expiring ON holdall_entries (expires) WHERE expires IS NOT NULL;
+    CREATE INDEX holdall_tombstones ON holdall_entries (version) WHERE value IS NULL;
     CREATE INDEX holdall_files ON holdall_entries (ns, key) WHERE body IS NOT NULL;
     CREATE INDEX holdall_shared ON holdall_entries (body) WHERE shared IS NOT NULL;
     CREATE TABLE holdall_chunks (
@@ -136,6 +137,7 @@ class SqliteDialect(Dialect):
     first_version = "NULL"  # the next row's id, the same number
     redrawn_version = "excluded.version"
     next_versions = "(SELECT max(version) FROM holdall_entries) + row_number() OVER (ORDER BY key)"
+    by_version = "NOT INDEXED"
     next_body = next_version
     chunks = "holdall_chunks"
     content = """CASE WHEN size > 0 THEN (

@@ -7,6 +7,8 @@ who has written for a while looks whether anybody waits, and lets them go first.
 Waiting is said by a shared `flock` on the write-ahead log: SQLite has no lock of its own on that file, which is there
 for as long as a connection is, and a process that dies says nothing any more. Where there is no `flock`, nobody is let
 in, and chance decides.
+
+Opening takes turns, too: `folder_lock` lets one process at a time create or migrate a file.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ..errors import Timeout
 
 _SLICE = 0.01  # for how long a process writes before it looks, in seconds
 _PATIENCE = 0.1  # for how long it lets those who wait try: a busy machine may not wake them at once
@@ -83,3 +88,34 @@ class Turns:
         finally:
             self._lock(self._file, self._free)
         return False
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path, timeout: float) -> Iterator[None]:
+    """One process at a time creates or migrates a file in this folder.
+
+    The lock is on the folder, since closing another handle on the file itself would drop SQLite's own locks. Where
+    folders cannot be locked (Windows, some network file systems), SQLite's locks have to do.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Timeout(f"another process kept {str(folder)!r} locked for {timeout} s") from None
+                time.sleep(_SLEEP)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,135 @@
+"""Noticing what other processes write to a SQLite file, without a busy loop.
+
+SQLite tells nobody. But every commit writes to the write-ahead log, and Linux tells who asks (inotify) that a file was
+written. That comes before the commit can be seen, which waits for the disk: so a notice begins a short while of looking
+often. Behind it all is a slow look every now and then; where there are no notices, one that is not so slow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import HoldallError, StoreClosed
+
+_HOT = 0.1  # for how long to look often after a notice, in seconds
+_SOON, _OFTEN = 0.001, 0.005  # between looks then: the first, and the longest
+_SLOW = 0.5  # between looks otherwise
+_UNTOLD = 0.02  # ... where there are no notices: 0.7 % of a core
+_MODIFIED, _GONE, _FORGOTTEN = 0x2, 0x400, 0x8000  # IN_MODIFY, IN_DELETE_SELF, IN_IGNORED
+_HEADER = struct.Struct("iIII")
+
+
+class WalListener:
+    """A thread that rings when `look`, which says how far the store has got, gives something new."""
+
+    def __init__(self, wal: str, look: Callable[[], object], ring: Callable[[], None]) -> None:
+        self._look, self._ring = look, ring
+        self._notices = _Notices(wal)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="holdall-listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._notices.interrupt()
+            self._thread.join()
+        self._notices.close()
+
+    def abandon(self) -> None:
+        self._notices.close()
+
+    def _listen(self) -> None:
+        seen: object = None
+        hot_until = 0.0
+        pause = 0.0
+        while True:
+            is_hot = time.monotonic() < hot_until
+            if is_hot or not self._notices.wait(pause):  # while hot, what else is written need not wake us
+                self._stopped.wait(pause)
+            if self._stopped.is_set():
+                return
+            if self._notices.arrived():
+                hot_until, pause = time.monotonic() + _HOT, _SOON
+            elif is_hot:
+                pause = min(pause * 2, _OFTEN)
+            else:
+                pause = _SLOW if self._notices.asked_for() else _UNTOLD
+            try:
+                found = self._look()
+            except StoreClosed:
+                return
+            except HoldallError:  # those who watch will meet it themselves
+                found = object()
+            if found != seen:
+                seen = found
+                self._ring()
+
+
+class _Notices:
+    """What Linux says of writes to one file, which may be replaced by another of its name."""
+
+    def __init__(self, path: str) -> None:
+        self._path = os.fsencode(path)
+        self._watch = self._file = -1
+        self._files: list[int] = []
+        if sys.platform != "linux":
+            return
+        with contextlib.suppress(ImportError, OSError, AttributeError):  # a libc without it
+            import ctypes
+
+            self._libc: Any = ctypes.CDLL(None)
+            self._file = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._file >= 0:
+            ears, self._mouth = os.pipe()
+            self._files = [self._file, ears, self._mouth]
+            self._poll = select.poll()
+            for file in self._files[:2]:
+                self._poll.register(file, select.POLLIN)
+
+    def asked_for(self) -> bool:
+        """Ask for them, unless that was done; whether they will come."""
+        if self._watch < 0 <= self._file:
+            self._watch = self._libc.inotify_add_watch(self._file, self._path, _MODIFIED | _GONE)
+        return self._watch >= 0
+
+    def wait(self, timeout: float) -> bool:
+        """Until one arrives, or for so many seconds; False at once, if none will come."""
+        if self._watch < 0:
+            return False
+        self._poll.poll(timeout * 1000)
+        return True
+
+    def interrupt(self) -> None:
+        """Let nobody wait any more."""
+        if self._files:
+            os.write(self._mouth, b"!")
+
+    def arrived(self) -> bool:
+        """Whether the file was written since this was asked last."""
+        if self._file < 0:
+            return False
+        try:
+            events = os.read(self._file, 4096)
+        except BlockingIOError:
+            return False
+        place = 0
+        while place < len(events):
+            _, mask, _, length = _HEADER.unpack_from(events, place)
+            place += _HEADER.size + length
+            if mask & _FORGOTTEN:  # the file is gone, and with it the watch
+                self._watch = -1
+        return True
+
+    def close(self) -> None:
+        files, self._files, self._file, self._watch = self._files, [], -1, -1
+        for file in files:
+            os.close(file)
