@@ -231,7 +231,7 @@ def feed_from(since: str | None, newest: int, forgotten: int) -> tuple[int, Call
     that would never learn of a deletion; but not one that began with nothing later than that, who has not seen what was
     deleted. So a position on the way from the beginning (`57-1000`) also says where the feed stood then.
     """
-    match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", since or f"0-{newest}", re.ASCII)
+    match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", f"0-{newest}" if since is None else since, re.ASCII)
     if match is None:
         raise not_a_cursor(since)
     at, began = int(match[1]), int(match[2] or 0)

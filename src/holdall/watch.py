@@ -32,7 +32,7 @@ class _Subscription:
     _make_bell: Callable[[], Bell]
 
     def __init__(self, store: Batching, walk: ops.Changes) -> None:
-        if not (walk.since is None or isinstance(walk.since, str)):
+        if not (walk.since is None or (isinstance(walk.since, str) and walk.since)):
             raise InvalidInput(f"since= is a cursor, from a change or from store.cursor(), not {shown(walk.since)}")
         self._store = store
         self._walk = walk  # its `since`: after the last page

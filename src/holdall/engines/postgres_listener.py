@@ -50,7 +50,7 @@ class Channel:
 
 
 class NotifyListener:
-    """A thread that listens, and rings when `look(connection)`, which says where the feed stands, gives a new answer."""
+    """A thread that listens, and rings when `look(connection)` says something new of where the feed stands."""
 
     def __init__(
         self,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
 from ..files import Files
-from ..ops import FileInfo, Namespace
+from ..leases import Acquiring, Lease
+from ..ops import Change, FileInfo, Namespace
 from ..pieces import AsyncFile
 from ..store import Store
+from ..watch import AsyncWatch, Watch
 
 
 class Caller:
@@ -25,6 +29,16 @@ class Caller:
 
     def files(self, *args: Any) -> FilesCaller:
         return FilesCaller(self.store.files(*args), self._runner)
+
+    def watch(self, *args: Any, **options: Any) -> WatchCaller:
+        if self._runner is None:
+            return WatchCaller(self.store.watch(*args, **options), None)
+        return WatchCaller(self.store.awatch(*args, **options), self._runner)
+
+    def lease(self, *args: Any, **options: Any) -> LeaseCaller:
+        if self._runner is None:
+            return LeaseCaller(self.store.lease(*args, **options), None)
+        return LeaseCaller(self._runner.run(_awaited(self.store.alease(*args, **options))), self._runner)
 
     def scan(self, *args: Any) -> list[Any]:
         if self._runner is None:
@@ -47,13 +61,84 @@ class FilesCaller:
             return list(self.files.walk(*args))
         return self._runner.run(_collected(self.files.awalk(*args)))
 
-    def open(self, *args: Any) -> Any:
+    def open(self, *args: Any, **options: Any) -> Any:
         if self._runner is None:
-            return self.files.open(*args)
-        return _Opened(self._runner.run(self.files.aopen(*args)), self._runner)
+            return self.files.open(*args, **options)
+        return _Opened(self._runner.run(self.files.aopen(*args, **options)), self._runner)
+
+    def watch(self, *args: Any, **options: Any) -> WatchCaller:
+        if self._runner is None:
+            return WatchCaller(self.files.watch(*args, **options), None)
+        return WatchCaller(self.files.awatch(*args, **options), self._runner)
 
     def __getattr__(self, name: str) -> Any:
         return _method(self.files, name, self._runner)
+
+
+class WatchCaller:
+    """A subscription, sync or async, which has begun."""
+
+    def __init__(self, watch: Watch | AsyncWatch, runner: asyncio.Runner | None) -> None:
+        self.watch = watch
+        self._runner = runner
+        if runner is not None and isinstance(watch, AsyncWatch):
+            runner.run(watch.__aenter__())
+
+    def take(self, count: int, timeout: float = 30.0) -> list[Change]:
+        """The next so many changes, waited for; a failure if they do not come."""
+        if self._runner is not None:
+            return self._runner.run(self._atake(count, timeout))
+        assert isinstance(self.watch, Watch)
+        late = threading.Timer(timeout, self.watch.close)
+        late.start()
+        try:
+            taken = list(itertools.islice(self.watch, count))
+        finally:
+            late.cancel()
+            late.join()
+        assert len(taken) == count, f"only {taken} came within {timeout} s"
+        return taken
+
+    async def _atake(self, count: int, timeout: float) -> list[Change]:
+        assert isinstance(self.watch, AsyncWatch)
+        async with asyncio.timeout(timeout):
+            return [await anext(self.watch) for _ in range(count)]
+
+    def close(self) -> None:
+        if isinstance(self.watch, Watch):
+            self.watch.close()
+        elif self._runner is not None:
+            self._runner.run(self.watch.aclose())
+
+
+class LeaseCaller:
+    """A lease that was acquired, and a block that holds it, sync or async."""
+
+    def __init__(self, lease: Lease, runner: asyncio.Runner | None) -> None:
+        self.lease = lease
+        self._runner = runner
+
+    def __enter__(self) -> LeaseCaller:
+        if self._runner is None:
+            self.lease.__enter__()
+        else:
+            self._runner.run(self.lease.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is None:
+            self.lease.__exit__(kind, error, trace)
+        else:
+            self._runner.run(self.lease.__aexit__(kind, error, trace))
+
+    def renew(self) -> None:
+        _method(self.lease, "renew", self._runner)()
+
+    def release(self) -> bool:
+        released: bool = _method(self.lease, "release", self._runner)()
+        return released
 
 
 class _Opened:
@@ -90,6 +175,10 @@ def _method(target: Any, name: str, runner: asyncio.Runner | None) -> Any:
         return getattr(target, name)
     method = getattr(target, "a" + name)
     return lambda *args, **kwargs: runner.run(method(*args, **kwargs))
+
+
+async def _awaited(acquiring: Acquiring) -> Lease:
+    return await acquiring
 
 
 async def _collected(entries: AsyncIterator[Any]) -> list[Any]:

@@ -20,6 +20,7 @@ from .filtering import FilterContract
 from .finding import FindContract
 from .input import InputContract
 from .items import ItemContract
+from .leases import LeaseContract
 from .lifecycle import LifecycleContract
 from .lifetimes import LifetimeContract
 from .listing import ListingContract
@@ -29,6 +30,7 @@ from .scopes import ScopeContract
 from .searching import SearchContract
 from .shapes import ShapeContract
 from .trees import TreeContract
+from .watching import WatchContract
 
 __all__ = ["StoreContract"]
 
@@ -43,6 +45,8 @@ class StoreContract(
     LifetimeContract,
     ScopeContract,
     FeedContract,
+    WatchContract,
+    LeaseContract,
     FileContract,
     PathContract,
     TreeContract,

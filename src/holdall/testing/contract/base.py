@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -77,3 +81,21 @@ class Contract:
             return page
 
         return walk
+
+
+def forked(function: Callable[[], None]) -> int:
+    """Run a function in a forked child, which a hang ends too; its exit status, which is 0 if all went well."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, that threads do not cross a fork: we know
+        pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1]
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        function()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)

@@ -6,11 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import threading
-import traceback
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +15,7 @@ from ... import ABSENT
 from ...errors import Conflict, InvalidInput, InvalidValue, StoreClosed
 from ...ops import Put
 from ..caller import Caller
-from .base import Contract, Opener
+from .base import Contract, Opener, forked
 
 NS = ("lifecycle",)
 
@@ -210,7 +206,7 @@ class LifecycleContract(Contract):
                 assert len(child.scan(NS)) == child.count(NS) == 2
                 child.close()
 
-        assert _forked(in_child) == 0
+        assert forked(in_child) == 0
         assert store.put(NS, "after", {}) == store.get(NS, "after")
         if store.store._shared.engine.capabilities.multiprocess:
             assert [entry.key for entry in store.scan(NS)] == ["after", "before", "from the child"]
@@ -234,21 +230,3 @@ class LifecycleContract(Contract):
         outcomes = asyncio.run(main())
         assert outcomes == [None if i % 3 == 0 else f"x{i}" for i in range(60)]
         assert store.count(NS) == 80
-
-
-def _forked(function: Callable[[], None]) -> int:
-    """Run a function in a forked child, which a hang ends too; its exit status, which is 0 if all went well."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, that threads do not cross a fork: we know
-        pid = os.fork()
-    if pid:
-        return os.waitpid(pid, 0)[1]
-    try:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(60)
-        function()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
