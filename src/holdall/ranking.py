@@ -7,9 +7,12 @@ there, fuses two rankings into one, and cuts the page.
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice
+import zlib
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice, pairwise
 from typing import Protocol, TypeAlias
 
 from .errors import InvalidInput
@@ -22,6 +25,7 @@ _Scored: TypeAlias = tuple[int, float]
 #: Where a search is about no more entries than this, they are known before any is scored.
 FEW = 2000
 _FIRST_LOOK, _LARGEST_LOOK = 64, 4096
+_LONGEST_CURSOR = 1 << 27  # in bytes, unpacked: that of sixteen million results
 
 
 class Ranking(Protocol):
@@ -65,31 +69,47 @@ class Ranker(Protocol):
 
 
 def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
-    """A page of a ranked search. Its cursor says how many came before."""
+    """A page of a ranked search.
+
+    Its cursor says which versions were given already, and the next page has the best of the others. So whoever writes
+    meanwhile, an entry that matched all along comes at least once, and twice only if it has changed.
+    """
     if op.limit == 0:
         return Page()
     if op.query is not None and not op.caught_up and (yield from ranker.is_behind()):
         return None
-    offset = op.offset if op.cursor is None else _place(op.cursor)
-    end = offset + op.limit
+    given = frozenset() if op.cursor is None else _read(op.cursor)
+    end = op.offset + op.limit
     among = yield from ranker.few(op)
-    found: list[_Scored]
     if op.vector is None:
-        found = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), end + 1)
+        found = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), end + 1, given)
     elif op.query is None:
-        found = yield from _best(ranker, op, (yield from ranker.by_vector(op, among)), end + 1)
+        found = yield from _best(ranker, op, (yield from ranker.by_vector(op, among)), end + 1, given)
     else:
-        by_text = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), FUSED)
-        nearest = yield from ranker.by_vector(op, among)
-        by_vector = yield from _best(ranker, op, nearest, FUSED)
-        found = fuse(dict(by_text), dict(by_vector))
-        if len(found) <= end:  # after those that were compared come the others, as near as they are
-            known = {version for version, _ in found}
-            others = yield from _best(ranker, op, nearest, end + 1 - len(found), known)
-            found += [(version, 0.0) for version, _ in others]
-    chosen = found[offset:end]
+        found = yield from _fused(ranker, op, among, end + 1, given)
+    chosen = found[op.offset : end]
     hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
-    return Page([_scored(hits[version], score) for version, score in chosen], str(end) if len(found) > end else None)
+    page: Page[Hit] = Page([_scored(hits[version], score) for version, score in chosen])
+    if len(found) > end:
+        page.next = _written(given.union(version for version, _ in found[:end]))
+    return page
+
+
+def _fused(
+    ranker: Ranker, op: Search, among: Collection[int] | None, want: int, given: Collection[int]
+) -> Program[list[_Scored]]:
+    """The first of both rankings as one; after those that were compared come the others, as near as they are."""
+    by_text = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), FUSED)
+    nearest = yield from ranker.by_vector(op, among)
+    by_vector = yield from _best(ranker, op, nearest, FUSED)
+    fused = fuse(dict(by_text), dict(by_vector))
+    found = [pair for pair in fused if pair[0] not in given]
+    if len(found) < want:
+        known = {version for version, _ in fused}.union(given)
+        lowest = min((score for _, score in fused), default=0.0)
+        others = yield from _best(ranker, op, nearest, want - len(found), known)
+        found += [(version, lowest) for version, _ in others]
+    return found
 
 
 def _best(
@@ -121,10 +141,23 @@ def in_order(scores: Mapping[int, float], versions: Sequence[int]) -> Iterator[_
         place, bound, step = place + len(stretch) + len(alike), least, step * 16
 
 
-def _place(cursor: str) -> int:
-    if not cursor.isdecimal() or len(cursor) > 9:
-        raise InvalidInput(f"not a search cursor: {cursor!r:.60}")
-    return int(cursor)
+def _written(versions: Iterable[int]) -> str:
+    """Versions as a cursor: what each is above the one before, packed."""
+    ordered = [0, *sorted(versions)]
+    steps = array("q", [after - before for before, after in pairwise(ordered)])
+    return base64.urlsafe_b64encode(zlib.compress(steps.tobytes())).decode()
+
+
+def _read(cursor: str) -> frozenset[int]:
+    steps: array[int] = array("q")
+    try:
+        unpacking = zlib.decompressobj()
+        steps.frombytes(unpacking.decompress(base64.b64decode(cursor, b"-_", validate=True), _LONGEST_CURSOR))
+        if unpacking.unconsumed_tail or not unpacking.eof:
+            raise ValueError
+    except (ValueError, zlib.error):
+        raise InvalidInput(f"not a search cursor: {cursor!r:.60}") from None
+    return frozenset(accumulate(steps))
 
 
 def _scored(hit: Hit, score: float) -> Hit:
