@@ -22,7 +22,9 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 #: The one or two places where each package from outside is imported.
 PLACES = {
     "Stemmer": ("search.py",),
+    "ag2": ("faces/ag2_protocol.py",),
     "apsw": ("engines/sqlite.py",),
+    "autogen": ("faces/ag2_protocol.py",),
     "hypothesis": ("testing/",),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
     "numpy": ("vectors.py", "local.py"),
@@ -39,6 +41,7 @@ PLACES = {
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
 HEAVY = (
     "Stemmer",
+    "ag2",
     "apsw",
     "asyncio",
     "hypothesis",
