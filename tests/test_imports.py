@@ -35,7 +35,7 @@ PLACES = {
     "safetensors": ("local.py",),
     "sortedcontainers": ("engines/memory.py",),
     "tokenizers": ("local.py",),
-    "typer": ("faces/cli.py",),
+    "typer": ("faces/cli",),
     "wcmatch": ("patterns.py",),
 }
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.

@@ -11,7 +11,7 @@ import base64
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from . import fields, keys, ops
 from .embed import Embedder, Metric, same_model
@@ -45,15 +45,19 @@ class Embedding:
         )
 
     def vector(self, query: str) -> Program[ops.Vector]:
-        model = yield from self._known_model()
+        model = self._model or (yield from self._this_model("look"))
         return ops.Vector(model, (yield from self._embedder.query(query)), self._metric)
 
     def reindex(
-        self, scope: Namespace, default: tuple[str, ...], progress: Callable[[int], object] | None
+        self, scope: Namespace, default: tuple[str, ...], progress: Callable[[int, int], object] | None
     ) -> Program[int]:
-        model = self._model = yield from self._this_model(replace_other=True)
-        done, walk = 0, ops.Unembedded(model, scope, limit=_SLICE)
+        model = self._model = yield from self._this_model("replace")
+        done = seen = 0
+        total: int = 0 if progress is None else (yield [ops.Count(scope, unembedded=model)])[0]
+        walk = ops.Unembedded(model, scope, limit=_SLICE)
         while True:
+            if progress is not None:
+                progress(seen, max(seen, total))
             found: list[tuple[Entry, str | None]] = (yield [walk])[0]
             texts = [fields.texts(entry.value, _paths(index, default)) for entry, index in found]
             vectors = iter((yield from self._embedder.documents(list(chain.from_iterable(texts)))))
@@ -69,20 +73,24 @@ class Embedding:
             ]
             if batch:
                 done += sum((yield batch))
-            if progress is not None:
-                progress(done)
+            seen += len(found)
             if len(found) < _SLICE:
+                if progress is not None:
+                    progress(seen, max(seen, total))
                 return done
             last = found[-1][0]
             walk = replace(walk, after=(last.namespace, last.key))
 
     def _known_model(self) -> Program[int]:
         if self._model is None:
-            self._model = yield from self._this_model(replace_other=False)
+            self._model = yield from self._this_model("note")
         return self._model
 
-    def _this_model(self, replace_other: bool) -> Program[int]:
-        """The number of this model, noted where it is the first; in place of another only if that is wanted."""
+    def _this_model(self, do: Literal["look", "note", "replace"]) -> Program[int]:
+        """The number of this model: noted where it is the first, or in place of another, as it is wanted.
+
+        Who only looks, where there is none yet, gets 0: the number of no model, so that a search writes nothing.
+        """
         probe: bytes = yield from self._embedder.probe()
         while True:
             entry: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]
@@ -90,11 +98,13 @@ class Embedding:
                 known = base64.b64decode(entry.value["probe"])
                 if same_model(known, probe):
                     return entry.version
-                if not replace_other:
+                if do != "replace":
                     raise InvalidInput(
                         f"the vectors in this store were made by another model ({len(known) // 4} dimensions; this one"
                         f" has {len(probe) // 4}): run store.reindex(), or 'holdall URL reindex', to make them anew"
                     )
+            elif do == "look":
+                return 0
             value = {"probe": base64.b64encode(probe).decode()}
             try:
                 return (yield [ops.Put(_HOME, _KEY, value, None, ABSENT if entry is None else entry)])[0].version  # type: ignore[no-any-return]  # an Entry

@@ -414,11 +414,15 @@ class Unembedded(Op):
 
 @dataclass(frozen=True, slots=True)
 class Count(Op):
-    """How many entries under a prefix match a filter -> int. Loads no value where there is no filter."""
+    """How many entries under a prefix match a filter -> int. Loads no value where there is no filter.
+
+    `unembedded` is a model: only those that `Unembedded` gives.
+    """
 
     prefix: Namespace
     filter: Any = None
     recursive: bool = True
+    unembedded: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

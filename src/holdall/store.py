@@ -272,13 +272,14 @@ class Store(Watching, Leasing):
         assert self._settings.embedding is not None
         return (yield from self._settings.embedding.vector(query))
 
-    def _reindex(self, *, progress: Callable[[int], object] | None = None) -> Program[int]:
+    def _reindex(self, *, progress: Callable[[int, int], object] | None = None) -> Program[int]:
         """Give vectors to all entries that have none of this store's model; how many entries.
 
         For after a change of model, or where entries were put without an embedder. It may be interrupted and called
-        again, while the store is in use. `progress` is told how many are done.
+        again, while the store is in use. `progress` is told how many of how many it has seen to.
         """
-        self._engine()  # or a closed store would rather ask for an embedder
+        if not self._engine().capabilities.ranks:
+            raise Unsupported("this engine keeps no vectors")
         embedding = self._settings.embedding
         if embedding is None:
             raise InvalidInput("reindex needs an embedder: open the store with embed=")

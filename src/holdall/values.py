@@ -37,7 +37,11 @@ _SMALL = 10 ** (MAX_INT_DIGITS // 2)
 
 def encode(value: Any) -> Json:
     """The exact text of a value, or `InvalidValue` that names the path to what cannot be stored."""
-    return encode_plain(plain_object(value))
+    plain = value if type(value) is dict and _is_plain(value, 0) else plain_object(value)
+    try:
+        return _encode(plain).decode()  # type: ignore[return-value]  # what `Json` is made of
+    except UnicodeEncodeError:
+        return encode_plain(plain)
 
 
 def plain_object(value: Any) -> dict[str, Any]:

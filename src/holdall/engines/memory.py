@@ -326,8 +326,10 @@ class MemoryEngine:
                 return (yield from search(self, op))
             case ops.Unembedded():
                 return self._unembedded(op)
-            case ops.Count(prefix, filter, recursive):
+            case ops.Count(prefix, filter, recursive, model):
                 found = self._under(prefix, self._clock(), recursive)
+                if model is not None:
+                    found = (item for item in found if _is_unembedded(item[1], model))
                 return sum(
                     1 for place, record in found if filter is None or filter.matches(_entry(place, record).value)
                 )
@@ -380,9 +382,7 @@ class MemoryEngine:
         found = (
             (_entry(place, record), record.index)
             for place, record in self._under(op.prefix, self._clock(), after=after)
-            if (record.vectors is None or record.vectors.model != op.model)
-            and record.index != "[]"
-            and record.value != shapes.NATIVE
+            if _is_unembedded(record, op.model)
         )
         return list(itertools.islice(found, op.limit))
 
@@ -465,6 +465,12 @@ def _is_within(place: _Place, prefix: Namespace, path: str | None = None) -> boo
 
 def _is_live(record: _Record, now: int) -> bool:
     return record.value is not None and (record.expires is None or record.expires > now)
+
+
+def _is_unembedded(record: _Record, model: int) -> bool:
+    """Whether it has texts to be found by, but no vectors of a model."""
+    has_vectors = record.vectors is not None and record.vectors.model == model
+    return not has_vectors and record.index != "[]" and record.value != shapes.NATIVE
 
 
 def _entry(place: _Place, record: _Record, kind: Callable[..., Any] = Entry) -> Any:

@@ -6,8 +6,9 @@ that lost its connection whether the last write was its own.
 
 from __future__ import annotations
 
+import os
+import random
 import re
-import secrets
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -26,6 +27,15 @@ from .statements import ManyTimes, Statement
 
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.
 Numbered: TypeAlias = tuple[bytes, tuple[str, ...]]
+
+
+class Texts(list[str | None]):
+    """Texts that are one parameter: connections of our own write them down faster than other lists."""
+
+
+class Numbers(list[int | None]):
+    """The same of numbers."""
+
 
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
@@ -61,40 +71,38 @@ MIGRATIONS = (
     CREATE INDEX entries_files ON {schema}.entries (ns, key) WHERE body IS NOT NULL;
     CREATE INDEX entries_tombstones ON {schema}.entries (version) WHERE value IS NULL;
     CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
-    CREATE FUNCTION {schema}.forget_body() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN
-        IF old.shared IS NOT NULL THEN  -- one at a time, or of two that let go at once each would leave it to the other
-            PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' body', old.body));
-        END IF;
-        DELETE FROM {schema}.chunks WHERE body_id = old.body AND NOT EXISTS (
-            SELECT 1 FROM {schema}.entries WHERE shared IS NOT NULL AND body = old.body
-        );
-        RETURN NULL;
-    END
-    $$;
     CREATE INDEX entries_large ON {schema}.entries (ns) WHERE size > 1048576;
     -- Which contents are new to the index of what they contain, or gone from it; and that index: of each content, the
     -- groups of three bytes that are in it, as numbers.
     CREATE TABLE {schema}.unindexed (version bigint PRIMARY KEY, gone boolean);
     CREATE TABLE {schema}.contents (version bigint PRIMARY KEY, grams int[] NOT NULL);
     CREATE INDEX contents_grams ON {schema}.contents USING gin (grams) WITH (gin_pending_list_limit = 1024);
-    CREATE FUNCTION {schema}.note_content() RETURNS trigger LANGUAGE plpgsql AS $$
+    -- What becomes of files that change: statements that may change one set a column of a file's, the others cost
+    -- nothing here.
+    CREATE FUNCTION {schema}.file_changed() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        IF old.body IS NOT NULL THEN
-            INSERT INTO {schema}.unindexed VALUES (old.version, true)
-                ON CONFLICT (version) DO UPDATE SET gone = true;
+        IF old.version <> new.version THEN
+            IF old.body IS NOT NULL THEN
+                INSERT INTO {schema}.unindexed VALUES (old.version, true)
+                    ON CONFLICT (version) DO UPDATE SET gone = true;
+            END IF;
+            IF new.body IS NOT NULL THEN
+                INSERT INTO {schema}.unindexed VALUES (new.version, NULL) ON CONFLICT DO NOTHING;
+            END IF;
         END IF;
-        IF new.body IS NOT NULL THEN
-            INSERT INTO {schema}.unindexed VALUES (new.version, NULL) ON CONFLICT DO NOTHING;
+        IF old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body THEN  -- its pieces go, where no other has them
+            IF old.shared IS NOT NULL THEN  -- one at a time, or of two that let go each would leave it to the other
+                PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' body', old.body));
+            END IF;
+            DELETE FROM {schema}.chunks WHERE body_id = old.body AND NOT EXISTS (
+                SELECT 1 FROM {schema}.entries WHERE shared IS NOT NULL AND body = old.body
+            );
         END IF;
         RETURN NULL;
     END
     $$;
-    CREATE TRIGGER entries_changed AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
-        WHEN (old.body IS NOT NULL OR new.body IS NOT NULL) EXECUTE FUNCTION {schema}.note_content();
-    CREATE TRIGGER entries_unused AFTER UPDATE OF body ON {schema}.entries FOR EACH ROW
-        WHEN (old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body)
-        EXECUTE FUNCTION {schema}.forget_body();
+    CREATE TRIGGER entries_file_changed AFTER UPDATE OF body, size ON {schema}.entries FOR EACH ROW
+        WHEN (old.body IS NOT NULL OR new.body IS NOT NULL) EXECUTE FUNCTION {schema}.file_changed();
     CREATE TABLE {schema}.state (name text PRIMARY KEY, value text NOT NULL);
     CREATE TABLE {schema}.terms (
         part bigint NOT NULL,
@@ -145,8 +153,8 @@ MIGRATIONS = (
         RETURN NULL;
     END
     $$;
-    CREATE TRIGGER entries_unembedded AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
-        WHEN (old.vectors IS NOT NULL) EXECUTE FUNCTION {schema}.forget_vectors();
+    CREATE TRIGGER entries_unembedded AFTER UPDATE OF vectors ON {schema}.entries FOR EACH ROW
+        WHEN (old.vectors IS NOT NULL AND old.version <> new.version) EXECUTE FUNCTION {schema}.forget_vectors();
     CREATE UNIQUE INDEX entries_version ON {schema}.entries (version);
     CREATE INDEX entries_xid ON {schema}.entries (xid);
     CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;
@@ -187,6 +195,7 @@ _PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 _INDEX_LIKE = re.compile(r"-?\d+")
 _ESCAPED_NUL = "\\u0000"
 _LONGEST_TEXT = 100  # of a string in the projection
+_encode = msgspec.json.Encoder().encode
 
 
 class PostgresDialect(Dialect):
@@ -383,8 +392,8 @@ def projected(value: str) -> str | None:
         return None
     plain = decode(value)
     if _ESCAPED_NUL in value:
-        return msgspec.json.encode(_shortened(plain)).decode()
-    return msgspec.json.encode(plain).decode() if _shorten(plain) else None
+        return _encode(_shortened(plain)).decode()
+    return _encode(plain).decode() if _shorten(plain) else None
 
 
 def _shortened(value: Any) -> Any:
@@ -412,9 +421,14 @@ def _shorten(value: Any) -> bool:
     return needed
 
 
+_chance = random.Random()  # ours alone: users seed the one that all share
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_chance.seed)  # or a child would go on with the same
+
+
 def new_token() -> int:
-    """One that nobody else has: not from `random`, which users seed and forks copy."""
-    return secrets.randbits(62)
+    """One that nobody else has."""
+    return _chance.getrandbits(62)
 
 
 def lock_id(text: str) -> int:

@@ -13,7 +13,7 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -27,9 +27,9 @@ from .dialect import Dialect
 from .history import SqlHistory, mark_of
 from .narrowing import narrow
 from .sql_files import AT_OR_BELOW, SqlFiles, tree
-from .sql_search import SqlRanker
+from .sql_search import UNEMBEDDED, SqlRanker
 from .sql_texts import SqlTexts
-from .statements import LIVE, OLD_IS_LIVE, Rows, Statement, assigned
+from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, Rows, Statement, assigned
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
 _RETURNING = "RETURNING version, created, updated, expires"
@@ -78,29 +78,34 @@ class Sql:
 
     def _put(self, keep: bool, where: str = "", returns: bool = False) -> str:
         """One put; `keep` leaves the lifetime as it is."""
-        expressions = [*self._dialect.stamps.values(), *self._following.values()]
-        values = (
-            f"VALUES ({self._dialect.first_version}, :ns, :key, :value, :now, :now, :now + :ttl, :ttl"
-            f"{''.join(f', {expression}' for expression in expressions)})"
-        )
         lifetime = (
             f"expires = CASE WHEN {OLD_IS_LIVE} THEN old.expires END, ttl = CASE WHEN {OLD_IS_LIVE} THEN old.ttl END"
             if keep
             else "expires = excluded.expires, ttl = excluded.ttl"
         )
         returning = _RETURNING if returns or self._dialect.upserts_return else ""
-        return self._upsert(values, lifetime=lifetime, where=where, returning=returning)
+        values = self._values(":now + :ttl, :ttl", self._following)
+        return self._upsert(values, self._following, lifetime=lifetime, where=where, returning=returning)
+
+    def _values(self, lifetime: str, following: Mapping[str, str]) -> str:
+        """What one put inserts."""
+        further = "".join(f", {expression}" for expression in (*self._dialect.stamps.values(), *following.values()))
+        return f"VALUES ({self._dialect.first_version}, :ns, :key, :value, :now, :now, {lifetime}{further})"
 
     def _upsert(
         self,
         source: str,
+        following: Iterable[str],
         *,
         lifetime: str = "expires = excluded.expires, ttl = excluded.ttl",
         where: str = "",
         returning: str = _RETURNING,
     ) -> str:
-        """Insert what a source has, in the order of the columns; what is there already becomes it."""
-        further = [*self._dialect.stamps, *self._following]
+        """Insert what a source has, in the order of the columns; what is there already becomes it.
+
+        Columns of a file that are not among the `following` stay as they are.
+        """
+        further = [*self._dialect.stamps, *following]
         return f"""
             INSERT INTO {self._table} AS old
                 (version, ns, key, value, created, updated, expires, ttl{"".join(f", {name}" for name in further)})
@@ -108,7 +113,7 @@ class Sql:
             ON CONFLICT (ns, key) DO UPDATE SET
                 version = {self._dialect.redrawn_version}, value = excluded.value, kind = NULL,
                 updated = excluded.updated,
-                created = CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END,
+                created = CASE WHEN {OLD_IS_LIVE_THEN} THEN old.created ELSE excluded.created END,
                 {lifetime}{"".join(f", {name} = excluded.{name}" for name in further)}
             {where} {returning}"""
 
@@ -366,6 +371,9 @@ class Sql:
     def _count(self, op: ops.Count) -> Program[int]:
         params: dict[str, Any] = {"now": self._clock()}
         where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
+        if op.unembedded is not None:
+            where += f" AND {UNEMBEDDED}"
+            params["model"] = op.unembedded
         if op.filter is None:
             [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
             return count  # type: ignore[no-any-return]  # a row's column
@@ -490,7 +498,7 @@ def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
 def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
     """Whether it writes whatever is there: such puts can go together."""
     return (
-        isinstance(op, ops.Put)
+        type(op) is ops.Put
         and op.expect is ANY
         and op.ttl is not KEEP
         and op.index is None

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 _PAGE = 4096
 _MATRICES = 4  # models whose vectors are kept in memory
 
+#: The condition that a row has texts to be found by, but no vectors of a model.
+UNEMBEDDED = (
+    "(vectors IS NULL OR vectors <> :model) AND coalesce(fields, '') <> '[]'"
+    f" AND (size IS NULL OR value <> '{shapes.NATIVE}')"
+)
+
 #: The condition that a row is in a search's namespace and may match its filter, and whether an index finds such rows.
 Conditions = Callable[[ops.Search, dict[str, Any]], Program[tuple[str, bool]]]
 
@@ -79,10 +85,7 @@ class SqlRanker:
 
     def unembedded(self, op: ops.Unembedded, within: str, params: dict[str, Any]) -> Program[list[tuple[Entry, Any]]]:
         """Entries in key order that have no vectors of a model, and the paths that each is to be found by."""
-        where = (
-            f"{LIVE} {within} AND (vectors IS NULL OR vectors <> :model) AND coalesce(fields, '') <> '[]'"
-            f" AND (size IS NULL OR value <> '{shapes.NATIVE}')"
-        )
+        where = f"{LIVE} {within} AND {UNEMBEDDED}"
         params |= {"now": self._clock(), "model": op.model, "limit": op.limit}
         if op.after is not None:
             where += " AND (ns, key) > (:after_ns, :after_key)"
