@@ -63,7 +63,7 @@ logger = logging.getLogger("holdall")
 
 _Names: TypeAlias = list[str]
 _LOCK_SECONDS = 30.0  # for how long AG2 has a lock, at most
-_LONGEST_PAUSE = 5.0  # before a subscription whose store was away looks again, in seconds
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0  # before a subscription whose store was away looks again, in seconds
 _telling: ContextVar[bool] = ContextVar("holdall: in a callback of on_change", default=False)
 
 
@@ -335,6 +335,7 @@ class _Subscription:
         self._path = path
         self._callback = callback
         self._watch = knowledge.files.awatch(path)
+        self._is_reading = self._is_closed = False
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
@@ -347,18 +348,23 @@ class _Subscription:
 
     async def close(self) -> None:
         """Stop; the task has ended then. From inside the callback, it ends with that. Closing twice is fine."""
+        self._is_closed = True
+        await self._watch.aclose()
         task = self._task
-        if task is None or task is asyncio.current_task():
-            await self._watch.aclose()
+        if task is None or task.done() or task is asyncio.current_task():
             return
-        if not task.done():
+        if not self._is_reading:  # in the middle of that, a connection would be lost; it ends by itself
             task.cancel()
-            await asyncio.wait([task])
+        await asyncio.wait([task])
 
     def end_soon(self) -> None:
         """`close`, from any thread, without waiting for it."""
-        if self._task is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._task.cancel)
+
+        def end() -> None:
+            self._ending = self._loop.create_task(self.close())
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(end)
 
     async def caught_up(self) -> None:
         """Wait until the callback has been called for all that was written before; only in its own event loop."""
@@ -367,21 +373,23 @@ class _Subscription:
 
     async def _tell_all(self) -> None:
         _telling.set(True)
-        pause = 0.05
+        pause = _FIRST_PAUSE
         try:
-            while True:
+            while not self._is_closed:
                 try:
-                    async for change in self._watch:
-                        await self._tell(change.key)
-                        pause = 0.05
-                    return
-                except StoreClosed:
+                    self._is_reading = True
+                    change = await anext(self._watch)
+                    self._is_reading = False
+                    await self._tell(change.key)
+                    pause = _FIRST_PAUSE
+                except (StopAsyncIteration, StoreClosed):
                     return
                 except HistoryGone:
                     logger.warning("on_change(%r): the store has forgotten changes that were not told yet", self._path)
                     await self._watch.aclose()
                     self._watch = self._knowledge.files.awatch(self._path)
                 except HoldallError:
+                    self._is_reading = False
                     logger.warning("on_change(%r): the store cannot be watched just now", self._path, exc_info=True)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_PAUSE)
