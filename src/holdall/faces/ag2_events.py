@@ -26,6 +26,7 @@ _DICT = "builtins.dict"
 _EVENT, _DATACLASS, _PYDANTIC, _ENUM = "__event__", "__dataclass__", "__pydantic__", "__enum__"
 _BYTES, _UUID, _EXCEPTION = "__bytes__", "__uuid__", "__exception__"
 _MARKS = (_EVENT, _BYTES, _UUID, _ENUM, _EXCEPTION, _DATACLASS, _PYDANTIC)
+_NO_JSON = (ValueError, RecursionError)
 
 Classes = Mapping[str, type]
 
@@ -108,7 +109,7 @@ def from_line(line: str, classes: Classes) -> Any:
     """The event of a line; an `UnknownEvent` with what the line says, where it cannot be had or the line is none."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except _NO_JSON:
         return UnknownEvent(type_name="", data={"line": line})
     if not isinstance(record, dict) or not isinstance(record.get("type"), str) or "data" not in record:
         return UnknownEvent(type_name="", data=record if isinstance(record, dict) else {"line": line})
@@ -123,7 +124,7 @@ def is_whole(line: str) -> bool:
     """Whether a line is JSON; if not, and it is the last, somebody may still be writing it."""
     try:
         json.loads(line)
-    except ValueError:
+    except _NO_JSON:
         return False
     return True
 
