@@ -292,7 +292,7 @@ async def test_classes_that_no_module_has_can_be_registered() -> None:
 
 @awaited
 async def test_nothing_that_a_log_names_is_imported(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "holdall_trap.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "holdall_trap.py").write_text("class Thing: ...")
     monkeypatch.syspath_prepend(tmp_path)
     lazy = type(sys)("holdall_lazy")
     lazy.__getattr__ = lambda name: __import__("holdall_trap")  # type: ignore[method-assign]
