@@ -8,7 +8,7 @@ from typing import Any
 import holdall
 from holdall import fields, search, vectors
 from holdall.testing import embed
-from holdall.testing.ranking_machine import Known, by_text, in_order
+from holdall.testing.search_machine import Known, by_text, in_order
 
 
 def lexical(store: holdall.Store, query: str) -> list[tuple[str, float]]:

@@ -85,16 +85,17 @@ def test_every_search_sees_what_was_written_before_it(
 
 
 def work(at: dict[str, str], ledger: str, number: int, seconds: float) -> None:
-    """One process: a thread that writes and one that searches, and an event loop that does both."""
+    """One process: a thread that writes, two that search, and an event loop that writes."""
     store = open_at(at, embed=embed)
     store.setup()
     worker = Worker(store, Ledger(ledger), number)
     tell("ready")
     hear()
     until = time.monotonic() + seconds
-    with ThreadPoolExecutor(3) as threads:
+    with ThreadPoolExecutor(4) as threads:
         done = [
             threads.submit(worker.write, until, range(KEYS // 2)),
+            threads.submit(worker.search, until),
             threads.submit(worker.search, until),
             threads.submit(asyncio.run, worker.awrite(until, range(KEYS // 2, KEYS))),
         ]
