@@ -19,6 +19,7 @@ __all__ = [
     "DEFAULT",
     "KEEP",
     "Append",
+    "Backdate",
     "Change",
     "Changes",
     "Check",
@@ -259,6 +260,20 @@ class Refresh(PointOp):
 
 
 @dataclass(frozen=True, slots=True)
+class Backdate(PointOp):
+    """Give an entry the times that it had elsewhere -> whether it is there. For who brings entries from other stores.
+
+    Not a change. `expires_at=None` leaves the expiry as it is.
+    """
+
+    namespace: Namespace
+    key: str
+    created_at: datetime | int  # what an engine sees is microseconds since 1970
+    updated_at: datetime | int
+    expires_at: datetime | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteTree(PointOp):
     """Remove every entry in a namespace and below it -> how many there were.
 
@@ -402,6 +417,7 @@ class Search(Op):
     query: Any = None
     vector: Vector | None = None
     caught_up: bool = False  # it did: now answer, however far the index is behind by then
+    rest: bool = False  # after what was ranked, what was not, newest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,6 +521,7 @@ POINT_OPS: tuple[type[PointOp], ...] = (
     Delete,
     Check,
     Refresh,
+    Backdate,
     Append,
     ReadRange,
     Stat,
@@ -520,7 +537,7 @@ WALKS: frozenset[type] = frozenset({Search, Unembedded, Count, Namespaces, Scan,
 def _quicken(kind: type[Any]) -> None:
     """Set the fields of a frozen dataclass through its slots: half the time of `object.__setattr__` for each.
 
-    For the four that are made all the time.
+    For those that are made all the time.
     """
     names = [field.name for field in fields(kind)]
     scope: dict[str, Any] = {f"set_{name}": getattr(kind, name).__set__ for name in names}
@@ -532,5 +549,5 @@ def _quicken(kind: type[Any]) -> None:
     kind.__init__ = init
 
 
-for _kind in (Entry, Hit, Get, Put):
+for _kind in (Entry, Hit, Get, Put, ReadRange):
     _quicken(_kind)

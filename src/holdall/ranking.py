@@ -11,7 +11,7 @@ import base64
 import math
 import zlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import Protocol, TypeAlias
 
@@ -21,6 +21,8 @@ from .programs import Program
 from .search import FUSED, fuse
 
 _Scored: TypeAlias = tuple[int, float]
+#: `holdall.engine.Finder.older`
+Older: TypeAlias = Callable[[Search, int | None, int], Program[list[Hit]]]
 
 #: Where a search is about no more entries than this, they are known before any is scored.
 FEW = 2000
@@ -68,11 +70,12 @@ class Ranker(Protocol):
         """Entries, in any order."""
 
 
-def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | int]:
+def ranked(ranker: Ranker, op: Search, older: Older) -> Program[Page[Hit] | int]:
     """A page of a ranked search; or how far the index is behind.
 
     Its cursor says which versions were given already, and the next page has the best of the others. So whoever writes
-    meanwhile, an entry that matched all along comes at least once, and twice only if it has changed.
+    meanwhile, an entry that matched all along comes at least once, and twice only if it has changed. `older` finds the
+    rest, where that is wanted, too.
     """
     if op.limit == 0:
         return Page()
@@ -90,9 +93,28 @@ def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | int]:
     chosen = found[op.offset : end]
     hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
     page: Page[Hit] = Page([_scored(hits[version], score) for version, score in chosen])
-    if len(found) > end:
-        page.next = _written(given.union(version for version, _ in found[:end]))
+    versions = [version for version, _ in found]
+    if op.rest and len(found) <= end:  # then all that fit are known
+        rest = yield from _rest(older, op, given.union(versions), end + 1 - len(found))
+        page += rest[max(0, op.offset - len(found)) : end - len(found)]
+        versions += [hit.version for hit in rest]
+    if len(versions) > end:
+        page.next = _written(given.union(versions[:end]))
     return page
+
+
+def _rest(older: Older, op: Search, known: Collection[int], want: int) -> Program[list[Hit]]:
+    """What is not in a ranking, newest first."""
+    found: list[Hit] = []
+    below: int | None = None
+    size = max(want, _FIRST_LOOK)
+    while len(found) < want:
+        look = yield from older(op, below, size)
+        found += [hit for hit in look if hit.version not in known]
+        if len(look) < size:
+            break
+        below, size = look[-1].version, max(size, min(size * 4, _LARGEST_LOOK))
+    return found[:want]
 
 
 def _fused(

@@ -164,6 +164,7 @@ class Store(Watching, Leasing):
         offset: int = 0,
         cursor: str | None = None,
         recursive: bool = True,
+        rest: bool = False,
     ) -> Program[Page[Hit]]:
         """The entries in a namespace and below it that match a filter, newest change first.
 
@@ -172,7 +173,7 @@ class Store(Watching, Leasing):
 
         With a `query`, the best come first, with their score. `mode` says how: "lexical" by the words that they have in
         common with it (BM25; what has none is left out, and "words in quotes" must be there as they stand), "semantic"
-        by vectors, "hybrid" by both: the default where the store has an embedder.
+        by vectors, "hybrid" by both: the default where the store has an embedder. With `rest`, the others follow.
         """
         prefix = self._inside(ns_prefix)
         parsed = filters.parse(filter)
@@ -185,7 +186,9 @@ class Store(Watching, Leasing):
             raise Unsupported("this engine cannot rank by a query")
         asked = ""
         if cursor is not None or limit:
-            asked = cursors.digest(prefix, filter if parsed else None, bool(recursive), words and (words, how))
+            asked = cursors.digest(
+                prefix, filter if parsed else None, bool(recursive), words and (words, how, bool(rest))
+            )
         mark = None if cursor is None else cursors.unwrapped(cursor, asked)
         walk = ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))
         if words is not None:
@@ -193,6 +196,7 @@ class Store(Watching, Leasing):
                 walk,
                 query=None if how == "semantic" else parse(words),
                 vector=None if how == "lexical" else (yield from self._vector(words)),
+                rest=bool(rest),
             )
         page: Any = (yield [walk])[0]
         if isinstance(page, int):

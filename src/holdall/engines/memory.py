@@ -194,6 +194,14 @@ class MemoryEngine:
                     return False
                 self._write(place, replace(record, expires=now + record.ttl), undo)
                 return True
+            case ops.Backdate(namespace, key, created, updated, expires):
+                place = keys.encode(namespace), key
+                record = self._live(place, now)
+                if record is None:
+                    return False
+                times: Any = {"created": created, "updated": updated, "expires": expires or record.expires}
+                self._write(place, replace(record, **times), undo)
+                return True
             case ops.DeleteTree(namespace, path):
                 if path is None:
                     doomed = list(self._under(namespace, now))
@@ -325,7 +333,7 @@ class MemoryEngine:
         match op:
             case ops.Search():
                 if op.query is not None or op.vector is not None:
-                    return (yield from ranked(self._ranker, op))
+                    return (yield from ranked(self._ranker, op, self.older))
                 return (yield from search(self, op))
             case ops.Unembedded():
                 return self._unembedded(op)

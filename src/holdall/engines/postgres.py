@@ -180,7 +180,8 @@ class PostgresEngine:
         elif kind in WALKS:
             return [(yield from self._read(self._sql.walk, first, deadline))]
         elif all(type(op) in READS for op in batch):
-            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=len(batch) > 1)
+            several = not all(type(op) is Get for op in batch)  # statements: gets are one
+            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=several and len(batch) > 1)
         else:
             results = yield from self._write(batch, deadline)
             if time.monotonic() > self._silent_until:

@@ -109,11 +109,6 @@ class SqlFiles:
     def statement(self, op: Op, now: int | None) -> Statement | None:
         """The statement of an op on files that needs no more than one."""
         match op:
-            case ops.ReadRange(namespace, key, 0, None):
-                return self._whole, {"ns": keys.encode(namespace), "key": key, "now": now}
-            case ops.ReadRange(namespace, key, start, end):
-                end = 2**62 if end is None else end
-                return self._range, {"ns": keys.encode(namespace), "key": key, "start": start, "end": end, "now": now}
             case ops.CheckPath(namespace, path):
                 params = {**tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
@@ -132,19 +127,29 @@ class SqlFiles:
     def result(self, op: Op, rows: Rows) -> Any:
         """What the rows of such a statement mean."""
         match op:
-            case ops.ReadRange(namespace, key, 0, None):
-                if not rows:
-                    return None
-                [(pieces, content)] = rows
-                self._note_pieces(namespace, key, pieces or 1)
-                return bytes(content or b"")
-            case ops.ReadRange(namespace, key, start, end):
-                self._note_pieces(namespace, key, len(rows))
-                return _cut(rows, start, end) if rows else None
             case ops.CheckPath(path=path):
                 check_unblocked(path, (key for (key,) in rows))
                 return None
         return len(rows)
+
+    def range_statement(self, op: ops.ReadRange, now: int | None) -> Statement:
+        """The statement of the most frequent of them."""
+        params: dict[str, Any] = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
+        if op.start == 0 and op.end is None:
+            return self._whole, params
+        return self._range, {**params, "start": op.start, "end": 2**62 if op.end is None else op.end}
+
+    def range_result(self, op: ops.ReadRange, rows: Rows) -> bytes | None:
+        """What the rows of that mean."""
+        if not rows:
+            return None
+        if op.start or op.end is not None:
+            self._note_pieces(op.namespace, op.key, len(rows))
+            return _cut(rows, op.start, op.end)
+        [(pieces, content)] = rows
+        if pieces is not None:
+            self._note_pieces(op.namespace, op.key, pieces)
+        return bytes(content or b"")
 
     def _note_pieces(self, namespace: Namespace, key: str, pieces: int) -> None:
         if pieces > _MANY_PIECES and len(self.ragged) < _MANY_PIECES:
