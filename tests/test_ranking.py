@@ -6,8 +6,7 @@ import itertools
 from pathlib import Path
 
 import holdall
-from holdall.testing import Clock
-from holdall.testing.ranking_machine import ranking_machine
+from holdall.testing import Clock, ranking_machine
 from servers import postgres_url
 from small import in_small
 

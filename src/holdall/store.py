@@ -266,9 +266,7 @@ class Store(Watching, Leasing):
     def _embedded(self, batch: list[Any], lease: Lease | None) -> Program[list[Any]]:
         """Run a batch, if a lease is held; what its puts put has vectors where there is an embedder."""
         embedding = self._settings.embedding
-        if embedding is not None:
-            if not self._engine().capabilities.ranks:
-                raise Unsupported("this engine keeps no vectors; open it without embed=")
+        if embedding is not None and self._shared.engine.capabilities.ranks:
             batch = yield from embedding.embedded(batch, self._settings.fields)
             if embedding.has_embedded(batch):
                 return (yield from embedding.checked(lambda checks: self._change([*checks, *batch], lease)))

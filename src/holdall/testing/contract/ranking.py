@@ -159,6 +159,15 @@ class RankContract(Contract):
                 store.search(NS, **asked)
         assert self.found(plain, "tea", None) == ["k"]
 
+    def test_a_query_without_an_embedder_is_not_ignored(self, opened: Opener, ranked: Caller) -> None:
+        """LangGraph's stores ignored a query without an index of vectors, and gave whatever was newest."""
+        store = opened()
+        for key, text in {"tea": "green tea", "coffee": "black coffee", "newest": "nothing of the kind"}.items():
+            store.put(NS, key, {"text": text})
+        page = store.search(NS, query="coffee or tea")
+        assert sorted(keys_of(page)) == ["coffee", "tea"]
+        assert all(hit.score > 0 for hit in page)
+
     def test_without_full_text_vectors_rank_alone(self, opened: Opener, ranked: Caller) -> None:
         wordless = opened(full_text=False, embed=embed)
         wordless.put(NS, "k", {"text": "tea"})
