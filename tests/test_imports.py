@@ -25,10 +25,17 @@ PLACES = {
     "apsw": ("engines/sqlite.py",),
     "deepagents": ("faces/deepagents.py",),
     "hypothesis": ("testing/",),
-    "langgraph": ("faces/deepagents.py", "faces/langgraph.py"),
+    "langchain_core": ("faces/conversations.py", "faces/messages.py"),
+    "langgraph": (
+        *("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py", "faces/deepagents.py"),
+    ),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
     "numpy": ("vectors.py", "local.py"),
-    "psycopg": ("engines/postgres.py", "engines/postgres_listener.py", "engines/postgres_wire.py"),
+    "psycopg": (
+        *("engines/postgres.py", "engines/postgres_listener.py", "engines/postgres_wire.py"),
+        "faces/langgraph_import.py",
+    ),
+    "pydantic": ("faces/messages.py",),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
@@ -78,6 +85,7 @@ SHARED_BY_ENGINES = {
 OWN = {
     "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "listener", "sql", "wire")},
+    "engines/postgres_dialect.py": {"holdall.engines.postgres_contents", "holdall.engines.postgres_views"},
     "engines/postgres_listener.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},

@@ -119,7 +119,8 @@ class Files:
     def _read_text(self, path: str) -> Program[str]:
         """A file's text; line ends are as they were written. `NotText` if it is not UTF-8."""
         path = keys.check_path(path)
-        return _to_text(path, (yield from self._range(path, 0, None)))
+        content = (yield [ops.ReadRange(self._namespace, path, 0)])[0]
+        return _to_text(path, content if content is not None else (yield from self._range(path, 0, None)))
 
     read_text = run(_read_text)
     aread_text = arun(_read_text)
