@@ -25,6 +25,7 @@ from ..values import decode
 from .dialect import Dialect, Mentions
 from .narrowing import Binder, Path, index_name
 from .postgres_contents import Contents
+from .postgres_views import VIEWS
 from .statements import Statement
 
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.
@@ -181,12 +182,14 @@ MIGRATIONS = (
         END
     $$;
     """,
+    VIEWS,
 )
 
 _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
+    **dict.fromkeys(("created", "updated", "expires"), "bigint"),
     **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version", "newest", "age"), "bigint"),
     **dict.fromkeys(("model", "after_id"), "bigint"),
     "fields": "text",
@@ -221,7 +224,7 @@ class PostgresDialect(Dialect):
         draw = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
         self.next_version = self.first_version = self.redrawn_version = self.next_versions = self.next_body = draw
         self._index = Contents(self.schema)
-        self.upkeep = self._index.lock
+        self.upkeep = (self._index.lock,)
         self.chunks, self.unindexed = f"{self.schema}.chunks", f"{self.schema}.unindexed"
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
@@ -271,6 +274,9 @@ class PostgresDialect(Dialect):
 
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         return f"{column} = ANY(:all_numbers::bigint[])", {"all_numbers": numbers}
+
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        return f"{column} = ANY(:all_texts::text[])", {"all_texts": texts}
 
     def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
         return self._index.learn(texts)
