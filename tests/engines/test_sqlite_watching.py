@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,7 +81,7 @@ def test_where_there_are_no_notices_it_looks_often(path: str, writer: Process, m
 def test_a_subscription_leaves_nothing_open(path: str, writer: Process) -> None:
     def of_the_system() -> list[str]:
         """Pipes, and what notices come from; readers of the file are kept for the next one."""
-        links = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        links = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
         return sorted(link for link in links if link.startswith(("pipe:", "anon_inode:")))
 
     with holdall.open(path) as store:
