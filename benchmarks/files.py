@@ -13,8 +13,8 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,9 +26,10 @@ from .data import RARE_IN, RARE_TEXT, as_item, files, folder_of, memory_of
 from .harness import OURS, Bench, Row, Target, ahead_of, at_least, at_most, no_slower_than
 from .postgres import analyze, new_server
 from .volumes import AG2, AGENTFS, HERE, MEMORY, SQLITE, Ag2, AgentFs, Deepagents, Ours, Texts, Volume
+from .writer import another_writer, hold_against_limit
 
 FEW, SOME, MANY = 1_000, 10_000, 100_000
-ITSELF, GET, LIMIT = "itself", "get", "limit"
+ITSELF, GET = "itself", "get"
 PATIENCE = 60.0
 _WATCHED = 25.0  # for how long a writer is watched while an index catches up
 LOG = 50 << 20
@@ -278,7 +279,7 @@ def _written_to_disk(bench: Bench, texts: Texts) -> OnDisk:
 def _first_grep(bench: Bench, where: str, url: str, ours: Ours, texts: Texts) -> None:
     """The first after loading, which indexes may have to catch up for, and what a writer in another process feels."""
     bench.progress("the first grep")
-    with _writer(url) as stop:
+    with another_writer(url) as stop:
         began = time.perf_counter()
         found = ours.files.grep(RARE_TEXT)
         spent = time.perf_counter() - began
@@ -296,47 +297,7 @@ def _first_grep(bench: Bench, where: str, url: str, ours: Ours, texts: Texts) ->
     bench.rows.append(Row(what, {OURS: [spent], ITSELF: [again]}, None, [], as_rate=False))
     had = "had" if has_caught_up else "had not"
     bench.note(f"the index {had} caught up {lag:.1f} s after the first grep{where}, while another process was writing")
-    slowest = sorted(waits)[int(len(waits) * 0.99)]
-    target = Target("99th percentile under 100 ms", (LIMIT,), 1.0)
-    what = f"another process's writes meanwhile{where}, {len(waits):,} of them"
-    bench.rows.append(Row(what, {OURS: [slowest], LIMIT: [0.1]}, target, [], as_rate=False))
-
-
-@contextmanager
-def _writer(url: str) -> Iterator[Callable[[], list[float]]]:
-    """A process that writes files of 1 KB, one after the other; the function stops it, and says what each took."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_write_on, args=(url, there), daemon=True)
-    process.start()
-    assert here.recv() == "ready"
-    here.send("go")
-
-    def stop() -> list[float]:
-        here.send("stop")
-        waits: list[float] = here.recv()
-        return waits
-
-    yield stop
-    process.join()
-
-
-def _write_on(url: str, orders: Connection) -> None:
-    waits: list[float] = []
-    with holdall.open(url) as store:
-        volume = store.files(("writer",))
-        for _ in range(20):
-            volume.write("/warm-up", _KB)
-        orders.send("ready")
-        orders.recv()
-        for number in itertools.count():
-            began = time.perf_counter()
-            volume.write(f"/{number % 1000}", _KB)
-            waits.append(time.perf_counter() - began)
-            if orders.poll():
-                break
-        orders.recv()
-        orders.send(waits)
+    hold_against_limit(bench, f"another process's writes meanwhile{where}", waits)
 
 
 # Logs ----------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 OURS = "holdall"
+_MET = {True: "[green]yes", False: "[bold red]NO", None: ""}
 _TITLE = "{name}: medians; the ratio is to the fastest of the peers that the target names, or of all"
 
 
@@ -79,6 +80,21 @@ class Row:
         return None if self.target is None else self.speed() >= self.target.speed
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good answers are, by several measures, and the least that each should be."""
+
+    what: str
+    measures: dict[str, float]
+    least: dict[str, float] | None = None
+
+    def is_met(self) -> bool | None:
+        return None if self.least is None else all(self.measures[name] >= least for name, least in self.least.items())
+
+    def target(self) -> str:
+        return ", ".join(f"{name} at least {least:.4g}" for name, least in (self.least or {}).items())
+
+
 @dataclass(slots=True)
 class Bench:
     """A section while it is measured: a folder of its own, its rows, and what has to be said about them."""
@@ -87,6 +103,7 @@ class Bench:
     progress: Callable[[str], object]
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
 
     def measure(
         self,
@@ -167,37 +184,66 @@ class FsyncProbe:
 
 
 def show(console: Console, name: str, bench: Bench) -> None:
-    """A section's table, and its notes."""
-    peers = list(dict.fromkeys(peer for row in bench.rows for peer in row.seconds if peer != OURS))
+    """A section's tables, and its notes."""
+    if bench.scores:
+        console.print(_scores(name, bench.scores))
+    if bench.rows:
+        console.print(_speed(name, bench.rows))
+    for note in bench.notes:
+        console.print(f"[dim]- {note}", highlight=False)
+
+
+def _speed(name: str, rows: Sequence[Row]) -> Table:
+    peers = list(dict.fromkeys(peer for row in rows for peer in row.seconds if peer != OURS))
     table = Table(title=_TITLE.format(name=name), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("what")
     for heading in (OURS, *peers, "fsync", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True, style="bold" if heading == OURS else "")
     table.add_column("target")
     table.add_column("met", justify="center", no_wrap=True)
-    for row in bench.rows:
+    for row in rows:
         table.add_row(
             row.what,
             *(_cell(row, contender) for contender in (OURS, *peers)),
             _duration(median(row.fsync)) if row.fsync else "",
             _ratio(row),
             row.target.words if row.target else "",
-            {True: "[green]yes", False: "[bold red]NO", None: ""}[row.is_met()],
+            _MET[row.is_met()],
         )
-    console.print(table)
-    for note in bench.notes:
-        console.print(f"[dim]- {note}", highlight=False)
+    return table
+
+
+def _scores(name: str, scores: Sequence[Score]) -> Table:
+    measures = list(dict.fromkeys(measure for score in scores for measure in score.measures))
+    table = Table(title=f"{name}: how good the answers are", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what")
+    for measure in measures:
+        table.add_column(measure, justify="right", no_wrap=True)
+    table.add_column("target")
+    table.add_column("met", justify="center", no_wrap=True)
+    for score in scores:
+        cells = (f"{score.measures[measure]:.4f}" if measure in score.measures else "" for measure in measures)
+        table.add_row(score.what, *cells, score.target(), _MET[score.is_met()])
+    return table
 
 
 def show_verdict(console: Console, sections: Mapping[str, Bench]) -> bool:
     """The last word: a line for each target that was missed. Whether all were met."""
-    rows = [(name, row) for name, bench in sections.items() for row in bench.rows if row.target is not None]
-    missed = [(name, row) for name, row in rows if not row.is_met()]
-    for name, row in missed:
-        assert row.target is not None
-        console.print(f"MISSED {name}: {row.what}: {_ratio(row)}, should be {row.target.words}", style="bold red")
+    held, missed = 0, []
+    for name, bench in sections.items():
+        for score in bench.scores:
+            held += score.least is not None
+            if score.is_met() is False:
+                shown = ", ".join(f"{measure} {value:.4f}" for measure, value in score.measures.items())
+                missed.append(f"{name}: {score.what}: {shown}, should be {score.target()}")
+        for row in bench.rows:
+            held += row.target is not None
+            if row.target is not None and not row.is_met():
+                missed.append(f"{name}: {row.what}: {_ratio(row)}, should be {row.target.words}")
+    for line in missed:
+        console.print(f"MISSED {line}", style="bold red")
     if not missed:
-        console.print(f"Every target is met: {len(rows)} of {len(rows)}." if rows else "There was no target to meet.")
+        console.print(f"Every target is met: {held} of {held}." if held else "There was no target to meet.")
     return not missed
 
 
@@ -263,6 +309,10 @@ def as_json(facts: Mapping[str, str], sections: Mapping[str, Bench]) -> dict[str
                         "met": row.is_met(),
                     }
                     for row in bench.rows
+                ],
+                "scores": [
+                    {"what": score.what, "measures": score.measures, "least": score.least, "met": score.is_met()}
+                    for score in bench.scores
                 ],
                 "notes": bench.notes,
             }

@@ -28,7 +28,7 @@ def test_every_claim_of_the_demo_holds_and_its_output_is_plain_in_a_pipe() -> No
     assert run.returncode == 0, output + run.stderr.decode()
     assert "✗" not in output
     assert "\x1b" not in output
-    assert output.count("Ada is allergic to peanuts") == 2, "once on SQLite, once on PostgreSQL"
+    assert output.count("Ada is allergic to peanuts") == 4, "by a filter and by words, on SQLite and on PostgreSQL"
 
 
 def test_the_demo_fails_when_a_claim_does_not_hold(

@@ -141,8 +141,8 @@ def _do_everything(store: holdall.Store) -> None:
     store.update(("a",), "k", lambda value: value)
     store.execute([ops.Put(("a", "b"), "x", {}), ops.Put(("a", "b"), "y", {}), ops.Check(("a",), "no", holdall.ABSENT)])
     assert [hit.key for hit in store.search(filter={"kind": 1})] == ["k"]
-    assert store.count() == len(list(store.scan())) == 3
-    assert store.namespaces() == [("a",), ("a", "b")]
+    assert store.count(("a",)) == len(list(store.scan(("a",)))) == 3
+    assert store.namespaces(prefix=("a",)) == [("a",), ("a", "b")]
     assert store.delete(("a",), "k")
     assert store.delete_tree(("a",)) == 2
     files = store.files(("a",))
@@ -158,6 +158,14 @@ def _do_everything(store: holdall.Store) -> None:
     files.move("/d", "/x")
     assert files.delete("/") == 3
     assert store.sweep() == 0
+    store.put(("q",), "k", {"text": "words"})
+    embedding = store.with_embedder(testing.embed)
+    assert embedding.reindex() == 1
+    embedding.put(("q",), "other", {"text": "long words"})
+    assert [hit.key for hit in store.search(query="words")] == ["k", "other"]
+    assert len(embedding.search(query="word", mode="semantic")) == 2
+    assert store.delete_tree(("q",)) == 2
+    assert store.search(query="words") == []
 
 
 def test_hardly_an_example_is_left_out() -> None:
@@ -235,7 +243,9 @@ def test_a_signature_of_files_in_the_reference_is_the_real_one(name: str) -> Non
     assert twin[:-1] == signature[:-1]
 
 
-@pytest.mark.parametrize("name", [name for name in SYNC_METHODS if name not in ("scoped", "files", "lease")])
+@pytest.mark.parametrize(
+    "name", [name for name in SYNC_METHODS if name not in ("scoped", "files", "lease", "with_embedder")]
+)
 def test_an_async_twin_takes_what_the_method_takes(name: str) -> None:
     """So that the reference can give one signature for both."""
     twin, method = (signature_of(getattr(holdall.Store, found)) for found in (f"a{name}", name))

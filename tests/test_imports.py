@@ -22,25 +22,39 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 #: The one or two places where each package from outside is imported.
 PLACES = {
     "Stemmer": ("search.py",),
+    "ag2": ("faces/ag2_protocol.py",),
     "apsw": ("engines/sqlite.py",),
+    "deepagents": ("faces/deepagents.py",),
+    "autogen": ("faces/ag2_protocol.py",),
     "hypothesis": ("testing/",),
+    "langchain_core": ("faces/conversations.py", "faces/messages.py"),
+    "langgraph": (
+        *("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py", "faces/deepagents.py"),
+    ),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
     "numpy": ("vectors.py", "local.py"),
-    "psycopg": ("engines/postgres.py", "engines/postgres_listener.py", "engines/postgres_wire.py"),
+    "psycopg": (
+        *("engines/postgres.py", "engines/postgres_listener.py", "engines/postgres_wire.py"),
+        "faces/langgraph_import.py",
+    ),
+    "pydantic": ("faces/messages.py",),
     "pytest": ("testing/",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
     "safetensors": ("local.py",),
     "sortedcontainers": ("engines/memory.py",),
+    "spoon_ai": ("faces/spoon.py",),
     "tokenizers": ("local.py",),
-    "typer": ("faces/cli.py",),
+    "typer": ("faces/cli",),
     "wcmatch": ("patterns.py",),
 }
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
 HEAVY = (
     "Stemmer",
+    "ag2",
     "apsw",
     "asyncio",
+    "deepagents",
     "hypothesis",
     "langgraph",
     "numpy",
@@ -74,6 +88,7 @@ SHARED_BY_ENGINES = {
 OWN = {
     "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "listener", "sql", "wire")},
+    "engines/postgres_dialect.py": {"holdall.engines.postgres_contents", "holdall.engines.postgres_views"},
     "engines/postgres_listener.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},

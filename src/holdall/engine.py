@@ -125,6 +125,14 @@ def to_entry(row: Row, kind: Callable[..., Any] = Entry) -> Any:
     )
 
 
+def put_entry(op: Put, value: dict[str, Any], version: int, created: int, updated: int, expires: int | None) -> Entry:
+    """The `Entry` that a put has left, where its value has been decoded already."""
+    created_at = to_datetime(created)
+    updated_at = created_at if updated == created else to_datetime(updated)
+    expires_at = None if expires is None else to_datetime(expires)
+    return Entry(op.namespace, op.key, value, version, created_at, updated_at, expires_at)
+
+
 def to_info(path: str, size: int, version: int, created: int, updated: int) -> FileInfo:
     """The `FileInfo` of a stored file."""
     return FileInfo(path, False, size, version, to_datetime(created), to_datetime(updated))

@@ -12,11 +12,12 @@ stem: their texts become overlapping pairs of characters, and Chinese and Korean
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import repeat
 from math import exp, fsum, log, sqrt
 from operator import add
@@ -25,148 +26,163 @@ from typing import TypeAlias
 # Words ---------------------------------------------------------------------------------------------------------------
 
 _LONGEST = 64  # characters of a token; what is longer is cut
-_CACHED = 1 << 16  # words whose stems are remembered
+_CACHED, _CACHED_LENGTH = 1 << 16, 32  # words that are remembered, and how long these are at most
 
-#: Words that say nothing of what a text is about. Contractions are known by their parts.
+#: Words that say nothing of what a text is about. Of "I'm" and "they'll" only the first part counts.
 _STOP_WORDS = frozenset(
     """
     a an the
     i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers
-    herself it its itself they them their theirs themselves one
+    herself it its itself they them their theirs themselves
     this that these those here there
     who whom whose which what when where why how
     am is are was were be been being do does did doing done have has had having
-    can could may might must shall should will would ought
+    can could might must shall should will would ought
     and or but nor if then else than because as while until although though since unless so
     of at by for with about against between into through during before after above below to from up down in out on off
     over under upon within without toward towards among per via
-    not no yes only own same such too very just also again further once ever both each few more most other some any all
-    dont didnt doesnt isnt arent wasnt werent wont cant couldnt wouldnt shouldnt hasnt havent hadnt im ive youre theyre
-    thats whats
+    not no only own same such too very just also again further once ever both each few more most other some any all
+    dont didnt doesnt isnt arent wasnt werent wont cant couldnt wouldnt shouldnt hasnt havent hadnt aint mustnt mightnt
+    neednt shant oughtnt im ive youre theyre thats whats
     """.split()  # noqa: SIM905  # a list of 170 literals would be read by nobody
 )
-_ENDINGS = frozenset(("s", "d", "m", "t", "ll", "re", "ve"))
+_ENDINGS = frozenset(("s", "d", "m", "ll", "re", "ve"))
 _ELISIONS = frozenset(("l", "d", "c", "j", "m", "n", "s", "t", "qu", "dell", "nell", "all", "sull", "un"))
 
-# Letters that Unicode does not take apart, apostrophes, and what is dropped: accents and points, joiners, tatweel.
+# What Unicode does not take apart, and what is dropped: accents and points, joiners, tatweel, soft hyphens.
 _FOLDED = {"æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ħ": "h", "ŧ": "t", "ı": "i"}
-_FOLDED |= dict.fromkeys("\u2018\u2019\u02bc\u2032", "'")
-_FOLDING = re.compile(
-    f"[{''.join(_FOLDED)}"
+_FOLDED |= dict.fromkeys("\u2018\u2019\u02bc\u2032\uff07", "'")
+_DROPPED = (
     "\u00ad\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f"
-    "\u0670\u06d6-\u06dc\u200c\u200d\u2060\ufe00-\ufe0f\ufeff]+"
+    "\u0670\u06d6-\u06dc\u200c\u200d\u2060\ufe00-\ufe0f\ufeff"
 )
+_FOLDING = re.compile(f"[{''.join(_FOLDED)}{_DROPPED}]+")
 
 # Scripts that write words without spaces between them; and Korean, whose spaces leave particles on the words.
-_WHOLE = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\U00020000-\U0003ffff"
+_CHARACTERS = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\U00020000-\U0003ffff"
 _KANA = "\u3041-\u3096\u309d\u309e\u30a1-\u30fa\u30fc-\u30fe\u3105-\u312f\u31f0-\u31ff"
 _THAI = "\u0e01-\u0e2e\u0e30-\u0e3a\u0e40-\u0e4e\u0e81-\u0eb9\u0ebb-\u0ecd\u0edc-\u0edf"
 _BURMESE = "\u1000-\u103f\u1050-\u109f\u1780-\u17d3\u17d7\u17dc\u17dd\ua9e0-\ua9fe\uaa60-\uaa7f"
-_UNSPACED = _WHOLE + _KANA + _THAI + _BURMESE
-# Letters and digits, and the vowel signs of Indian scripts, Tibetan and Thaana, which Python's \w is not.
-_LETTER = "[^\\W_" + _UNSPACED + "]|[\u0900-\u0963\u0971-\u0dff\u0f71-\u0f84\u0f90-\u0fbc\u07a6-\u07b0]"
-_WORDS = re.compile(f"(?:{_LETTER})+(?:'(?:{_LETTER})+)*|[{_UNSPACED}]+")
-_IS_UNSPACED = re.compile(f"[{_UNSPACED}]").match
-_IS_WHOLE = re.compile(f"[{_WHOLE}]").match
+_UNSPACED = _CHARACTERS + _KANA + _THAI + _BURMESE
+# Vowel signs, which \w leaves out.
+_MARKS = "\u0900-\u0963\u0971-\u0dff\u0f71-\u0f84\u0f90-\u0fbc\u07a6-\u07b0\u3099\u309a"
+_WORDS = re.compile(f"[\\w{_MARKS}{_UNSPACED}{_DROPPED}'{''.join(_FOLDED)}]+")
+_PIECES = re.compile(f"([{_UNSPACED}]+)|((?:(?![{_UNSPACED}])[\\w{_MARKS}'])+)")
+_SINGLE = re.compile(f"[{_CHARACTERS}]")
+# Signs that English prose is full of: without them it is ASCII, which is several times as quick.
+_SIGNS = [
+    *zip("\u2018\u2019", "''", strict=True),
+    *((sign, " ") for sign in "\u201c\u201d\u2013\u2014\u2026\u2022\xa0_"),
+]
 _ASCII = {number: chr(number).lower() if chr(number).isalnum() or chr(number) == "'" else " " for number in range(128)}
 
 
-class _Stems(dict[str, str]):
-    """The token of each word that was seen; "" for a stop word. Bounded: it starts again when it is full."""
+class _Cache(dict[str, str]):
+    """What became of the words that were seen, several tokens with spaces between them; "" for none. It is bounded."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[str], Iterable[str]]) -> None:
+        self._make = make
 
     def __missing__(self, word: str) -> str:
-        token = _token(word)
-        if len(word) <= _LONGEST:
+        made = " ".join(self._make(word))
+        if len(word) <= _CACHED_LENGTH:
             if len(self) >= _CACHED:
                 self.clear()
-            self[word] = token
-        return token
-
-
-_stems = _Stems()
-_stem: Callable[[str], str] | None = None
+            self[word] = made
+        return made
 
 
 def tokens(text: str) -> list[str]:
     """What a text is found by, in order, each as often as it occurs."""
-    if text.isascii():
-        found = text.translate(_ASCII).split()
-        return list(filter(None, map(_stems.__getitem__, found))) or [word for word in map(_plain, found) if word]
-    folded = _folded(text)
-    if folded.isascii():
-        return tokens(folded)
-    found = _WORDS.findall(folded)
-    taken: list[str] = []
-    for word in found:
-        if word.isascii() or not _IS_UNSPACED(word):
-            if token := _stems[word]:
-                taken.append(token)
-        else:
-            taken += _pairs(word)
-    return taken or [word for word in map(_plain, found) if word]
+    return _made(text, _tokens) or _made(text, _words)
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as a phrase has them: stop words too, and of a script without spaces each character."""
-    folded = text if text.isascii() else _folded(text)
-    if folded.isascii():
-        return [token for word in folded.translate(_ASCII).split() if (token := _stems[word] or _plain(word))]
-    taken: list[str] = []
-    for word in _WORDS.findall(folded):
-        if word.isascii() or not _IS_UNSPACED(word):
-            taken.append(_stems[word] or _plain(word))
+    """The words of a text as phrases have them: stop words too, and of a script without spaces each character."""
+    return _made(text, _words)
+
+
+def _made(text: str, known: _Cache) -> list[str]:
+    made = known.__getitem__
+    if text.isascii():
+        return list(filter(None, map(made, text.translate(_ASCII).split())))
+    for sign, plain in _SIGNS:
+        text = text.replace(sign, plain)
+    if text.isascii():
+        return _made(text, known)
+    return " ".join(map(made, _WORDS.findall(text.lower()))).split()
+
+
+def _tokens_of(word: str) -> Iterator[str]:
+    for run, other in _pieces(word):
+        if other:
+            if other not in _STOP_WORDS:
+                yield _stem(other)
+        elif len(run) == 1:
+            yield run
         else:
-            taken += word
-    return taken
+            yield from map(add, run, run[1:])
+            yield from _SINGLE.findall(run)
 
 
-def _folded(text: str) -> str:
-    """In lower case, without accents. What has to be composed (Korean, Indian scripts) is, in the end."""
-    folded = unicodedata.normalize("NFKD", text).casefold()
-    folded = _FOLDING.sub(lambda found: "".join([_FOLDED.get(letter, "") for letter in found[0]]), folded)
-    return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
+def _words_of(word: str) -> Iterator[str]:
+    for run, other in _pieces(word):
+        if other:
+            yield other if other in _STOP_WORDS else _stem(other)
+        yield from run
 
 
-def _plain(word: str) -> str:
-    return word.replace("'", "")[:_LONGEST]
+_tokens, _words = _Cache(_tokens_of), _Cache(_words_of)
 
 
-def _pairs(run: str) -> list[str]:
-    if len(run) == 1:
-        return [run]
-    pairs = [run[place : place + 2] for place in range(len(run) - 1)]
-    return pairs + [letter for letter in run if _IS_WHOLE(letter)]
+def _pieces(word: str) -> Iterator[tuple[str, str]]:
+    """What a word is made of, without accents: runs of a script without spaces, and others; each with "" beside it."""
+    if word.isascii():
+        found = [("", word)]
+    else:
+        folded = unicodedata.normalize("NFKD", word).casefold()
+        folded = _FOLDING.sub(lambda run: "".join([_FOLDED.get(letter, "") for letter in run[0]]), folded)
+        found = _PIECES.findall(unicodedata.normalize("NFC", folded))  # Korean and Indian scripts, put together again
+    for run, other in found:
+        plain = _without_apostrophes(other)[:_LONGEST]
+        if run or plain:
+            yield run, plain
 
 
-def _token(word: str) -> str:
-    if "'" in word:
-        parts = [part for part in word.split("'") if part]
-        if len(parts) > 1 and parts[-1] in _ENDINGS:
-            if parts[-1] == "t":  # don't, isn't: nothing but words that stop words are made of
-                return ""
-            parts.pop()
-        if len(parts) > 1 and parts[0] in _ELISIONS:
-            parts.pop(0)
-        word = "".join(parts)
-    if word in _STOP_WORDS:
-        return ""
-    if word.isascii() and word.isalpha() and len(word) <= _LONGEST:
-        return _snowball()(word)
-    return word[:_LONGEST]
+def _without_apostrophes(word: str) -> str:
+    """John's is John, l'eau is eau, O'Brien is obrien."""
+    if "'" not in word:
+        return word
+    parts = [part for part in word.split("'") if part]
+    if len(parts) > 1 and parts[-1] in _ENDINGS:
+        parts.pop()
+    if len(parts) > 1 and parts[0] in _ELISIONS:
+        parts.pop(0)
+    return "".join(parts)
 
 
-def _snowball() -> Callable[[str], str]:
-    global _stem
-    if _stem is None:
+def _stem(word: str) -> str:
+    return _snowball().stem(word) if word.isascii() and word.isalpha() else word
+
+
+class _Snowball(threading.local):  # a stemmer serves one thread at a time
+    def __init__(self) -> None:
         import Stemmer
 
-        _stem = Stemmer.Stemmer("english", 0).stemWord  # without its own cache; its C code keeps the GIL
-    return _stem
+        self.stem: Callable[[str], str] = Stemmer.Stemmer("english", 0).stemWord  # without a cache of its own
+
+
+@cache
+def _snowball() -> _Snowball:
+    return _Snowball()
 
 
 # Queries -------------------------------------------------------------------------------------------------------------
 
-_QUOTED = re.compile('"([^"]*)"|\u201c([^\u201d]*)\u201d')
+# Not inches: what opens comes after no letter or digit, and none comes after what closes.
+_QUOTED = re.compile('(?<![A-Za-z0-9])(?:"([^"]*)"|\u201c([^\u201d]*)\u201d)(?![A-Za-z0-9])')
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +250,7 @@ def bm25(
     lengths: Sequence[int],
     count: int,
     total: int,
-    gone: AbstractSet[int] = frozenset(),
+    gone: set[int] | frozenset[int] = frozenset(),
 ) -> dict[int, float]:
     """The score of each document that has one of the terms, of which the parts are given in the query's order.
 
@@ -242,30 +258,27 @@ def bm25(
     have in all, without those that are `gone`. A document is in one part of a term at most.
     """
     scores: dict[int, float] = {}
+    left_out: set[int] = set()
     average = total / count if total > 0 and count > 0 else 1.0
     for each in terms:
-        parts = [_without(part, gone) for part in each] if gone else each
-        found = sum(len(documents) for documents, _ in parts)
+        parts = [(documents.tolist(), times) for documents, times in each]
+        found = sum(len(numbers) for numbers, _ in parts)
+        if gone:
+            old = set[int]().union(*(gone.intersection(numbers) for numbers, _ in parts))
+            found -= len(old)
+            left_out |= old
         weigh = _Weights(found, max(count, found), average).__getitem__
         is_first, before = not scores, scores.get
-        for documents, times in parts:
-            numbers = documents.tolist()
-            added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=True))  # all of it runs in C
-            scores.update(
-                zip(numbers, added if is_first else map(add, map(before, numbers, _ZEROS), added), strict=True)
-            )
+        for numbers, times in parts:  # millions of numbers, so what handles them is all in C
+            added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=True))
+            summed = added if is_first else map(add, map(before, numbers, _ZEROS), added)
+            scores.update(zip(numbers, summed, strict=True))
+    for number in left_out:
+        del scores[number]
     return scores
 
 
 _ZEROS = repeat(0.0)
-
-
-def _without(part: Part, gone: AbstractSet[int]) -> Part:
-    documents, times = part
-    if gone.isdisjoint(documents):
-        return part
-    kept = [place for place, document in enumerate(documents) if document not in gone]
-    return array("I", [documents[place] for place in kept]), bytes([times[place] for place in kept])
 
 
 # Fusion --------------------------------------------------------------------------------------------------------------
@@ -281,12 +294,12 @@ def fuse(lexical: Mapping[int, float], semantic: Mapping[int, float]) -> list[tu
 
     The scores of each side become standard ones (how far from their mean, in standard deviations), and their sum ranks.
     So it does not matter in which range a model's scores are, and a side counts for as much as its best stand out.
-    What only one side has is taken for as good as the weakest of the other's. Where all that matched a query's words
-    are there, it did not match: then it is half as good, and a few like it belong to the mean, so that a single match
-    stands out.
+    What only one side has is taken for as good as the weakest of the other's. But where all that match a query's words
+    are there, it has none of them and its score is 0; a few like it belong to the mean, so that a single match stands
+    out, too.
     """
     is_whole = len(lexical) < FUSED
-    by_text, no_text = _standard(lexical, _TEXT, _UNMATCHED if is_whole else (), 0.5 if is_whole else 1.0)
+    by_text, no_text = _standard(lexical, _TEXT, _UNMATCHED if is_whole else ())
     by_vector, no_vector = _standard(semantic, _VECTOR)
     sums = {number: score + by_vector.get(number, no_vector) for number, score in by_text.items()}
     sums.update((number, no_text + score) for number, score in by_vector.items() if number not in sums)
@@ -295,9 +308,9 @@ def fuse(lexical: Mapping[int, float], semantic: Mapping[int, float]) -> list[tu
 
 
 def _standard(
-    scores: Mapping[int, float], weight: float, others: tuple[float, ...] = (), least: float = 1.0
+    scores: Mapping[int, float], weight: float, others: tuple[float, ...] = ()
 ) -> tuple[dict[int, float], float]:
-    """Standard scores, and that of what is missing. The sums are exact, in whichever order the scores are given."""
+    """Standard scores, and the least of them. The sums are exact, in whichever order the scores are given."""
     if not scores:
         return {}, 0.0
     values = (*scores.values(), *others)
@@ -306,5 +319,4 @@ def _standard(
     if deviation <= 1e-6 * max(map(abs, values)):  # nothing but what rounding left
         return dict.fromkeys(scores, 0.0), 0.0
     scale = weight / deviation
-    missing = (min(scores.values()) * least - mean) * scale
-    return {number: (score - mean) * scale for number, score in scores.items()}, missing
+    return {number: (score - mean) * scale for number, score in scores.items()}, (min(values) - mean) * scale

@@ -37,7 +37,11 @@ _SMALL = 10 ** (MAX_INT_DIGITS // 2)
 
 def encode(value: Any) -> Json:
     """The exact text of a value, or `InvalidValue` that names the path to what cannot be stored."""
-    return encode_plain(plain_object(value))
+    plain = value if type(value) is dict and _is_plain(value, 0) else plain_object(value)
+    try:
+        return _encode(plain).decode()  # type: ignore[return-value]  # what `Json` is made of
+    except UnicodeEncodeError:
+        return encode_plain(plain)
 
 
 def plain_object(value: Any) -> dict[str, Any]:
@@ -212,6 +216,13 @@ def _surrogate_path(value: Any, path: str) -> str | None:
 def to_datetime(microseconds: int) -> datetime:
     """An aware UTC datetime from microseconds since 1970, which is what engines store."""
     return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def to_microseconds(moment: Any) -> int:
+    """What engines store of an aware datetime."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise InvalidInput(f"a time is an aware datetime, not {type(moment).__name__} {shown(moment)}")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def ttl_seconds(ttl: Ttl) -> float | None:

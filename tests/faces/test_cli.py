@@ -254,6 +254,136 @@ def test_search_finds_entries_by_filter_and_pages(run: Run, store: holdall.Store
     assert run("search", "-f", "{n}").error.startswith("holdall: --filter is not JSON")
 
 
+# Searching by a query ------------------------------------------------------------------------------------------------
+
+MODELS = """
+from holdall.testing import embed
+
+async def awaited(texts):
+    return embed(texts)
+
+def reversed_words(texts):
+    return embed([text[::-1] for text in texts])
+
+def fails_at_the_end(texts):
+    if "the last one" in texts:
+        raise OSError("out of credit")
+    return embed(texts)
+
+class Model:
+    def embed_documents(self, texts):
+        return embed(texts)
+
+    def embed_query(self, text):
+        return embed([text])[0]
+
+model = Model()
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module in the current folder, as a user would have it."""
+    (tmp_path / "models_of_mine.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def facts(store: holdall.Store) -> None:
+    store.put(("users", "ada"), "diet", {"text": "Ada is allergic to peanuts", "sure": True})
+    store.put(("users", "ada"), "snack", {"text": "Peanuts are sold in the bar", "sure": False})
+    store.put(("users", "bob"), "work", {"text": "Bob counts things"})
+    store.files().write("/menu.md", "Peanut soup, peanut stew, peanut ice cream")
+
+
+@pytest.mark.usefixtures("facts")
+def test_search_by_a_query_gives_the_best_first(run: Run) -> None:
+    found = [line.split("\t")[:2] for line in run("search", "allergic to PEANUT").lines]
+    assert found == [["users/ada", "diet"], ["filesystem", "/menu.md"], ["users/ada", "snack"]]
+    assert [
+        line.split("\t")[1] for line in run("search", "peanuts", "--ns", "users", "-f", '{"sure": true}').lines
+    ] == ["diet"]
+    assert [hit["key"] for hit in run("search", '"sold in the bar"', "--json").json["hits"]] == ["snack"]
+    assert run("search", "zebra") == Result(1, b"", "")
+    assert run("search", "\udcff NEAR(\"'*").code == 1
+
+
+@pytest.mark.usefixtures("facts")
+def test_search_long_shows_scores_and_times(run: Run) -> None:
+    [line] = run("search", "counts", "--long").lines
+    assert re.fullmatch(r"\d\.\d{3}\t\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d\tusers/bob\twork\t{.*}", line)
+    [hit] = run("search", "counts", "--json").json["hits"]
+    assert f"{hit['score']:.3f}" == line.split("\t")[0]
+    assert {line.split("\t")[0] for line in run("search", "-l").lines} == {"-"}
+
+
+@pytest.mark.usefixtures("facts")
+def test_search_by_a_query_goes_on_where_a_page_ended(run: Run) -> None:
+    first = run("search", "peanuts", "--limit", "2", "--json").json
+    rest = run("search", "peanuts", "--limit", "2", "--json", "--cursor", first["next"]).json
+    assert [hit["key"] for hit in first["hits"] + rest["hits"]] == [
+        "/menu.md",
+        "snack",
+        "diet",
+    ]
+    assert rest["next"] is None
+
+
+@pytest.mark.usefixtures("facts", "models")
+@pytest.mark.parametrize("name", ["embed", "awaited", "model", "model.embed_documents"])
+def test_reindex_gives_vectors_to_what_has_none_and_search_finds_it_by_them(run: Run, name: str) -> None:
+    own = f"models_of_mine:{name}"
+    assert run("search", "counting", "--embed", own, "--mode", "semantic").code == 1
+    assert run("reindex", "--embed", own) == Result(0, b"3 entries have new vectors\n", "")
+    assert run("reindex", "--embed", own, "--json").json == {"embedded": 0}
+    found = run("search", "counting", "--embed", own, "--mode", "semantic", "--ns", "users").lines
+    assert len(found) == 3
+    assert found[0].startswith("users/bob\twork\t")
+    hybrid = run("search", "peanuts Bob", "-e", own, "--json").json["hits"]
+    assert {hit["key"] for hit in hybrid} == {"diet", "snack", "work", "/menu.md"}
+    assert run("search", "counting", "--mode", "semantic").code == 2
+
+
+@pytest.mark.usefixtures("facts", "models")
+def test_a_changed_model_is_noticed_and_reindex_is_what_to_run(run: Run) -> None:
+    run("reindex", "-e", "models_of_mine:embed")
+    result = run("search", "counting", "-e", "models_of_mine:reversed_words")
+    assert (result.code, result.out) == (2, b"")
+    assert "holdall URL reindex" in result.error
+    assert run("reindex", "-e", "models_of_mine:reversed_words").lines == ["3 entries have new vectors"]
+    assert run("search", "counting", "-e", "models_of_mine:reversed_words").code == 0
+
+
+@pytest.mark.usefixtures("facts", "models")
+def test_to_search_with_a_model_where_there_are_no_vectors_binds_the_store_to_nothing(run: Run) -> None:
+    assert len(run("search", "peanuts", "-e", "models_of_mine:embed").lines) == 3
+    assert run("search", "peanuts", "-e", "models_of_mine:reversed_words").code == 0
+
+
+@pytest.mark.usefixtures("models")
+def test_a_reindex_that_broke_off_goes_on_where_it_was(run: Run, store: holdall.Store) -> None:
+    for number in range(100):
+        store.put(("many",), f"{number:03}", {"text": f"note {number}"})
+    store.put(("many",), "last", {"text": "the last one"})
+    result = run("reindex", "-e", "models_of_mine:fails_at_the_end")
+    assert (result.code, result.out) == (3, b"")
+    assert "OSError: out of credit" in result.error
+    assert run("reindex", "-e", "models_of_mine:embed").lines == ["1 entry has new vectors"]
+
+
+@pytest.mark.usefixtures("models")
+def test_a_model_that_is_none_is_bad_input(run: Run) -> None:
+    (Path.cwd() / "model_that_raises.py").write_text("raise RuntimeError('no GPU')")
+    names = ("", "nothing", "nowhere:x", "models_of_mine:", ":x", "models_of_mine:Model", "model_that_raises:x")
+    for name in names:
+        for words in (("reindex",), ("search", "x")):
+            result = run(*words, "--embed", name)
+            assert (result.code, result.out) == (2, b""), name
+            assert re.fullmatch("holdall: .+\n", result.error)
+    assert run("reindex").code == 2
+
+
 def test_namespaces_are_given_joined_or_label_by_label(run: Run, store: holdall.Store) -> None:
     run("write", "/f", "joined", "--ns", "a/b")
     run("write", "/f", "labels", "-n", "a", "-n", "b/c")
@@ -506,15 +636,20 @@ def terminal(*words: str, env: dict[str, str]) -> str:
     ask |= {"TERM": "xterm-256color", "COLUMNS": "40"} | env
     with subprocess.Popen([COMMAND, *words], stdout=theirs, env=ask) as child:
         os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(ours, 10_000)
-            except OSError:  # the terminal's other end is closed
-                break
-        os.close(ours)
+        shown = read_all(ours)
         assert child.wait(60) == 0
-    return shown.decode().replace("\r\n", "\n")
+    return shown.replace("\r\n", "\n")
+
+
+def read_all(terminal: int) -> str:
+    """What is written to a terminal, until its other end is closed."""
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 10_000)
+        except OSError:
+            os.close(terminal)
+            return shown.decode()
 
 
 def test_colours_are_for_terminals_that_want_them(database: str) -> None:
@@ -523,6 +658,23 @@ def test_colours_are_for_terminals_that_want_them(database: str) -> None:
     assert "34m" not in terminal(database, "ls", env={"NO_COLOR": "1"})
     assert terminal(database, "ls", env={"TERM": "dumb"}) == "/notes/\n/raw.bin\n"
     assert b"\x1b" not in process(database, "ls").stdout
+
+
+def test_reindex_draws_a_bar_on_a_terminal_and_leaves_stdout_alone(database: str) -> None:
+    with holdall.open(database) as store:
+        for number in range(101):
+            store.put(("notes",), str(number), {"text": f"note {number}"})
+    words = [COMMAND, database, "reindex", "-e", "holdall.testing:embed", "--json"]
+    ours, theirs = pty.openpty()
+    env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=env) as child:
+        os.close(theirs)
+        shown = read_all(ours)
+        assert child.stdout is not None
+        assert (json.loads(child.stdout.read()), child.wait(60)) == ({"embedded": 101}, 0)
+    assert "embedding" in shown
+    assert "101/101" in shown
+    assert process(database, "reindex", "-e", "holdall.testing:embed").stderr == b""
 
 
 def test_a_terminal_is_not_steered_by_what_is_stored(database: str) -> None:

@@ -62,9 +62,10 @@ class SqlHistory:
         ]
         if not doomed:
             return False
-        if (yield from self._texts.is_begun()) and (yield from self._texts.is_behind()):
-            yield from self._texts.learn(op.limit)  # it needs them, to know what is gone
-            return True
+        if (yield from self._texts.is_begun()):  # it needs them, to know what is gone
+            _, more = yield from self._texts.learn(op.limit)
+            if more:
+                return True
         mark = max(mark_of(known), *(mark for _, mark in doomed))
         among, params = self._dialect.among("version", [version for version, _ in doomed])
         put = ops.Put(_HOME, _KEY, cast(Any, encode({"mark": mark})), None)

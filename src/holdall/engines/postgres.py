@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from ..engine import Capabilities, Options, conflict
+from ..engine import Capabilities, Options, conflict, put_entry
 from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable, shown
 from ..keys import RESERVED
-from ..ops import READS, WALKS, Check, Delete, Get, Op, Put, Refresh
+from ..ops import READS, WALKS, Check, Delete, Embed, Get, Learn, Op, Put, Refresh, Tidy
 from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
 from .postgres_dialect import PostgresDialect, new_token
@@ -42,7 +42,9 @@ _COMMIT: Statement = ("COMMIT", {})
 _ROLLBACK: Statement = ("ROLLBACK", {})
 _OWN_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
 #: Ops that are one autocommit statement.
-_ALONE = frozenset({Put, Delete, Refresh})
+_ALONE = frozenset({Get, Put, Delete, Refresh})
+#: Ops that may as well be done twice.
+_REPEATABLE = frozenset({Learn, Embed, Tidy})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,22 +170,24 @@ class PostgresEngine:
             yield from self._set_up(deadline)
         first = batch[0]
         kind = type(first)
-        if kind in WALKS:
-            return [(yield from self._read(self._sql.walk, first, deadline))]
-        if len(batch) == 1 and kind is Get:
-            results: list[Any] = [(yield from self._get(first, deadline))]
-        elif len(batch) == 1 and kind in _ALONE and not takes_several(first):
-            results = [(yield from self._write_one(first, deadline))]  # type: ignore[arg-type]  # one of them
-            if time.monotonic() > self._silent_until:
+        if len(batch) == 1 and kind in _ALONE and not takes_several(first):
+            alone: Any = self._get if kind is Get else self._write_one
+            results = [(yield from alone(first, deadline))]
+            if kind is not Get and time.monotonic() > self._silent_until:
                 yield from self._announce(deadline)
+        elif kind in WALKS:
+            return [(yield from self._read(self._sql.walk, first, deadline))]
         elif all(type(op) in READS for op in batch):
-            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=len(batch) > 1)
+            several = not all(type(op) is Get for op in batch)  # statements: gets are one
+            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=several and len(batch) > 1)
         else:
             results = yield from self._write(batch, deadline)
             if time.monotonic() > self._silent_until:
                 yield from self._announce(deadline)
         for result in results:
-            self._newest_seen = max(self._newest_seen, getattr(result, "version", None) or 0)
+            version = getattr(result, "version", None)
+            if version is not None and version > self._newest_seen:
+                self._newest_seen = version
         return results
 
     def _announce(self, deadline: float) -> Program[None]:
@@ -249,10 +253,16 @@ class PostgresEngine:
                 seen = max(self._newest_seen, expect) if type(expect) is int else self._newest_seen
             refused: Exception | None = None
             try:
-                rows = yield Say(statement, deadline)
+                said = Say(statement, deadline, statement[1].get("value"))
+                rows = yield said
+                if not rows and (other := self._sql.over_more(statement)) is not None:
+                    rows = yield Say(other, deadline)
                 if not rows and expects_a_row(op):
                     found = yield from self._read(self._sql.found_instead, statement[1], deadline, snapshot=False)
                     raise conflict(op, found)
+                if said.value is not None:
+                    assert isinstance(op, Put)
+                    return put_entry(op, said.value, *rows[0])
                 result = self._sql.result(op, statement[1], rows)
                 if lost is None or result is not False:
                     return result
@@ -312,7 +322,9 @@ class PostgresEngine:
             except UNDONE as error:
                 yield from self._pause_before_retry(error, tries, deadline)
             except LOST as error:
-                if not done:  # nor asked to be
+                if not done or all(
+                    type(op) in _REPEATABLE for op in batch
+                ):  # nor asked to be, or nothing is lost by it
                     yield from self._pause_before_retry(error, tries, deadline)
                 elif (
                     yield from self._learning(

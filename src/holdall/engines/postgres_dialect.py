@@ -6,8 +6,9 @@ that lost its connection whether the last write was its own.
 
 from __future__ import annotations
 
+import os
+import random
 import re
-import secrets
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -19,13 +20,25 @@ from .. import ops
 from ..errors import InvalidInput
 from ..filters import check_field
 from ..ops import Op
+from ..programs import Program
 from ..values import decode
-from .dialect import Dialect
+from .dialect import Dialect, Mentions
 from .narrowing import Binder, Path, index_name
-from .statements import ManyTimes, Statement
+from .postgres_contents import Contents
+from .postgres_views import VIEWS
+from .statements import Statement
 
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.
 Numbered: TypeAlias = tuple[bytes, tuple[str, ...]]
+
+
+class Texts(list[str | None]):
+    """Texts that are one parameter: connections of our own write them down faster than other lists."""
+
+
+class Numbers(list[int | None]):
+    """The same of numbers."""
+
 
 #: Numbered and additive: the release before must keep working on the newer schema.
 MIGRATIONS = (
@@ -61,40 +74,44 @@ MIGRATIONS = (
     CREATE INDEX entries_files ON {schema}.entries (ns, key) WHERE body IS NOT NULL;
     CREATE INDEX entries_tombstones ON {schema}.entries (version) WHERE value IS NULL;
     CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
-    CREATE FUNCTION {schema}.forget_body() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN
-        IF old.shared IS NOT NULL THEN  -- one at a time, or of two that let go at once each would leave it to the other
-            PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' body', old.body));
-        END IF;
-        DELETE FROM {schema}.chunks WHERE body_id = old.body AND NOT EXISTS (
-            SELECT 1 FROM {schema}.entries WHERE shared IS NOT NULL AND body = old.body
-        );
-        RETURN NULL;
-    END
-    $$;
     CREATE INDEX entries_large ON {schema}.entries (ns) WHERE size > 1048576;
-    -- Which contents are new to the index of what they contain, or gone from it; and that index: of each content, the
-    -- groups of three bytes that are in it, as numbers.
+    -- Which contents are new to the index of what they contain, or gone from it; and that index (`postgres_contents`).
     CREATE TABLE {schema}.unindexed (version bigint PRIMARY KEY, gone boolean);
-    CREATE TABLE {schema}.contents (version bigint PRIMARY KEY, grams int[] NOT NULL);
-    CREATE INDEX contents_grams ON {schema}.contents USING gin (grams) WITH (gin_pending_list_limit = 1024);
-    CREATE FUNCTION {schema}.note_content() RETURNS trigger LANGUAGE plpgsql AS $$
+    CREATE TABLE {schema}.contents (place bigint PRIMARY KEY, version bigint NOT NULL UNIQUE);
+    CREATE TABLE {schema}.parts (
+        start bigint PRIMARY KEY,
+        width bigint NOT NULL,
+        level bigint NOT NULL,
+        files bigint NOT NULL,
+        gone bigint NOT NULL
+    );
+    CREATE TABLE {schema}.grams (part bigint, gram int, bits bytea NOT NULL, PRIMARY KEY (part, gram));
+    -- What becomes of files that change: statements that may change one set a column of a file's, the others cost
+    -- nothing here.
+    CREATE FUNCTION {schema}.file_changed() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        IF old.body IS NOT NULL THEN
-            INSERT INTO {schema}.unindexed VALUES (old.version, true)
-                ON CONFLICT (version) DO UPDATE SET gone = true;
+        IF old.version <> new.version THEN
+            IF old.body IS NOT NULL THEN
+                INSERT INTO {schema}.unindexed VALUES (old.version, true)
+                    ON CONFLICT (version) DO UPDATE SET gone = true;
+            END IF;
+            IF new.body IS NOT NULL THEN
+                INSERT INTO {schema}.unindexed VALUES (new.version, NULL) ON CONFLICT DO NOTHING;
+            END IF;
         END IF;
-        IF new.body IS NOT NULL THEN
-            INSERT INTO {schema}.unindexed VALUES (new.version, NULL) ON CONFLICT DO NOTHING;
+        IF old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body THEN  -- its pieces go, where no other has them
+            IF old.shared IS NOT NULL THEN  -- one at a time, or of two that let go each would leave it to the other
+                PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' body', old.body));
+            END IF;
+            DELETE FROM {schema}.chunks WHERE body_id = old.body AND NOT EXISTS (
+                SELECT 1 FROM {schema}.entries WHERE shared IS NOT NULL AND body = old.body
+            );
         END IF;
         RETURN NULL;
     END
     $$;
-    CREATE TRIGGER entries_changed AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
-        WHEN (old.body IS NOT NULL OR new.body IS NOT NULL) EXECUTE FUNCTION {schema}.note_content();
-    CREATE TRIGGER entries_unused AFTER UPDATE OF body ON {schema}.entries FOR EACH ROW
-        WHEN (old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body)
-        EXECUTE FUNCTION {schema}.forget_body();
+    CREATE TRIGGER entries_file_changed AFTER UPDATE OF body, size ON {schema}.entries FOR EACH ROW
+        WHEN (old.body IS NOT NULL OR new.body IS NOT NULL) EXECUTE FUNCTION {schema}.file_changed();
     CREATE TABLE {schema}.state (name text PRIMARY KEY, value text NOT NULL);
     CREATE TABLE {schema}.terms (
         part bigint NOT NULL,
@@ -134,7 +151,7 @@ MIGRATIONS = (
         its_schema name := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'vector');
     BEGIN
         IF its_schema IS NOT NULL THEN
-            EXECUTE 'ALTER TABLE {schema}.vectors ALTER data TYPE ' || its_schema || '.vector USING NULL';
+            EXECUTE $do$ALTER TABLE {schema}.vectors ALTER data TYPE $do$ || its_schema || '.vector USING NULL';
         END IF;
     END
     $$;
@@ -145,8 +162,8 @@ MIGRATIONS = (
         RETURN NULL;
     END
     $$;
-    CREATE TRIGGER entries_unembedded AFTER UPDATE OF version ON {schema}.entries FOR EACH ROW
-        WHEN (old.vectors IS NOT NULL) EXECUTE FUNCTION {schema}.forget_vectors();
+    CREATE TRIGGER entries_unembedded AFTER UPDATE OF vectors ON {schema}.entries FOR EACH ROW
+        WHEN (old.vectors IS NOT NULL AND old.version <> new.version) EXECUTE FUNCTION {schema}.forget_vectors();
     CREATE UNIQUE INDEX entries_version ON {schema}.entries (version);
     CREATE INDEX entries_xid ON {schema}.entries (xid);
     CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;
@@ -165,12 +182,14 @@ MIGRATIONS = (
         END
     $$;
     """,
+    VIEWS,
 )
 
 _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
+    **dict.fromkeys(("created", "updated", "expires"), "bigint"),
     **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version", "newest", "age"), "bigint"),
     **dict.fromkeys(("model", "after_id"), "bigint"),
     "fields": "text",
@@ -187,12 +206,14 @@ _PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 _INDEX_LIKE = re.compile(r"-?\d+")
 _ESCAPED_NUL = "\\u0000"
 _LONGEST_TEXT = 100  # of a string in the projection
+_encode = msgspec.json.Encoder().encode
 
 
 class PostgresDialect(Dialect):
     mark = "xid::text::bigint"
     settled = "AND xid < pg_snapshot_xmin(pg_current_snapshot())"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    most_files, most_bytes = 1024, 1 << 20
     for_update = " FOR UPDATE"
     by_index: Sequence[Statement] = (("SET LOCAL enable_seqscan = off", {}),)
 
@@ -202,6 +223,8 @@ class PostgresDialect(Dialect):
         self.table = f"{self.schema}.entries"
         draw = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
         self.next_version = self.first_version = self.redrawn_version = self.next_versions = self.next_body = draw
+        self._index = Contents(self.schema)
+        self.upkeep = (self._index.lock,)
         self.chunks, self.unindexed = f"{self.schema}.chunks", f"{self.schema}.unindexed"
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
@@ -252,19 +275,17 @@ class PostgresDialect(Dialect):
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         return f"{column} = ANY(:all_numbers::bigint[])", {"all_numbers": numbers}
 
-    def learn(self, texts: list[tuple[int, str]]) -> list[Statement | ManyTimes]:
-        sql = f"INSERT INTO {self.schema}.contents VALUES (:version, :all_grams::int[]) ON CONFLICT DO NOTHING"
-        return [(sql, {"version": version, "all_grams": sorted(_grams(text))}) for version, text in texts]
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        return f"{column} = ANY(:all_texts::text[])", {"all_texts": texts}
 
-    def forget(self, versions: list[int]) -> Statement:
-        among, params = self.among("version", versions)
-        return f"DELETE FROM {self.schema}.contents WHERE {among}", params
+    def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
+        return self._index.learn(texts)
 
-    def mentions(self, grams: list[str]) -> Statement | None:
-        numbers = sorted(set().union(*map(_grams, grams)))
-        if not numbers:
-            return None
-        return f"SELECT version FROM {self.schema}.contents WHERE grams @> :all_grams::int[]", {"all_grams": numbers}
+    def forget(self, versions: list[int]) -> Program[bool]:
+        return self._index.forget(versions)
+
+    def mentions(self, grams: list[str]) -> Mentions | None:
+        return self._index.mentions(grams)
 
     def insert_many(self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str) -> Statement:
         given, params = _unnested(columns, rows)
@@ -354,12 +375,6 @@ def _unnested(columns: str, rows: list[tuple[Any, ...]]) -> Statement:
     }
 
 
-def _grams(text: str) -> set[int]:
-    """The groups of three bytes in a text, whatever the case of its letters, as numbers."""
-    data = text.encode().lower()
-    return {first << 16 | second << 8 | third for first, second, third in zip(data, data[1:], data[2:], strict=False)}
-
-
 def _fitting(name: str) -> str:
     """A name that PostgreSQL does not cut short."""
     return name if len(name.encode()) < 64 else f"field_{hash_of(name)}"
@@ -383,8 +398,8 @@ def projected(value: str) -> str | None:
         return None
     plain = decode(value)
     if _ESCAPED_NUL in value:
-        return msgspec.json.encode(_shortened(plain)).decode()
-    return msgspec.json.encode(plain).decode() if _shorten(plain) else None
+        return _encode(_shortened(plain)).decode()
+    return _encode(plain).decode() if _shorten(plain) else None
 
 
 def _shortened(value: Any) -> Any:
@@ -412,9 +427,14 @@ def _shorten(value: Any) -> bool:
     return needed
 
 
+_chance = random.Random()  # ours alone: users seed the one that all share
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_chance.seed)  # or a child would go on with the same
+
+
 def new_token() -> int:
-    """One that nobody else has: not from `random`, which users seed and forks copy."""
-    return secrets.randbits(62)
+    """One that nobody else has."""
+    return _chance.getrandbits(62)
 
 
 def lock_id(text: str) -> int:

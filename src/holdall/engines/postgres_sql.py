@@ -14,14 +14,14 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from .. import keys, ops
-from ..engine import NO_FILE, history_gone, not_a_cursor, to_entry
+from ..engine import history_gone, not_a_cursor, put_entry, to_entry
 from ..errors import SchemaTooNew
 from ..ops import ABSENT, Hit, Op
 from ..programs import Program
-from ..values import ttl_microseconds
+from ..values import decode, ttl_microseconds
 from .history import mark_of
 from .narrowing import narrow
-from .postgres_dialect import MIGRATIONS, PostgresDialect, projected
+from .postgres_dialect import MIGRATIONS, Numbers, PostgresDialect, Texts, new_token, projected
 from .postgres_search import PostgresRanker
 from .sql import Sql, is_plain_put, takes_several, within
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
@@ -48,12 +48,20 @@ class PostgresSql(Sql):
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
             f" coalesce(projection, value)::jsonb, {nothing}"
             f" FROM {rows} AS row (ns, key, value, projection, ttl)",
-            returning="RETURNING ns, key, version, created, updated, expires",
+            self._following,
+            returning="RETURNING version, created, updated",
         )
-        self._put_once = {
-            self._put_any[keep]: self._put(keep, "WHERE old.token IS DISTINCT FROM excluded.token")
-            for keep in (False, True)
-        }
+        once = "WHERE old.token IS DISTINCT FROM excluded.token"
+        self._put_once = {self._put_any[keep]: self._put(keep, once) for keep in (False, True)}
+        # The most frequent: an item that lives for ever, over such a one or nothing. Where no column of a file's is set
+        # nor that of vectors, no trigger looks for what has to go with them.
+        following = {**dialect.projections, "fields": "NULL"}
+        self._put_item = self._upsert(
+            self._values("NULL, NULL", following),
+            following,
+            lifetime="expires = NULL, ttl = NULL",
+            where=f"{once} AND old.body IS NULL AND old.vectors IS NULL",
+        )
         self._lock_here = (
             f"SELECT FROM {self._table} WHERE ns = :ns AND key = ANY(:all_key::text[]) ORDER BY ns, key FOR UPDATE"
         )
@@ -61,6 +69,12 @@ class PostgresSql(Sql):
         self._lock = (
             f"SELECT FROM unnest(:all_ns::text[], :all_key::text[]) AS row (ns, key) CROSS JOIN LATERAL ("
             f"SELECT FROM {self._table} AS entry WHERE entry.ns = row.ns AND entry.key = row.key FOR UPDATE) AS locked"
+        )
+        self._get_many = (
+            f"SELECT place, found.*"
+            f" FROM unnest(:all_ns::text[], :all_key::text[]) WITH ORDINALITY AS row (ns, key, place)"
+            f" CROSS JOIN LATERAL (SELECT {self.columns} FROM {self._table} AS entry"
+            f" WHERE entry.ns = row.ns AND entry.key = row.key AND {LIVE}) AS found"
         )
         self._hold = (
             f"INSERT INTO {self._table} AS old (ns, key, version, created, updated, kind, xid)"
@@ -119,6 +133,8 @@ class PostgresSql(Sql):
 
         The rows that will be written are locked first and in order, so that two batches do not wait for each other.
         """
+        if len(batch) > 1 and all(type(op) is ops.Get for op in batch):
+            return (yield from self._got(batch))
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
         if not any(map(takes_several, batch)):
@@ -133,12 +149,23 @@ class PostgresSql(Sql):
                 results.append((yield from _with_token(self.perform(op, self._clock()), token)))
         return results
 
+    def _got(self, batch: Sequence[Any]) -> Program[list[Any]]:
+        """Many gets in one statement, which needs no transaction to see one moment."""
+        params = {"all_ns": [keys.encode(op.namespace) for op in batch], "all_key": [op.key for op in batch]}
+        [rows] = yield [(self._get_many, {**params, "now": self._clock()})]
+        found = {place: row for place, *row in rows}
+        return [to_entry(tuple(found[place])) if place in found else None for place in range(1, len(batch) + 1)]
+
     def _together(self, batch: Sequence[Op], before: list[Statement], token: int | None) -> Program[list[Any]]:
         groups = list(_grouped(batch))
         said: list[Statement] = []
+        values: list[list[dict[str, Any]]] = []
 
         def statements() -> Iterator[Statement]:
-            """Made one by one, so that the server has begun with the first when the last is made."""
+            """Made one by one, so that the server has begun with the first when the last is made.
+
+            And while it is at work, what has been said to it is decoded for the answer.
+            """
             yield from before
             for group in groups:
                 sql, params = self._many(group) if len(group) > 1 else self._guarding(group[0])
@@ -146,14 +173,17 @@ class PostgresSql(Sql):
                     params["token"] = token
                 said.append((sql, params))
                 yield said[-1]
+                values.append([decode(put.value) for put in group] if len(group) > 1 else [])
 
         replies = yield statements()
         results: list[Any] = []
-        for group, (_, params), rows in zip(groups, said, replies[len(before) :], strict=True):
-            if len(group) > 1:
-                written = {(row[0], row[1]): row[2:] for row in rows}
-                places = zip(params["all_ns"], params["all_key"], params["all_value"], strict=True)
-                results += [to_entry((ns, key, value, *written[ns, key], *NO_FILE)) for ns, key, value in places]
+        for group, (_, params), decoded, rows in zip(groups, said, values, replies[len(before) :], strict=True):
+            if len(group) > 1:  # its rows are in its order, since the versions are
+                written = zip(group, decoded, params["all_ttl"], sorted(rows), strict=True)
+                results += [
+                    put_entry(put, value, version, created, updated, None if ttl is None else updated + ttl)
+                    for put, value, ttl, (version, created, updated) in written
+                ]
             else:
                 results.append((yield from self._outcome(group[0], params, rows)))
         return results
@@ -168,8 +198,26 @@ class PostgresSql(Sql):
 
     def once(self, op: Op) -> Statement:
         """An op's statement, to be said until it is known to be done."""
+        if is_plain_put(op) and op.ttl is None:
+            value: Any = op.value
+            return self._put_item, {
+                "ns": keys.encode(op.namespace),
+                "key": op.key,
+                "value": value,
+                "projection": projected(value),
+                "now": self._clock(),
+                "token": new_token(),
+                "size": None,
+            }
         sql, params = self.statement(op)
         return self._put_once.get(sql, sql), params
+
+    def over_more(self, statement: Statement) -> Statement | None:
+        """What is to be said where a statement has done nothing: it may have found a file, or vectors, in its place."""
+        sql, params = statement
+        if sql is not self._put_item:
+            return None
+        return self._put_once[self._put_any[False]], {**params, "ttl": None, "fields": None, "model": None}
 
     def last_write(self, params: dict[str, Any]) -> Program[Rows]:
         """Who wrote an entry last (its token), and what that made of it."""
@@ -193,21 +241,21 @@ class PostgresSql(Sql):
 
     def _many(self, group: list[Any]) -> Statement:
         return self._put_many, {
-            "all_ns": [keys.encode(put.namespace) for put in group],
-            "all_key": [put.key for put in group],
-            "all_value": [put.value for put in group],
-            "all_projection": [projected(put.value) for put in group],
-            "all_ttl": [ttl_microseconds(put.ttl) for put in group],
+            "all_ns": Texts([keys.encode(put.namespace) for put in group]),
+            "all_key": Texts([put.key for put in group]),
+            "all_value": Texts([put.value for put in group]),
+            "all_projection": Texts([projected(put.value) for put in group]),
+            "all_ttl": Numbers([ttl_microseconds(put.ttl) for put in group]),
             "now": self._clock(),
             "token": None,
         }
 
     def _locking(self, batch: Sequence[Op]) -> Statement:
         places = sorted({(keys.encode(op.namespace), op.key) for op in batch if isinstance(op, _WRITES)})
-        here = [key for _, key in places]
+        here = Texts([key for _, key in places])
         if places and places[0][0] == places[-1][0]:  # in one namespace, an index finds them in one go
             return self._lock_here, {"ns": places[0][0], "all_key": here}
-        return self._lock, {"all_ns": [ns for ns, _ in places], "all_key": here}
+        return self._lock, {"all_ns": Texts([ns for ns, _ in places]), "all_key": here}
 
     def _guarding(self, op: Op) -> Statement:
         """An op's statement; a check keeps its row as it is until the end, even one that is not there."""
@@ -298,6 +346,15 @@ class PostgresSql(Sql):
             if not resumed:
                 return found, since
 
+    def _changed_since(self, position: str) -> Program[int]:
+        since, _, _ = _parsed(position)
+        sql, bounds = f"SELECT count(*) FROM {self._table}", {}
+        if since:
+            sql += " WHERE xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
+            bounds = {"since": since, "oldest": since.split(":")[0]}
+        [[(count,)]] = yield [(sql, bounds)]
+        return count  # type: ignore[no-any-return]  # a row's column
+
 
 def _parsed(position: str) -> tuple[str, str | None, int]:
     """The parts of a position: from which snapshot, up to which one, after which version."""
@@ -318,7 +375,7 @@ def _is_snapshot(text: str) -> bool:
     )
 
 
-_WRITES = (ops.Put, ops.Delete, ops.Refresh, ops.Append)
+_WRITES = (ops.Put, ops.Delete, ops.Refresh, ops.Backdate, ops.Append)
 _MOST_AT_ONCE = 250  # puts in one statement
 
 

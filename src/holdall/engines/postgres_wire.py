@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,14 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import generators, pq, waiting
 from psycopg.abc import PQGen
+from psycopg.adapt import Dumper, Transformer
 from psycopg.errors import _WaitTimeout, error_from_result
 
 from ..errors import InvalidInput, Timeout, Unavailable
 from ..programs import Sleep
+from ..values import decode
 from .pool import Lent, Pool
-from .postgres_dialect import Numbered, PostgresDialect
+from .postgres_dialect import Numbered, Numbers, PostgresDialect, Texts
 from .statements import Rows, Statement
 
 #: What PostgreSQL undoes by itself and asks to be tried again.
@@ -39,6 +42,8 @@ class Say:
 
     statement: Statement
     deadline: float
+    text: str | None = None  # JSON that will be needed: it is read while the server is at work
+    value: Any = None  # what it says
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +88,29 @@ class Wire:
 
     def perform(self, request: Any) -> Any:
         if type(request) is Say:  # asked first for the one that matters most: a match takes longer
-            return self._say(request.statement, request.deadline)
+            return self._say(request)
         match request:
             case Run(connection, statements, deadline, prepare):
                 connection.deadline = deadline
                 try:
                     if type(statements) is list and len(statements) == 1:
-                        return [_rows(_for_one(connection).execute(*self._spoken(statements[0]), prepare=prepare))]
+                        return [
+                            _rows(
+                                _for_one(connection).execute(
+                                    *self._spoken(statements[0]), prepare=prepare, binary=bool(statements[0][1])
+                                )
+                            )
+                        ]
                     with connection.pipeline():
-                        cursors = [connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
+                        cursors = [
+                            connection.execute(*self._spoken(one), prepare=prepare, binary=bool(one[1]))
+                            for one in statements
+                        ]
                     return [_rows(cursor) for cursor in cursors]
                 except psycopg.Error as error:
                     raise self._translated(error) from error
             case Take(deadline):
-                return self.pool.take(lambda: self.connect(self._url, deadline), deadline)
+                return self._take(deadline)
             case Give(connection):
                 return self.pool.give_back(None, connection, not _is_idle(connection))
             case Sleep(seconds):
@@ -105,16 +119,25 @@ class Wire:
 
     async def aperform(self, request: Any) -> Any:
         if type(request) is Say:
-            return await self._asay(request.statement, request.deadline)
+            return await self._asay(request)
         match request:
             case Run(connection, statements, deadline, prepare):
                 connection.deadline = deadline
                 try:
                     if type(statements) is list and len(statements) == 1:
                         cursor = _for_one(connection)
-                        return [await _arows(await cursor.execute(*self._spoken(statements[0]), prepare=prepare))]
+                        return [
+                            await _arows(
+                                await cursor.execute(
+                                    *self._spoken(statements[0]), prepare=prepare, binary=bool(statements[0][1])
+                                )
+                            )
+                        ]
                     async with connection.pipeline():
-                        cursors = [await connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
+                        cursors = [
+                            await connection.execute(*self._spoken(one), prepare=prepare, binary=bool(one[1]))
+                            for one in statements
+                        ]
                     return [await _arows(cursor) for cursor in cursors]
                 except psycopg.Error as error:
                     raise self._translated(error) from error
@@ -133,24 +156,28 @@ class Wire:
         """A connection for a thread."""
         return _Sync.connect(url, **self._connecting(deadline))
 
-    def _say(self, statement: Statement, deadline: float) -> Rows:
+    def _take(self, deadline: float) -> Any:
+        return self.pool.take(lambda: self.connect(self._url, deadline), deadline)
+
+    def _say(self, request: Say) -> Rows:
+        deadline = request.deadline
         try:
-            connection = self.perform(Take(deadline))
+            connection = self._take(deadline)
         except LOST as error:
             raise Unreached(str(error)) from error
         try:
             connection.deadline = deadline
             if type(connection) is not _Sync:
-                return _rows(connection.execute(*self._spoken(statement)))
-            sql, params = statement
-            rows: Rows = connection.wait(_saying(connection, self._dialect.numbered(sql), params))
+                return _rows(connection.execute(*self._spoken(request.statement)))
+            rows: Rows = connection.wait(_saying(connection, self._dialect.numbered(request.statement[0]), request))
             return rows
         except psycopg.Error as error:
             raise self._translated(error) from error
         finally:
             self.pool.give_back(None, connection, not _is_idle(connection))
 
-    async def _asay(self, statement: Statement, deadline: float) -> Rows:
+    async def _asay(self, request: Say) -> Rows:
+        deadline = request.deadline
         try:
             connection = await self.aperform(Take(deadline))
         except LOST as error:
@@ -158,9 +185,9 @@ class Wire:
         try:
             connection.deadline = deadline
             if type(connection) is not _Async:
-                return await _arows(await connection.execute(*self._spoken(statement)))
-            sql, params = statement
-            rows: Rows = await connection.wait(_saying(connection, self._dialect.numbered(sql), params))
+                return await _arows(await connection.execute(*self._spoken(request.statement)))
+            saying = _saying(connection, self._dialect.numbered(request.statement[0]), request)
+            rows: Rows = await connection.wait(saying)
             return rows
         except psycopg.Error as error:
             raise self._translated(error) from error
@@ -213,11 +240,42 @@ class _Own(psycopg.BaseConnection[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prepared: dict[bytes, bytes] = {}  # the names of statements, for `_saying`
+        self.adapters.register_dumper(Texts, _TextsDumper)
+        self.adapters.register_dumper(Numbers, _NumbersDumper)
+        self.prepared: dict[bytes, _Prepared] = {}  # for `_saying`
         self.numbers = itertools.count()
 
     def __del__(self, *_: Any) -> None:
         """No warning: a pool closes what must be closed, and a forked child must not."""
+
+
+class _TextsDumper(Dumper):
+    """A `text[]`. psycopg's own asks of every element what it is."""
+
+    format = pq.Format.BINARY
+    oid = 1009
+
+    def dump(self, texts: Texts) -> bytes:
+        written = [None if text is None else text.encode() for text in texts]
+        parts: list[bytes] = [_HEAD.pack(1, 1, 25, len(written), 1)]
+        for text in written:
+            parts += (_NULL,) if text is None else (_INT.pack(len(text)), text)
+        return b"".join(parts)
+
+
+class _NumbersDumper(Dumper):
+    """A `bigint[]`."""
+
+    format = pq.Format.BINARY
+    oid = 1016
+
+    def dump(self, numbers: Numbers) -> bytes:
+        head = _HEAD.pack(1, 1, 20, len(numbers), 1)
+        return head + b"".join([_NULL if number is None else _BIGINT.pack(8, number) for number in numbers])
+
+
+_HEAD, _INT, _BIGINT = struct.Struct("!iiIii"), struct.Struct("!i"), struct.Struct("!iq")
+_NULL = _INT.pack(-1)
 
 
 class _Sync(_Own, psycopg.Connection[Any]):
@@ -250,60 +308,65 @@ class _Async(_Own, psycopg.AsyncConnection[Any]):
             raise
 
 
-def _saying(connection: _Own, numbered: Numbered, params: dict[str, Any]) -> PQGen[Rows]:
-    """Say the statement of an op alone, and read what it returns: texts, bigints and bytes, which need no telling.
+class _Prepared:
+    """What a connection knows of a statement: its name there, and how its rows are read."""
+
+    __slots__ = ("_known", "_reader", "name")
+
+    def __init__(self, connection: _Own, name: bytes) -> None:
+        self.name = name
+        self._reader = Transformer(connection)
+        self._known = False
+
+    def rows(self, result: Any) -> Rows:
+        reader = self._reader
+        reader.set_pgresult(result, set_loaders=not self._known)
+        self._known = True
+        rows = reader.load_rows(0, result.ntuples, tuple)
+        reader.set_pgresult(None, set_loaders=False)  # it may be large
+        return rows
+
+
+def _saying(connection: _Own, numbered: Numbered, request: Say) -> PQGen[Rows]:
+    """Say the statement of an op alone, and read what it returns.
 
     It is psycopg's own way without a cursor, whose bookkeeping costs as much again as all else that a client does.
     """
     sql, names = numbered
-    pgconn, prepared = connection.pgconn, connection.prepared
-    values = [_dumped(params[name]) for name in names]
+    pgconn, prepared, params = connection.pgconn, connection.prepared, request.statement[1]
+    values = [
+        value.encode() if type(value) is str else None if value is None else b"%d" % value
+        for value in map(params.__getitem__, names)
+    ]
     known = prepared.get(sql)
     if known is not None:
-        pgconn.send_query_prepared(known, values)
+        pgconn.send_query_prepared(known.name, values, None, _BINARY)
+        if request.text is not None:
+            request.value = decode(request.text)
         try:
-            result = _checked((yield from generators.execute(pgconn)))
+            return known.rows(_checked((yield from generators.execute(pgconn))))
         except pg.InvalidSqlStatementName:  # psycopg says DEALLOCATE ALL after a rollback
             prepared.clear()
-            known = None
-    if known is None:
-        if connection.prepare_threshold is None:
-            pgconn.send_query_params(sql, values)
-        else:
-            known = b"holdall_%d" % next(connection.numbers)
-            pgconn.send_prepare(known, sql)
-            _checked((yield from generators.execute(pgconn)))
-            prepared[sql] = known
-            pgconn.send_query_prepared(known, values)
-        result = _checked((yield from generators.execute(pgconn)))
-    if not result.ntuples:
-        return []
-    columns = [(place, _LOADED[result.ftype(place)]) for place in range(result.nfields)]
-    return [
-        tuple(None if (text := result.get_value(row, place)) is None else load(text) for place, load in columns)
-        for row in range(result.ntuples)
-    ]
+    known = _Prepared(connection, b"holdall_%d" % next(connection.numbers))
+    if connection.prepare_threshold is None:
+        pgconn.send_query_params(sql, values, None, None, _BINARY)
+    else:
+        pgconn.send_prepare(known.name, sql)
+        _checked((yield from generators.execute(pgconn)))
+        prepared[sql] = known
+        pgconn.send_query_prepared(known.name, values, None, _BINARY)
+    return known.rows(_checked((yield from generators.execute(pgconn))))
 
 
 def _checked(results: list[Any]) -> Any:
     result = results[-1]
-    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+    if result.status not in _DONE:
         raise error_from_result(result)
     return result
 
 
-def _dumped(value: str | int | None) -> bytes | None:
-    if value is None:
-        return None
-    return value.encode() if isinstance(value, str) else b"%d" % value
-
-
-#: How a column is read, by its type: text, bigint and bytea.
-_LOADED: dict[int, Callable[[bytes], Any]] = {
-    25: bytes.decode,
-    20: int,
-    17: lambda text: bytes.fromhex(text[2:].decode()),
-}
+_BINARY = pq.Format.BINARY
+_DONE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 def _for_one(connection: Any) -> Any:
@@ -320,7 +383,10 @@ def _remaining(deadline: float | None) -> float | None:
 
 
 def _is_idle(connection: Any) -> bool:
-    return not connection.closed and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+    return bool(connection.pgconn.transaction_status == _IDLE)  # one that is closed has none
+
+
+_IDLE = pq.TransactionStatus.IDLE
 
 
 def discard(connection: Any) -> None:

@@ -20,6 +20,8 @@ def live(row: str = "") -> str:
 LIVE = live()
 #: The same of the row that an insert finds in its place.
 OLD_IS_LIVE = live("old.")
+#: The same as of the time that the insert says, which a database need not work out again.
+OLD_IS_LIVE_THEN = OLD_IS_LIVE.replace(":now", "excluded.updated")
 
 
 def assigned(columns: Mapping[str, str]) -> str:

@@ -1,15 +1,14 @@
 """The command line: `holdall URL ls /notes`, and what else one does with files in a shell.
 
-Each command is a function below, which does its work through `Files` and returns its exit code. What it finds goes to
-stdout, as lines or with `--json` as one JSON document; what went wrong goes to stderr, as one line. `run` is where
-errors become exit codes.
+Each command is a function, which does its work through `Files` and returns its exit code; those that search are in
+`cli_search.py`, those for LangGraph's data in `cli_langgraph.py`. What it finds goes to stdout, as lines or with
+`--json` as one JSON document; what went wrong goes to stderr, as one line. `run` is where errors become exit codes.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -43,10 +42,24 @@ from ..errors import (
     NotText,
 )
 from ..files import Files
-from ..ops import ABSENT, FileInfo, Namespace
+from ..ops import ABSENT, FileInfo
+from .cli_langgraph import conversations, export, import_
+from .cli_options import (
+    BAD_INPUT,
+    DONE,
+    IN_THE_WAY,
+    INTERRUPTED,
+    NOBODY_READS,
+    NOTHING,
+    UNAVAILABLE,
+    AsJson,
+    Labels,
+    Ns,
+    chosen_namespace,
+    opened,
+)
+from .cli_search import reindex, search
 from .transfer import copy_in, copy_out, copy_to_local, lines_in_pieces, local_files, local_name
-
-DONE, NOTHING, BAD_INPUT, UNAVAILABLE, IN_THE_WAY, INTERRUPTED, NOBODY_READS = 0, 1, 2, 3, 4, 130, 141
 
 #: The first that fits an error is its exit code; whatever else a store or the system reports is `UNAVAILABLE`.
 _CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
@@ -59,14 +72,6 @@ _USAGE: type[Any] = typer.BadParameter.__mro__[1]  # `UsageError` has no name of
 
 app = typer.Typer(name="holdall", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Ns: TypeAlias = Annotated[
-    str | None, typer.Option("--ns", metavar="A/B/C", help="The namespace, its labels joined by '/'.")
-]
-Labels: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--label", "-n", metavar="LABEL", help="One label of the namespace, as it is; repeat it for more."),
-]
 StorePath: TypeAlias = Annotated[str, typer.Argument(metavar="PATH", help="An absolute path in the store.")]
 StorePaths: TypeAlias = Annotated[list[str], typer.Argument(metavar="PATH", help="Absolute paths in the store.")]
 Folder: TypeAlias = Annotated[str, typer.Argument(metavar="PATH", help="The folder to look in.")]
@@ -144,7 +149,7 @@ def _url(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Look into a store, and work on its files.
+    """Look into a store, search it, and work on its files.
 
     Exit codes: 0 done or found, 1 nothing there or no match, 2 bad input, 3 the store is unavailable, 4 what is there
     is in the way (a folder, a second match, somebody else's change).
@@ -153,27 +158,10 @@ def _url(
 
 
 @contextlib.contextmanager
-def _opened(context: typer.Context) -> Iterator[holdall.Store]:
-    store = holdall.open(context.obj or None, sweep_interval=None)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-@contextlib.contextmanager
 def _volume(context: typer.Context, ns: str | None, labels: list[str] | None) -> Iterator[Files]:
-    namespace = _namespace(ns, labels, ("filesystem",))
-    with _opened(context) as store:
+    namespace = chosen_namespace(ns, labels, ("filesystem",))
+    with opened(context) as store:
         yield store.files(namespace)
-
-
-def _namespace(ns: str | None, labels: list[str] | None, default: Namespace) -> Namespace:
-    if ns is not None and labels:
-        raise InvalidInput("--ns and --label are two ways to say the same; give one of them")
-    if ns is not None:
-        return tuple(ns.strip("/").split("/"))
-    return tuple(labels) if labels else default
 
 
 # Looking -------------------------------------------------------------------------------------------------------------
@@ -290,36 +278,6 @@ def grep(
                 (match.path, "magenta"), (":", "cyan"), (f"{match.line}", "green"), (":", "cyan"), (match.text, "")
             )
     return DONE if found else NOTHING
-
-
-@app.command()
-def search(
-    context: typer.Context,
-    filter: Annotated[
-        str | None, typer.Option("--filter", "-f", metavar="JSON", help='Such as \'{"rank": {"$gte": 5}}\'.')
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-m", min=1, help="How many at most.")] = 10,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended: its 'next'.")] = None,
-    ns: Ns = None,
-    label: Labels = None,
-    as_json: AsJson = False,
-) -> int:
-    """Find entries, newest change first, in a namespace and below it; in all of them by default."""
-    namespace = _namespace(ns, label, ())
-    try:
-        wanted = None if filter is None else json.loads(filter)
-    except ValueError as error:
-        raise InvalidInput(f"--filter is not JSON: {error}") from None
-    with _opened(context) as store:
-        page = store.search(namespace, filter=wanted, limit=limit, cursor=cursor)
-    if as_json:
-        print_json({"hits": [asdict(hit) for hit in page], "next": page.next})
-        return DONE if page else NOTHING
-    out = Output()
-    for hit in page:
-        value = json.dumps(hit.value, ensure_ascii=False)
-        out.line(("/".join(hit.namespace), "blue"), ("\t", ""), (hit.key, "bold"), ("\t", ""), (value, ""))
-    return DONE if page else NOTHING
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -574,4 +532,10 @@ def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-COMMANDS = frozenset(command.callback.__name__ for command in app.registered_commands if command.callback is not None)
+for _command in (search, reindex, conversations, export):
+    app.command()(_command)
+app.command("import")(import_)
+
+COMMANDS = frozenset(
+    command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None
+)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime
 
@@ -69,6 +70,18 @@ def print_files(infos: list[FileInfo], long: bool, as_json: bool) -> None:
         size = "-" if info.is_dir else str(info.size)
         details = [(f"{size:>{width}}  {time}  ", "dim")] if long else []
         out.line(*details, (info.path, "bold blue" if info.is_dir else ""))
+
+
+@contextlib.contextmanager
+def progress_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, if that is a terminal, for as long as something is done; told of how much and of how much."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(doing, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def print_json(document: object) -> None:

@@ -1,0 +1,23 @@
+"""The examples run as they stand, and print what they are there to show."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+WITHOUT_NETWORK = "import runpy, socket, sys; socket.socket.connect = None; runpy.run_path(sys.argv[1])"
+
+
+def test_the_example_of_search_finds_by_meaning_and_by_words_without_a_network() -> None:
+    command = [sys.executable, "-c", WITHOUT_NETWORK, EXAMPLES / "search.py"]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert [re.split(r" +0\.\d\d  ", line) for line in run.stdout.splitlines()] == [
+        ["which nuts make her ill?", "Ada cannot eat peanuts or almonds"],
+        ["her apartment", "She lives in Zürich, near the lake"],
+        ["publications", "She writes papers about Babbage's engines"],
+        ['"near the lake"', "She lives in Zürich, near the lake"],
+    ]
