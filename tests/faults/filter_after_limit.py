@@ -6,8 +6,8 @@ from holdall.engines import memory, sql
 from holdall.ranking import ranked
 
 
-def cut_first(ranker, op):
-    page = yield from ranked(ranker, replace(op, filter=None))
+def cut_first(ranker, op, older):
+    page = yield from ranked(ranker, replace(op, filter=None), older)
     if op.filter is not None and not isinstance(page, int):
         page[:] = [hit for hit in page if op.filter.matches(hit.value)]
     return page

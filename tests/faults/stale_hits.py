@@ -6,8 +6,8 @@ from holdall.ranking import ranked
 shown = {}
 
 
-def remembering(ranker, op):
-    page = yield from ranked(ranker, op)
+def remembering(ranker, op, older):
+    page = yield from ranked(ranker, op, older)
     if isinstance(page, int):
         return page
     before = shown.setdefault((id(ranker), repr((op.query, op.vector, op.prefix, op.filter, op.cursor))), {})

@@ -313,6 +313,12 @@ class _RankingMachine(RuleBasedStateMachine):
         """As another process would, in the middle of its search."""
         self.stores[which].store._shared.engine.execute([ops.Learn(limit)])
 
+    @rule(which=either)
+    def forget(self, which: int) -> None:
+        """What was deleted leaves no trace."""
+        while self.stores[which].store._shared.engine.execute([ops.Forget(keep=0)])[0]:
+            pass
+
     @rule(seconds=st.sampled_from([1, 4]))
     def time_passes(self, seconds: int) -> None:
         self.clock.advance(seconds)
@@ -332,21 +338,9 @@ class _RankingMachine(RuleBasedStateMachine):
     # Searching -------------------------------------------------------------------------------------------------------
 
     @rule(which=either, mode=modes, query=st.sampled_from(QUERIES), prefix=prefixes, recursive=st.booleans(),
-          filter=conditions, limit=st.integers(1, 4), offset=st.integers(0, 6))  # fmt: skip
-    def search(
-        self,
-        which: int,
-        mode: Any,
-        query: str,
-        prefix: Namespace,
-        recursive: bool,
-        filter: Any,
-        limit: int,
-        offset: int,
-    ) -> None:
-        store = self.store(which, mode != "lexical")
-        asked: dict[str, Any] = {"query": query, "mode": mode, "filter": filter, "recursive": recursive, "limit": limit}
-        self.compare(store, prefix, asked, offset, self.expected(mode, query, prefix, recursive, filter))
+          filter=conditions, rest=st.booleans(), limit=st.integers(1, 4), offset=st.integers(0, 6))  # fmt: skip
+    def search(self, which: int, prefix: Namespace, offset: int, mode: Any, **asked: Any) -> None:
+        self.compare(self.store(which, mode != "lexical"), prefix, offset, mode=mode, **asked)
 
     @invariant()
     def everything_is_found(self) -> None:
@@ -355,42 +349,41 @@ class _RankingMachine(RuleBasedStateMachine):
             return
         self.steps += 1
         for mode in ("semantic", "lexical", "hybrid")[: 1 if self.steps % 4 else 3]:
-            asked = {"query": "apple 京", "mode": mode, "limit": 50}
-            self.compare(self.views[self.steps % 2], (), asked, 0, self.expected(mode, "apple 京", (), True, None))
+            self.compare(self.views[self.steps % 2], (), 0, mode=mode, query="apple 京", limit=50)
 
-    @staticmethod
-    def compare(store: Caller, prefix: Namespace, asked: dict[str, Any], offset: int, expected: list[Any]) -> None:
-        """Page by page."""
-        limit = asked["limit"]
-        page = store.search(prefix, offset=offset, **asked)
+    def compare(self, store: Caller, prefix: Namespace, offset: int, limit: int, **asked: Any) -> None:
+        """A search with what it should say, page by page."""
+        expected = self.expected(prefix, **asked)
+        page = store.search(prefix, offset=offset, limit=limit, **asked)
         assert shown(page) == expected[offset : offset + limit]
         assert (page.next is not None) == (len(expected) > offset + limit)
         while page.next is not None:
             offset += limit
-            page = store.search(prefix, cursor=page.next, **asked)
+            page = store.search(prefix, cursor=page.next, limit=limit, **asked)
             assert shown(page) == expected[offset : offset + limit]
 
     def expected(
-        self, mode: str, query: str, prefix: Namespace, recursive: bool, filter: Any
-    ) -> list[tuple[Namespace, str, float]]:
+        self, prefix: Namespace, mode: str, query: str, recursive: bool = True, filter: Any = None, rest: bool = False
+    ) -> list[tuple[Namespace, str, float | None]]:
         parsed, matcher = search.parse(query), filters.parse(filter)
-        fitting = {
+        inside = {
             known.entry.version: known
             for place, known in self.living(prefix).items()
             if (recursive or place[0] == prefix) and (matcher is None or matcher.matches(known.entry.value))
         }
+        fitting = inside
         if mode != "semantic":
-            fitting = {v: known for v, known in fitting.items() if search.has_phrases(parsed, known.texts)}
+            fitting = {v: known for v, known in inside.items() if search.has_phrases(parsed, known.texts)}
         lexical = {v: score for v, score in by_text(list(self.known.values()), parsed).items() if v in fitting}
         wanted = vector(query)
         semantic = {
             v: vectors.score(wanted, known.vectors, self.metric) for v, known in fitting.items() if known.vectors
         }
         ranked = {"lexical": in_order(lexical), "semantic": in_order(semantic), "hybrid": fused(lexical, semantic)}
-        return [
-            (fitting[version].entry.namespace, fitting[version].entry.key, round(score, 9))
-            for version, score in ranked[mode]
-        ]
+        found: list[tuple[int, float | None]] = [*ranked[mode]]
+        if rest:
+            found += [(version, None) for version in sorted(inside.keys() - dict(found).keys(), reverse=True)]
+        return [(inside[v].entry.namespace, inside[v].entry.key, score and round(score, 9)) for v, score in found]
 
     @staticmethod
     def is_native(entry: Entry) -> bool:
@@ -398,5 +391,5 @@ class _RankingMachine(RuleBasedStateMachine):
         return "modified_at" in entry.value
 
 
-def shown(page: Iterable[Any]) -> list[tuple[Namespace, str, float]]:
-    return [(hit.namespace, hit.key, round(hit.score, 9)) for hit in page]
+def shown(page: Iterable[Any]) -> list[tuple[Namespace, str, float | None]]:
+    return [(hit.namespace, hit.key, hit.score and round(hit.score, 9)) for hit in page]
