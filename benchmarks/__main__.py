@@ -111,4 +111,5 @@ def _measured(name: str, disk: Path) -> Bench:
         return bench
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
