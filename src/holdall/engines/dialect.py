@@ -93,6 +93,10 @@ class Dialect(Fields):
         """Whether a column is one of these, and the parameters of that."""
 
     @abstractmethod
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        """The same of texts, of which there may be more than a statement can have parameters."""
+
+    @abstractmethod
     def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
         """Index contents, each by its entry's version."""
 

@@ -32,11 +32,8 @@ class Contents:
 
     def __init__(self, schema: str) -> None:
         self._contents, self._parts, self._grams = (f"{schema}.{name}" for name in ("contents", "parts", "grams"))
-        self._unindexed, state = f"{schema}.unindexed", f"{schema}.state"
-        self.lock: tuple[Statement, ...] = (
-            (f"INSERT INTO {state} VALUES ('contents', '') ON CONFLICT DO NOTHING", {}),
-            (f"SELECT FROM {state} WHERE name = 'contents' FOR UPDATE", {}),
-        )
+        self._unindexed = f"{schema}.unindexed"
+        self.lock: Statement = ("SELECT pg_advisory_xact_lock(hashtext(:p0))", {"p0": f"holdall {schema} contents"})
 
     def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
         """Take in the contents of versions, as a part."""

@@ -224,7 +224,7 @@ class PostgresDialect(Dialect):
         draw = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
         self.next_version = self.first_version = self.redrawn_version = self.next_versions = self.next_body = draw
         self._index = Contents(self.schema)
-        self.upkeep = self._index.lock
+        self.upkeep = (self._index.lock,)
         self.chunks, self.unindexed = f"{self.schema}.chunks", f"{self.schema}.unindexed"
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
@@ -274,6 +274,9 @@ class PostgresDialect(Dialect):
 
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         return f"{column} = ANY(:all_numbers::bigint[])", {"all_numbers": numbers}
+
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        return f"{column} = ANY(:all_texts::text[])", {"all_texts": texts}
 
     def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
         return self._index.learn(texts)

@@ -346,6 +346,15 @@ class PostgresSql(Sql):
             if not resumed:
                 return found, since
 
+    def _changed_since(self, position: str) -> Program[int]:
+        since, _, _ = _parsed(position)
+        sql, bounds = f"SELECT count(*) FROM {self._table}", {}
+        if since:
+            sql += " WHERE xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
+            bounds = {"since": since, "oldest": since.split(":")[0]}
+        [[(count,)]] = yield [(sql, bounds)]
+        return count  # type: ignore[no-any-return]  # a row's column
+
 
 def _parsed(position: str) -> tuple[str, str | None, int]:
     """The parts of a position: from which snapshot, up to which one, after which version."""

@@ -109,11 +109,6 @@ class SqlFiles:
     def statement(self, op: Op, now: int | None) -> Statement | None:
         """The statement of an op on files that needs no more than one."""
         match op:
-            case ops.ReadRange(namespace, key, 0, None):
-                return self._whole, {"ns": keys.encode(namespace), "key": key, "now": now}
-            case ops.ReadRange(namespace, key, start, end):
-                end = 2**62 if end is None else end
-                return self._range, {"ns": keys.encode(namespace), "key": key, "start": start, "end": end, "now": now}
             case ops.CheckPath(namespace, path):
                 params = {**tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
@@ -132,19 +127,29 @@ class SqlFiles:
     def result(self, op: Op, rows: Rows) -> Any:
         """What the rows of such a statement mean."""
         match op:
-            case ops.ReadRange(namespace, key, 0, None):
-                if not rows:
-                    return None
-                [(pieces, content)] = rows
-                self._note_pieces(namespace, key, pieces or 1)
-                return bytes(content or b"")
-            case ops.ReadRange(namespace, key, start, end):
-                self._note_pieces(namespace, key, len(rows))
-                return _cut(rows, start, end) if rows else None
             case ops.CheckPath(path=path):
                 check_unblocked(path, (key for (key,) in rows))
                 return None
         return len(rows)
+
+    def range_statement(self, op: ops.ReadRange, now: int | None) -> Statement:
+        """The statement of the most frequent of them."""
+        params: dict[str, Any] = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
+        if op.start == 0 and op.end is None:
+            return self._whole, params
+        return self._range, {**params, "start": op.start, "end": 2**62 if op.end is None else op.end}
+
+    def range_result(self, op: ops.ReadRange, rows: Rows) -> bytes | None:
+        """What the rows of that mean."""
+        if not rows:
+            return None
+        if op.start or op.end is not None:
+            self._note_pieces(op.namespace, op.key, len(rows))
+            return _cut(rows, op.start, op.end)
+        [(pieces, content)] = rows
+        if pieces is not None:
+            self._note_pieces(op.namespace, op.key, pieces)
+        return bytes(content or b"")
 
     def _note_pieces(self, namespace: Namespace, key: str, pieces: int) -> None:
         if pieces > _MANY_PIECES and len(self.ragged) < _MANY_PIECES:
@@ -324,13 +329,13 @@ class SqlFiles:
         src, dst = tree(source, op.src), tree(ns, op.dst)
         sources = f"{_FILES} AND {AT_OR_BELOW}"
         found, there, parents = yield [
-            (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
+            (f"SELECT key, vectors FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
             (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key LIMIT 2", {**dst, "now": now}),
             self.statement(ops.CheckPath(op.namespace, op.dst), now),
         ]
         same = source == ns and op.src == op.dst
         if not (same and found):
-            check_transfer(op, [key for (key,) in found], (key for (key,) in there))
+            check_transfer(op, [key for key, _ in found], (key for (key,) in there))
             check_unblocked(op.dst, (key for (key,) in parents))
             mark = 2 if moves else 1  # 2: shared only until the end of this move, so that its body is not forgotten
             ttl = op.ttl if isinstance(op, ops.Move) else KEEP
@@ -339,15 +344,17 @@ class SqlFiles:
             if ttl is not KEEP:
                 params["ttl"] = ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
             yield [(self._arriving(sources, moves, elsewhere is not None, ttl is not KEEP), {**params, **further})]
+            both = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
+            if not self._dialect.single_writer or any(model is not None for _, model in found):
+                yield [(self._take_vectors(sources), both)]
             if moves:
                 arrived = (
                     f"EXISTS (SELECT 1 FROM {self._table} AS arrived WHERE arrived.ns = :to"
                     f" AND arrived.key = :dst || substr({self._table}.key, :cut) AND arrived.body = {self._table}.body)"
                 )
-                leaving = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
                 own = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {AT_OR_BELOW} AND shared = 2"
                 yield [
-                    (self._dialect.bury(f"{sources} AND {arrived} ORDER BY key", "delete"), {**leaving, **further}),
+                    (self._dialect.bury(f"{sources} AND {arrived} ORDER BY key", "delete"), {**both, **further}),
                     (own, dst),
                     (self._note, dst),
                 ]
@@ -364,18 +371,28 @@ class SqlFiles:
         created = "created" if moves and not replaces else ":now"
         lifetime = ":now + :ttl, :ttl" if with_ttl else "expires, ttl"
         kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END" if replaces else "excluded.created"
-        same = ["value", "updated", "expires", "ttl", "body", "size", "appended", "shared", "fields"]
+        same = ["value", "updated", "expires", "ttl", "body", "size", "appended", "shared", "fields", "vectors"]
         same += [*dialect.stamps, *dialect.projections]
         names = "".join(f", {name}" for name in (*dialect.stamps, *dialect.projections))
         values = "".join(f", {expression}" for expression in (*dialect.stamps.values(), *dialect.projections))
         return f"""
             INSERT INTO {self._table} AS old (version, ns, key, value, created, updated, expires, ttl,
-                body, size, appended, shared, fields{names})
+                body, size, appended, shared, fields, vectors{names})
             SELECT {dialect.next_versions}, :to, :dst || substr(key, :cut), value, {created}, :now, {lifetime},
-                body, size, appended, coalesce(shared, :mark), fields{values}
+                body, size, appended, coalesce(shared, :mark), fields, vectors{values}
             FROM {self._table} WHERE {sources}{lock}
-            ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL, vectors = NULL,
+            ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL,
                 created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}"""
+
+    def _take_vectors(self, sources: str) -> str:
+        """What arrived says the same as what it came from: its vectors are the same."""
+        vectors = self._dialect.vectors
+        return f"""
+            INSERT INTO {vectors} (version, model, data)
+            SELECT arrived.version, own.model, own.data
+            FROM (SELECT key, version FROM {self._table} WHERE {sources} AND vectors IS NOT NULL) AS source
+            JOIN {vectors} AS own ON own.version = source.version
+            JOIN {self._table} AS arrived ON arrived.ns = :to AND arrived.key = :dst || substr(source.key, :cut)"""
 
     # Walks -----------------------------------------------------------------------------------------------------------
 

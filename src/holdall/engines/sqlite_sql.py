@@ -186,6 +186,10 @@ class SqliteDialect(Dialect):
         listed = msgspec.json.encode(numbers).decode()
         return f"{column} IN (SELECT value FROM json_each(:numbers))", {"numbers": listed}
 
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        listed = msgspec.json.encode(texts).decode()
+        return f"{column} IN (SELECT value FROM json_each(:texts))", {"texts": listed}
+
     def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
         yield [("INSERT INTO holdall_contents (rowid, content) VALUES (?, ?)", [*texts])]
 

@@ -247,7 +247,7 @@ class LeaseContract(Contract):
         with pytest.raises(InvalidInput):
             store.lease(name, ttl, **options)
 
-    def test_only_a_lease_of_this_store_is_taken(self, store: Caller, opened: Opener) -> None:
+    def test_only_a_lease_of_this_store_is_taken(self, store: Caller) -> None:
         import holdall
 
         with holdall.open("memory:") as another:
@@ -258,7 +258,7 @@ class LeaseContract(Contract):
                 store.put(NS, "k", {}, lease=wrong)
             with pytest.raises(InvalidInput, match="lease="):
                 store.files(NS).write("/f", "", lease=wrong)
-        store.put(NS, "k", {}, lease=opened().lease("name", 10).lease)  # of the same engine
+        store.put(NS, "k", {}, lease=store.scoped(NS).lease("name", 10).lease)  # of the same engine
 
     # Waiting for one -------------------------------------------------------------------------------------------------
 
