@@ -432,8 +432,15 @@ def _of_thread(thread_id: str | None) -> dict[str, Any] | None:
 def _is_conversation(entry: Entry) -> bool:
     """Whether `archive` made it: `put` may have put anything beside."""
     value = entry.value
-    texts = (value.get(name) for name in ("user_id", "thread_id", "checkpoint_id", "checkpoint_at"))
-    return all(isinstance(text, str) for text in texts) and isinstance(value.get("messages"), list)
+    texts = [value.get(name) for name in ("user_id", "thread_id", "checkpoint_id", "checkpoint_at")]
+    messages = value.get("messages")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(messages, list):
+        return False
+    try:
+        datetime.fromisoformat(value["checkpoint_at"])
+    except ValueError:
+        return False
+    return all(isinstance(message, dict) and isinstance(message.get("type"), str) for message in messages)
 
 
 def _conversation(entry: Entry) -> Conversation:
