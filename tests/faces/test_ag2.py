@@ -145,13 +145,13 @@ async def test_read_range_counts_bytes(store: HoldallKnowledgeStore) -> None:
     assert await store.read_range("/data", 6, 11) == "world"
     assert await store.read_range("/data", 12) == "é!"
     assert await store.read_range("/data", 12, None) == "é!"
-    for start, end in ((100, 200), (100, None), (5, 5), (7, 3), (16, None)):
-        assert await store.read_range("/data", start, end) == ""
+    for begin, end in ((100, 200), (100, None), (5, 5), (7, 3), (16, None)):
+        assert await store.read_range("/data", begin, end) == ""
     assert await store.read_range("/missing", 0, 10) == ""
     assert await store.read_range("/", 0) == ""
-    for start, end in ((0, 13), (13, None)):
+    for begin, end in ((0, 13), (13, None)):
         with pytest.raises(UnicodeDecodeError):
-            await store.read_range("/data", start, end)
+            await store.read_range("/data", begin, end)
 
 
 @awaited
@@ -426,7 +426,7 @@ async def test_a_callback_may_write_and_may_close_its_own_subscription(store: Ho
 async def test_a_callback_need_not_be_async(store: HoldallKnowledgeStore) -> None:
     told = Told()
     paths: list[str] = []
-    first = await store.on_change("/", lambda path: paths.append(path))  # type: ignore[arg-type, return-value]
+    first = await store.on_change("/", paths.append)  # type: ignore[arg-type, return-value]
     second = await store.on_change("/", told)
     await store.write("/a", "x")
     await told.of(1)
