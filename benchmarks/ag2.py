@@ -44,7 +44,7 @@ class Contender:
         makers: dict[str, Callable[[], Any]] = {
             OURS: lambda: face.SqliteKnowledgeStore(self._path),
             SQLITE: lambda: SqliteKnowledgeStore(self._path),
-            MEMORY: lambda: MemoryKnowledgeStore(),
+            MEMORY: MemoryKnowledgeStore,
             DISK: lambda: DiskKnowledgeStore(self._path),
         }
         self.store = makers[name]()
