@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -90,3 +93,50 @@ def test_a_listener_of_a_file_goes_on_after_an_error_of_any_kind(
     finally:
         listener.close()
     assert "a look that failed" in caplog.text
+
+
+def test_a_forgotten_watch_waits_for_nobody(tmp_path: Path) -> None:
+    """It may be collected in any thread, also in one that has a lock which the listener waits for."""
+    with holdall.open(tmp_path / "store.db") as store:
+        watches = [store.watch(NS)]
+        store.put(NS, "k", {})
+        next(watches[0])
+        watches[0]._listening()
+        engine: Any = store._shared.engine
+        door = engine._readers._making = Door()
+        forgotten = threading.Event()
+
+        def forget() -> None:
+            with door:
+                engine._readers._idle.clear()
+                assert door.knocked.wait(20), "the listener does not read"
+                watches.clear()
+                gc.collect()
+                forgotten.set()
+
+        thread = threading.Thread(target=forget, daemon=True)
+        thread.start()
+        try:
+            assert forgotten.wait(20), "it waits for the listener, which waits for it"
+        finally:
+            if not forgotten.is_set():
+                door.lock.release()
+            thread.join()
+    assert [thread for thread in threading.enumerate() if thread.name in ("holdall-listener", "holdall-closer")] == []
+
+
+class Door:
+    """A lock that says when a listener has come to it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.knocked = threading.Event()
+
+    def __enter__(self) -> None:
+        if threading.current_thread().name == "holdall-listener":
+            self.knocked.set()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(RuntimeError):  # the test has let the listener in
+            self.lock.release()

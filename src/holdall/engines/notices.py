@@ -53,11 +53,13 @@ class WalListener:
     def _listen(self) -> None:
         while not self._stopped.is_set():
             try:
-                return self._stay()
+                self._stay()
             except Exception:  # whatever it is: without a listener, those who watch would wait for ever
                 logger.exception("a listener failed, beginning again")
                 self._ring()  # they look for themselves
                 self._stopped.wait(_SLOW)
+            else:
+                return
 
     def _stay(self) -> None:
         """Look until we are told to stop, or the store is closed."""
