@@ -102,7 +102,7 @@ class Waker:
             listener.close()
 
     def remove_soon(self, bell: Bell) -> None:
-        """`remove`, for a finalizer: it may run in the middle of what the listener waits for, so it waits for nobody."""
+        """`remove`, for a finalizer: it may run in the middle of what the listener waits for, and waits for nobody."""
         listener = self._drop(bell)
         if listener is not None:
             closer = threading.Thread(target=listener.close, name="holdall-closer")
