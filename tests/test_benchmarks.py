@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.__main__ import SECTIONS
 from benchmarks.harness import Bench, Row, Score, Target, ahead_of, at_least, at_most, show, show_verdict
 
 
@@ -121,5 +120,5 @@ def test_an_unknown_section_is_refused_with_the_names_of_those_there_are() -> No
     command = [sys.executable, "-m", "benchmarks", "nope"]
     done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    names = ", ".join(SECTIONS)
-    assert f"no section is called 'nope': there are {names}, and all" in done.stderr
+    assert "no section is called 'nope': there are kv, files, " in done.stderr
+    assert ", postgres, and all" in done.stderr

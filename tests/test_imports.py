@@ -22,8 +22,10 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 #: The one or two places where each package from outside is imported.
 PLACES = {
     "Stemmer": ("search.py",),
+    "ag2": ("faces/ag2_protocol.py",),
     "apsw": ("engines/sqlite.py",),
     "deepagents": ("faces/deepagents.py",),
+    "autogen": ("faces/ag2_protocol.py",),
     "hypothesis": ("testing/",),
     "langchain_core": ("faces/conversations.py", "faces/messages.py"),
     "langgraph": (
@@ -49,6 +51,7 @@ PLACES = {
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
 HEAVY = (
     "Stemmer",
+    "ag2",
     "apsw",
     "asyncio",
     "deepagents",

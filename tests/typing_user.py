@@ -9,7 +9,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, assert_type
 
+import ag2
+import ag2.knowledge
+
 import holdall
+from holdall.faces.ag2 import (
+    DefaultBootstrap,
+    HoldallKnowledgeStore,
+    KnowledgeStore,
+    LockedKnowledgeStore,
+    MemoryKnowledgeStore,
+    SqliteKnowledgeStore,
+)
 from holdall.ops import Check, Delete, Get, Put
 
 
@@ -51,6 +62,23 @@ async def async_code() -> None:
         await store.aupdate(("notes",), "a", increment_later, default={"n": 0})
         async for found in store.ascan():
             assert_type(found, holdall.Entry)
+
+
+async def with_ag2() -> None:
+    stores: list[ag2.knowledge.KnowledgeStore] = [MemoryKnowledgeStore(), SqliteKnowledgeStore("a.db")]
+    ours: list[KnowledgeStore] = [ag2.knowledge.MemoryKnowledgeStore(), LockedKnowledgeStore(stores[0])]
+    bootstrap: ag2.knowledge.StoreBootstrap = DefaultBootstrap()
+    await bootstrap.bootstrap(ours[0], "ada")
+    store = HoldallKnowledgeStore("agent.db", namespace=("agents", "ada"))
+    ag2.KnowledgeConfig(store=store, bootstrap=bootstrap)
+    ag2.KnowledgeConfig(store=LockedKnowledgeStore(store, holdall.Locks(store.store)))
+    assert_type(await store.read("/a"), str | None)
+    subscription: ag2.knowledge.ChangeSubscription = await store.on_change("/", changed)
+    await subscription.close()
+
+
+async def changed(path: str) -> None:
+    assert_type(path, str)
 
 
 def mistakes(store: holdall.Store) -> None:

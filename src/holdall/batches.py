@@ -119,7 +119,7 @@ class Batching:
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
             ttl, key, value = self._lifetime(op.ttl), keys.check_key(op.key), op.value
             kept: Any = encode(value) if key[0] != "/" else stored(key, value)
-            if op.index is None and (self._settings.fields is WHOLE or type(kept) is ops.File):
+            if op.index is None and (self._settings.fields is WHOLE or ttl is KEEP or type(kept) is ops.File):
                 return ops.Put(self._home(op.namespace), key, kept, ttl, expect, None, op.vectors)
             index: Any = self._paths(op.index)
             return ops.Put(self._home(op.namespace), key, kept, ttl, expect, index, op.vectors)
@@ -148,6 +148,8 @@ class Batching:
                 return ops.DeleteTree(
                     self._home(namespace), None if path is None else keys.check_folder(path)[:-1] or "/"
                 )
+            case ops.Indexing(namespace, key):
+                return ops.Indexing(self._home(namespace), keys.check_key(key))
             case ops.Embed(namespace, key, version, vectors):
                 return ops.Embed(self._home(namespace), keys.check_key(key), version, vectors)
             case ops.Append(namespace, key, data, expect, ttl):

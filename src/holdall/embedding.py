@@ -16,7 +16,7 @@ from typing import Any, Literal
 from . import fields, keys, ops, shapes
 from .embed import Embedder, Metric, same_model
 from .errors import Conflict, InvalidInput
-from .ops import ABSENT, Entry, Namespace
+from .ops import ABSENT, KEEP, Entry, Namespace, PointOp
 from .programs import Program
 from .values import decode, plain_object
 
@@ -36,6 +36,12 @@ class Embedding:
 
     def embedded(self, batch: list[Any], default: tuple[str, ...]) -> Program[list[Any]]:
         """A batch whose puts have their vectors."""
+        for place, op in enumerate(batch):
+            if type(op) is ops.Put and op.ttl is KEEP and op.index is None:
+                paths: str | None = (yield [ops.Indexing(op.namespace, op.key)])[0]
+                if paths is not None:
+                    known: Any = decode(paths)
+                    batch[place] = replace(op, index=known or False)
         texts = [_texts(op, default) for op in batch]
         if not any(texts):
             return batch
@@ -43,6 +49,23 @@ class Embedding:
         return _with_vectors(
             batch, texts, model, (yield from self._embedder.documents(list(chain.from_iterable(texts))))
         )
+
+    @staticmethod
+    def has_embedded(batch: list[Any]) -> bool:
+        return any(type(op) is ops.Put and op.vectors is not None for op in batch)
+
+    def checked(self, write: Callable[[list[PointOp]], Program[list[Any]]]) -> Program[list[Any]]:
+        """Write vectors, unless another model was made the store's since they were begun."""
+        assert self._model is not None
+        try:
+            return (yield from write([ops.Check(_HOME, _KEY, self._model)]))[1:]
+        except Conflict as conflict:
+            if conflict.namespace[:1] != (keys.RESERVED,) or conflict.key != _KEY:
+                raise
+            self._model = None
+            raise InvalidInput(
+                "the vectors in this store are made by another model by now (see reindex); nothing was written"
+            ) from None
 
     def vector(self, query: str) -> Program[ops.Vector]:
         if self._model is None:

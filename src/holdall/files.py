@@ -260,15 +260,24 @@ class Files:
 
     # Listing ---------------------------------------------------------------------------------------------------------
 
-    def _ls(self, path: str = "/") -> Program[list[FileInfo]]:
-        """What is in a folder: its files and, with a "/" at their end, its subfolders. Nothing for a missing one."""
+    def _ls(self, path: str = "/", *, prefix: str = "") -> Program[list[FileInfo]]:
+        """What is in a folder: its files and, with a "/" at their end, its subfolders. Nothing for a missing one.
+
+        With a `prefix`, those whose names begin with it: the others cost nothing.
+        """
+        folder = keys.check_folder(path)
+        if not isinstance(prefix, str) or "/" in prefix:
+            raise InvalidInput(f"prefix= is how a name begins, without '/', not {shown(prefix)}")
+        begin = folder + prefix
         found: list[FileInfo] = []
         after: str | None = None
-        folder = keys.check_folder(path)
+        if prefix:  # a file of just this name comes before where the walk begins
+            after, info = begin, (yield [ops.Stat(self._namespace, begin)])[0]
+            found += [info] if info is not None and not info.is_dir else []
         while True:
             page: Page[FileInfo] = (yield [ops.Children(self._inside(), folder, after)])[0]
-            found += page
-            if page.next is None:
+            found += itertools.takewhile(lambda info: info.path.startswith(begin), page) if prefix else page
+            if page.next is None or not page.next.startswith(begin):
                 return found
             after = page.next
 

@@ -331,22 +331,43 @@ class Locks:
         self._store = store
         self._ns = ns
         self._wait = check_wait(wait)
-        self._held: dict[str, Lease] = {}
+        self._held: dict[str, list[tuple[object, Lease]]] = {}  # by whom: one that expired may be another task's by now
 
-    async def acquire(self, name: str, ttl: float = 30.0) -> bool:
-        """Have the lock of this name for at most `ttl` seconds; False if somebody else kept it."""
+    @property
+    def store(self) -> Batching:
+        """The store that keeps the locks, and so can refuse what is written with one that was lost."""
+        return self._store
+
+    async def lease(self, name: str, ttl: float = 30.0) -> Lease | None:
+        """The lock of this name as a `Lease`, for `lease=`; None if somebody else kept it. Release it by itself."""
         lease = Lease(self._store, name, ttl, self._ns)
         try:
             await lease._arun(lease._acquire(self._wait))
         except LeaseHeld:
-            return False
-        self._held[name] = lease
-        return True
+            return None
+        return lease
+
+    async def acquire(self, name: str, ttl: float = 30.0) -> bool:
+        """Have the lock of this name for at most `ttl` seconds; False if somebody else kept it."""
+        import asyncio
+
+        lease = await self.lease(name, ttl)
+        if lease is not None:
+            self._held.setdefault(name, []).append((asyncio.current_task(), lease))
+        return lease is not None
 
     async def release(self, name: str) -> bool:
         """Give it back, if it was had here; whether it was still held."""
-        lease = self._held.pop(name, None)
-        return lease is not None and await lease.arelease()
+        import asyncio
+
+        held = self._held.get(name)
+        if not held:
+            return False
+        task = asyncio.current_task()
+        _, lease = held.pop(next((place for place, (holder, _) in enumerate(held) if holder is task), 0))
+        if not held:
+            del self._held[name]
+        return await lease.arelease()
 
 
 class Leasing(Batching):

@@ -36,6 +36,7 @@ __all__ = [
     "Get",
     "Grep",
     "Hit",
+    "Indexing",
     "Learn",
     "Move",
     "Namespaces",
@@ -83,7 +84,7 @@ ANY: Literal[Expect.ANY] = Expect.ANY
 ABSENT: Literal[Expect.ABSENT] = Expect.ABSENT
 #: The store's own TTL: the default of `ttl=`.
 DEFAULT: Literal[Lifetime.DEFAULT] = Lifetime.DEFAULT
-#: The TTL and expiry that the entry has already.
+#: The TTL and expiry that the entry has already; and, unless `index` says otherwise, what it is found by.
 KEEP: Literal[Lifetime.KEEP] = Lifetime.KEEP
 
 
@@ -342,6 +343,14 @@ class Copy(PointOp):
 
 
 @dataclass(frozen=True, slots=True)
+class Indexing(Op):
+    """By which of its texts an entry is found -> None for all, or a JSON list of paths."""
+
+    namespace: Namespace
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Embed(PointOp):
     """Give an entry vectors, if it is still at this version -> whether it was. Not a change."""
 
@@ -530,7 +539,7 @@ POINT_OPS: tuple[type[PointOp], ...] = (
     Move,
     Copy,
 )
-READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath})
+READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath, Indexing})
 WALKS: frozenset[type] = frozenset({Search, Unembedded, Count, Namespaces, Scan, Changes, Children, Grep})
 
 

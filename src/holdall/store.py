@@ -94,8 +94,8 @@ class Store(Watching, Leasing):
     ) -> Program[Entry]:
         """Read, call `fn(value)`, write what it returns; again whenever somebody else wrote in between.
 
-        A missing entry starts from `default`, or is `NotFound` without one. The entry's TTL is kept. `fn` may run
-        several times; `aupdate` takes an async one too.
+        A missing entry starts from `default`, or is `NotFound` without one. The entry's TTL is kept, and
+        what it is found by. `fn` may run several times; `aupdate` takes an async one too.
         """
         if not callable(fn):
             raise InvalidInput(f"update takes a function of the value, not {type(fn).__name__} {shown(fn)}")
@@ -268,6 +268,8 @@ class Store(Watching, Leasing):
         embedding = self._settings.embedding
         if embedding is not None and self._shared.engine.capabilities.ranks:
             batch = yield from embedding.embedded(batch, self._settings.fields)
+            if embedding.has_embedded(batch):
+                return (yield from embedding.checked(lambda checks: self._change([*checks, *batch], lease)))
         results: list[Any] = (yield batch) if lease is None else (yield from self._change(batch, lease))
         return results
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import ops
 from .batches import Batching
@@ -22,6 +22,9 @@ from .errors import InvalidInput, StoreClosed, shown
 from .ops import Change, Namespace, Page
 from .programs import Call, Program, arun, run
 from .waking import Bell, LoopBell, ThreadBell, Waker
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 T = TypeVar("T")
 
@@ -158,6 +161,7 @@ class AsyncWatch(_Subscription):
     def __init__(self, store: Batching, walk: ops.Changes) -> None:
         super().__init__(store, walk)
         self._loop_guard: AsyncGenerator[None, None] | None = None
+        self._awaited: list[Future[None]] = []
 
     def __aiter__(self) -> AsyncWatch:
         return self
@@ -168,16 +172,51 @@ class AsyncWatch(_Subscription):
         if self._loop_guard is None and not self._closed:
             self._loop_guard = _until_the_loop_ends(weakref.ref(self))
             await anext(self._loop_guard)
-        change = await self._store._arun(self._guarded(self._next()))
-        if change is None:
-            raise StopAsyncIteration
+        try:
+            change = await self._store._arun(self._guarded(self._next()))
+            if change is None:
+                raise StopAsyncIteration
+        except BaseException:
+            self._let_go()
+            raise
         return change
+
+    async def caught_up(self) -> None:
+        """Wait until the task that iterates here has taken every change that was written before, and asks for more.
+
+        Returns at once when it is closed, and when the iteration ends.
+        """
+        import asyncio
+
+        if self._closed:
+            return
+        taken = asyncio.get_running_loop().create_future()
+        self._awaited.append(taken)
+        if self._bell is not None:
+            self._bell.ring()
+        await taken
+
+    def _read(self) -> Program[None]:
+        awaited, self._awaited = self._awaited, []  # who comes while it is read waits for the next time
+        try:
+            yield from super()._read()
+        finally:
+            self._awaited = awaited + self._awaited
+        if not self._page:
+            self._let_go(awaited)
+
+    def _let_go(self, awaited: list[Future[None]] | None = None) -> None:
+        for taken in list(self._awaited) if awaited is None else awaited:
+            self._awaited.remove(taken)
+            if not taken.done():
+                taken.set_result(None)
 
     async def aclose(self) -> None:
         """End the iteration. Closing twice is fine."""
         import asyncio
 
         self._closed = True
+        self._let_go()
         if self._leave is not None:
             await asyncio.to_thread(self._finish)  # it waits for a thread to end
         if self._loop_guard is not None:

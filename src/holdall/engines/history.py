@@ -2,6 +2,7 @@
 
 A tombstone is removed when it is old enough, and how far that went is kept in an entry of holdall's own, written in the
 same transaction: the *mark* of the last tombstone that went. Whoever reads the feed from before that mark is told so.
+Places that were only held for a while (`kind` is 'none') go with them, and nobody misses those.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ class SqlHistory:
             {"ns": keys.encode(_HOME), "key": _KEY},
         )
         oldest = (
-            f"SELECT version, updated, {dialect.mark} AS mark FROM {table}"
+            f"SELECT version, updated, CASE WHEN kind = 'none' THEN 0 ELSE {dialect.mark} END AS mark FROM {table}"
             f" WHERE value IS NULL AND version <= :newest {dialect.settled} ORDER BY version LIMIT :limit"
         )
         self._oldest = f"SELECT version, mark FROM ({oldest}) AS oldest WHERE updated < :now - :age"
-        self._kept = f"SELECT version FROM {table} WHERE value IS NULL ORDER BY version DESC LIMIT 1 OFFSET :limit"
+        self._kept = (
+            f"SELECT version FROM {table} WHERE value IS NULL AND kind <> 'none'"
+            f" ORDER BY version DESC LIMIT 1 OFFSET :limit"
+        )
 
     def forget(self, op: ops.Forget, now: int | None) -> Program[bool]:
         """`ops.Forget`."""

@@ -146,10 +146,13 @@ class MemoryEngine:
                     lifetime = ttl_microseconds(ttl)  # type: ignore[arg-type]  # the store made it seconds or None
                     expires = None if lifetime is None else now + lifetime
                 record = _Record(self._next(), "", old.created if old else now, now, expires, lifetime)
-                paths: Any = op.index  # JSON or None
+                paths: Any = old.index if ttl is KEEP and op.index is None and old else op.index  # JSON or None
                 record = _with_value(replace(record, index=paths, vectors=op.vectors), value)
                 self._write(place, record, undo)
                 return _info(key, record) if shapes.is_native(value) else _entry(place, record)
+            case ops.Indexing(namespace, key):
+                record = self._live((keys.encode(namespace), key), now)
+                return None if record is None else record.index
             case ops.Append():
                 return self._append(op, now, undo)
             case ops.ReadRange(namespace, key, start, end):

@@ -59,11 +59,14 @@ class Sql:
         self._put_absent = self._put(False, f"WHERE NOT ({OLD_IS_LIVE})", returns=True)
         here = f"ns = :ns AND key = :key AND {LIVE}"
         change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{assigned(dialect.stamps)}"
-        put = f"{change}, value = :value{assigned(self._following)}"
+        put = f"{change}, value = :value"
+        kept = self._following | {"fields": "coalesce(:fields, fields)"}
+        renewed = f"{assigned(self._following)}, expires = :now + :ttl, ttl = :ttl"
         self._put_at = {
-            keep: f"{put}{lifetime} WHERE {here} AND version = :expect {_RETURNING}"
-            for keep, lifetime in ((True, ""), (False, ", expires = :now + :ttl, ttl = :ttl"))
+            keep: f"{put}{further} WHERE {here} AND version = :expect {_RETURNING}"
+            for keep, further in ((True, assigned(kept)), (False, renewed))
         }
+        self._indexing = f"SELECT fields FROM {table} WHERE {here}"
         self.unconditional = frozenset(self._put_any.values())
         self.left_by_put = f"SELECT version, created, updated, expires FROM {table} WHERE ns = :ns AND key = :key"
         self._get = f"SELECT {self.columns} FROM {table} WHERE {here}"
@@ -83,7 +86,7 @@ class Sql:
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
 
     def _put(self, keep: bool, where: str = "", returns: bool = False) -> str:
-        """One put; `keep` leaves the lifetime as it is."""
+        """One put; `keep` leaves the lifetime as it is, and what it is found by."""
         lifetime = (
             f"expires = CASE WHEN {OLD_IS_LIVE} THEN old.expires END, ttl = CASE WHEN {OLD_IS_LIVE} THEN old.ttl END"
             if keep
@@ -91,7 +94,11 @@ class Sql:
         )
         returning = _RETURNING if returns or self._dialect.upserts_return else ""
         values = self._values(":now + :ttl, :ttl", self._following)
-        return self._upsert(values, self._following, lifetime=lifetime, where=where, returning=returning)
+        sql = self._upsert(values, self._following, lifetime=lifetime, where=where, returning=returning)
+        if keep:
+            fields = f"coalesce(excluded.fields, CASE WHEN {OLD_IS_LIVE} THEN old.fields END)"
+            sql = sql.replace("fields = excluded.fields", f"fields = {fields}")
+        return sql
 
     def _values(self, lifetime: str, following: Mapping[str, str]) -> str:
         """What one put inserts."""
@@ -223,6 +230,8 @@ class Sql:
                 return self._version_of, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.Refresh(namespace, key):
                 return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.Indexing(namespace, key):
+                return self._indexing, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.Backdate(namespace, key, created, updated, expires):
                 params = {"ns": keys.encode(namespace), "key": key, "now": now}
                 return self._backdate, {**params, "created": created, "updated": updated, "expires": expires}
@@ -260,6 +269,8 @@ class Sql:
                 return None
             case ops.Refresh() | ops.Backdate():
                 return bool(rows)
+            case ops.Indexing():
+                return rows[0][0] if rows else None
             case ops.Sweep():
                 return len(rows)
         return self._files.result(op, rows)

@@ -47,7 +47,7 @@ from .. import keys, ops
 from ..embed import Metric
 from ..errors import HoldallError, InvalidInput, StoreClosed, shown
 from ..gathering import Gathering
-from ..ops import Entry, Hit, Namespace
+from ..ops import ANY, Delete, Entry, Hit, Namespace, Put
 from ..programs import Program, arun, run
 from ..store import Store
 from .conn_strings import open_from
@@ -97,27 +97,27 @@ class _Face(BaseStore):
         results: list[Result] = [None] * len(asked)
         gets: dict[int, GetOp] = {}
         walks: list[tuple[int, SearchOp | ListNamespacesOp]] = []
-        writes: dict[tuple[Namespace, str], PutOp] = {}
+        writes: dict[tuple[Namespace, str], Put | Delete] = {}
         for place, op in enumerate(asked):
-            if isinstance(op, GetOp):
+            if isinstance(op, PutOp):
+                write = _write(op)
+                there = write.namespace, write.key
+                writes.pop(there, None)  # so that it is the newest where it stands last
+                writes[there] = write
+            elif isinstance(op, GetOp):
                 if _checked(op.namespace):  # in () there is nothing
                     gets[place] = op
-            elif isinstance(op, PutOp):
-                home = _checked(op.namespace, put=op.value is not None)
-                if home:
-                    writes.pop((home, op.key), None)  # so that it is the newest where it stands last
-                    writes[home, op.key] = op
             elif isinstance(op, SearchOp | ListNamespacesOp):
                 walks.append((place, op))
             else:
                 raise InvalidInput(f"a batch is made of GetOp, PutOp, SearchOp and ListNamespacesOp, not {shown(op)}")
-        written = [_write(op) for op in writes.values()]
         if gets:
             found = yield from self._get_all(list(gets.values()))
             for place, entry in zip(gets, found, strict=True):
                 results[place] = None if entry is None else _item(entry)
         for place, op in walks:
             results[place] = yield from self._searched(op) if isinstance(op, SearchOp) else self._listed(op)
+        written = [write for write in writes.values() if write.namespace]
         if written:
             yield from self.store._embedded(written, None)
         return results
@@ -215,9 +215,10 @@ class _Face(BaseStore):
         value: Mapping[str, Any],
         index: Literal[False] | list[str] | None,
         ttl: float | NotProvided | None,
-    ) -> ops.Put | ops.Delete:
+    ) -> Put | Delete:
         minutes = (self.ttl_config or {}).get("default_ttl") if isinstance(ttl, NotProvided) else ttl
-        return _write(PutOp(_checked(namespace, put=True), str(key), value, index, minutes))
+        _checked(namespace, put=True)  # whatever the value is
+        return _write(PutOp(namespace, str(key), value, index, minutes))
 
     def delete(self, namespace: Namespace, key: str) -> None:
         """Remove one item, if it is there."""
@@ -419,16 +420,15 @@ def _check_labels(labels: Namespace) -> None:
         raise InvalidNamespaceError(str(error)) from error
 
 
-def _write(op: PutOp) -> ops.Put | ops.Delete:
-    home = tuple(op.namespace)
-    if op.value is None:
-        return ops.Delete(home, op.key)
-    return ops.Put(home, op.key, op.value, _seconds(op.ttl), index=op.index or (None if op.index is None else False))
+def _write(op: PutOp) -> Put | Delete:
+    namespace, key, value, index, minutes = op
+    if value is None:
+        return Delete(_checked(namespace), key)
+    ttl = None if minutes is None else _seconds(minutes)
+    return Put(_checked(namespace, True), key, value, ttl, ANY, index if index is None else index or False)
 
 
-def _seconds(minutes: float | None) -> float | None:
-    if minutes is None:
-        return None
+def _seconds(minutes: float) -> float:
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
         raise InvalidInput(f"a ttl is minutes, more than 0, or None for never; not {shown(minutes)}")
     return minutes * 60

@@ -315,6 +315,14 @@ class EmbeddingContract(Contract):
             opened(embed=embed).put(NS, "k", {"text": "tea"})
         assert changed.reindex() == 0
 
+    def test_who_embeds_with_a_model_that_was_replaced_is_told(self, opened: Opener, embedding: Caller) -> None:
+        embedding.put(NS, "k", {"text": "tea"})
+        opened(embed=turned).reindex()
+        for _ in range(2):
+            with pytest.raises(InvalidInput, match="another model"):
+                embedding.put(NS, "k", {"text": "coffee"})
+        assert embedding.get(NS, "k").value == {"text": "tea"}
+
     def test_reindexing_goes_on_where_it_was_interrupted(self, opened: Opener, embedding: Caller) -> None:
         plain = opened()
         plain.execute([Put(NS, f"{n:03}", {"text": f"note {n}"}) for n in range(350)])

@@ -424,6 +424,11 @@ class RankContract(Contract):
         ranked.execute([Put(NS, "k", value, index=["notes[0].text"])])
         assert found() == "c"
         ranked.update(NS, "k", lambda old: old)
+        assert found() == "c"
+        ranked.put(NS, "k", value, index=False)
+        ranked.update(NS, "k", lambda old: old)
+        assert found() == ""
+        ranked.update(NS, "new", lambda old: old, default=value)
         assert found() == "tcm"
 
     def test_fields_of_the_store_say_it_for_all(self, opened: Opener, ranked: Caller) -> None:
