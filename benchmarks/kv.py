@@ -193,7 +193,7 @@ def _tasks(bench: Bench, wal: bool) -> None:
             return lambda: loop.run(run())
 
         async def pragmas() -> str:
-            found = [await (await peer.conn.execute(f"PRAGMA {name}")).fetchall() for name in _PRAGMAS]
+            found = [list(await (await peer.conn.execute(f"PRAGMA {name}")).fetchall()) for name in _PRAGMAS]
             return _shown(*(rows[0][0] for rows in found))
 
         async def counted() -> int:

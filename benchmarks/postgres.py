@@ -85,7 +85,7 @@ def _one_at_a_time(bench: Bench, url: str) -> None:
 
         ops, rounds = 50, 51
         values = [memory_of(number) for number in range(ops)]
-        puts = {OURS: store.put, RAW: partial(_raw_put, raw), STORE: peer.put}
+        puts: dict[str, Callable[..., object]] = {OURS: store.put, RAW: partial(_raw_put, raw), STORE: peer.put}
         for what, unused in (
             ("put, new keys", {name: new_keys() for name in puts}),
             ("put, over what is there", {name: (f"old-{n % 1000}" for n in itertools.count()) for name in puts}),
@@ -104,7 +104,7 @@ def _put_without_waiting_for_the_disk(bench: Bench, url: str) -> None:
     values = [memory_of(number) for number in range(ops)]
     with ExitStack() as stack:
         store, peer, raw = _contenders(stack, url)
-        puts = {OURS: store.put, RAW: partial(_raw_put, raw), STORE: peer.put}
+        puts: dict[str, Callable[..., object]] = {OURS: store.put, RAW: partial(_raw_put, raw), STORE: peer.put}
         runs = {name: partial(_put_all, put, new_keys(), values) for name, put in puts.items()}
         bench.measure("put, synchronous_commit=off", runs, ops=ops, rounds=rounds)
         _check_counts(store, url, ops * (rounds + 1))
@@ -179,7 +179,7 @@ def _opened_for_put(stack: ExitStack, name: str, url: str) -> Callable[..., obje
     if name == RAW:
         return partial(_raw_put, stack.enter_context(closing(_connect(url))))
     if name == STORE:
-        return stack.enter_context(PostgresStore.from_conn_string(url)).put  # type: ignore[no-any-return]
+        return stack.enter_context(PostgresStore.from_conn_string(url)).put
     return stack.enter_context(holdall.open(url)).put
 
 
@@ -217,10 +217,11 @@ def _tasks(bench: Bench, url: str) -> None:
 
         stack, one, ten = loop.run(opened())
         pooled = f"{ASYNC_STORE}, pool"
-        for what, put, methods in (
+        rows: tuple[tuple[str, bool, dict[str, Callable[..., Coroutine[Any, Any, object]]]], ...] = (
             ("put", True, {OURS: store.aput, ASYNC_STORE: one.aput, pooled: ten.aput}),
             ("get", False, {OURS: store.aget, ASYNC_STORE: one.aget, pooled: ten.aget}),
-        ):
+        )
+        for what, put, methods in rows:
             bench.measure(
                 f"{what}, {TASKS} asyncio tasks",
                 {name: all_at_once(method, name, put) for name, method in methods.items()},

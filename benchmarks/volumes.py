@@ -102,7 +102,7 @@ class Deepagents:
         self.name = name
         self._opened = None if path is None else SqliteStore.from_conn_string(str(path))
         self._store = InMemoryStore() if self._opened is None else self._opened.__enter__()
-        if self._opened is not None:
+        if isinstance(self._store, SqliteStore):
             self._store.setup()
         self._backend = StoreBackend(namespace=lambda _: HERE, store=self._store)
 

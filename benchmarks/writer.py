@@ -24,6 +24,7 @@ def another_writer(url: str) -> Iterator[Callable[[], list[float]]]:
     here, there = context.Pipe()
     process = context.Process(target=_write_on, args=(url, there), daemon=True)
     process.start()
+    there.close()  # so that its end is seen here
     assert here.recv() == "ready"
     here.send("go")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdall import ops
 from holdall.engine import Capabilities, Options, conflict
+from holdall.errors import HistoryGone
 from holdall.keys import matches
 from holdall.ops import Change, Entry, Hit, Page
 from holdall.values import decode, to_datetime
@@ -21,6 +22,7 @@ class NaiveEngine:
         self.clock = options.clock
         self.rows: list[dict[str, Any]] = []  # one for each entry there ever was
         self.version = 0
+        self.forgotten = 0
 
     def execute(self, batch: Any) -> list[Any]:
         before = [dict(row) for row in self.rows]
@@ -120,11 +122,13 @@ class NaiveEngine:
             self._change(row, kind="expire", expires=None)
         return len(due)
 
-    def _forget(self, op: Any) -> int:
-        before = self.clock() - op.age * 1_000_000
-        gone = [row for row in self.rows if row["kind"] != "put" and row["updated"] < before][: op.limit]
-        self.rows = [row for row in self.rows if row not in gone]
-        return len(gone)
+    def _forget(self, op: Any) -> bool:
+        if op.keep is None:
+            return False  # its machine never waits for as long
+        gone = [row["version"] for row in self.rows if row["kind"] != "put"]
+        self.rows = [row for row in self.rows if row["kind"] == "put"]
+        self.forgotten = max([self.forgotten, *gone])
+        return False
 
     def _matching(self, op: Any) -> list[dict[str, Any]]:
         return [
@@ -167,5 +171,12 @@ class NaiveEngine:
         return found[op.offset : op.offset + op.limit]
 
     def _changes(self, op: Any) -> Page[Change]:
-        rows = sorted(self.rows, key=lambda row: row["version"])
-        return Page([Change(row["version"], row["namespace"], row["key"], row["kind"], "") for row in rows])
+        since = int(op.since or 0)
+        if op.since is not None and since < self.forgotten:
+            raise HistoryGone("forgotten")
+        rows = [row for row in self.rows if row["version"] > since and row["namespace"][: len(op.prefix)] == op.prefix]
+        rows.sort(key=lambda row: row["version"])
+        changes = [
+            Change(row["version"], row["namespace"], row["key"], row["kind"], str(row["version"])) for row in rows
+        ]
+        return Page(changes[: op.limit], str(self.version))

@@ -16,6 +16,7 @@ import faulthandler
 import importlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -59,6 +60,10 @@ class Process:
             self.finish()
             raise AssertionError(f"{self.name} ended without a word")
         return json.loads(line)
+
+    def says_something_within(self, seconds: float) -> bool:
+        """Whether there is a message to hear by then, of a process that speaks when it is spoken to."""
+        return bool(select.select([self._popen.stdout], [], [], seconds)[0])
 
     def finish(self) -> list[Any]:
         """The rest of the messages, once the process has ended, and ended well."""

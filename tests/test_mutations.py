@@ -42,6 +42,18 @@ CASES = [
     ("aliasing_copies", "sqlite", "copies"),
     ("forgetful_edit", "memory", "edits_from_many_threads"),
     ("forgetful_edit", "sqlite", "edits_from_many_threads"),
+    ("filter_after_limit", "memory", "costs_no_match"),
+    ("filter_after_limit", "sqlite", "costs_no_match"),
+    ("stale_hits", "memory", "found_as_it_is_now"),
+    ("stale_hits", "sqlite", "found_as_it_is_now"),
+    ("index_lags", "memory", "found_as_it_is_now"),
+    ("index_lags", "sqlite", "found_as_it_is_now"),
+    ("inherited_vectors", "memory", "drops_the_old_vectors"),
+    ("unfenced", "memory", "refused_when_the_lease_is_lost"),
+    ("unfenced", "sqlite", "refused_when_the_lease_is_lost"),
+    ("fenced_beforehand", "memory", "same_batch"),
+    ("forgotten_silently", "memory", "forgotten"),
+    ("forgotten_silently", "sqlite", "forgotten"),
 ]
 
 

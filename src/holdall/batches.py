@@ -22,7 +22,7 @@ from .programs import Call, Program, Work, adrive, drive
 from .settings import OpEvent, Settings
 from .shapes import stored
 from .sharing import Shared
-from .values import check_text, encode, ttl_seconds
+from .values import check_text, encode, to_microseconds, ttl_seconds
 
 T = TypeVar("T")
 _LOOKS = frozenset({ops.ReadRange, ops.Stat, ops.Grep})
@@ -111,7 +111,7 @@ class Batching:
 
     def _prepared(self, op: Op) -> Op:
         """An op as engines want it: checked, encoded, in the store's scope. Walks come from our own methods."""
-        if isinstance(op, ops.Get):  # asked first for the two that matter most: a match takes longer
+        if isinstance(op, ops.Get):  # asked first for those that matter most: a match takes longer
             home = self._home(op.namespace)
             key = keys.check_key(op.key)
             return op if home is op.namespace and key is op.key else ops.Get(home, key)
@@ -119,10 +119,16 @@ class Batching:
             expect = op.expect if op.expect is ANY else _expected(op.expect, op.key)
             ttl, key, value = self._lifetime(op.ttl), keys.check_key(op.key), op.value
             kept: Any = encode(value) if key[0] != "/" else stored(key, value)
-            if op.index is None and self._settings.fields is WHOLE:
+            if op.index is None and (self._settings.fields is WHOLE or ttl is KEEP or type(kept) is ops.File):
                 return ops.Put(self._home(op.namespace), key, kept, ttl, expect, None, op.vectors)
             index: Any = self._paths(op.index)
             return ops.Put(self._home(op.namespace), key, kept, ttl, expect, index, op.vectors)
+        if isinstance(op, ops.ReadRange):
+            if op.start or op.end is not None:
+                keys.check_count("start", op.start, most=2**62)
+                keys.check_count("end", 0 if op.end is None else op.end, most=2**62)
+            home, key = self._home(op.namespace), keys.check_path(op.key)
+            return op if home is op.namespace and key is op.key else ops.ReadRange(home, key, op.start, op.end)
         match op:
             case ops.Delete(namespace, key, expect):
                 self._keep_swept()
@@ -131,6 +137,10 @@ class Batching:
                 return ops.Check(self._home(namespace), keys.check_key(key), _expected(expect, key))
             case ops.Refresh(namespace, key):
                 return ops.Refresh(self._home(namespace), keys.check_key(key))
+            case ops.Backdate(namespace, key, created, updated, expires):
+                times = to_microseconds(created), to_microseconds(updated)
+                ends = None if expires is None else to_microseconds(expires)
+                return ops.Backdate(self._home(namespace), keys.check_key(key), *times, ends)
             case ops.DeleteTree(namespace, path):
                 if not self._scope and namespace == ():
                     raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")
@@ -138,6 +148,8 @@ class Batching:
                 return ops.DeleteTree(
                     self._home(namespace), None if path is None else keys.check_folder(path)[:-1] or "/"
                 )
+            case ops.Indexing(namespace, key):
+                return ops.Indexing(self._home(namespace), keys.check_key(key))
             case ops.Embed(namespace, key, version, vectors):
                 return ops.Embed(self._home(namespace), keys.check_key(key), version, vectors)
             case ops.Append(namespace, key, data, expect, ttl):
@@ -146,10 +158,6 @@ class Batching:
                 return ops.Append(
                     self._home(namespace), keys.check_path(key), data, _expected(expect, key), self._lifetime(ttl)
                 )
-            case ops.ReadRange(namespace, key, start, end):
-                keys.check_count("start", start, most=2**62)
-                keys.check_count("end", 0 if end is None else end, most=2**62)
-                return ops.ReadRange(self._home(namespace), keys.check_path(key), start, end)
             case ops.Stat(namespace, path):
                 return ops.Stat(self._home(namespace), keys.check_folder(path)[:-1])
             case ops.CheckPath(namespace, path):

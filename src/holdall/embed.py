@@ -95,8 +95,8 @@ def check_metric(metric: Any) -> Metric:
 
 def same_model(old: bytes, new: bytes) -> bool:
     """Whether two vectors that `probe` gave are of one model: equal dimensions, and all but equal directions."""
-    if len(old) != len(new):
-        return False
+    if len(old) != len(new) or old == new:  # as vectors of zeros can be, which have no direction
+        return old == new
     ours, theirs = _from_bytes(old), _from_bytes(new)
     product = _dot(ours, theirs)
     return product > _SAME * math.sqrt(_dot(ours, ours)) * math.sqrt(_dot(theirs, theirs))

@@ -13,12 +13,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
-from . import fields, keys, ops
+from . import fields, keys, ops, shapes
 from .embed import Embedder, Metric, same_model
 from .errors import Conflict, InvalidInput
-from .ops import ABSENT, Entry, Namespace
+from .ops import ABSENT, KEEP, Entry, Namespace, PointOp
 from .programs import Program
-from .shapes import is_native
 from .values import decode, plain_object
 
 _HOME = keys.Reserved(("embedding",))
@@ -33,9 +32,16 @@ class Embedding:
         self._embedder = embedder
         self._metric = metric
         self._model: int | None = None
+        self._probe: bytes | None = None
 
     def embedded(self, batch: list[Any], default: tuple[str, ...]) -> Program[list[Any]]:
         """A batch whose puts have their vectors."""
+        for place, op in enumerate(batch):
+            if type(op) is ops.Put and op.ttl is KEEP and op.index is None:
+                paths: str | None = (yield [ops.Indexing(op.namespace, op.key)])[0]
+                if paths is not None:
+                    known: Any = decode(paths)
+                    batch[place] = replace(op, index=known or False)
         texts = [_texts(op, default) for op in batch]
         if not any(texts):
             return batch
@@ -44,14 +50,32 @@ class Embedding:
             batch, texts, model, (yield from self._embedder.documents(list(chain.from_iterable(texts))))
         )
 
+    @staticmethod
+    def has_embedded(batch: list[Any]) -> bool:
+        return any(type(op) is ops.Put and op.vectors is not None for op in batch)
+
+    def checked(self, write: Callable[[list[PointOp]], Program[list[Any]]]) -> Program[list[Any]]:
+        """Write vectors, unless another model was made the store's since they were begun."""
+        assert self._model is not None
+        try:
+            return (yield from write([ops.Check(_HOME, _KEY, self._model)]))[1:]
+        except Conflict as conflict:
+            if conflict.namespace[:1] != (keys.RESERVED,) or conflict.key != _KEY:
+                raise
+            self._model = None
+            raise InvalidInput(
+                "the vectors in this store are made by another model by now (see reindex); nothing was written"
+            ) from None
+
     def vector(self, query: str) -> Program[ops.Vector]:
-        model = self._model or (yield from self._this_model("look"))
-        return ops.Vector(model, (yield from self._embedder.query(query)), self._metric)
+        if self._model is None:
+            self._model = (yield from self._this_model("look")) or None
+        return ops.Vector(self._model or 0, (yield from self._embedder.query(query)), self._metric)
 
     def reindex(
         self, scope: Namespace, default: tuple[str, ...], progress: Callable[[int, int], object] | None
     ) -> Program[int]:
-        model = self._model = yield from self._this_model("replace")
+        model = self._model = yield from self._this_model("note" if scope else "replace")
         done = seen = 0
         total: int = 0 if progress is None else (yield [ops.Count(scope, unembedded=model)])[0]
         walk = ops.Unembedded(model, scope, limit=_SLICE)
@@ -59,7 +83,7 @@ class Embedding:
             if progress is not None:
                 progress(seen, max(seen, total))
             found: list[tuple[Entry, str | None]] = (yield [walk])[0]
-            texts = [fields.texts(entry.value, _paths(index, default)) for entry, index in found]
+            texts = [_texts_of(entry.key, entry.value, _paths(index, default)) for entry, index in found]
             vectors = iter((yield from self._embedder.documents(list(chain.from_iterable(texts)))))
             batch = [
                 ops.Embed(
@@ -91,7 +115,9 @@ class Embedding:
 
         Who only looks, where there is none yet, gets 0: the number of no model, so that a search writes nothing.
         """
-        probe: bytes = yield from self._embedder.probe()
+        probe = self._probe
+        if probe is None:
+            probe = self._probe = yield from self._embedder.probe()
         while True:
             entry: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]
             if entry is not None:
@@ -101,7 +127,8 @@ class Embedding:
                 if do != "replace":
                     raise InvalidInput(
                         f"the vectors in this store were made by another model ({len(known) // 4} dimensions; this one"
-                        f" has {len(probe) // 4}): run store.reindex(), or 'holdall URL reindex', to make them anew"
+                        f" has {len(probe) // 4}): to make them anew, run reindex() on the whole store, or 'holdall URL"
+                        " reindex'"
                     )
             elif do == "look":
                 return 0
@@ -113,9 +140,20 @@ class Embedding:
 
 
 def _texts(op: Any, default: tuple[str, ...]) -> list[str]:
-    if type(op) is not ops.Put or op.index is False or is_native(op.value):
+    if type(op) is not ops.Put or op.index is False or shapes.is_native(op.value):
         return []
-    return fields.texts(plain_object(op.value), default if op.index is None else fields.check_paths(op.index))
+    paths = default if op.index is None else fields.check_paths(op.index)
+    return _texts_of(op.key, plain_object(op.value), paths)
+
+
+def _texts_of(key: Any, value: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
+    """What is embedded of a value; of one that is stored as a file its text, and nothing of a binary one."""
+    if paths == fields.WHOLE and isinstance(key, str) and key.startswith("/") and keys.is_path(key):
+        file = shapes.stored(key, value)
+        if isinstance(file, ops.File):
+            text = shapes.to_text(file.content) or ""
+            return [text] if text.strip() else []
+    return fields.texts(value, paths)
 
 
 def _paths(index: str | None, default: tuple[str, ...]) -> tuple[str, ...]:

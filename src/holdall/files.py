@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ from . import keys, ops, shapes
 from .errors import (
     AmbiguousMatch,
     Conflict,
+    HoldallError,
     InvalidInput,
     InvalidValue,
     IsADirectory,
@@ -25,8 +26,8 @@ from .errors import (
     NotText,
     shown,
 )
-from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp
-from .programs import Program, Work, apages, arun, before_retry, pages, run
+from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp, Value
+from .programs import Program, Work, apages, arun, before_retry, each, pages, run
 from .watch import AsyncWatch, Watch
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ Mode: TypeAlias = Literal["rb", "wb", "ab"]
 
 _LINE_END = re.compile("\r\n|\r|\n")
 _ANY_END = "(?:\r\n|\r(?!\n)|(?<!\r)\n)"
+_MANY, _LARGE = 100, 4 << 20  # files, and bytes, that go together: other writers wait no longer than that takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,25 @@ class Files:
         self, path: str, data: Data, *, expect: Expectation | FileInfo = ANY, lease: Lease | None = None
     ) -> Program[FileInfo]:
         """Create or replace a file with text, kept as UTF-8, or bytes. `expect=` and `lease=` as in `Store.put`."""
-        path, file = keys.check_path(path), ops.File(shapes.NATIVE, _to_bytes(data))
-        put = ops.Put(self._namespace, path, file, DEFAULT, _version(expect))
-        info: FileInfo = (yield from self._change([ops.CheckPath(self._namespace, path), put], lease))[1]
+        info: FileInfo = (yield from self._change(self._put(path, _to_bytes(data), expect), lease))[1]
         return info
 
     write = run(_write)
     awrite = arun(_write)
+
+    def _put(self, path: str, content: bytes, expect: Expectation | FileInfo = ANY) -> list[PointOp]:
+        path = keys.check_path(path)
+        put = ops.Put(self._namespace, path, self._new(content), DEFAULT, _version(expect))
+        return [ops.CheckPath(self._namespace, path), put]
+
+    def _new(self, content: bytes) -> Value | ops.File:
+        """What is put for a file; faces whose framework keeps files in another form say which."""
+        return ops.File(shapes.NATIVE, content)
+
+    def _changed(self, path: str, content: bytes) -> Program[Value | ops.File]:  # noqa: ARG002  # for such faces
+        """What is put for a file that was there, and may be asked for what else is to be kept of it."""
+        yield from ()
+        return self._new(content)
 
     def _read(self, path: str) -> Program[bytes]:
         """A file's bytes."""
@@ -105,7 +119,8 @@ class Files:
     def _read_text(self, path: str) -> Program[str]:
         """A file's text; line ends are as they were written. `NotText` if it is not UTF-8."""
         path = keys.check_path(path)
-        return _to_text(path, (yield from self._range(path, 0, None)))
+        content = (yield [ops.ReadRange(self._namespace, path, 0)])[0]
+        return _to_text(path, content if content is not None else (yield from self._range(path, 0, None)))
 
     read_text = run(_read_text)
     aread_text = arun(_read_text)
@@ -139,7 +154,7 @@ class Files:
             if content is None:
                 raise _missing(path, info)
             text, count = _replaced(_to_text(path, content), old, new, path, replace_all)
-            file = ops.File(shapes.NATIVE, text.encode())
+            file = yield from self._changed(path, text.encode())
             try:
                 yield from self._change([ops.Put(self._namespace, path, file, KEEP, info.version)], lease)
             except Conflict as conflict:
@@ -150,6 +165,49 @@ class Files:
 
     edit = run(_edit)
     aedit = arun(_edit)
+
+    # Several files, each for itself: for faces, whose frameworks hear what became of each -----------------------------
+
+    def _write_each(self, files: Iterable[tuple[str, Data]]) -> Program[list[FileInfo | HoldallError]]:
+        """Create or replace several files: what `write` would give for each, or raise. A few cost one fsync."""
+        answers: list[FileInfo | HoldallError] = []
+        groups: list[list[PointOp] | HoldallError] = []
+        size = 0
+        given = list(files)
+        for place, (path, data) in enumerate(given, 1):
+            try:
+                content = _to_bytes(data)
+                groups.append(self._put(path, content))
+                size += len(content)
+            except HoldallError as error:
+                groups.append(error)
+            if place == len(given) or len(groups) == _MANY or size > _LARGE:
+                done = yield from each(groups)
+                answers += [one if isinstance(one, HoldallError) else one[1] for one in done]
+                groups, size = [], 0
+        return answers
+
+    def _read_each(self, paths: Iterable[str]) -> Program[list[bytes | HoldallError]]:
+        """The bytes of several files: what `read` would give for each, or raise."""
+        answers: list[bytes | HoldallError] = []
+        given = list(paths)
+        for start in range(0, len(given), _MANY):
+            some = given[start : start + _MANY]
+            done = yield from each([self._whole(path) for path in some])
+            for path, found in zip(some, done, strict=True):
+                if isinstance(found, HoldallError):
+                    answers.append(found)
+                else:
+                    info, content = found
+                    answers.append(_missing(path, info) if content is None else content)
+        return answers
+
+    def _whole(self, path: str) -> list[PointOp] | HoldallError:
+        try:
+            path = keys.check_path(path)
+        except HoldallError as error:
+            return error
+        return [ops.Stat(self._namespace, path), ops.ReadRange(self._namespace, path, 0)]
 
     # Parts of files --------------------------------------------------------------------------------------------------
 
@@ -277,13 +335,19 @@ class Files:
         """The files whose path matches, in path order: `*`, `?`, `[...]`, `**` for any folders, `{a,b}`.
 
         A pattern without "/" is matched with a file's name, in any folder below `path`; one with "/" with its path from
-        there on. Names that begin with "." have to be asked for.
+        there on. Names that begin with "." have to be asked for. A `path` that is a file's is matched by its name.
         """
-        from .patterns import glob  # not before it is needed: what it stands on takes long to import
+        from . import patterns  # not before it is needed: what it stands on takes long to import
 
-        folder, matches = glob(pattern, keys.check_folder(path))
-        page = self._walk_pages(folder, matches)
-        found, mark = yield from page(None)
+        folder = keys.check_folder(path)
+        below, matches = patterns.glob(pattern, folder)
+        page = self._walk_pages(below, matches)
+        found: list[FileInfo] = []
+        if _may_be_a_file(path, folder) and patterns.chooses(pattern, folder[:-1]):
+            [info] = yield [ops.Stat(self._namespace, folder[:-1])]
+            found += [info] if info is not None and not info.is_dir else []
+        more, mark = yield from page(None)
+        found += more
         while mark is not None:
             more, mark = yield from page(mark)
             found += more
@@ -312,17 +376,15 @@ class Files:
         folder = keys.check_folder(path)
         if limit is not None:
             keys.check_count("limit", limit)
-        matches = None
-        if glob is not None:
-            folder, matches = patterns.glob(glob, folder)
+        below, matches = (folder, None) if glob is None else patterns.glob(glob, folder)
         search = patterns.Lines(pattern, regex, ignore_case)
         found: list[Match] = []
-        if folder != "/" and not path.endswith("/") and glob is None:  # it may be a file's
+        if _may_be_a_file(path, folder) and (glob is None or patterns.chooses(glob, folder[:-1])):
             [content] = yield [ops.ReadRange(self._namespace, folder[:-1], 0)]
             found += yield from _matches(search, [(folder[:-1], content or b"")])
         after: str | None = None
         while limit is None or len(found) < limit:
-            walk = ops.Grep(self._inside(), folder, search.literals, ignore_case, after, matches)
+            walk = ops.Grep(self._inside(), below, search.literals, ignore_case, after, matches)
             page: Page[tuple[str, bytes]] = (yield [walk])[0]
             found += yield from _matches(search, page)
             if page.next is None:
@@ -394,6 +456,10 @@ def _matches(search: Lines, files: list[tuple[str, bytes]]) -> Program[list[Matc
     return [Match(*line) for line in lines]
 
 
+def _may_be_a_file(path: str, folder: str) -> bool:
+    return folder != "/" and not path.endswith("/")
+
+
 def split_lines(text: str) -> list[str]:
     r"""The lines of a text, without their ends: \n, \r\n or \r. An end at the end begins no further line."""
     lines = _LINE_END.split(text)
@@ -448,7 +514,7 @@ def _to_text(path: str, content: bytes) -> str:
         raise NotText(f"{path!r} is not text: byte {error.start} is not UTF-8; read it as bytes") from None
 
 
-def _missing(path: str, info: FileInfo | None) -> Exception:
+def _missing(path: str, info: FileInfo | None) -> HoldallError:
     return IsADirectory(f"{path!r} is a folder") if info is not None else NotFound(f"there is no file {path!r}")
 
 

@@ -148,6 +148,8 @@ def decode(text: str) -> Namespace:
 
 def check_path(path: Any) -> str:
     """A file's path, normalised, or `InvalidInput`."""
+    if type(path) is str and len(path) * 4 <= MAX_KEY_BYTES and path.isascii() and path and is_path(path):
+        return path  # the usual case
     folder = check_folder(path)
     if folder == "/" or path.endswith(("/", "/.")):
         raise InvalidInput(f"{shown(path)} names a folder; a file's path has a name at its end")

@@ -19,6 +19,7 @@ __all__ = [
     "DEFAULT",
     "KEEP",
     "Append",
+    "Backdate",
     "Change",
     "Changes",
     "Check",
@@ -35,6 +36,7 @@ __all__ = [
     "Get",
     "Grep",
     "Hit",
+    "Indexing",
     "Learn",
     "Move",
     "Namespaces",
@@ -82,7 +84,7 @@ ANY: Literal[Expect.ANY] = Expect.ANY
 ABSENT: Literal[Expect.ABSENT] = Expect.ABSENT
 #: The store's own TTL: the default of `ttl=`.
 DEFAULT: Literal[Lifetime.DEFAULT] = Lifetime.DEFAULT
-#: The TTL and expiry that the entry has already.
+#: The TTL and expiry that the entry has already; and, unless `index` says otherwise, what it is found by.
 KEEP: Literal[Lifetime.KEEP] = Lifetime.KEEP
 
 
@@ -259,6 +261,20 @@ class Refresh(PointOp):
 
 
 @dataclass(frozen=True, slots=True)
+class Backdate(PointOp):
+    """Give an entry the times that it had elsewhere -> whether it is there. For who brings entries from other stores.
+
+    Not a change. `expires_at=None` leaves the expiry as it is.
+    """
+
+    namespace: Namespace
+    key: str
+    created_at: datetime | int  # what an engine sees is microseconds since 1970
+    updated_at: datetime | int
+    expires_at: datetime | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteTree(PointOp):
     """Remove every entry in a namespace and below it -> how many there were.
 
@@ -327,6 +343,14 @@ class Copy(PointOp):
 
 
 @dataclass(frozen=True, slots=True)
+class Indexing(Op):
+    """By which of its texts an entry is found -> None for all, or a JSON list of paths."""
+
+    namespace: Namespace
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Embed(PointOp):
     """Give an entry vectors, if it is still at this version -> whether it was. Not a change."""
 
@@ -338,7 +362,10 @@ class Embed(PointOp):
 
 @dataclass(frozen=True, slots=True)
 class Learn(Op):
-    """Index the texts of up to `limit` entries that have changed -> whether more is to be done. Not a change."""
+    """Index the texts of up to `limit` entries that have changed -> how many there were, and whether there are more.
+
+    Not a change.
+    """
 
     limit: int = 256
 
@@ -350,7 +377,7 @@ class Tidy(Op):
     Not a change. An engine that is `behind` asks for it.
     """
 
-    limit: int = 100
+    limit: int = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +413,8 @@ class Search(Op):
 
     `filter` is a parsed `holdall.filters.Filter` or None. `cursor` is the engine's own, from an earlier page.
 
-    With a `query` (a parsed `holdall.search.Query`), a `vector` or both they come ranked, best first. The answer is
-    None where the index of texts is behind the entries: the store has the engine `Learn`, and asks again.
+    With a `query` (a parsed `holdall.search.Query`), a `vector` or both they come ranked, best first. Where
+    the index of texts is behind, the answer is by how many changes: the store has the engine `Learn`, and asks again.
     """
 
     prefix: Namespace
@@ -398,7 +425,8 @@ class Search(Op):
     recursive: bool = True
     query: Any = None
     vector: Vector | None = None
-    caught_up: bool = False  # it did; what came since then need not be found
+    caught_up: bool = False  # it did: now answer, however far the index is behind by then
+    rest: bool = False  # after what was ranked, what was not, newest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,6 +530,7 @@ POINT_OPS: tuple[type[PointOp], ...] = (
     Delete,
     Check,
     Refresh,
+    Backdate,
     Append,
     ReadRange,
     Stat,
@@ -510,14 +539,14 @@ POINT_OPS: tuple[type[PointOp], ...] = (
     Move,
     Copy,
 )
-READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath})
+READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath, Indexing})
 WALKS: frozenset[type] = frozenset({Search, Unembedded, Count, Namespaces, Scan, Changes, Children, Grep})
 
 
 def _quicken(kind: type[Any]) -> None:
     """Set the fields of a frozen dataclass through its slots: half the time of `object.__setattr__` for each.
 
-    For the four that are made all the time.
+    For those that are made all the time.
     """
     names = [field.name for field in fields(kind)]
     scope: dict[str, Any] = {f"set_{name}": getattr(kind, name).__set__ for name in names}
@@ -529,5 +558,5 @@ def _quicken(kind: type[Any]) -> None:
     kind.__init__ = init
 
 
-for _kind in (Entry, Hit, Get, Put):
+for _kind in (Entry, Hit, Get, Put, ReadRange):
     _quicken(_kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import regex
@@ -39,6 +40,13 @@ def glob(pattern: str, folder: str) -> tuple[str, Callable[[str], bool]]:
     return folder, lambda path: whole(path[start:])
 
 
+def chooses(pattern: str, path: str) -> bool:
+    """Whether a file would be found in its own folder."""
+    folder, matches = glob(pattern, path[: path.rindex("/") + 1])
+    return path.startswith(folder) and matches(path)
+
+
+@lru_cache(maxsize=256)  # models ask for the same ones again and again
 def _compiled(pattern: str) -> Callable[[str], bool]:
     try:
         included, _ = wcglob.translate(pattern, flags=_FLAGS)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from .errors import LeaseLost
+from .errors import HoldallError, LeaseLost, StoreClosed, Unavailable
 
 #: How often a read-modify-write is tried before it gives up.
 _MOST_TRIES = 1000
@@ -63,6 +63,29 @@ def before_retry(conflict: Exception, tries: int) -> Program[None]:
     if tries >= _MOST_TRIES or isinstance(conflict, LeaseLost):
         raise conflict
     yield Sleep(random.uniform(0, 0.001 * min(tries, 20)))
+
+
+def each(groups: Sequence[list[Any] | HoldallError]) -> Program[list[list[Any] | HoldallError]]:
+    """Run groups of ops of which one may fail without the others: each group's results, or its error.
+
+    They go in one batch. Where that fails, nothing of it is left, and each group goes alone. A group that has failed
+    already is given as its error.
+    """
+    answers = list(groups)
+    places = [place for place, group in enumerate(groups) if not isinstance(group, HoldallError)]
+    batch = [op for place in places for op in groups[place]]  # type: ignore[union-attr]  # no error is among them
+    if not batch:
+        return answers
+    try:
+        results = iter((yield batch))
+    except HoldallError as error:
+        is_everybodys = len(places) == 1 or isinstance(error, Unavailable | StoreClosed)
+        for place in places:
+            answers[place] = error if is_everybodys else (yield from each([groups[place]]))[0]
+    else:
+        for place in places:
+            answers[place] = [next(results) for _ in groups[place]]  # type: ignore[union-attr]  # as above
+    return answers
 
 
 def drive(program: Program[T], perform: Callable[[Any], Any]) -> T:

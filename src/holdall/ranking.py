@@ -11,7 +11,7 @@ import base64
 import math
 import zlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import Protocol, TypeAlias
 
@@ -21,6 +21,8 @@ from .programs import Program
 from .search import FUSED, fuse
 
 _Scored: TypeAlias = tuple[int, float]
+#: `holdall.engine.Finder.older`
+Older: TypeAlias = Callable[[Search, int | None, int], Program[list[Hit]]]
 
 #: Where a search is about no more entries than this, they are known before any is scored.
 FEW = 2000
@@ -49,8 +51,8 @@ class Ready:
 class Ranker(Protocol):
     """How an engine ranks entries, all in one snapshot."""
 
-    def is_behind(self) -> Program[bool]:
-        """Whether there are changes that the index of texts does not know."""
+    def behind(self) -> Program[int]:
+        """How many changes the index of texts should learn before it is asked; of a few, `by_text` knows itself."""
 
     def few(self, op: Search) -> Program[Collection[int] | None]:
         """The versions of the entries that a search can be about, where they are few; None: there may be many."""
@@ -68,64 +70,93 @@ class Ranker(Protocol):
         """Entries, in any order."""
 
 
-def ranked(ranker: Ranker, op: Search) -> Program[Page[Hit] | None]:
-    """A page of a ranked search.
+def ranked(ranker: Ranker, op: Search, older: Older) -> Program[Page[Hit] | int]:
+    """A page of a ranked search; or how far the index is behind.
 
     Its cursor says which versions were given already, and the next page has the best of the others. So whoever writes
-    meanwhile, an entry that matched all along comes at least once, and twice only if it has changed.
+    meanwhile, an entry that matched all along comes at least once, and twice only if it has changed. `older` finds the
+    rest, where that is wanted, too.
     """
     if op.limit == 0:
         return Page()
-    if op.query is not None and not op.caught_up and (yield from ranker.is_behind()):
-        return None
+    if op.query is not None and not op.caught_up and (behind := (yield from ranker.behind())):
+        return behind
     given = frozenset() if op.cursor is None else _read(op.cursor)
     end = op.offset + op.limit
     among = yield from ranker.few(op)
     if op.vector is None:
-        found = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), end + 1, given)
+        found = yield from _Fitting(ranker, op, (yield from ranker.by_text(op, among))).take(end + 1, given)
     elif op.query is None:
-        found = yield from _best(ranker, op, (yield from ranker.by_vector(op, among)), end + 1, given)
+        found = yield from _Fitting(ranker, op, (yield from ranker.by_vector(op, among))).take(end + 1, given)
     else:
         found = yield from _fused(ranker, op, among, end + 1, given)
     chosen = found[op.offset : end]
     hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
     page: Page[Hit] = Page([_scored(hits[version], score) for version, score in chosen])
-    if len(found) > end:
-        page.next = _written(given.union(version for version, _ in found[:end]))
+    versions = [version for version, _ in found]
+    if op.rest and len(found) <= end:  # then all that fit are known
+        rest = yield from _rest(older, op, given.union(versions), end + 1 - len(found))
+        page += rest[max(0, op.offset - len(found)) : end - len(found)]
+        versions += [hit.version for hit in rest]
+    if len(versions) > end:
+        page.next = _written(given.union(versions[:end]))
     return page
+
+
+def _rest(older: Older, op: Search, known: Collection[int], want: int) -> Program[list[Hit]]:
+    """What is not in a ranking, newest first."""
+    found: list[Hit] = []
+    below: int | None = None
+    size = max(want, _FIRST_LOOK)
+    while len(found) < want:
+        look = yield from older(op, below, size)
+        found += [hit for hit in look if hit.version not in known]
+        if len(look) < size:
+            break
+        below, size = look[-1].version, max(size, min(size * 4, _LARGEST_LOOK))
+    return found[:want]
 
 
 def _fused(
     ranker: Ranker, op: Search, among: Collection[int] | None, want: int, given: Collection[int]
 ) -> Program[list[_Scored]]:
-    """The first of both rankings as one; after those that were compared come the others, as near as they are."""
-    by_text = yield from _best(ranker, op, (yield from ranker.by_text(op, among)), FUSED)
-    nearest = yield from ranker.by_vector(op, among)
-    by_vector = yield from _best(ranker, op, nearest, FUSED)
-    fused = fuse(dict(by_text), dict(by_vector))
+    """The first of both rankings as one. After those that were compared come the others, which are worth no more: as
+    near as they are, and then those that only have words in common with the query."""
+    by_text = _Fitting(ranker, op, (yield from ranker.by_text(op, among)))
+    by_vector = _Fitting(ranker, op, (yield from ranker.by_vector(op, among)))
+    fused = fuse(dict((yield from by_text.take(FUSED))), dict((yield from by_vector.take(FUSED))))
     found = [pair for pair in fused if pair[0] not in given]
-    if len(found) < want:
-        known = {version for version, _ in fused}.union(given)
-        lowest = min((score for _, score in fused), default=0.0)
-        others = yield from _best(ranker, op, nearest, want - len(found), known)
-        found += [(version, lowest) for version, _ in others]
+    known = {version for version, _ in fused}.union(given)
+    lowest = min((score for _, score in fused), default=0.0)
+    for others in (by_vector, by_text):
+        rest = yield from others.take(want - len(found), known)
+        found += [(version, lowest) for version, _ in rest]
+        known.update(version for version, _ in rest)
     return found
 
 
-def _best(
-    ranker: Ranker, op: Search, ranking: Ranking, want: int, known: Collection[int] = ()
-) -> Program[list[_Scored]]:
-    """The first of a ranking that fit, and are not known yet."""
-    best: list[_Scored] = []
-    size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
-    while len(best) < want:
-        look = yield from ranking.take(size)
-        fitting = yield from ranker.fitting(op, [version for version, _ in look if version not in known])
-        best += [(version, score) for version, score in look if version in fitting]
-        if len(look) < size:
-            break
-        size = min(size * 4, _LARGEST_LOOK)
-    return best[:want]
+class _Fitting:
+    """Those of a ranking that fit, in turn."""
+
+    def __init__(self, ranker: Ranker, op: Search, ranking: Ranking) -> None:
+        self._ranker, self._op, self._ranking = ranker, op, ranking
+        self._ready: list[_Scored] = []
+        self._ended = False
+
+    def take(self, want: int, known: Collection[int] = ()) -> Program[list[_Scored]]:
+        """The next ones that are not known yet; as with a `Ranking`, fewer are the last."""
+        ready = [pair for pair in self._ready if pair[0] not in known]
+        size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
+        while len(ready) < want and not self._ended:
+            look = yield from self._ranking.take(size)
+            fitting = yield from self._ranker.fitting(
+                self._op, [version for version, _ in look if version not in known]
+            )
+            ready += [(version, score) for version, score in look if version in fitting]
+            self._ended = len(look) < size
+            size = min(size * 4, _LARGEST_LOOK)
+        self._ready = ready[max(want, 0) :]
+        return ready[: max(want, 0)]
 
 
 def in_order(scores: Mapping[int, float], versions: Sequence[int]) -> Iterator[_Scored]:

@@ -50,7 +50,7 @@ def item(shape: str, content: bytes, created: int, updated: int, appended: bool)
     """The dict that a file is when it is read as an item."""
     fields = decode(shape)
     if not fields:
-        text = _text(content)
+        text = to_text(content)
         return {
             "content": base64.b64encode(content).decode() if text is None else text,
             "encoding": "base64" if text is None else "utf-8",
@@ -58,7 +58,7 @@ def item(shape: str, content: bytes, created: int, updated: int, appended: bool)
             "modified_at": _iso(updated),
         }
     form = fields["content"]
-    text = None if form == "base64" else _text(content)
+    text = None if form == "base64" else to_text(content)
     if text is None:
         fields["content"] = base64.b64encode(content).decode()
         fields["encoding"] = "base64"
@@ -67,6 +67,14 @@ def item(shape: str, content: bytes, created: int, updated: int, appended: bool)
     if appended and "modified_at" in fields:
         fields["modified_at"] = _iso(updated)
     return fields
+
+
+def to_text(content: bytes) -> str | None:
+    """A file's text; None where it is binary."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _taken_out(plain: dict[str, Any]) -> tuple[str, bytes] | None:
@@ -89,13 +97,6 @@ def _taken_out(plain: dict[str, Any]) -> tuple[str, bytes] | None:
 
 def _is_line(line: Any) -> bool:
     return isinstance(line, str) and "\n" not in line
-
-
-def _text(content: bytes) -> str | None:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _iso(microseconds: int) -> str:

@@ -214,7 +214,7 @@ def _see_to_upkeep(reference: weakref.ref[Shared], interval: float, bell: _Bell)
                 next_sweep = now + interval
                 _sweep(shared, bell)
                 if shared.learns:
-                    _repeat(shared.engine, Learn(), bell)
+                    _learn(shared.engine, bell)
                 if shared.history is not None:
                     _repeat(shared.engine, shared.history, bell)
             if was_rung and now >= deaf_until:
@@ -235,6 +235,14 @@ def _sweep(shared: Shared, bell: _Bell) -> None:
             shared.ring()
         if swept < slice_.limit:
             return
+
+
+def _learn(engine: Engine, bell: _Bell) -> None:
+    while not bell.stopped:
+        _, more = engine.execute([Learn()])[0]
+        if not more:
+            return
+        time.sleep(_PAUSE)
 
 
 def _repeat(engine: Engine, upkeep: Op, bell: _Bell) -> None:

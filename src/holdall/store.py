@@ -94,8 +94,8 @@ class Store(Watching, Leasing):
     ) -> Program[Entry]:
         """Read, call `fn(value)`, write what it returns; again whenever somebody else wrote in between.
 
-        A missing entry starts from `default`, or is `NotFound` without one. The entry's TTL is kept. `fn` may run
-        several times; `aupdate` takes an async one too.
+        A missing entry starts from `default`, or is `NotFound` without one. The entry's TTL is kept, and
+        what it is found by. `fn` may run several times; `aupdate` takes an async one too.
         """
         if not callable(fn):
             raise InvalidInput(f"update takes a function of the value, not {type(fn).__name__} {shown(fn)}")
@@ -144,6 +144,8 @@ class Store(Watching, Leasing):
         for op in operations:
             if not isinstance(op, ops.POINT_OPS):
                 raise _no_point_op(op)
+            if isinstance(op, ops.Put) and op.vectors is not None:
+                raise InvalidInput("a Put's vectors are made by the store: open it with embed=, and leave them out")
         return (yield from self._embedded(operations, lease)) if operations else []
 
     execute = run(_execute)
@@ -162,6 +164,7 @@ class Store(Watching, Leasing):
         offset: int = 0,
         cursor: str | None = None,
         recursive: bool = True,
+        rest: bool = False,
     ) -> Program[Page[Hit]]:
         """The entries in a namespace and below it that match a filter, newest change first.
 
@@ -170,7 +173,7 @@ class Store(Watching, Leasing):
 
         With a `query`, the best come first, with their score. `mode` says how: "lexical" by the words that they have in
         common with it (BM25; what has none is left out, and "words in quotes" must be there as they stand), "semantic"
-        by vectors, "hybrid" by both: the default where the store has an embedder.
+        by vectors, "hybrid" by both: the default where the store has an embedder. With `rest`, the others follow.
         """
         prefix = self._inside(ns_prefix)
         parsed = filters.parse(filter)
@@ -183,7 +186,9 @@ class Store(Watching, Leasing):
             raise Unsupported("this engine cannot rank by a query")
         asked = ""
         if cursor is not None or limit:
-            asked = cursors.digest(prefix, filter if parsed else None, bool(recursive), words and (words, how))
+            asked = cursors.digest(
+                prefix, filter if parsed else None, bool(recursive), words and (words, how, bool(rest))
+            )
         mark = None if cursor is None else cursors.unwrapped(cursor, asked)
         walk = ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))
         if words is not None:
@@ -191,17 +196,15 @@ class Store(Watching, Leasing):
                 walk,
                 query=None if how == "semantic" else parse(words),
                 vector=None if how == "lexical" else (yield from self._vector(words)),
+                rest=bool(rest),
             )
-        page: Page[Hit] | None = (yield [walk])[0]
-        if page is None:
-            self._shared.learns = True
-            while (yield [ops.Learn()])[0]:
-                pass
+        page: Any = (yield [walk])[0]
+        if isinstance(page, int):
+            yield from self._learn(page)
             page = (yield [replace(walk, caught_up=True)])[0]
-            assert page is not None
         if page.next is not None:
             page.next = f"{asked}.{page.next}"
-        return page
+        return page  # type: ignore[no-any-return]  # a Page
 
     search = run(_search)
     asearch = arun(_search)
@@ -263,10 +266,19 @@ class Store(Watching, Leasing):
     def _embedded(self, batch: list[Any], lease: Lease | None) -> Program[list[Any]]:
         """Run a batch, if a lease is held; what its puts put has vectors where there is an embedder."""
         embedding = self._settings.embedding
-        if embedding is not None:
+        if embedding is not None and self._shared.engine.capabilities.ranks:
             batch = yield from embedding.embedded(batch, self._settings.fields)
+            if embedding.has_embedded(batch):
+                return (yield from embedding.checked(lambda checks: self._change([*checks, *batch], lease)))
         results: list[Any] = (yield batch) if lease is None else (yield from self._change(batch, lease))
         return results
+
+    def _learn(self, behind: int) -> Program[None]:
+        """Have the index of texts catch up with so many changes, and not with those that come meanwhile for ever."""
+        self._shared.learns = more = True
+        while more and behind > 0:
+            taken, more = (yield [ops.Learn()])[0]
+            behind -= taken
 
     def _vector(self, query: str) -> Program[ops.Vector]:
         assert self._settings.embedding is not None

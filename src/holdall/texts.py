@@ -27,20 +27,23 @@ def texts(value: str, index: str | None, content: bytes | None, is_file: bool) -
     paths = fields.WHOLE if index is None else fields.check_paths(decode(index))
     if not is_file:
         return fields.strings(decode(value), paths)
+    beginning = _beginning(content or b"")
     if index is not None:
-        return fields.strings(shapes.item(value, content or b"", 0, 0, False), paths)
-    text = _text(content or b"")
+        return fields.strings(shapes.item(value, beginning, 0, 0, False), paths)
+    text = None if b"\x00" in beginning else shapes.to_text(beginning)
     return [] if text is None else [text]
 
 
-def _text(content: bytes) -> str | None:
-    """A file's text, which may have been cut in the middle of a character; None where it is binary."""
-    if b"\x00" in content:
-        return None
+def _beginning(content: bytes) -> bytes:
+    """As much of a file as is indexed, without the half of a character at its end."""
+    if len(content) < MOST_BYTES:
+        return content
+    cut = content[:MOST_BYTES]
     try:
-        return content.decode()
+        cut.decode()
     except UnicodeDecodeError as error:
-        return content[: error.start].decode() if error.start > len(content) - 4 else None
+        return cut[: error.start] if error.end == len(cut) and error.start > error.end - 4 else cut
+    return cut
 
 
 class Texts:

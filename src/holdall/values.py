@@ -218,6 +218,13 @@ def to_datetime(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
+def to_microseconds(moment: Any) -> int:
+    """What engines store of an aware datetime."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise InvalidInput(f"a time is an aware datetime, not {type(moment).__name__} {shown(moment)}")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
 def ttl_seconds(ttl: Ttl) -> float | None:
     """A TTL in seconds, or `InvalidInput`."""
     if ttl is None:

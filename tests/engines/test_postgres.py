@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import threading
 import time
@@ -20,11 +21,12 @@ from hypothesis import strategies as st
 
 import holdall
 from holdall import filters
-from holdall.engines.postgres_dialect import MIGRATIONS, hash_of
+from holdall.engines.postgres_dialect import MIGRATIONS, hash_of, new_token
 from holdall.errors import Conflict, InvalidInput, NotFound, SchemaTooNew, Unavailable
 from holdall.ops import ABSENT, Append, Check, Delete, Get, Put
 from holdall.testing import Clock, StoreContract, file_machine, store_machine
 from holdall.testing.contract import filtering
+from holdall.testing.embedder import embed
 from processes import hear, start, tell
 from servers import postgres_url
 
@@ -56,6 +58,52 @@ def test_writers_whose_random_is_seeded_alike_do_not_take_each_others_writes_for
             random.seed(1)
             assert store.put(("a",), "k", {"n": n}).value == {"n": n}
         assert store.get(("a",), "k").value == {"n": 2}  # type: ignore[union-attr]  # it is there
+
+
+def test_a_forked_child_does_not_take_its_parents_writes_for_its_own() -> None:
+    assert len({new_token() for _ in range(100)}) == 100
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, b"%d" % new_token())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(reader, 100)) != new_token()
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a batch"])
+def test_an_item_put_over_a_file_or_vectors_leaves_nothing_of_them(alone: bool) -> None:
+    schema = "put_over_alone" if alone else "put_over_in_a_batch"
+
+    def put(store: holdall.Store, key: str, value: dict[str, Any]) -> holdall.Entry:
+        if alone:
+            return store.put(("filesystem",), key, value)
+        entries: list[holdall.Entry] = store.execute([Put(("filesystem",), key, value), Put(("a",), "b", {})])
+        return entries[0]
+
+    with holdall.open(postgres_url(), schema=schema, embed=embed) as store:
+        embedded = store.put(("filesystem",), "/b", {"text": "with vectors"})
+    with holdall.open(postgres_url(), schema=schema) as store:
+        files = store.files()
+        written = files.write("/a", b"content")
+        assert administer(f"SELECT count(*) FROM {schema}.chunks") == [(1,)]
+        assert administer(f"SELECT count(*) > 0 FROM {schema}.vectors") == [(True,)]
+        for path, version in (("/a", written.version), ("/b", embedded.version)):
+            entry = put(store, path, {"now": "an item"})
+            assert entry.value == {"now": "an item"}
+            assert version is not None
+            assert entry.version > version
+            assert store.get(("filesystem",), path) == entry
+            assert not files.exists(path)
+        assert administer(f"SELECT count(*) FROM {schema}.chunks") == [(0,)]
+        assert administer(f"SELECT count(*) FROM {schema}.vectors") == [(0,)]
+        assert (
+            administer(f"SELECT body, size, vectors, fields FROM {schema}.entries WHERE ns LIKE 'files%'")
+            == [(None, None, None, None)] * 2
+        )
+        assert files.grep("content") == []
 
 
 # Starting up ---------------------------------------------------------------------------------------------------------

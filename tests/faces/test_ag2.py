@@ -145,13 +145,13 @@ async def test_read_range_counts_bytes(store: HoldallKnowledgeStore) -> None:
     assert await store.read_range("/data", 6, 11) == "world"
     assert await store.read_range("/data", 12) == "é!"
     assert await store.read_range("/data", 12, None) == "é!"
-    for begin, end in ((100, 200), (100, None), (5, 5), (7, 3), (16, None)):
-        assert await store.read_range("/data", begin, end) == ""
+    for low, high in ((100, 200), (100, None), (5, 5), (7, 3), (16, None)):
+        assert await store.read_range("/data", low, high) == ""
     assert await store.read_range("/missing", 0, 10) == ""
     assert await store.read_range("/", 0) == ""
-    for begin, end in ((0, 13), (13, None)):
+    for low, high in ((0, 13), (13, None)):
         with pytest.raises(UnicodeDecodeError):
-            await store.read_range("/data", begin, end)
+            await store.read_range("/data", low, high)
 
 
 @awaited

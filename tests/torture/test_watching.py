@@ -29,7 +29,7 @@ OFTEN = [f"k{i}" for i in range(5)]  # entries that all writers overwrite and de
 def test_a_resumed_stream_is_complete_ordered_and_without_duplicates(
     tmp_path: Path, scaled: Callable[[int, int], int], engine: str
 ) -> None:
-    kills = scaled(8, 50)
+    kills = scaled(5, 50)
     at = place(engine, tmp_path)
     with open_at(at) as store:
         cursor = store.cursor()

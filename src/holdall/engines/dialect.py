@@ -9,11 +9,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..ops import Op
+from ..programs import Program
 from .narrowing import Fields
-from .statements import ManyTimes, Statement
+from .statements import ManyTimes, Rows, Statement
+
+#: What to ask of the index of contents, and what its answer means: a query for versions; None where there are too many.
+Mentions: TypeAlias = tuple[Statement, Callable[[Rows], Statement | None]]
+#: So many that are found are too many: reading all in order is faster.
+MOST_FOUND = 4096
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -45,7 +51,9 @@ class Dialect(Fields):
     content: str  # an expression: the whole body that an entry names, null where it names none
     unindexed: str  # the table of what is new to the index of contents, or gone from it
     by_index: Sequence[Statement] = ()  # said before a query that only an index makes fast
-    skip_locked: str = ""  # said after a query for work that others may be at
+    skip_locked: str = ""  # said after a query for rows, to pass over those that others are at
+    upkeep: Sequence[Statement] = ()  # said before upkeep of that index, which one process at a time does
+    most_files, most_bytes = 100, 1 << 18  # that are indexed before others have their turn
 
     # Search
     head: str  # an expression: the beginning of the body that an entry names
@@ -85,16 +93,20 @@ class Dialect(Fields):
         """Whether a column is one of these, and the parameters of that."""
 
     @abstractmethod
-    def learn(self, texts: list[tuple[int, str]]) -> list[Statement | ManyTimes]:
-        """Statements that index contents, each by its entry's version."""
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        """The same of texts, of which there may be more than a statement can have parameters."""
 
     @abstractmethod
-    def forget(self, versions: list[int]) -> Statement | ManyTimes:
-        """The statement that takes such out again."""
+    def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
+        """Index contents, each by its entry's version."""
 
     @abstractmethod
-    def mentions(self, grams: list[str]) -> Statement | None:
-        """A query for the versions of the indexed contents that have all these parts; None where it cannot say."""
+    def forget(self, versions: list[int]) -> Program[bool]:
+        """Take such out again; whether that has made some that are to be indexed anew."""
+
+    @abstractmethod
+    def mentions(self, grams: list[str]) -> Mentions | None:
+        """How to find the versions of the indexed contents that have all these parts; None where it cannot say."""
 
     @abstractmethod
     def insert_many(

@@ -2,6 +2,7 @@
 
 A tombstone is removed when it is old enough, and how far that went is kept in an entry of holdall's own, written in the
 same transaction: the *mark* of the last tombstone that went. Whoever reads the feed from before that mark is told so.
+Places that were only held for a while (`kind` is 'none') go with them, and nobody misses those.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ class SqlHistory:
             {"ns": keys.encode(_HOME), "key": _KEY},
         )
         oldest = (
-            f"SELECT version, updated, {dialect.mark} AS mark FROM {table}"
+            f"SELECT version, updated, CASE WHEN kind = 'none' THEN 0 ELSE {dialect.mark} END AS mark FROM {table}"
             f" WHERE value IS NULL AND version <= :newest {dialect.settled} ORDER BY version LIMIT :limit"
         )
         self._oldest = f"SELECT version, mark FROM ({oldest}) AS oldest WHERE updated < :now - :age"
-        self._kept = f"SELECT version FROM {table} WHERE value IS NULL ORDER BY version DESC LIMIT 1 OFFSET :limit"
+        self._kept = (
+            f"SELECT version FROM {table} WHERE value IS NULL AND kind <> 'none'"
+            f" ORDER BY version DESC LIMIT 1 OFFSET :limit"
+        )
 
     def forget(self, op: ops.Forget, now: int | None) -> Program[bool]:
         """`ops.Forget`."""
@@ -58,9 +62,10 @@ class SqlHistory:
         ]
         if not doomed:
             return False
-        if (yield from self._texts.is_begun()) and (yield from self._texts.is_behind()):
-            yield from self._texts.learn(op.limit)  # it needs them, to know what is gone
-            return True
+        if (yield from self._texts.is_begun()):  # it needs them, to know what is gone
+            _, more = yield from self._texts.learn(op.limit)
+            if more:
+                return True
         mark = max(mark_of(known), *(mark for _, mark in doomed))
         among, params = self._dialect.among("version", [version for version, _ in doomed])
         put = ops.Put(_HOME, _KEY, cast(Any, encode({"mark": mark})), None)

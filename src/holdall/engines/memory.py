@@ -79,6 +79,7 @@ class MemoryEngine:
             self._newer_than,
             lambda op: self._under(op.prefix, self._clock(), op.recursive),
             self._at_version,
+            self._can_be,
             lambda place, record: _entry(place, record, Hit),
             lambda record: None if record.size is None else _content(record, 0, MOST_BYTES),
         )
@@ -145,10 +146,13 @@ class MemoryEngine:
                     lifetime = ttl_microseconds(ttl)  # type: ignore[arg-type]  # the store made it seconds or None
                     expires = None if lifetime is None else now + lifetime
                 record = _Record(self._next(), "", old.created if old else now, now, expires, lifetime)
-                paths: Any = op.index  # JSON or None
+                paths: Any = old.index if ttl is KEEP and op.index is None and old else op.index  # JSON or None
                 record = _with_value(replace(record, index=paths, vectors=op.vectors), value)
                 self._write(place, record, undo)
                 return _info(key, record) if shapes.is_native(value) else _entry(place, record)
+            case ops.Indexing(namespace, key):
+                record = self._live((keys.encode(namespace), key), now)
+                return None if record is None else record.index
             case ops.Append():
                 return self._append(op, now, undo)
             case ops.ReadRange(namespace, key, start, end):
@@ -163,15 +167,17 @@ class MemoryEngine:
                 return None
             case ops.Move() | ops.Copy():
                 return self._transfer(op, now, undo)
-            case ops.Tidy() | ops.Learn():
+            case ops.Tidy():
                 return False
+            case ops.Learn():
+                return 0, False
             case ops.Embed(namespace, key, version, vectors):
                 place = keys.encode(namespace), key
                 record = self._live(place, now)
                 if record is None or record.version != version:
                     return False
                 self._write(place, replace(record, vectors=vectors), undo)
-                self._ranker.forget_vectors(vectors.model)
+                self._ranker.forget_vectors()
                 return True
             case ops.Delete(namespace, key):
                 place = keys.encode(namespace), key
@@ -190,6 +196,14 @@ class MemoryEngine:
                 if record is None or record.ttl is None:
                     return False
                 self._write(place, replace(record, expires=now + record.ttl), undo)
+                return True
+            case ops.Backdate(namespace, key, created, updated, expires):
+                place = keys.encode(namespace), key
+                record = self._live(place, now)
+                if record is None:
+                    return False
+                times: Any = {"created": created, "updated": updated, "expires": expires or record.expires}
+                self._write(place, replace(record, **times), undo)
                 return True
             case ops.DeleteTree(namespace, path):
                 if path is None:
@@ -322,7 +336,7 @@ class MemoryEngine:
         match op:
             case ops.Search():
                 if op.query is not None or op.vector is not None:
-                    return (yield from ranked(self._ranker, op))
+                    return (yield from ranked(self._ranker, op, self.older))
                 return (yield from search(self, op))
             case ops.Unembedded():
                 return self._unembedded(op)
@@ -369,13 +383,14 @@ class MemoryEngine:
             if not keys.HIDDEN[0] <= place[0] < keys.HIDDEN[1]:
                 yield newer, place, self._entries[place]
 
-    def _at_version(self, op: ops.Search, version: int) -> tuple[_Place, _Record] | None:
-        """The entry that a search can be about and that has this version."""
+    def _at_version(self, version: int) -> tuple[_Place, _Record] | None:
         place = self._feed.get(version)
-        if place is None or not _is_live(self._entries[place], self._clock()):
-            return None
+        return None if place is None else (place, self._entries[place])
+
+    def _can_be(self, op: ops.Search, place: _Place, record: _Record) -> bool:
+        """Whether a search can be about an entry."""
         inside = _is_within(place, op.prefix) if op.recursive else place[0] == keys.encode(op.prefix)
-        return (place, self._entries[place]) if inside else None
+        return inside and _is_live(record, self._clock())
 
     def _unembedded(self, op: ops.Unembedded) -> list[tuple[Entry, str | None]]:
         after = op.after and (keys.encode(op.after[0]), op.after[1])

@@ -23,7 +23,7 @@ import psycopg
 from ..engine import Capabilities, Options, conflict, put_entry
 from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable, shown
 from ..keys import RESERVED
-from ..ops import READS, WALKS, Check, Delete, Get, Op, Put, Refresh
+from ..ops import READS, WALKS, Check, Delete, Embed, Get, Learn, Op, Put, Refresh, Tidy
 from ..programs import Program, Sleep, adrive, drive
 from .pool import Lent, Pool
 from .postgres_dialect import PostgresDialect, new_token
@@ -45,6 +45,8 @@ _OWN_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
 _BRIEFLY: Statement = ("SET LOCAL idle_in_transaction_session_timeout = '2s'", {})
 #: Ops that are one autocommit statement.
 _ALONE = frozenset({Get, Put, Delete, Refresh})
+#: Ops that may as well be done twice.
+_REPEATABLE = frozenset({Learn, Embed, Tidy})
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,8 @@ class PostgresEngine:
         elif kind in WALKS:
             return [(yield from self._read(self._sql.walk, first, deadline))]
         elif all(type(op) in READS for op in batch):
-            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=len(batch) > 1)
+            several = not all(type(op) is Get for op in batch)  # statements: gets are one
+            results = yield from self._read(self._sql.batch, batch, deadline, snapshot=several and len(batch) > 1)
         else:
             results = yield from self._write(batch, deadline)
             if time.monotonic() > self._silent_until:
@@ -321,7 +324,9 @@ class PostgresEngine:
             except UNDONE as error:
                 yield from self._pause_before_retry(error, tries, deadline)
             except LOST as error:
-                if not done:  # nor asked to be
+                if not done or all(
+                    type(op) in _REPEATABLE for op in batch
+                ):  # nor asked to be, or nothing is lost by it
                     yield from self._pause_before_retry(error, tries, deadline)
                 elif (
                     yield from self._learning(

@@ -20,10 +20,13 @@ from .. import ops
 from ..errors import InvalidInput
 from ..filters import check_field
 from ..ops import Op
+from ..programs import Program
 from ..values import decode
-from .dialect import Dialect
+from .dialect import Dialect, Mentions
 from .narrowing import Binder, Path, index_name
-from .statements import ManyTimes, Statement
+from .postgres_contents import Contents
+from .postgres_views import VIEWS
+from .statements import Statement
 
 #: A statement with PostgreSQL's own placeholders, and the names of what goes there.
 Numbered: TypeAlias = tuple[bytes, tuple[str, ...]]
@@ -72,11 +75,17 @@ MIGRATIONS = (
     CREATE INDEX entries_tombstones ON {schema}.entries (version) WHERE value IS NULL;
     CREATE INDEX entries_shared ON {schema}.entries (body) WHERE shared IS NOT NULL;
     CREATE INDEX entries_large ON {schema}.entries (ns) WHERE size > 1048576;
-    -- Which contents are new to the index of what they contain, or gone from it; and that index: of each content, the
-    -- groups of three bytes that are in it, as numbers.
+    -- Which contents are new to the index of what they contain, or gone from it; and that index (`postgres_contents`).
     CREATE TABLE {schema}.unindexed (version bigint PRIMARY KEY, gone boolean);
-    CREATE TABLE {schema}.contents (version bigint PRIMARY KEY, grams int[] NOT NULL);
-    CREATE INDEX contents_grams ON {schema}.contents USING gin (grams) WITH (gin_pending_list_limit = 1024);
+    CREATE TABLE {schema}.contents (place bigint PRIMARY KEY, version bigint NOT NULL UNIQUE);
+    CREATE TABLE {schema}.parts (
+        start bigint PRIMARY KEY,
+        width bigint NOT NULL,
+        level bigint NOT NULL,
+        files bigint NOT NULL,
+        gone bigint NOT NULL
+    );
+    CREATE TABLE {schema}.grams (part bigint, gram int, bits bytea NOT NULL, PRIMARY KEY (part, gram));
     -- What becomes of files that change: statements that may change one set a column of a file's, the others cost
     -- nothing here.
     CREATE FUNCTION {schema}.file_changed() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -142,7 +151,7 @@ MIGRATIONS = (
         its_schema name := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'vector');
     BEGIN
         IF its_schema IS NOT NULL THEN
-            EXECUTE 'ALTER TABLE {schema}.vectors ALTER data TYPE ' || its_schema || '.vector USING NULL';
+            EXECUTE $do$ALTER TABLE {schema}.vectors ALTER data TYPE $do$ || its_schema || '.vector USING NULL';
         END IF;
     END
     $$;
@@ -173,12 +182,14 @@ MIGRATIONS = (
         END
     $$;
     """,
+    VIEWS,
 )
 
 _TYPES = {
     **dict.fromkeys(("ns", "key", "value", "projection", "low", "high", "after_ns", "after_key"), "text"),
     **dict.fromkeys(("after", "dst", "to", "hidden_low", "hidden_high"), "text"),
     **dict.fromkeys(("now", "ttl", "expect", "limit", "below", "above", "token"), "bigint"),
+    **dict.fromkeys(("created", "updated", "expires"), "bigint"),
     **dict.fromkeys(("size", "more", "start", "end", "body", "own", "mark", "version", "newest", "age"), "bigint"),
     **dict.fromkeys(("model", "after_id"), "bigint"),
     "fields": "text",
@@ -202,6 +213,7 @@ class PostgresDialect(Dialect):
     mark = "xid::text::bigint"
     settled = "AND xid < pg_snapshot_xmin(pg_current_snapshot())"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    most_files, most_bytes = 1024, 1 << 20
     for_update = " FOR UPDATE"
     by_index: Sequence[Statement] = (("SET LOCAL enable_seqscan = off", {}),)
 
@@ -211,6 +223,8 @@ class PostgresDialect(Dialect):
         self.table = f"{self.schema}.entries"
         draw = f"nextval('{self.schema.replace(chr(39), chr(39) * 2)}.versions')"
         self.next_version = self.first_version = self.redrawn_version = self.next_versions = self.next_body = draw
+        self._index = Contents(self.schema)
+        self.upkeep = (self._index.lock,)
         self.chunks, self.unindexed = f"{self.schema}.chunks", f"{self.schema}.unindexed"
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
@@ -261,19 +275,17 @@ class PostgresDialect(Dialect):
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         return f"{column} = ANY(:all_numbers::bigint[])", {"all_numbers": numbers}
 
-    def learn(self, texts: list[tuple[int, str]]) -> list[Statement | ManyTimes]:
-        sql = f"INSERT INTO {self.schema}.contents VALUES (:version, :all_grams::int[]) ON CONFLICT DO NOTHING"
-        return [(sql, {"version": version, "all_grams": sorted(_grams(text))}) for version, text in texts]
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        return f"{column} = ANY(:all_texts::text[])", {"all_texts": texts}
 
-    def forget(self, versions: list[int]) -> Statement:
-        among, params = self.among("version", versions)
-        return f"DELETE FROM {self.schema}.contents WHERE {among}", params
+    def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
+        return self._index.learn(texts)
 
-    def mentions(self, grams: list[str]) -> Statement | None:
-        numbers = sorted(set().union(*map(_grams, grams)))
-        if not numbers:
-            return None
-        return f"SELECT version FROM {self.schema}.contents WHERE grams @> :all_grams::int[]", {"all_grams": numbers}
+    def forget(self, versions: list[int]) -> Program[bool]:
+        return self._index.forget(versions)
+
+    def mentions(self, grams: list[str]) -> Mentions | None:
+        return self._index.mentions(grams)
 
     def insert_many(self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str) -> Statement:
         given, params = _unnested(columns, rows)
@@ -361,12 +373,6 @@ def _unnested(columns: str, rows: list[tuple[Any, ...]]) -> Statement:
     return f"unnest({arrays})", {
         f"all_{name}": list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
     }
-
-
-def _grams(text: str) -> set[int]:
-    """The groups of three bytes in a text, whatever the case of its letters, as numbers."""
-    data = text.encode().lower()
-    return {first << 16 | second << 8 | third for first, second, third in zip(data, data[1:], data[2:], strict=False)}
 
 
 def _fitting(name: str) -> str:

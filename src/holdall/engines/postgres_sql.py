@@ -70,6 +70,12 @@ class PostgresSql(Sql):
             f"SELECT FROM unnest(:all_ns::text[], :all_key::text[]) AS row (ns, key) CROSS JOIN LATERAL ("
             f"SELECT FROM {self._table} AS entry WHERE entry.ns = row.ns AND entry.key = row.key FOR UPDATE) AS locked"
         )
+        self._get_many = (
+            f"SELECT place, found.*"
+            f" FROM unnest(:all_ns::text[], :all_key::text[]) WITH ORDINALITY AS row (ns, key, place)"
+            f" CROSS JOIN LATERAL (SELECT {self.columns} FROM {self._table} AS entry"
+            f" WHERE entry.ns = row.ns AND entry.key = row.key AND {LIVE}) AS found"
+        )
         self._hold = (
             f"INSERT INTO {self._table} AS old (ns, key, version, created, updated, kind, xid)"
             f" VALUES (:ns, :key, {dialect.next_version}, :now, :now, 'none', pg_current_xact_id())"
@@ -127,6 +133,8 @@ class PostgresSql(Sql):
 
         The rows that will be written are locked first and in order, so that two batches do not wait for each other.
         """
+        if len(batch) > 1 and all(type(op) is ops.Get for op in batch):
+            return (yield from self._got(batch))
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
         if not any(map(takes_several, batch)):
@@ -140,6 +148,13 @@ class PostgresSql(Sql):
             for op in members if several else ():
                 results.append((yield from _with_token(self.perform(op, self._clock()), token)))
         return results
+
+    def _got(self, batch: Sequence[Any]) -> Program[list[Any]]:
+        """Many gets in one statement, which needs no transaction to see one moment."""
+        params = {"all_ns": [keys.encode(op.namespace) for op in batch], "all_key": [op.key for op in batch]}
+        [rows] = yield [(self._get_many, {**params, "now": self._clock()})]
+        found = {place: row for place, *row in rows}
+        return [to_entry(tuple(found[place])) if place in found else None for place in range(1, len(batch) + 1)]
 
     def _together(self, batch: Sequence[Op], before: list[Statement], token: int | None) -> Program[list[Any]]:
         groups = list(_grouped(batch))
@@ -331,6 +346,15 @@ class PostgresSql(Sql):
             if not resumed:
                 return found, since
 
+    def _changed_since(self, position: str) -> Program[int]:
+        since, _, _ = _parsed(position)
+        sql, bounds = f"SELECT count(*) FROM {self._table}", {}
+        if since:
+            sql += " WHERE xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
+            bounds = {"since": since, "oldest": since.split(":")[0]}
+        [[(count,)]] = yield [(sql, bounds)]
+        return count  # type: ignore[no-any-return]  # a row's column
+
 
 def _parsed(position: str) -> tuple[str, str | None, int]:
     """The parts of a position: from which snapshot, up to which one, after which version."""
@@ -351,7 +375,7 @@ def _is_snapshot(text: str) -> bool:
     )
 
 
-_WRITES = (ops.Put, ops.Delete, ops.Refresh, ops.Append)
+_WRITES = (ops.Put, ops.Delete, ops.Refresh, ops.Backdate, ops.Append)
 _MOST_AT_ONCE = 250  # puts in one statement
 
 

@@ -94,9 +94,18 @@ class Wire:
                 connection.deadline = deadline
                 try:
                     if type(statements) is list and len(statements) == 1:
-                        return [_rows(_for_one(connection).execute(*self._spoken(statements[0]), prepare=prepare))]
+                        return [
+                            _rows(
+                                _for_one(connection).execute(
+                                    *self._spoken(statements[0]), prepare=prepare, binary=bool(statements[0][1])
+                                )
+                            )
+                        ]
                     with connection.pipeline():
-                        cursors = [connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
+                        cursors = [
+                            connection.execute(*self._spoken(one), prepare=prepare, binary=bool(one[1]))
+                            for one in statements
+                        ]
                     return [_rows(cursor) for cursor in cursors]
                 except psycopg.Error as error:
                     raise self._translated(error) from error
@@ -117,9 +126,18 @@ class Wire:
                 try:
                     if type(statements) is list and len(statements) == 1:
                         cursor = _for_one(connection)
-                        return [await _arows(await cursor.execute(*self._spoken(statements[0]), prepare=prepare))]
+                        return [
+                            await _arows(
+                                await cursor.execute(
+                                    *self._spoken(statements[0]), prepare=prepare, binary=bool(statements[0][1])
+                                )
+                            )
+                        ]
                     async with connection.pipeline():
-                        cursors = [await connection.execute(*self._spoken(one), prepare=prepare) for one in statements]
+                        cursors = [
+                            await connection.execute(*self._spoken(one), prepare=prepare, binary=bool(one[1]))
+                            for one in statements
+                        ]
                     return [await _arows(cursor) for cursor in cursors]
                 except psycopg.Error as error:
                     raise self._translated(error) from error

@@ -36,6 +36,8 @@ _RETURNING = "RETURNING version, created, updated, expires"
 _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
 _EVERYTHING = 2**63 - 1
+#: Ops that are one query, whose rows cannot refuse anything.
+LOOK_UPS = frozenset({ops.Get, ops.ReadRange})
 
 
 class Sql:
@@ -57,11 +59,14 @@ class Sql:
         self._put_absent = self._put(False, f"WHERE NOT ({OLD_IS_LIVE})", returns=True)
         here = f"ns = :ns AND key = :key AND {LIVE}"
         change = f"UPDATE {table} SET version = {dialect.next_version}, updated = :now{assigned(dialect.stamps)}"
-        put = f"{change}, value = :value{assigned(self._following)}"
+        put = f"{change}, value = :value"
+        kept = self._following | {"fields": "coalesce(:fields, fields)"}
+        renewed = f"{assigned(self._following)}, expires = :now + :ttl, ttl = :ttl"
         self._put_at = {
-            keep: f"{put}{lifetime} WHERE {here} AND version = :expect {_RETURNING}"
-            for keep, lifetime in ((True, ""), (False, ", expires = :now + :ttl, ttl = :ttl"))
+            keep: f"{put}{further} WHERE {here} AND version = :expect {_RETURNING}"
+            for keep, further in ((True, assigned(kept)), (False, renewed))
         }
+        self._indexing = f"SELECT fields FROM {table} WHERE {here}"
         self.unconditional = frozenset(self._put_any.values())
         self.left_by_put = f"SELECT version, created, updated, expires FROM {table} WHERE ns = :ns AND key = :key"
         self._get = f"SELECT {self.columns} FROM {table} WHERE {here}"
@@ -70,14 +75,18 @@ class Sql:
         delete = f"{change}, value = NULL, expires = NULL, ttl = NULL, kind = 'delete'{unfollowed} WHERE {here}"
         self._delete = f"{delete} RETURNING version"
         self._delete_at = f"{delete} AND version = :expect RETURNING version"
+        self._backdate = (
+            f"UPDATE {table} SET created = :created, updated = :updated, expires = coalesce(:expires, expires)"
+            f" WHERE {here} RETURNING version"
+        )
         self._files = SqlFiles(dialect, self._statement, self._outcome)
-        self._texts = SqlTexts(dialect, self._since, self.position)
+        self._texts = SqlTexts(dialect, self._since, self._changed_since, self.position)
         self._ranker = SqlRanker(dialect, clock, self.columns, self._conditions, self._texts)
         self._history = SqlHistory(dialect, self._statement, self._texts)
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
 
     def _put(self, keep: bool, where: str = "", returns: bool = False) -> str:
-        """One put; `keep` leaves the lifetime as it is."""
+        """One put; `keep` leaves the lifetime as it is, and what it is found by."""
         lifetime = (
             f"expires = CASE WHEN {OLD_IS_LIVE} THEN old.expires END, ttl = CASE WHEN {OLD_IS_LIVE} THEN old.ttl END"
             if keep
@@ -85,7 +94,11 @@ class Sql:
         )
         returning = _RETURNING if returns or self._dialect.upserts_return else ""
         values = self._values(":now + :ttl, :ttl", self._following)
-        return self._upsert(values, self._following, lifetime=lifetime, where=where, returning=returning)
+        sql = self._upsert(values, self._following, lifetime=lifetime, where=where, returning=returning)
+        if keep:
+            fields = f"coalesce(excluded.fields, CASE WHEN {OLD_IS_LIVE} THEN old.fields END)"
+            sql = sql.replace("fields = excluded.fields", f"fields = {fields}")
+        return sql
 
     def _values(self, lifetime: str, following: Mapping[str, str]) -> str:
         """What one put inserts."""
@@ -181,8 +194,10 @@ class Sql:
         return self._statement(op, self._clock())
 
     def _statement(self, op: Op, now: int | None) -> Statement:
-        if isinstance(op, ops.Get):  # asked first for the two that matter most: a match takes longer
+        if isinstance(op, ops.Get):  # asked first for those that matter most: a match takes longer
             return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
+        if isinstance(op, ops.ReadRange):
+            return self._files.range_statement(op, now)
         if isinstance(op, ops.Put):
             keep, expect, value = op.ttl is KEEP, op.expect, op.value
             is_file = type(value) is ops.File
@@ -215,6 +230,11 @@ class Sql:
                 return self._version_of, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.Refresh(namespace, key):
                 return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.Indexing(namespace, key):
+                return self._indexing, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.Backdate(namespace, key, created, updated, expires):
+                params = {"ns": keys.encode(namespace), "key": key, "now": now}
+                return self._backdate, {**params, "created": created, "updated": updated, "expires": expires}
             case ops.DeleteTree(namespace, None):
                 params = {"now": now, **self._dialect.parameters(op)}
                 where = f"{LIVE} {within(namespace, True, params)} ORDER BY ns, key"
@@ -232,6 +252,8 @@ class Sql:
         """What an op's rows mean."""
         if isinstance(op, ops.Get):
             return to_entry(rows[0]) if rows else None
+        if isinstance(op, ops.ReadRange):
+            return self._files.range_result(op, rows)
         if isinstance(op, ops.Put):
             if params["size"] is not None:
                 return self._files.put_result(op, params, rows)
@@ -245,8 +267,10 @@ class Sql:
             case ops.Check():
                 check_expectation(op, rows[0][0] if rows else None)
                 return None
-            case ops.Refresh():
+            case ops.Refresh() | ops.Backdate():
                 return bool(rows)
+            case ops.Indexing():
+                return rows[0][0] if rows else None
             case ops.Sweep():
                 return len(rows)
         return self._files.result(op, rows)
@@ -264,7 +288,7 @@ class Sql:
             case ops.Search():
                 if op.query is None and op.vector is None:
                     return (yield from search(self, op))
-                return (yield from ranked(self._ranker, op))
+                return (yield from ranked(self._ranker, op, self.older))
             case ops.Unembedded():
                 params: dict[str, Any] = {}
                 inside = within(op.prefix, True, params)
@@ -474,6 +498,12 @@ class Sql:
         [rows] = yield [(sql, {**params, "above": since, "limit": limit})]
         found = [(*row[:-1], str(row[-1])) for row in rows]
         return found, found[-1][-1] if len(found) == limit else str(max(since, newest))
+
+    def _changed_since(self, position: str) -> Program[int]:
+        """How many rows `_since` may give in all; some may have been given already."""
+        above = parse_revision(position or "0")
+        [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE version > :above", {"above": above})]
+        return count  # type: ignore[no-any-return]  # a row's column
 
     def _conditions(self, op: ops.Search, params: dict[str, Any]) -> Program[tuple[str, bool]]:
         """The condition that a row can be what a search is about, and whether the filter has an index find it."""

@@ -37,8 +37,6 @@ PIECE = 1 << 16
 INDEXED_SIZE = 1 << 20
 #: A file with more pieces than this is worth tidying.
 _MANY_PIECES = 64
-#: How many bytes are indexed before other writers have their turn.
-_SLICE_BYTES = 1 << 18
 #: How many pieces are made of smaller ones before other writers have their turn.
 _RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before anybody is asked to see to it.
@@ -111,11 +109,6 @@ class SqlFiles:
     def statement(self, op: Op, now: int | None) -> Statement | None:
         """The statement of an op on files that needs no more than one."""
         match op:
-            case ops.ReadRange(namespace, key, 0, None):
-                return self._whole, {"ns": keys.encode(namespace), "key": key, "now": now}
-            case ops.ReadRange(namespace, key, start, end):
-                end = 2**62 if end is None else end
-                return self._range, {"ns": keys.encode(namespace), "key": key, "start": start, "end": end, "now": now}
             case ops.CheckPath(namespace, path):
                 params = {**tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
@@ -134,19 +127,29 @@ class SqlFiles:
     def result(self, op: Op, rows: Rows) -> Any:
         """What the rows of such a statement mean."""
         match op:
-            case ops.ReadRange(namespace, key, 0, None):
-                if not rows:
-                    return None
-                [(pieces, content)] = rows
-                self._note_pieces(namespace, key, pieces or 1)
-                return bytes(content or b"")
-            case ops.ReadRange(namespace, key, start, end):
-                self._note_pieces(namespace, key, len(rows))
-                return _cut(rows, start, end) if rows else None
             case ops.CheckPath(path=path):
                 check_unblocked(path, (key for (key,) in rows))
                 return None
         return len(rows)
+
+    def range_statement(self, op: ops.ReadRange, now: int | None) -> Statement:
+        """The statement of the most frequent of them."""
+        params: dict[str, Any] = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
+        if op.start == 0 and op.end is None:
+            return self._whole, params
+        return self._range, {**params, "start": op.start, "end": 2**62 if op.end is None else op.end}
+
+    def range_result(self, op: ops.ReadRange, rows: Rows) -> bytes | None:
+        """What the rows of that mean."""
+        if not rows:
+            return None
+        if op.start or op.end is not None:
+            self._note_pieces(op.namespace, op.key, len(rows))
+            return _cut(rows, op.start, op.end)
+        [(pieces, content)] = rows
+        if pieces is not None:
+            self._note_pieces(op.namespace, op.key, pieces)
+        return bytes(content or b"")
 
     def _note_pieces(self, namespace: Namespace, key: str, pieces: int) -> None:
         if pieces > _MANY_PIECES and len(self.ragged) < _MANY_PIECES:
@@ -258,31 +261,40 @@ class SqlFiles:
     def _tidy(self, op: ops.Tidy, now: int | None) -> Program[bool]:
         """Index some of what is new; join the pieces of a file that was found to have many."""
         dialect, queue = self._dialect, self._dialect.unindexed
-        oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit{dialect.skip_locked}"
-        [waiting] = yield [(oldest, {"limit": op.limit})]
-        later: set[int] = set()
+        limit = min(op.limit, dialect.most_files)
+        oldest = f"SELECT version, gone FROM {queue} ORDER BY version LIMIT :limit"
+        *_, waiting = yield [*dialect.upkeep, (oldest, {"limit": limit})]
         gone = [version for version, is_gone in waiting if is_gone]
         new = [version for version, is_gone in waiting if not is_gone]
+        more = len(waiting) == limit
         if gone:
-            yield [dialect.forget(gone)]
+            more = (yield from dialect.forget(gone)) or more
         if new:
             among, params = dialect.among("version", new)
             [sizes] = yield [(f"SELECT version, size FROM {self._table} WHERE {among} ORDER BY version", params)]
-            new = _first_few(sizes)
-            later = {version for version, _ in sizes}.difference(new)
-            waiting = [row for row in waiting if row[0] not in later]
-            among, params = dialect.among("version", new)
+            few = _first_few(sizes, dialect.most_bytes)
+            later = {version for version, _ in sizes}.difference(few)
+            new = [version for version in new if version not in later]
+            more = more or bool(later)
+            among, params = dialect.among("version", few)
             sql = f"SELECT version, {dialect.content} FROM {self._table} WHERE {among} AND size <= {INDEXED_SIZE}"
             [rows] = yield [(sql, params)]
             texts = [(version, text) for version, data in rows if (text := _text(data)) is not None]
             if texts:
-                yield dialect.learn(texts)
-        if waiting:
-            among, params = dialect.among("version", [version for version, _ in waiting])
-            yield [(f"DELETE FROM {queue} WHERE {among}", params)]
+                yield from dialect.learn(texts)
+        done = 0
+        for versions, state in ((gone, "IS NOT NULL"), (new, "IS NULL")):
+            # What has changed since it was read is gone now, and what others are at will be: either waits for its turn.
+            among, params = dialect.among("version", versions)
+            sql = f"SELECT version FROM {queue} WHERE {among} AND gone {state}{dialect.skip_locked}"
+            [rows] = (yield [(sql, params)]) if versions else [[]]
+            if rows:
+                among, params = dialect.among("version", [version for (version,) in rows])
+                yield [(f"DELETE FROM {queue} WHERE {among}", params)]
+                done += len(rows)
         if self.ragged:
             yield from self._merge(*self.ragged.pop(), now)
-        self.behind = len(waiting) == op.limit or bool(later or self.ragged)
+        self.behind = bool((more and done) or self.ragged)
         return self.behind
 
     def _merge(self, ns: str, key: str, now: int | None) -> Program[None]:
@@ -317,13 +329,13 @@ class SqlFiles:
         src, dst = tree(source, op.src), tree(ns, op.dst)
         sources = f"{_FILES} AND {AT_OR_BELOW}"
         found, there, parents = yield [
-            (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
+            (f"SELECT key, vectors FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
             (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key LIMIT 2", {**dst, "now": now}),
             self.statement(ops.CheckPath(op.namespace, op.dst), now),
         ]
         same = source == ns and op.src == op.dst
         if not (same and found):
-            check_transfer(op, [key for (key,) in found], (key for (key,) in there))
+            check_transfer(op, [key for key, _ in found], (key for (key,) in there))
             check_unblocked(op.dst, (key for (key,) in parents))
             mark = 2 if moves else 1  # 2: shared only until the end of this move, so that its body is not forgotten
             ttl = op.ttl if isinstance(op, ops.Move) else KEEP
@@ -332,15 +344,17 @@ class SqlFiles:
             if ttl is not KEEP:
                 params["ttl"] = ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
             yield [(self._arriving(sources, moves, elsewhere is not None, ttl is not KEEP), {**params, **further})]
+            both = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
+            if not self._dialect.single_writer or any(model is not None for _, model in found):
+                yield [(self._take_vectors(sources), both)]
             if moves:
                 arrived = (
                     f"EXISTS (SELECT 1 FROM {self._table} AS arrived WHERE arrived.ns = :to"
                     f" AND arrived.key = :dst || substr({self._table}.key, :cut) AND arrived.body = {self._table}.body)"
                 )
-                leaving = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
                 own = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {AT_OR_BELOW} AND shared = 2"
                 yield [
-                    (self._dialect.bury(f"{sources} AND {arrived} ORDER BY key", "delete"), {**leaving, **further}),
+                    (self._dialect.bury(f"{sources} AND {arrived} ORDER BY key", "delete"), {**both, **further}),
                     (own, dst),
                     (self._note, dst),
                 ]
@@ -357,18 +371,28 @@ class SqlFiles:
         created = "created" if moves and not replaces else ":now"
         lifetime = ":now + :ttl, :ttl" if with_ttl else "expires, ttl"
         kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END" if replaces else "excluded.created"
-        same = ["value", "updated", "expires", "ttl", "body", "size", "appended", "shared", "fields"]
+        same = ["value", "updated", "expires", "ttl", "body", "size", "appended", "shared", "fields", "vectors"]
         same += [*dialect.stamps, *dialect.projections]
         names = "".join(f", {name}" for name in (*dialect.stamps, *dialect.projections))
         values = "".join(f", {expression}" for expression in (*dialect.stamps.values(), *dialect.projections))
         return f"""
             INSERT INTO {self._table} AS old (version, ns, key, value, created, updated, expires, ttl,
-                body, size, appended, shared, fields{names})
+                body, size, appended, shared, fields, vectors{names})
             SELECT {dialect.next_versions}, :to, :dst || substr(key, :cut), value, {created}, :now, {lifetime},
-                body, size, appended, coalesce(shared, :mark), fields{values}
+                body, size, appended, coalesce(shared, :mark), fields, vectors{values}
             FROM {self._table} WHERE {sources}{lock}
-            ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL, vectors = NULL,
+            ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL,
                 created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}"""
+
+    def _take_vectors(self, sources: str) -> str:
+        """What arrived says the same as what it came from: its vectors are the same."""
+        vectors = self._dialect.vectors
+        return f"""
+            INSERT INTO {vectors} (version, model, data)
+            SELECT arrived.version, own.model, own.data
+            FROM (SELECT key, version FROM {self._table} WHERE {sources} AND vectors IS NOT NULL) AS source
+            JOIN {vectors} AS own ON own.version = source.version
+            JOIN {self._table} AS arrived ON arrived.ns = :to AND arrived.key = :dst || substr(source.key, :cut)"""
 
     # Walks -----------------------------------------------------------------------------------------------------------
 
@@ -422,21 +446,22 @@ class SqlFiles:
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
         where = f"{_FILES} AND key >= :low AND key < :high"
         order = "key"
-        if (indexed := self._dialect.mentions(_grams(op))) is not None:
-            query, grams = indexed
+        if (mentions := self._dialect.mentions(_grams(op))) is not None:
+            ask, understood = mentions
             queue = self._dialect.unindexed
-            *_, [(lag,)], [(known,)] = yield [
+            *_, [(lag,)], answer = yield [
                 *self._dialect.by_index,
                 (f"SELECT count(*) FROM (SELECT 1 FROM {queue} LIMIT {_LARGE_PAGE}) AS first_ones", {}),
-                (f"SELECT count(*) FROM ({query} LIMIT {_LARGE_PAGE}) AS first_ones", grams),
+                ask,
             ]
             self.behind = self.behind or lag > _SOME_LAG
-            if known < _LARGE_PAGE:  # else the index tells little, and reading in order is faster
+            if (known := understood(answer)) is not None:
+                query, found_by = known
                 large = f"SELECT version FROM {self._table} WHERE ns = :ns AND size > {INDEXED_SIZE}"
                 few = f"{query} UNION ALL SELECT version FROM {queue} UNION ALL {large}"
                 where += f" AND {self._dialect.one_of('version', few)}"
                 order = "key || ''"  # no index has that: they are found first, and then sorted
-                params.update(grams)
+                params.update(found_by)
         if not op.ignore_case:
             for place, literal in enumerate(op.literals[:8]):
                 params[f"data{place}"] = literal.encode(errors="replace")
@@ -498,10 +523,9 @@ def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
     return [(start, end) for start, end, count in runs if count > 1]
 
 
-def _first_few(sizes: Rows) -> list[int]:
+def _first_few(sizes: Rows, room: int) -> list[int]:
     """Those whose contents can be indexed while others wait: at least one, and not too many bytes in all."""
     few: list[int] = []
-    room = _SLICE_BYTES
     for version, size in sizes:
         if room <= 0:
             break

@@ -96,8 +96,8 @@ class SqlRanker:
 
     # Ranking ---------------------------------------------------------------------------------------------------------
 
-    def is_behind(self) -> Program[bool]:
-        return (yield from self._texts.is_behind())
+    def behind(self) -> Program[int]:
+        return (yield from self._texts.behind())
 
     def few(self, op: ops.Search) -> Program[Collection[int] | None]:
         if not op.prefix and op.filter is None:
@@ -193,6 +193,8 @@ class SqlRanker:
             [[(count,)]] = yield [(f"SELECT count(*) FROM {self._vectors} WHERE model = :model", {"model": model})]
             if cached.renew(count):
                 cached = self._matrices[model] = _Cached()
+        here = int((yield from self._texts.position()))
+        cached.as_of = max(cached.as_of, here)
         sql = (
             f"SELECT id, version, data FROM {self._vectors} WHERE id > :after_id AND model = :model"
             f" ORDER BY id LIMIT {_PAGE}"
@@ -201,7 +203,20 @@ class SqlRanker:
             [rows] = yield [(sql, {"after_id": cached.last, "model": model})]
             cached.add(rows)
             if len(rows) < _PAGE:
-                return cached.matrix
+                break
+        if cached.as_of > here:
+            yield from self._add_older(cached, model)
+        return cached.matrix
+
+    def _add_older(self, cached: _Cached, model: int) -> Program[None]:
+        """Somebody in a later snapshot has read the vectors, when some that are there in this one had gone already."""
+        [rows] = yield [(f"SELECT version FROM {self._vectors}", {})]
+        missing = [version for (version,) in rows if version not in cached.matrix]
+        if missing:
+            among, params = self._dialect.among("version", missing)
+            sql = f"SELECT version, data FROM {self._vectors} WHERE {among} AND model = :model"
+            [found] = yield [(sql, {**params, "model": model})]
+            cached.add_older(found)
 
 
 def _new_matrix() -> Matrix:
@@ -216,6 +231,7 @@ class _Cached:
     def __init__(self) -> None:
         self.matrix = _new_matrix()
         self.last = 0
+        self.as_of = 0  # the latest position in the feed at which somebody read
         self._added = self._next_look = 0
         self._lock = threading.Lock()
 
@@ -238,3 +254,9 @@ class _Cached:
                 self.last = new[-1][0]
             if len(rows) < _PAGE and not self._next_look:
                 self._next_look = 2 * self._added + 1000
+
+    def add_older(self, rows: list[tuple[int, bytes]]) -> None:
+        with self._lock:
+            new = [(version, bytes(data)) for version, data in rows if version not in self.matrix]
+            self.matrix.add([version for version, _ in new], [data for _, data in new])
+            self._added += len(new)

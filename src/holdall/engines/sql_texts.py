@@ -6,16 +6,17 @@
     state       how far in the feed the index has come, how many documents there are, and how long they are
 
 Documents are numbered as they come, and a *part* is 1,024 of them. So a slice writes in one place, at the end, and a
-list that is read is in few pieces. Who changed an entry does not wait for any of this: a search that finds the index
-behind has it catch up first.
+list that is read is in few pieces. Who changed an entry does not wait for any of this. A search that finds the index
+far behind has it catch up first; the few changes that it does not know by then, the search takes in by itself, as part
+of its snapshot. So it is never half a change behind, whoever writes meanwhile.
 """
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -33,6 +34,10 @@ PART = 1024
 _SLICE_BYTES = 1 << 20
 #: So many more documents may be gone than there are before all are indexed anew.
 _SPARE = 4 * PART
+#: How many changes, and of how many bytes, a search takes in by itself.
+_FEW_CHANGES, _FEW_BYTES = 16, 1 << 14
+#: How many of them are read at a time.
+_PAGE = 512
 
 Since = Callable[[str, str, str, dict[str, Any], int], Program[tuple[Rows, str]]]
 
@@ -59,14 +64,33 @@ class _Known:
         self.gone: frozenset[int] = frozenset()
 
 
-class SqlTexts:
-    """The index as programs over statements. `since` gives rows that changed after a position, as `Sql._since` does."""
+@dataclass(slots=True)
+class _Slice:
+    """Changes that were taken in: what documents there are of them, and which are gone; and whose they are."""
 
-    def __init__(self, dialect: Dialect, since: Since, position: Callable[[], Program[str]]) -> None:
+    added: Texts
+    gone: list[int] = field(default_factory=list)
+    places: list[tuple[str, str, int]] = field(default_factory=list)
+    emptied: list[tuple[str, str]] = field(default_factory=list)
+
+
+class SqlTexts:
+    """The index as programs over statements.
+
+    `since` gives rows that changed after a position, as `Sql._since` does, and `changed` says how many there may be.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        since: Since,
+        changed: Callable[[str], Program[int]],
+        position: Callable[[], Program[str]],
+    ) -> None:
         self._dialect = dialect
         self._since = since
-        self._position = position
-        self._lock = threading.Lock()
+        self._changed = changed
+        self.position = position
         self._known = _Known(-1)
         table, texts = dialect.table, dialect.texts
         self._columns = (
@@ -84,45 +108,42 @@ class SqlTexts:
         [rows] = yield [(self._read_state, {})]
         return bool(rows)
 
-    def is_behind(self) -> Program[bool]:
+    def behind(self) -> Program[int]:
+        """How many changes are better learned before a search; 0, too, where it can as well take them in by itself."""
         state = yield from self._state()
-        position = yield from self._position()
-        return bool(state.position != position)
+        if state.position == (yield from self.position()):
+            return 0
+        sizes = "coalesce(size, length(value), 0)"
+        rows, _ = yield from self._since(state.position, sizes, "true", {}, _FEW_CHANGES + 1)
+        if len(rows) <= _FEW_CHANGES and sum(size for size, _ in rows) <= _FEW_BYTES:
+            return 0
+        return (yield from self._changed(state.position))
 
-    def learn(self, limit: int) -> Program[bool]:
-        """Take in a slice of what has changed; whether there is more."""
+    def learn(self, limit: int) -> Program[tuple[int, bool]]:
+        """Take in a slice of what has changed: how much that was, and whether there is more."""
         dialect = self._dialect
         yield [(f"INSERT INTO {dialect.state} VALUES ('texts', '[]') ON CONFLICT DO NOTHING", {})]
         state = yield from self._state(dialect.for_update)
-        if state.documents - state.count > state.count + _SPARE:
+        if is_worn := state.documents - state.count > state.count + _SPARE:
             yield [(f"DELETE FROM {table}", {}) for table in (dialect.terms, dialect.documents, dialect.texts)]
             state = State(epoch=state.epoch + 1, changes=state.changes)
         rows, position = yield from self._since(state.position, self._columns, "true", {}, limit)
         more = len(rows) == limit
         if len(first := _first_few(rows)) < len(rows):
             rows, position, more = first, first[-1][-1], True
-        contents = yield from self._contents(rows)
-        added, gone = Texts(state.documents), []
-        places: list[tuple[str, str, int]] = []
-        emptied: list[tuple[str, str]] = []
-        for version, ns, key, value, size, index, old, _ in rows:
-            if old is not None:
-                gone.append(old)
-            number = None
-            if value is not None and not keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
-                number = added.add(version, texts(value, index, contents.get(version), size is not None))
-            if number is not None:
-                places.append((ns, key, number))
-            elif old is not None:
-                emptied.append((ns, key))
+        if not rows and not is_worn and position == state.position:
+            return 0, False
+        taken = _Slice(Texts(state.documents))
+        yield from self._take_in(rows, taken)
+        added, gone = taken.added, taken.gone
         lost = yield from self._write_documents(added, gone)
         if added.versions:
             yield [
                 dialect.insert_many(dialect.terms, "part, term, documents, times", _pieces(added), self._grow),
-                dialect.insert_many(dialect.texts, "ns, key, document", places, _MOVE),
+                dialect.insert_many(dialect.texts, "ns, key, document", taken.places, _MOVE),
             ]
-        if emptied:
-            yield [dialect.delete_many(dialect.texts, "ns, key", emptied)]
+        if taken.emptied:
+            yield [dialect.delete_many(dialect.texts, "ns, key", taken.emptied)]
         state = State(
             position,
             state.documents + len(added.versions),
@@ -133,13 +154,28 @@ class SqlTexts:
         )
         encoded = msgspec.json.encode(state).decode()
         yield [(f"UPDATE {dialect.state} SET value = :value WHERE name = 'texts'", {"value": encoded})]
-        return more
+        return len(rows), more
+
+    def _take_in(self, rows: Rows, taken: _Slice) -> Program[None]:
+        # One that changed again while these were read is among them twice.
+        newest = {(row[1], row[2]): row for row in rows}.values()
+        contents = yield from self._contents(newest)
+        for version, ns, key, value, size, index, old, _ in newest:
+            if old is not None:
+                taken.gone.append(old)
+            number = None
+            if value is not None and not keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
+                number = taken.added.add(version, texts(value, index, contents.get(version), size is not None))
+            if number is not None:
+                taken.places.append((ns, key, number))
+            elif old is not None:
+                taken.emptied.append((ns, key))
 
     def _state(self, lock: str = "") -> Program[State]:
         [rows] = yield [(self._read_state + lock, {})]
         return msgspec.json.decode(rows[0][0], type=State) if rows else State()
 
-    def _contents(self, rows: Rows) -> Program[dict[int, bytes]]:
+    def _contents(self, rows: Collection[tuple[Any, ...]]) -> Program[dict[int, bytes]]:
         """The beginnings of the files among these."""
         files = [row[0] for row in rows if row[4]]
         if not files:
@@ -181,21 +217,43 @@ class SqlTexts:
         """Versions by how well they match, old ones among them."""
         state = yield from self._state()
         known = yield from self._documents(state)
-        listed = {f"t{place}": term for place, term in enumerate(terms)}
-        if not listed:
+        if not terms:
             return Ready(iter(()))
-        names = ", ".join(f":{name}" for name in listed)
-        among_parts, params = self._dialect.among("part", list(range(-(-state.documents // PART))))
-        sql = f"SELECT term, documents, times FROM {self._dialect.terms} WHERE {among_parts} AND term IN ({names})"
-        [rows] = yield [(sql, {**params, **listed})]
+        late = yield from self._late(state)
+        any_part, parts_params = self._dialect.among("part", list(range(-(-state.documents // PART))))
+        any_term, terms_params = self._dialect.among_texts("term", list(terms))
+        sql = f"SELECT term, documents, times FROM {self._dialect.terms} WHERE {any_part} AND {any_term}"
+        [rows] = yield [(sql, {**parts_params, **terms_params})]
         parts: defaultdict[str, list[Part]] = defaultdict(list)
         for term, documents, times in rows:
             parts[term].append((_array("I", documents), bytes(times)))
-        scores = bm25([parts[term] for term in terms], known.lengths, state.count, state.total, known.gone)
-        versions = known.versions
+        lengths, versions, gone = known.lengths, known.versions, known.gone
+        count, total = state.count, state.total
+        if late is not None:
+            for term in terms:
+                parts[term] += late.added.parts(term)
+            count += len(late.added.versions) - len(late.gone)
+            total += sum(late.added.lengths) - sum(lengths[number] for number in late.gone)
+            lengths, versions, gone = (
+                lengths + late.added.lengths,
+                versions + late.added.versions,
+                gone.union(late.gone),
+            )
+        scores = bm25([parts[term] for term in terms], lengths, count, total, gone)
         if among is not None:
             scores = {number: score for number, score in scores.items() if versions[number] in among}
         return Ready(in_order(scores, versions))
+
+    def _late(self, state: State) -> Program[_Slice | None]:
+        """What the index does not know of this snapshot."""
+        if state.position == (yield from self.position()):
+            return None
+        taken, position = _Slice(Texts(state.documents)), state.position
+        while True:
+            rows, position = yield from self._since(position, self._columns, "true", {}, _PAGE)
+            yield from self._take_in(rows, taken)
+            if len(rows) < _PAGE:
+                return taken
 
     def _documents(self, state: State) -> Program[_Known]:
         """Versions and lengths of all documents: those that came since the last time are read."""
@@ -220,9 +278,8 @@ class SqlTexts:
                 fresh.versions += _array("q", versions)
                 fresh.lengths += _array("I", lengths)
         fresh.gone = frozenset(gone)
-        with self._lock:
-            if (fresh.epoch, fresh.changes) > (self._known.epoch, self._known.changes):
-                self._known = fresh
+        if (fresh.epoch, fresh.changes) > (self._known.epoch, self._known.changes):
+            self._known = fresh  # without a lock, which a fork would copy: of two that come at once, either will do
         return fresh
 
 

@@ -19,10 +19,10 @@ from ..filters import check_field
 from ..ops import Entry, File, Op, Put
 from ..programs import Program
 from ..values import decode, ttl_microseconds
-from .dialect import Dialect
+from .dialect import MOST_FOUND, Dialect, Mentions
 from .narrowing import Binder, Path, index_name, json_path
 from .sql import Sql, is_plain_put
-from .statements import ManyTimes, Statement
+from .statements import ManyTimes
 
 #: Numbered and additive. A file with more of them than we know is refused.
 MIGRATIONS = (
@@ -186,17 +186,24 @@ class SqliteDialect(Dialect):
         listed = msgspec.json.encode(numbers).decode()
         return f"{column} IN (SELECT value FROM json_each(:numbers))", {"numbers": listed}
 
-    def learn(self, texts: list[tuple[int, str]]) -> list[Statement | ManyTimes]:
-        return [("INSERT INTO holdall_contents (rowid, content) VALUES (?, ?)", [*texts])]
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        listed = msgspec.json.encode(texts).decode()
+        return f"{column} IN (SELECT value FROM json_each(:texts))", {"texts": listed}
 
-    def forget(self, versions: list[int]) -> ManyTimes:
-        return "DELETE FROM holdall_contents WHERE rowid = ?", [(version,) for version in versions]
+    def learn(self, texts: list[tuple[int, str]]) -> Program[None]:
+        yield [("INSERT INTO holdall_contents (rowid, content) VALUES (?, ?)", [*texts])]
 
-    def mentions(self, grams: list[str]) -> Statement | None:
+    def forget(self, versions: list[int]) -> Program[bool]:
+        yield [("DELETE FROM holdall_contents WHERE rowid = ?", [(version,) for version in versions])]
+        return False
+
+    def mentions(self, grams: list[str]) -> Mentions | None:
         if not grams:
             return None
-        match = " AND ".join('"' + gram.replace('"', '""') + '"' for gram in grams)
-        return "SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams", {"grams": match}
+        match = {"grams": " AND ".join('"' + gram.replace('"', '""') + '"' for gram in grams)}
+        sql = "SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams"
+        count = f"SELECT count(*) FROM ({sql} LIMIT {MOST_FOUND})"
+        return (count, match), lambda rows: (sql, match) if rows[0][0] < MOST_FOUND else None
 
     def insert_many(self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str) -> ManyTimes:
         values = ", ".join("?" for _ in rows[0])

@@ -1,8 +1,8 @@
 """The command line: `holdall URL ls /notes`, and what else one does with files in a shell.
 
 Each command is a function, which does its work through `Files` and returns its exit code; those that search are in
-`cli_search.py`. What it finds goes to stdout, as lines or with `--json` as one JSON document; what went wrong goes to
-stderr, as one line. `run` is where errors become exit codes.
+`cli_search.py`, those for LangGraph's data in `cli_langgraph.py`. What it finds goes to stdout, as lines or with
+`--json` as one JSON document; what went wrong goes to stderr, as one line. `run` is where errors become exit codes.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from ..errors import (
 )
 from ..files import Files
 from ..ops import ABSENT, FileInfo
+from .cli_langgraph import conversations, export, import_
 from .cli_options import (
     BAD_INPUT,
     DONE,
@@ -531,7 +532,10 @@ def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-for _command in (search, reindex):
+for _command in (search, reindex, conversations, export):
     app.command()(_command)
+app.command("import")(import_)
 
-COMMANDS = frozenset(command.callback.__name__ for command in app.registered_commands if command.callback is not None)
+COMMANDS = frozenset(
+    command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None
+)

@@ -58,9 +58,9 @@ def search(
         wanted = None if filter is None else json.loads(filter)
     except ValueError as error:
         raise InvalidInput(f"--filter is not JSON: {error}") from None
-    with opened(context, _embedder(embed)) as store:
+    with opened(context, embedder(embed)) as store:
         asked: dict[str, Any] = {"query": query, "filter": wanted, "mode": mode, "limit": limit, "cursor": cursor}
-        page = store.search(namespace, **asked) if embed is None else _awaited(store.asearch(namespace, **asked))
+        page = store.search(namespace, **asked) if embed is None else awaited(store.asearch(namespace, **asked))
     if as_json:
         print_json({"hits": [asdict(hit) for hit in page], "next": page.next})
         return DONE if page else NOTHING
@@ -85,8 +85,8 @@ def reindex(context: typer.Context, embed: NewEmbedder, as_json: AsJson = False)
 
     For after a change of model. It may be interrupted and run again, while the store is in use.
     """
-    with opened(context, _embedder(embed)) as store, progress_bar("embedding") as progress:
-        count = _awaited(store.areindex(progress=progress))
+    with opened(context, embedder(embed)) as store, progress_bar("embedding") as progress:
+        count = awaited(store.areindex(progress=progress))
     if as_json:
         print_json({"embedded": count})
     else:
@@ -94,14 +94,14 @@ def reindex(context: typer.Context, embed: NewEmbedder, as_json: AsJson = False)
     return DONE
 
 
-def _awaited(coroutine: Coroutine[Any, Any, T]) -> T:
+def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
     """What uses an embedder is awaited, since that may be async."""
     import asyncio  # not before it is needed
 
     return asyncio.run(coroutine)
 
 
-def _embedder(name: str | None) -> Any:
+def embedder(name: str | None) -> Any:
     """What `embed=` takes, by its name; 'module:name' is looked for in the current folder, too."""
     if name is None or ":" not in name:
         return name

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from .. import ABSENT, ANY, ops, urls
-from ..errors import HoldallError
+from ..errors import HistoryGone, HoldallError
 from ..ops import Entry, Expectation, Namespace
 from ..store import Store
 from .caller import Caller
@@ -60,6 +60,7 @@ def store_machine(
 class _StoreMachine(RuleBasedStateMachine):
     use_async = False
     cursors: Bundle[Any] = Bundle("cursors")
+    positions: Bundle[Any] = Bundle("positions")
 
     def open_subject(self, folder: Path, clock: Clock) -> Store:
         raise NotImplementedError
@@ -182,6 +183,12 @@ class _StoreMachine(RuleBasedStateMachine):
     def sweep(self) -> None:
         self.both(lambda store, side: store.sweep())
 
+    @rule()
+    def forget(self) -> None:
+        for store in (self.subject, self.reference):
+            while store.store._shared.engine.execute([ops.Forget(keep=0, limit=2)])[0]:
+                pass
+
     @precondition(lambda self: self.subject.store._shared.engine.capabilities.durable)
     @rule()
     def reopen(self) -> None:
@@ -210,6 +217,18 @@ class _StoreMachine(RuleBasedStateMachine):
         pages = self.both(lambda store, side: store.search(prefix, filter=filter, limit=limit, cursor=marks[side]))
         return prefix, filter, limit, [page.next for page in pages]
 
+    @rule(target=positions)
+    def stand_in_the_feed(self) -> Any:
+        return [store.cursor() for store in (self.subject, self.reference)]
+
+    @rule(target=positions, position=consumes(positions), prefix=prefixes)
+    def go_on_in_the_feed(self, position: Any, prefix: Namespace) -> Any:
+        """What has changed since a cursor; or that this is no longer known, and a new one."""
+        found = self.both(lambda store, side: feed(store, prefix, position[side]))
+        if found[0] is HistoryGone:
+            return self.stand_in_the_feed()
+        return [store.cursor() for store in (self.subject, self.reference)]
+
     @rule(prefix=st.none() | prefixes, depth=st.none() | st.integers(1, 3), limit=st.integers(0, 5))
     def namespaces(self, prefix: Any, depth: Any, limit: int) -> None:
         self.both(lambda store, side: store.namespaces(prefix=prefix, max_depth=depth, limit=limit))
@@ -221,17 +240,17 @@ class _StoreMachine(RuleBasedStateMachine):
         self.both(lambda store, side: store.scan())
         self.both(lambda store, side: store.search(limit=100))
         self.both(lambda store, side: store.count())
-        self.both(lambda store, side: sorted(feed(store)))
+        self.both(lambda store, side: feed(store))
 
 
 def flat(result: Any) -> list[Any]:
     return list(result) if isinstance(result, list) else [result]
 
 
-def feed(store: Caller) -> list[tuple[Namespace, str, str]]:
-    """Every entry's last change. Unordered: two that expired together may be swept in either order."""
-    changes = store.store._shared.engine.execute([ops.Changes()])[0]
-    return [(change.namespace, change.key, change.kind) for change in changes]
+def feed(store: Caller, prefix: Namespace = (), since: str | None = None) -> list[tuple[Namespace, str, str]]:
+    """Every entry's last change. In no order of its own: two that expired together may be swept in either order."""
+    changes = store.store._shared.engine.execute([ops.Changes(prefix, since)])[0]
+    return sorted((change.namespace, change.key, change.kind) for change in changes)
 
 
 def comparable(result: Any) -> Any:

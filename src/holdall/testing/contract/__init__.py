@@ -14,6 +14,7 @@ Every test runs twice, sync and async. A parallel suite for one part only can su
 """
 
 from .batches import BatchContract
+from .embedding import EmbeddingContract
 from .feed import FeedContract
 from .files import FileContract
 from .filtering import FilterContract
@@ -26,6 +27,7 @@ from .lifetimes import LifetimeContract
 from .listing import ListingContract
 from .paths import PathContract
 from .pieces import PieceContract
+from .ranking import RankContract
 from .scopes import ScopeContract
 from .searching import SearchContract
 from .shapes import ShapeContract
@@ -41,6 +43,8 @@ class StoreContract(
     InputContract,
     FilterContract,
     SearchContract,
+    RankContract,
+    EmbeddingContract,
     ListingContract,
     LifetimeContract,
     ScopeContract,

@@ -63,7 +63,12 @@ GLOBS: list[tuple[str, str, list[str]]] = [
     ("*.MD", "/", []),
     ("notes", "/", []),
     ("*.md", "/missing", []),
-    ("a.md", "/notes/a.md", []),
+    ("a.md", "/notes/a.md", ["/notes/a.md"]),
+    ("/*.md", "/notes/a.md", ["/notes/a.md"]),
+    ("**/*.md", "/notes/a.md", ["/notes/a.md"]),
+    ("*.py", "/notes/a.md", []),
+    ("notes/*.md", "/notes/a.md", []),
+    ("a.md", "/notes/a.md/", []),
 ]
 
 
@@ -246,6 +251,8 @@ class FindContract(Contract):
         assert [match.path for match in named.grep("x", "/notes", glob="deep/**/*.md")] == ["/notes/deep/er/c.md"]
         assert [match.path for match in named.grep("x", glob="{README,c}.md")] == ["/README.md", "/notes/deep/er/c.md"]
         assert named.grep("x", glob="*.rs") == []
+        assert [match.path for match in named.grep("x", "/notes/b.py", glob="*.py")] == ["/notes/b.py"]
+        assert named.grep("x", "/notes/b.py", glob="*.md") == []
 
     def test_grep_sees_every_write_that_returned_before_it(self, store: Caller, volume: FilesCaller) -> None:
         """Whatever index there is, it is never stale."""

@@ -181,6 +181,13 @@ class LeaseContract(Contract):
         [before, entry] = store.execute([Get(NS, "k"), Put(NS, "k", {"n": 1})], lease=lease)
         assert (before.value, entry.value) == ({}, {"n": 1})
 
+    def test_the_lease_is_checked_in_the_same_batch_as_the_write(self, opened: Opener) -> None:
+        events: list[Any] = []
+        store = opened(on_op=events.append)
+        lease = store.lease("name", 10).lease
+        store.put(NS, "k", {}, lease=lease)
+        assert [event.ops for event in events][-1] == ("Check", "Put")
+
     # Where leases are ------------------------------------------------------------------------------------------------
 
     def test_leases_are_hidden_and_spared(self, store: Caller) -> None:
@@ -240,7 +247,7 @@ class LeaseContract(Contract):
         with pytest.raises(InvalidInput):
             store.lease(name, ttl, **options)
 
-    def test_only_a_lease_of_this_store_is_taken(self, store: Caller, opened: Opener) -> None:
+    def test_only_a_lease_of_this_store_is_taken(self, store: Caller) -> None:
         import holdall
 
         with holdall.open("memory:") as another:
@@ -251,7 +258,7 @@ class LeaseContract(Contract):
                 store.put(NS, "k", {}, lease=wrong)
             with pytest.raises(InvalidInput, match="lease="):
                 store.files(NS).write("/f", "", lease=wrong)
-        store.put(NS, "k", {}, lease=opened().lease("name", 10).lease)  # of the same engine
+        store.put(NS, "k", {}, lease=store.scoped(NS).lease("name", 10).lease)  # of the same engine
 
     # Waiting for one -------------------------------------------------------------------------------------------------
 

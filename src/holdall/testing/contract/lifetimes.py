@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from ... import ABSENT
-from ...errors import Conflict
-from ...ops import Changes, Check, Get, Put, Refresh
+from ...errors import Conflict, InvalidInput
+from ...ops import Backdate, Changes, Check, Get, Put, Refresh
 from ..caller import Caller
 from ..clock import Clock
 from .base import Contract, Opener
@@ -110,6 +111,24 @@ class LifetimeContract(Contract):
         entry = store.put(NS, "k", {})
         assert store.execute([Refresh(NS, "k"), Refresh(NS, "missing")]) == [False, False]
         assert store.get(NS, "k", refresh=True) == entry
+
+    def test_what_comes_from_elsewhere_can_keep_its_times(self, store: Caller, clock: Clock) -> None:
+        created, updated = clock.now - timedelta(days=3), clock.now - timedelta(days=2, microseconds=7)
+        dated = Backdate(NS, "k", created, updated, clock.now + timedelta(seconds=5))
+        entry, done, undone = store.execute(
+            [Put(NS, "k", {}, ttl=60), dated, Backdate(NS, "missing", created, updated)]
+        )
+        assert (done, undone) == (True, False)
+        found = store.get(NS, "k")
+        assert found == replace(entry, created_at=created, updated_at=updated, expires_at=dated.expires_at)
+        assert store.execute([Backdate(NS, "k", updated, updated)]) == [True]
+        assert store.get(NS, "k") == replace(found, created_at=updated), "the expiry is left as it is"
+        assert store.get(NS, "k", refresh=True).expires_at == clock.now + timedelta(seconds=60)
+        clock.advance(60)
+        assert store.execute([Backdate(NS, "k", updated, updated, clock.now + timedelta(seconds=5))]) == [False]
+        with pytest.raises(InvalidInput, match="aware"):
+            store.execute([Put(NS, "k", {}), Backdate(NS, "k", updated.replace(tzinfo=None), updated)])
+        assert store.get(NS, "k") is None
 
     def test_sweep_clears_what_has_expired_and_nothing_else(self, store: Caller, clock: Clock) -> None:
         store.execute([Put(NS, str(i), {}, ttl=5 if i < 700 else 50 if i < 800 else None) for i in range(900)])

@@ -1,0 +1,458 @@
+"""Conversations that outlive their checkpointer: archived by user, found again, resumed, exported, erased.
+
+A checkpointer keeps a thread until its TTL ends. `archive` copies the thread's messages out of it, as one entry:
+
+    namespace  ("users", user_id, "conversations")
+    key        {thread_id}_{YYYYMMDD}_{HHMMSS}_{8 hex}    the checkpoint's time, and a hash of its id
+    value      user_id, thread_id, checkpoint_id, checkpoint_at, messages
+
+The key comes from the checkpoint alone, so what is archived twice is stored once. Everything of a user's lies below
+their own namespace, so a thread's id opens nothing of anybody else's. On PostgreSQL, views show the same to SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+try:
+    from langchain_core.messages import BaseMessage
+    from langgraph.store.base import BaseStore
+
+    from .langgraph import HoldallStore
+    from .messages import from_stored, to_stored
+except ModuleNotFoundError as missing:
+    from ..errors import MissingExtra
+
+    raise MissingExtra(
+        f"conversations need the package {missing.name!r}: pip install 'holdall[langgraph]'", name=missing.name
+    ) from missing
+
+from .. import ops
+from ..errors import Conflict, InvalidInput, NotFound, shown
+from ..ops import ABSENT, Entry, Hit, Namespace
+from ..programs import Call, Program, Work, arun, run
+from ..store import Store
+from .audit import Audit, Sink
+from .conn_strings import is_postgres, open_from
+
+T = TypeVar("T")
+
+__all__ = ["BaseStoreRepository", "Conversation", "ConversationRepository", "PostgresStoreRepository"]
+
+_AT_ONCE = 100
+_SAID = ("messages[*].content",)  # what a query finds of a conversation: a vector for each message
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One archived state of a thread. `score` is None where nothing was asked for."""
+
+    user_id: str
+    thread_id: str
+    key: str
+    checkpoint_id: str
+    checkpoint_at: datetime
+    archived_at: datetime
+    message_count: int
+    score: float | None = None
+
+
+class BaseStoreRepository(ABC):
+    """A store behind four methods, for code that wants to know no more of it."""
+
+    @property
+    @abstractmethod
+    def store(self) -> BaseStore:
+        """The LangGraph store, to compile a graph with."""
+
+    @abstractmethod
+    def put(self, namespace: Namespace, key: str, value: Mapping[str, Any]) -> None:
+        """Write a value."""
+
+    @abstractmethod
+    def get(self, namespace: Namespace, key: str) -> dict[str, Any] | None:
+        """A value, or None."""
+
+    @abstractmethod
+    def search(self, namespace: Namespace, query: str | None = None, limit: int = 10) -> list[dict[str, Any]]:
+        """What is in a namespace and below it: the newest, or what fits a query best."""
+
+    @abstractmethod
+    def delete(self, namespace: Namespace, key: str) -> None:
+        """Remove a value."""
+
+
+class ConversationRepository(BaseStoreRepository):
+    """Archived conversations, on any engine. Each method has an `a…` twin, which is awaited.
+
+    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `index` is LangGraph's, for search
+    by meaning.
+    """
+
+    def __init__(self, store_or_url: Any = None, *, index: Any = None) -> None:
+        self._face = HoldallStore(store_or_url, index=index)
+
+    @property
+    def store(self) -> HoldallStore:
+        """The LangGraph store, to compile a graph with."""
+        return self._face
+
+    # Any value -------------------------------------------------------------------------------------------------------
+
+    def _put(self, namespace: Namespace, key: str, value: Mapping[str, Any]) -> Program[None]:
+        """Write a value."""
+        yield from self._store._put(namespace, key, value)
+
+    put = run(_put)
+    aput = arun(_put)
+
+    def _get(self, namespace: Namespace, key: str) -> Program[dict[str, Any] | None]:
+        """A value, or None."""
+        entry: Entry | None = (yield [ops.Get(namespace, key)])[0]
+        return None if entry is None else entry.value
+
+    get = run(_get)
+    aget = arun(_get)
+
+    def _search(self, namespace: Namespace, query: str | None = None, limit: int = 10) -> Program[list[dict[str, Any]]]:
+        """What is in a namespace and below it: the newest, or what fits a query best.
+
+        A dict has `namespace`, `key`, `value`, `created_at`, `updated_at` and `score`.
+        """
+        return [_shown(hit) for hit in (yield from self._found(namespace, query, None, limit))]
+
+    search = run(_search)
+    asearch = arun(_search)
+
+    def _delete(self, namespace: Namespace, key: str) -> Program[None]:
+        """Remove a value, if it is there."""
+        yield [ops.Delete(namespace, key)]
+
+    delete = run(_delete)
+    adelete = arun(_delete)
+
+    # Conversations ---------------------------------------------------------------------------------------------------
+
+    def archive(self, user_id: str, thread_id: str, checkpointer: Any, *, channel: str = "messages") -> Conversation:
+        """Copy a thread's messages out of its checkpointer, or out of the graph that is compiled with it.
+
+        Archived again without a new checkpoint, it is what it was. `channel` is where the state has its messages.
+        """
+        return self._run(self._archive(user_id, thread_id, channel, lambda: _read(checkpointer, thread_id)))
+
+    async def aarchive(
+        self, user_id: str, thread_id: str, checkpointer: Any, *, channel: str = "messages"
+    ) -> Conversation:
+        """`archive`, awaited."""
+        return await self._arun(self._archive(user_id, thread_id, channel, lambda: _aread(checkpointer, thread_id)))
+
+    def _archive(
+        self, user_id: str, thread_id: str, channel: str, read: Callable[[], _Snapshot | Awaitable[_Snapshot]]
+    ) -> Program[Conversation]:
+        home = _home(user_id)
+        if not isinstance(thread_id, str) or not thread_id:
+            raise InvalidInput(f"a thread_id is a non-empty str, not {shown(thread_id)}")
+        snapshot: _Snapshot = yield Call(read, ())
+        if channel not in snapshot.values:
+            where = snapshot.hint or "; channel= says where its messages are"
+            raise NotFound(f"the state of thread {thread_id!r} has no {channel!r}{where}")
+        at = snapshot.at.astimezone(UTC)
+        digest = hashlib.sha256(snapshot.checkpoint_id.encode()).hexdigest()[:8]
+        key = f"{thread_id}_{at:%Y%m%d_%H%M%S}_{digest}"
+        value = {
+            "user_id": user_id,
+            "thread_id": thread_id,
+            "checkpoint_id": snapshot.checkpoint_id,
+            "checkpoint_at": _text_of(at),
+            "messages": to_stored(snapshot.values[channel]),
+        }
+        try:
+            put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
+            entry = (yield from self._store._embedded([put], None))[0]
+        except Conflict:  # archived already
+            entry = (yield [ops.Get(home, key)])[0]
+        return _conversation(entry)
+
+    def _conversations(
+        self, user_id: str, *, thread_id: str | None = None, query: str | None = None, limit: int = 100
+    ) -> Program[list[Conversation]]:
+        """A user's conversations: the last archived first, or those that fit a query best."""
+        wanted = None if thread_id is None else {"thread_id": thread_id}
+        hits = yield from self._found(_home(user_id), query, wanted, limit)
+        return [_conversation(hit) for hit in hits if _is_conversation(hit)]
+
+    conversations = run(_conversations)
+    aconversations = arun(_conversations)
+
+    def _resume(self, user_id: str, thread_id: str) -> Program[list[BaseMessage]]:
+        """The messages of a user's thread as it was archived last, to go on with in a new one."""
+        newest: Hit | None = None
+
+        def keep_newest(hits: list[Hit]) -> Program[None]:
+            nonlocal newest
+            newest = max([*hits, *([newest] if newest else [])], key=_age, default=None)
+            return
+            yield  # a program that asks for nothing
+
+        yield from self._visit(_home(user_id), {"thread_id": thread_id}, keep_newest)
+        if newest is None:
+            raise NotFound(f"user {user_id!r} has no archived conversation of thread {thread_id!r}")
+        return from_stored(newest.value["messages"])
+
+    resume = run(_resume)
+    aresume = arun(_resume)
+
+    def _export(
+        self,
+        target: str | os.PathLike[str] | Sink,
+        *,
+        user_id: str | None = None,
+        thread_id: str | None = None,
+        format: Literal["jsonl", "csv"] | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Program[int]:
+        """Write every message of every archived conversation, of one user or of all, for an audit; how many.
+
+        `target` is a path or a text file. A line of JSONL has everything; a row of CSV is for spreadsheets. By default
+        the path's ending says which. `progress(done, total)` counts conversations.
+        """
+        wanted = None if thread_id is None else {"thread_id": thread_id}
+        done = total = 0
+        with Audit(target, format) as audit:
+
+            def write(hits: list[Hit]) -> Program[None]:
+                nonlocal done
+                for hit in hits:
+                    yield Work(audit.write, (_conversation(hit), hit.value["messages"]))
+                done += len(hits)
+                if progress is not None:
+                    progress(done, max(done, total))
+
+            homes = yield from self._homes(user_id)
+            for home in homes:
+                total += yield from self._store._count(home, filter=wanted, recursive=False)
+            for home in homes:
+                yield from self._visit(home, wanted, write)
+            return audit.written
+
+    export = run(_export)
+    aexport = arun(_export)
+
+    def _retain(self, older_than: timedelta | datetime, *, user_id: str | None = None) -> Program[int]:
+        """Delete conversations whose checkpoint is older, of one user or of all; how many."""
+        end = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
+        deleted = 0
+
+        def delete(hits: list[Hit]) -> Program[None]:
+            nonlocal deleted
+            gone: list[bool] = (yield [ops.Delete(hit.namespace, hit.key) for hit in hits]) if hits else []
+            deleted += sum(gone)
+
+        for home in (yield from self._homes(user_id)):
+            yield from self._visit(home, {"checkpoint_at": {"$lt": _text_of(end)}}, delete)
+        return deleted
+
+    retain = run(_retain)
+    aretain = arun(_retain)
+
+    def _erase(self, user_id: str) -> Program[int]:
+        """Delete all that is archived of a user, at once; how many entries."""
+        return (yield from self._store._delete_tree(_home(user_id)))
+
+    erase = run(_erase)
+    aerase = arun(_erase)
+
+    # Below -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> Store:
+        return self._face.store
+
+    def _found(
+        self, namespace: Namespace, query: str | None, filter: dict[str, Any] | None, limit: int
+    ) -> Program[list[Hit]]:
+        return (yield from self._store._search(namespace, query=query, filter=filter, limit=limit))
+
+    def _visit(
+        self, home: Namespace, filter: dict[str, Any] | None, visit: Callable[[list[Hit]], Program[None]]
+    ) -> Program[None]:
+        """Every conversation of a user that matches, some at a time."""
+        cursor: str | None = None
+        while True:
+            page = yield from self._store._search(home, filter=filter, limit=_AT_ONCE, cursor=cursor, recursive=False)
+            yield from visit([hit for hit in page if _is_conversation(hit)])
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def _homes(self, user_id: str | None) -> Program[list[Namespace]]:
+        """Where one user's conversations are, or everybody's."""
+        if user_id is not None:
+            return [_home(user_id)]
+        homes: list[Namespace] = []
+        offset = 0
+        while True:
+            some = yield from self._store._namespaces(prefix=_home("*"), max_depth=3, limit=1000, offset=offset)
+            homes += some
+            offset += 1000
+            if len(some) < 1000:
+                return homes
+
+    def _run(self, program: Program[T]) -> T:
+        return self._store._run(program)
+
+    async def _arun(self, program: Program[T]) -> T:
+        return await self._store._arun(program)
+
+    def close(self) -> None:
+        """Close the store, if it was opened here."""
+        self._face.close()
+
+    async def aclose(self) -> None:
+        """`close`, awaited."""
+        await self._face.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class PostgresStoreRepository(ConversationRepository):
+    """`ConversationRepository` on PostgreSQL, where SQL can look into it (the views `holdall_conversations`, …)."""
+
+    def __init__(self, conn_string: str, *, pool_config: Mapping[str, Any] | None = None, index: Any = None) -> None:
+        if not isinstance(conn_string, str) or not is_postgres(conn_string):
+            raise InvalidInput("PostgresStoreRepository takes a URL of PostgreSQL; ConversationRepository takes any")
+        store = open_from(conn_string, pool_config)
+        super().__init__(store, index=index)
+        self._face._to_close = store
+
+
+# Checkpointers -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """A thread's state, from a checkpointer or a graph."""
+
+    checkpoint_id: str
+    at: datetime
+    values: Mapping[str, Any]
+    hint: str = ""
+
+
+def _read(source: Any, thread_id: str) -> _Snapshot:
+    if hasattr(source, "get_state"):
+        return _of_graph(source.get_state(_config(thread_id)), thread_id)
+    if hasattr(source, "get_tuple"):
+        return _of_checkpointer(source.get_tuple(_config(thread_id)), thread_id)
+    raise _no_source(source)
+
+
+async def _aread(source: Any, thread_id: str) -> _Snapshot:
+    try:
+        if hasattr(source, "aget_state"):
+            return _of_graph(await source.aget_state(_config(thread_id)), thread_id)
+        if hasattr(source, "aget_tuple"):
+            return _of_checkpointer(await source.aget_tuple(_config(thread_id)), thread_id)
+    except NotImplementedError:  # SqliteSaver and PostgresSaver are sync only
+        return await asyncio.to_thread(_read, source, thread_id)
+    raise _no_source(source)
+
+
+def _config(thread_id: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread_id}}
+
+
+def _no_source(source: Any) -> InvalidInput:
+    return InvalidInput(f"a thread is archived from a checkpointer or a compiled graph, not from {shown(source)}")
+
+
+def _of_checkpointer(found: Any, thread_id: str) -> _Snapshot:
+    if found is None:
+        raise _no_thread(thread_id)
+    checkpoint = found.checkpoint
+    is_in_parts = bool((found.metadata or {}).get("counters_since_delta_snapshot"))
+    hint = " in one piece, so pass the compiled graph instead" if is_in_parts else ""
+    return _Snapshot(checkpoint["id"], datetime.fromisoformat(checkpoint["ts"]), checkpoint["channel_values"], hint)
+
+
+def _of_graph(state: Any, thread_id: str) -> _Snapshot:
+    if state.created_at is None:
+        raise _no_thread(thread_id)
+    checkpoint_id = state.config["configurable"]["checkpoint_id"]
+    return _Snapshot(checkpoint_id, datetime.fromisoformat(state.created_at), state.values)
+
+
+def _no_thread(thread_id: str) -> NotFound:
+    return NotFound(f"the checkpointer has no thread {thread_id!r}")
+
+
+# Entries -------------------------------------------------------------------------------------------------------------
+
+
+def _home(user_id: str) -> Namespace:
+    return "users", user_id, "conversations"
+
+
+def _is_conversation(entry: Entry) -> bool:
+    """Whether `archive` made it: `put` may have put anything beside."""
+    value = entry.value
+    texts = (value.get(name) for name in ("user_id", "thread_id", "checkpoint_id", "checkpoint_at"))
+    return all(isinstance(text, str) for text in texts) and isinstance(value.get("messages"), list)
+
+
+def _conversation(entry: Entry) -> Conversation:
+    value = entry.value
+    return Conversation(
+        value["user_id"],
+        value["thread_id"],
+        entry.key,
+        value["checkpoint_id"],
+        datetime.fromisoformat(value["checkpoint_at"]),
+        entry.created_at,
+        len(value["messages"]),
+        entry.score if isinstance(entry, Hit) else None,
+    )
+
+
+def _age(hit: Hit) -> tuple[str, str]:
+    return hit.value["checkpoint_at"], hit.value["checkpoint_id"]
+
+
+def _text_of(moment: datetime) -> str:
+    """A time as text that sorts as times do."""
+    if moment.tzinfo is None:
+        raise InvalidInput(f"a time is an aware datetime, not {shown(moment)}")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _shown(hit: Hit) -> dict[str, Any]:
+    return {
+        "namespace": list(hit.namespace),
+        "key": hit.key,
+        "value": hit.value,
+        "created_at": hit.created_at.isoformat(),
+        "updated_at": hit.updated_at.isoformat(),
+        "score": hit.score,
+    }

@@ -1,0 +1,365 @@
+"""deepagents' files on any engine: `HoldallBackend` is a `BackendProtocol`, sync and async in one object.
+
+    agent = create_deep_agent(model=…, backend=HoldallBackend("agent.db", namespace=("agents", "ada", "files")))
+
+Each method is one of `holdall.Files`, with deepagents' results and words. Whatever goes wrong with a file is such a
+result, for a model to read; only a namespace that cannot be had is raised, since that is the caller's mistake.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar, cast
+
+try:
+    from deepagents.backends.protocol import (
+        BackendProtocol,
+        DeleteResult,
+        EditResult,
+        FileData,
+        FileDownloadResponse,
+        FileUploadResponse,
+        GlobResult,
+        GrepResult,
+        LsResult,
+        ReadResult,
+        WriteResult,
+    )
+    from langgraph.runtime import Runtime, get_runtime
+except ModuleNotFoundError as missing:
+    from ..errors import MissingExtra
+
+    raise MissingExtra(
+        f"deepagents' backend needs the package {missing.name!r}: pip install 'holdall[deepagents]'", name=missing.name
+    ) from missing
+
+from .. import keys, ops
+from ..errors import AmbiguousMatch, HoldallError, InvalidInput, IsADirectory, NoMatch, NotFound, NotText, shown
+from ..files import Files, split_lines
+from ..ops import Namespace
+from ..programs import Program, arun, run
+from ..store import Store
+from .opening import opened
+from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, code, newest_first
+
+__all__ = ["HoldallBackend"]
+
+T = TypeVar("T")
+#: A namespace, or what makes one for the run that a call is part of: `lambda runtime: ("users", runtime.context.user)`.
+NamespaceOrFactory: TypeAlias = Namespace | Callable[[Runtime[Any]], Namespace]
+
+#: What deepagents does not read as lines: images, videos, sounds and documents, which models take whole.
+WHOLE = re.compile(
+    r".*\.(png|jpe?g|webp|gif|hei[cf]|mp4|mpe?g|mov|avi|flv|webm|wmv|3gpp|mkv|wav|mp3|aiff|aac|ogg|flac|pdf|pptx?)",
+    re.IGNORECASE | re.DOTALL,
+)
+_NO_NEWLINE_AT_END = "Error: old_string ends with a newline, but the file does not end with a newline."
+
+
+class HoldallBackend(BackendProtocol):
+    """The files of one namespace, exactly that one and no child's, as a backend for deepagents.
+
+    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `namespace` is a tuple, or a
+    function that is called for every operation with LangGraph's `Runtime`, or None outside of a graph, as deepagents'
+    own `StoreBackend` calls it. It has no default: who shares files with whom is for you to say.
+    """
+
+    def __init__(self, store_or_url: Any, *, namespace: NamespaceOrFactory) -> None:
+        #: The `holdall.Store` beneath.
+        self.store: Store
+        self.store, self._is_ours = opened(store_or_url)
+        self._namespace = namespace
+        if not callable(namespace):
+            self.store.files(namespace)  # so that a wrong one is refused here
+
+    def __repr__(self) -> str:
+        return f"<HoldallBackend of {shown(self._namespace)} in {self.store!r}>"
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def _ls(self, path: str) -> Program[LsResult]:
+        """What is in a folder; its subfolders end in "/". Nothing, for a missing one."""
+        files = self._files()
+        try:
+            found = yield from files._ls(absolute(path))
+        except HoldallError as error:
+            return LsResult(error=str(error))
+        return LsResult(entries=[as_dict(info) for info in found])
+
+    ls = run(_ls)
+    als = arun(_ls)
+
+    def _read(self, file_path: str, offset: int = 0, limit: int = 2000) -> Program[ReadResult]:
+        r"""Up to `limit` lines of a file from line `offset` on, with \n at their ends; what is not text, as a whole."""
+        files = self._files()
+        try:
+            path = _file_path(file_path)
+            first, most = _number(offset), _number(limit)
+            info, entry = yield [ops.Stat(files.namespace, path), ops.Get(files.namespace, path)]
+            if info is None or info.is_dir or entry is None:
+                raise NotFound(path)
+        except NotFound:
+            return ReadResult(error=f"File '{file_path}' not found")
+        except HoldallError as error:
+            return ReadResult(error=str(error))
+        data = _file_data(entry.value)
+        if WHOLE.fullmatch(path) or data["encoding"] == "base64":
+            return ReadResult(file_data=data)
+        return _window(data, first, most)
+
+    read = run(_read)
+    aread = arun(_read)
+
+    def _grep(
+        self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
+    ) -> Program[GrepResult]:
+        """The lines that contain a text, as it stands, in path and line order; `truncated` if there are more."""
+        files = self._files()
+        most = None if max_count is None else max(max_count, 0)
+        try:
+            found = yield from files._grep(
+                pattern, absolute(path or "/"), glob=glob or None, limit=None if most is None else most + 1
+            )
+        except HoldallError as error:
+            return GrepResult(error=f"Error: {error}")
+        matches = [as_match(match) for match in found[:most]]
+        return GrepResult(matches=matches, truncated=len(found) > len(matches))
+
+    grep = run(_grep)
+    agrep = arun(_grep)
+
+    def _glob(self, pattern: str, path: str | None = None) -> Program[GlobResult]:
+        """The files that match, newest first: by name at any depth, or by their path from `path` on."""
+        files = self._files()
+        try:
+            folder = absolute(path or "/")
+            keys.check_folder(folder)
+        except HoldallError as error:
+            return GlobResult(error=str(error))
+        try:
+            found = yield from files._glob(pattern, folder)
+        except InvalidInput as error:
+            return GlobResult(error=f"Invalid glob pattern {shown(pattern)}: {error}")
+        except HoldallError as error:
+            return GlobResult(error=str(error))
+        return GlobResult(matches=newest_first(found))
+
+    glob = run(_glob)
+    aglob = arun(_glob)
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def _write(self, file_path: str, content: str) -> Program[WriteResult]:
+        """Create a file, or replace it."""
+        files = self._files()
+        try:
+            info = yield from files._write(absolute(file_path), content)
+        except HoldallError as error:
+            return WriteResult(error=f"Error: {error}")
+        return WriteResult(path=info.path)
+
+    write = run(_write)
+    awrite = arun(_write)
+
+    def _edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Program[EditResult]:
+        """Replace a text that is in a file exactly once, or everywhere. Edits that others make at once are kept."""
+        files = self._files()
+        try:
+            path = _file_path(file_path)
+            count = yield from files._edit(path, old_string, new_string, replace_all=replace_all)
+        except HoldallError as error:
+            return EditResult(error=(yield from _why_not(files, file_path, old_string, error)))
+        return EditResult(path=path, occurrences=count)
+
+    edit = run(_edit)
+    aedit = arun(_edit)
+
+    def _delete(self, file_path: str) -> Program[DeleteResult]:
+        """Remove a file, or a folder with all that is in it. `*` is a character like any other."""
+        files = self._files()
+        try:
+            count = yield from files._delete(absolute(file_path))
+        except HoldallError as error:
+            return DeleteResult(error=f"Error: {error}")
+        return DeleteResult(path=file_path) if count else DeleteResult(error=_not_found(file_path))
+
+    delete = run(_delete)
+    adelete = arun(_delete)
+
+    # Many files ------------------------------------------------------------------------------------------------------
+
+    def _upload_files(self, files: list[tuple[str, bytes]]) -> Program[list[FileUploadResponse]]:
+        """Create or replace files, each for itself; the answers are in their order."""
+        volume, given = self._files(), list(files)
+        done = yield from volume._write_each((absolute(path), content) for path, content in given)
+        errors = [code(answer) if isinstance(answer, HoldallError) else None for answer in done]
+        return [FileUploadResponse(path, error) for (path, _), error in zip(given, errors, strict=True)]
+
+    upload_files = run(_upload_files)
+    aupload_files = arun(_upload_files)
+
+    def _download_files(self, paths: list[str]) -> Program[list[FileDownloadResponse]]:
+        """The bytes of files, each for itself; the answers are in their order."""
+        volume, given = self._files(), list(paths)
+        found = yield from volume._read_each(map(absolute, given))
+        return [
+            FileDownloadResponse(path, None, code(answer))
+            if isinstance(answer, HoldallError)
+            else FileDownloadResponse(path, answer)
+            for path, answer in zip(given, found, strict=True)
+        ]
+
+    download_files = run(_download_files)
+    adownload_files = arun(_download_files)
+
+    # Running and closing ---------------------------------------------------------------------------------------------
+
+    def _files(self) -> Files:
+        """The files of the namespace that is meant in this call."""
+        return self.store.files(_made(self._namespace) if callable(self._namespace) else self._namespace)
+
+    def _run(self, program: Program[T]) -> T:
+        return self.store._run(program)
+
+    async def _arun(self, program: Program[T]) -> T:
+        return await self.store._arun(program)
+
+    def close(self) -> None:
+        """Close the store, if it was opened here."""
+        if self._is_ours:
+            self.store.close()
+
+    async def aclose(self) -> None:
+        """`close`, awaited."""
+        if self._is_ours:
+            await self.store.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _made(factory: Callable[[Runtime[Any]], Namespace]) -> Namespace:
+    """What a namespace factory makes of the run that we are in."""
+    try:
+        runtime: Runtime[Any] | None = get_runtime()
+    except (RuntimeError, KeyError):  # outside of any
+        runtime = None
+    try:
+        return factory(cast("Runtime[Any]", runtime))
+    except AttributeError as error:
+        if runtime is not None:
+            raise
+        raise RuntimeError(
+            "the namespace function reads LangGraph's Runtime, which there is only while a graph runs; call the backend"
+            " from an agent (create_deep_agent), or give it a namespace that needs no Runtime"
+        ) from error
+
+
+def _file_path(path: Any) -> str:
+    """The path of a file that has to be there, which no folder's is."""
+    whole = absolute(path)
+    folder = keys.check_folder(whole)
+    if whole.endswith("/"):
+        raise NotFound(f"{shown(path)} names a folder")
+    return folder[:-1]
+
+
+def _number(given: Any) -> int:
+    """A line number or a count as models give them: none below 0."""
+    try:
+        return max(int(given), 0)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"offset and limit are numbers of lines, not {shown(given)}") from None
+
+
+def _file_data(item: dict[str, Any]) -> FileData:
+    """deepagents' form of a file, of any form that it may be kept in."""
+    content = item["content"]
+    data = FileData(
+        content="\n".join(content) if isinstance(content, list) else content, encoding=item.get("encoding", "utf-8")
+    )
+    if "created_at" in item:
+        data["created_at"] = item["created_at"]
+    if "modified_at" in item:
+        data["modified_at"] = item["modified_at"]
+    return data
+
+
+def _window(data: FileData, offset: int, limit: int) -> ReadResult:
+    """Some lines of a text, and which ones they are; a blank text has none to count."""
+    text = data["content"]
+    if not text.strip():
+        return ReadResult(file_data=data)
+    if limit == 0:
+        return ReadResult(file_data={**data, "content": ""}, no_lines_requested=True)
+    lines = split_lines(text)
+    total = len(lines)
+    if offset >= total:
+        return ReadResult(error=f"Line offset {offset} exceeds file length ({total} lines)")
+    end = min(offset + limit, total)
+    last = "\n" if end < total or text[-1] in "\r\n" else ""
+    return ReadResult(
+        file_data={**data, "content": "\n".join(lines[offset:end]) + last},
+        total_lines=total,
+        start_line=offset + 1,
+        end_line=end,
+        next_offset=end if end < total else None,
+    )
+
+
+def _not_found(path: str) -> str:
+    return f"Error: File '{path}' not found"
+
+
+def _why_not(files: Files, path: str, old: str, error: HoldallError) -> Program[str]:
+    """Why an edit was not made, in deepagents' words."""
+    match error:
+        case NotFound() | IsADirectory():
+            return _not_found(path)
+        case NotText():
+            return BINARY
+        case AmbiguousMatch(count=count):
+            return (
+                f"Error: String '{old}' appears {count} times in file. Use replace_all=True to replace all instances,"
+                " or provide a more specific string with surrounding context."
+            )
+        case NoMatch():
+            return (yield from _why_no_match(files, path, old))
+    return EMPTY_OLD_STRING if old == "" else f"Error: {error}"
+
+
+def _why_no_match(files: Files, path: str, old: str) -> Program[str]:
+    """Models put a newline at the end of a file that has none; they are told so."""
+    begin = old.removesuffix("\n")
+    if begin and begin != old:
+        try:
+            text = yield from files._read_text(absolute(path))
+        except HoldallError:  # gone in the meantime
+            return _not_found(path)
+        if text.endswith(begin):
+            if text.count(begin) == 1:
+                return (
+                    f"{_NO_NEWLINE_AT_END} Retry with the trailing newline removed from old_string (and from new_string"
+                    " if it also ends with a newline)."
+                )
+            return (
+                f"{_NO_NEWLINE_AT_END} With the trailing newline removed, old_string would appear {text.count(begin)}"
+                " times in the file. Retry with the trailing newline removed and add surrounding context so the match"
+                " is unique."
+            )
+    return f"Error: String not found in file: '{old}'"

@@ -1,0 +1,340 @@
+"""Moving in: what LangGraph's own `SqliteStore` or `PostgresStore` has stored, brought into a holdall store.
+
+Their tables are read, never written. Items come with their times and what is left of their TTLs, oldest change first,
+so that the newest there are the newest here. What is here already, as new as there or newer, is left alone; so an
+import that was cut short goes on where it ended when it is run again, and brings what has changed since.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from langgraph.store.base import get_text_at_path
+
+from .. import ops
+from ..embed import same_model
+from ..errors import InvalidInput, MissingExtra, NotFound, Unavailable
+from ..ops import Entry, Namespace
+from ..programs import Program, Work
+from ..store import Store
+from ..values import decode
+from .conn_strings import is_postgres
+from .opening import opened
+
+_AT_ONCE = 500
+_SAMPLES = 5
+_Row: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An item that cannot be stored here, and why."""
+
+    namespace: Namespace
+    key: str
+    why: str
+
+
+@dataclass(slots=True)
+class Imported:
+    """What came of an import."""
+
+    total: int = 0  # items there
+    imported: int = 0  # brought here
+    vectors: int = 0  # of these, with the vectors that they had
+    present: int = 0  # here already, as new or newer
+    expired: int = 0  # gone there, too
+    refused: list[Refused] = field(default_factory=list)
+
+
+def import_from(
+    source: str | os.PathLike[str], into: Any, *, progress: Callable[[int, int], object] | None = None
+) -> Imported:
+    """Bring the items of a `SqliteStore` (the path of its file) or a `PostgresStore` (its URL) into a store.
+
+    `into` is a URL, a `holdall.Store` or a face. `progress(done, total)` is called as it goes on. Run again, it goes on
+    where it ended.
+    """
+    store, is_ours = opened(into)
+    try:
+        return store._run(_import(store, source, progress))
+    finally:
+        if is_ours:
+            store.close()
+
+
+async def aimport_from(
+    source: str | os.PathLike[str], into: Any, *, progress: Callable[[int, int], object] | None = None
+) -> Imported:
+    """`import_from`, awaited."""
+    store, is_ours = opened(into)
+    try:
+        return await store._arun(_import(store, source, progress))
+    finally:
+        if is_ours:
+            await store.aclose()
+
+
+def _import(
+    store: Store, source: str | os.PathLike[str], progress: Callable[[int, int], object] | None
+) -> Program[Imported]:
+    name = os.fspath(source)
+    database = _PostgresDatabase(name) if is_postgres(name) else _SqliteDatabase(name)
+    with closing(database):
+        return (yield from _moving(store, database, progress))
+
+
+def _moving(store: Store, database: _Database, progress: Callable[[int, int], object] | None) -> Program[Imported]:
+    outcome = Imported(total=(yield Work(database.count, ())))
+    vectors = _Vectors(store, database)
+    done = 0
+    while rows := (yield Work(database.page, ())):
+        items = [item for row in rows if (item := _wanted(store, row, outcome)) is not None]
+        if items:
+            here: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
+            newer = [
+                item
+                for item, entry in zip(items, here, strict=True)
+                if entry is None or entry.updated_at < item.updated_at
+            ]
+            if newer:
+                puts, carried = yield from vectors.added([item.put for item in newer])
+                yield [*puts, *(item.dated for item in newer)]
+                outcome.vectors += carried
+            outcome.imported += len(newer)
+            outcome.present += len(items) - len(newer)
+        done += len(rows)
+        if progress is not None:
+            progress(done, max(done, outcome.total))
+    return outcome
+
+
+class _Vectors:
+    """Brings vectors along, where the store's own model made them: that is tried with the first that come.
+
+    Otherwise, and where an item has none, it is embedded as if it were put.
+    """
+
+    def __init__(self, store: Store, database: _Database) -> None:
+        self._embedding, self._fields = store._settings.embedding, store._settings.fields
+        self._database = database
+        self._is_same: bool | None = None  # not known yet
+
+    def added(self, puts: list[ops.Put]) -> Program[tuple[list[ops.Put], int]]:
+        """The puts with vectors, and how many had them already."""
+        if self._embedding is None:
+            return puts, 0
+        there: list[dict[str, bytes]] = []
+        if self._is_same is not False:
+            there = yield Work(self._database.vectors, ([(".".join(put.namespace), put.key) for put in puts],))
+            if self._is_same is None:
+                self._is_same = yield from self._try(puts, there)
+        if not self._is_same:
+            return (yield from self._embedding.embedded(puts, self._fields)), 0
+        model = yield from self._embedding._known_model()
+        without = [put for put, vectors in zip(puts, there, strict=True) if not vectors]
+        others = iter((yield from self._embedding.embedded(without, self._fields)))
+        added = [
+            replace(put, vectors=ops.Vectors(model, tuple(vectors.values()))) if vectors else next(others)
+            for put, vectors in zip(puts, there, strict=True)
+        ]
+        return added, len(puts) - len(without)
+
+    def _try(self, puts: list[ops.Put], there: list[dict[str, bytes]]) -> Program[bool | None]:
+        """Whether the model gives for some texts what they have there; None where there are none to try it with."""
+        assert self._embedding is not None
+        samples: dict[str, bytes] = {}
+        for put, vectors in zip(puts, there, strict=True):
+            for name, vector in vectors.items():
+                text = _text_at(put.value, name)
+                if text is not None and text.strip() and len(samples) < _SAMPLES:
+                    samples[text] = vector
+        if not samples:
+            return None
+        given = yield from self._embedding._embedder.documents(list(samples))
+        return all(map(same_model, samples.values(), given))
+
+
+def _text_at(value: Any, name: str) -> str | None:
+    """The text that LangGraph's stores embedded as this: a path, or one with a number where it led to several."""
+    texts = get_text_at_path(value, name)
+    if len(texts) == 1:
+        return texts[0]
+    path, _, place = name.rpartition(".")
+    texts = get_text_at_path(value, path) if path and place.isdecimal() else []
+    return texts[int(place)] if texts and int(place) < len(texts) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    put: ops.Put
+    dated: ops.Backdate
+    updated_at: datetime
+
+
+def _wanted(store: Store, row: _Row, outcome: Imported) -> _Item | None:
+    prefix, key, text, *times, minutes = row
+    created, updated, expires = map(_moment, times)
+    assert created is not None
+    assert updated is not None
+    if expires is not None and expires <= datetime.now(UTC):
+        outcome.expired += 1
+        return None
+    namespace = tuple(prefix.split("."))
+    ttl = None
+    if expires is not None:
+        # PostgresStore keeps whole minutes: of less than one, only the end tells.
+        ttl = max(timedelta(minutes=minutes or 0) or expires - updated, timedelta(milliseconds=1))
+    put = ops.Put(namespace, key, decode(text if isinstance(text, str) else text.decode()), ttl)
+    try:
+        store._prepared(put)
+    except InvalidInput as error:
+        outcome.refused.append(Refused(namespace, key, str(error)))
+        return None
+    return _Item(put, ops.Backdate(namespace, key, created, updated, expires), updated)
+
+
+def _moment(time: datetime | str | None) -> datetime | None:
+    """A time as their databases give it; SQLite's are text, in UTC whether they say so or not."""
+    moment = datetime.fromisoformat(time) if isinstance(time, str) else time
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+# Their databases -----------------------------------------------------------------------------------------------------
+
+
+class _Database(ABC):
+    """A table of LangGraph's, read from its oldest change to its newest. Opened by its first use."""
+
+    value = "value"  # as text
+    order = "rowid"  # of what was changed at the same time
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._connection: Any = None
+        self._walking: Any = None
+        self._has_vectors: bool | None = None
+
+    def count(self) -> int:
+        with self._translating():
+            self._connection = self._connect()
+            return int(self._connection.execute("SELECT count(*) FROM store").fetchone()[0])
+
+    def page(self) -> list[_Row]:
+        """The next rows; none after the last."""
+        with self._translating():
+            if self._walking is None:
+                there = {column[0] for column in self._connection.execute("SELECT * FROM store LIMIT 0").description}
+                lifetime = "expires_at, ttl_minutes" if "ttl_minutes" in there else "NULL, NULL"  # older ones had none
+                columns = f"prefix, key, {self.value}, created_at, updated_at, {lifetime}"
+                self._walking = self._cursor()
+                self._walking.execute(f"SELECT {columns} FROM store ORDER BY updated_at, {self.order}")  # noqa: S608  # ours
+            rows: list[_Row] = self._walking.fetchmany(_AT_ONCE)
+            return rows
+
+    def vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]:
+        """The vectors of items, by field; they have none where there is no table for them."""
+        with self._translating():
+            if self._has_vectors is None:
+                self._has_vectors = self._is_there("store_vectors")
+            return self._vectors(places) if self._has_vectors else [{} for _ in places]
+
+    def close(self) -> None:
+        for resource in (self._walking, self._connection):
+            if resource is not None:
+                resource.close()
+
+    @abstractmethod
+    def _connect(self) -> Any: ...
+
+    @abstractmethod
+    def _cursor(self) -> Any: ...
+
+    @abstractmethod
+    def _is_there(self, table: str) -> bool: ...
+
+    @abstractmethod
+    def _vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]: ...
+
+    @abstractmethod
+    def _translating(self) -> AbstractContextManager[None]:
+        """Their driver's errors as ours."""
+
+
+class _SqliteDatabase(_Database):
+    def _connect(self) -> sqlite3.Connection:
+        path = Path(self._source)
+        if not path.is_file():
+            raise NotFound(f"there is no file {self._source!r} to import from")
+        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor: sqlite3.Cursor = self._connection.cursor()
+        return cursor
+
+    def _is_there(self, table: str) -> bool:
+        return bool(self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
+
+    def _vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]:
+        sql = "SELECT field_name, embedding FROM store_vectors WHERE prefix = ? AND key = ?"
+        return [dict(self._connection.execute(sql, place).fetchall()) for place in places]
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InvalidInput(f"{self._source!r} is not a database of LangGraph's SqliteStore: {error}") from error
+
+
+class _PostgresDatabase(_Database):
+    value, order = "value::text", "prefix, key"
+
+    def _connect(self) -> Any:
+        import psycopg
+
+        connection = psycopg.connect(self._source)
+        connection.read_only = True
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        return connection
+
+    def _cursor(self) -> Any:
+        return self._connection.cursor("holdall_import")  # on the server: it may be large
+
+    def _is_there(self, table: str) -> bool:
+        return bool(self._connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()[0])
+
+    def _vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]:
+        rows = self._connection.execute(
+            "SELECT place, field_name, embedding::text FROM store_vectors"
+            " JOIN unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (prefix, key, place) USING (prefix, key)",
+            ([prefix for prefix, _ in places], [key for _, key in places]),
+        )
+        found: list[dict[str, bytes]] = [{} for _ in places]
+        for place, name, vector in rows:
+            numbers = json.loads(vector)
+            found[place - 1][name] = struct.pack(f"<{len(numbers)}f", *numbers)
+        return found
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            import psycopg
+        except ModuleNotFoundError as error:
+            raise MissingExtra("this URL needs the package 'psycopg': pip install 'holdall[postgres]'") from error
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            raise Unavailable(f"the database to import from cannot be read: {error}") from error
+        except psycopg.Error as error:
+            raise InvalidInput(f"this is not a database of LangGraph's PostgresStore: {error}") from error

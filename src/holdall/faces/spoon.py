@@ -1,0 +1,467 @@
+"""spoon_ai's persistent files on any engine: the names of `spoon_ai.backends.store`, with a holdall store beneath.
+
+    backend = StoreBackend(SQLiteStore("agent_files.db"), assistant_id="agent-001")
+
+`SQLiteStore` takes any URL in place of a file's name. spoon_ai need not be installed; where it is, its own classes are
+the base of these, and its results are what they give. `import_sqlite` brings what spoon_ai's `SQLiteStore` has kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import holdall
+
+from .. import filters, ops
+from ..errors import (
+    AmbiguousMatch,
+    Conflict,
+    HoldallError,
+    InvalidInput,
+    InvalidValue,
+    IsADirectory,
+    NoMatch,
+    NotFound,
+    NotText,
+    shown,
+)
+from ..files import Files, split_lines
+from ..ops import ABSENT, Namespace, Value
+from ..programs import Program, arun, run
+from ..store import Store
+from .opening import opened
+from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, code, newest_first
+
+if TYPE_CHECKING:
+    from .spoon_protocol import (
+        BackendProtocol,
+        BaseStore,
+        EditResult,
+        FileDownloadResponse,
+        FileInfo,
+        FileOperationError,
+        FileUploadResponse,
+        GrepMatch,
+        WriteResult,
+    )
+else:
+    try:
+        from spoon_ai.backends.protocol import (
+            BackendProtocol,
+            EditResult,
+            FileDownloadResponse,
+            FileInfo,
+            FileOperationError,
+            FileUploadResponse,
+            GrepMatch,
+            WriteResult,
+        )
+        from spoon_ai.backends.store import BaseStore
+    except ImportError:
+        from .spoon_protocol import (
+            BackendProtocol,
+            BaseStore,
+            EditResult,
+            FileDownloadResponse,
+            FileInfo,
+            FileOperationError,
+            FileUploadResponse,
+            GrepMatch,
+            WriteResult,
+        )
+
+__all__ = [
+    "BackendProtocol",
+    "BaseStore",
+    "EditResult",
+    "FileDownloadResponse",
+    "FileInfo",
+    "FileOperationError",
+    "FileUploadResponse",
+    "GrepMatch",
+    "InMemoryStore",
+    "SQLiteStore",
+    "StoreBackend",
+    "WriteResult",
+    "create_store_backend",
+    "import_sqlite",
+]
+
+T = TypeVar("T")
+
+_EMPTY = "System reminder: File exists but has empty contents"
+_LONGEST_LINE = 10_000
+_AT_ONCE = 100
+
+# Stores --------------------------------------------------------------------------------------------------------------
+
+
+class _Kept(BaseStore):
+    """spoon_ai's store of dicts, over a `holdall.Store`. A namespace is exactly itself, and no child's."""
+
+    def __init__(self, store: Store) -> None:
+        #: The `holdall.Store` beneath.
+        self.store = store
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.store!r}>"
+
+    def get(self, namespace: tuple[str, ...], key: str) -> dict[str, Any] | None:
+        """The dict under a key, or None; it is the caller's own copy."""
+        entry = self.store.get(namespace, key)
+        return None if entry is None else entry.value
+
+    def put(self, namespace: tuple[str, ...], key: str, value: dict[str, Any]) -> None:
+        """Keep a dict under a key."""
+        self.store.put(namespace, key, value)
+
+    def delete(self, namespace: tuple[str, ...], key: str) -> None:
+        """Remove a key; a missing one is fine."""
+        self.store.delete(namespace, key)
+
+    def search(
+        self,
+        namespace: tuple[str, ...],
+        query: str | None = None,
+        filter: dict[str, Any] | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[dict[str, Any]]:
+        """`{"key": …, "value": …}` for each dict in a namespace, in the order of their keys.
+
+        Of those whose fields equal `filter`'s, and whose content contains `query`, in any case.
+        """
+        wanted = None if not filter else filters.parse({field: {"$eq": value} for field, value in filter.items()})
+        text = (query or "").lower()
+        found = (
+            {"key": entry.key, "value": entry.value}
+            for entry in self._all(tuple(namespace))
+            if (wanted is None or wanted.matches(entry.value)) and (not text or text in _content(entry.value).lower())
+        )
+        start = max(offset, 0)
+        return list(itertools.islice(found, start, start + max(limit, 0)))
+
+    def _all(self, namespace: Namespace) -> Iterator[ops.Entry]:
+        """The entries of exactly a namespace: in a scan, its children's come after them."""
+        return itertools.takewhile(lambda entry: entry.namespace == namespace, self.store.scan(namespace))
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+
+class InMemoryStore(_Kept):
+    """A store that is gone with the process."""
+
+    def __init__(self) -> None:
+        super().__init__(holdall.open("memory:"))
+
+
+class SQLiteStore(_Kept):
+    """A store that persists: in a SQLite file, or wherever else a URL says.
+
+    `db_path` is a file's name, any URL that `holdall.open` takes, a `holdall.Store`, or another face.
+    """
+
+    def __init__(self, db_path: Any = "store.db") -> None:
+        self.db_path = db_path
+        store, self._is_ours = opened("memory:" if db_path == ":memory:" else db_path)
+        super().__init__(store)
+        if self._is_ours:
+            self._set_up()
+
+    def _set_up(self) -> None:
+        try:
+            self.store.setup()
+        except InvalidInput as error:
+            self.store.close()
+            if _is_spoons(self.db_path):
+                raise InvalidInput(
+                    f"{shown(self.db_path)} was made by spoon_ai itself; bring what is in it to a store of holdall's"
+                    f" with holdall.faces.spoon.import_sqlite({shown(self.db_path)}, 'new.db'), and open that"
+                ) from error
+            raise
+
+    def close(self) -> None:
+        """Close the store, if it was opened here."""
+        if self._is_ours:
+            super().close()
+
+
+def _content(value: dict[str, Any]) -> str:
+    content = value.get("content", [])
+    return "\n".join(map(str, content)) if isinstance(content, list) else str(content)
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+class _Lines(Files):
+    """Files that read as spoon_ai's do when they are read as dicts: a list of lines, and two times."""
+
+    def _new(self, content: bytes) -> Value | ops.File:
+        try:
+            lines = content.decode().split("\n")
+        except UnicodeDecodeError:
+            return super()._new(content)
+        now = datetime.now(UTC).isoformat()
+        return {"content": lines, "created_at": now, "modified_at": now}
+
+    def _changed(self, path: str, content: bytes) -> Program[Value | ops.File]:
+        [entry] = yield [ops.Get(self.namespace, path)]
+        new: Any = self._new(content)
+        return new if entry is None else {**new, "created_at": entry.value.get("created_at", "")}
+
+
+class StoreBackend(BackendProtocol):
+    """The files of one namespace, as a backend for spoon_ai's agents.
+
+    `namespace` is `("filesystem",)` unless said otherwise; `assistant_id` comes before it, so that agents have files of
+    their own.
+    """
+
+    def __init__(self, store: Any, namespace: tuple[str, ...] | None = None, assistant_id: str | None = None) -> None:
+        self.store = store if isinstance(store, _Kept) else SQLiteStore(store)
+        home = (*((assistant_id,) if assistant_id else ()), *(namespace or ("filesystem",)))
+        self._files = _Lines(self.store.store, self.store.store.files(home).namespace)
+
+    def __repr__(self) -> str:
+        return f"<StoreBackend of {self._files.namespace!r} in {self.store!r}>"
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def _ls_info(self, path: str) -> Program[list[FileInfo]]:
+        """What is in a folder; its subfolders end in "/". Nothing, for one that is missing or cannot be."""
+        try:
+            found = yield from self._files._ls(absolute(path))
+        except InvalidInput:  # there is nothing of that name
+            return []
+        return [as_dict(info) for info in found]
+
+    ls_info = run(_ls_info)
+    als_info = arun(_ls_info)
+
+    def _read(self, file_path: str, offset: int = 0, limit: int = 2000) -> Program[str]:
+        """Up to `limit` lines from line `offset` on, with their numbers; or what is wrong, beginning with "Error:"."""
+        try:
+            text = yield from self._files._read_text(absolute(file_path))
+        except (NotFound, IsADirectory):
+            return _not_found(file_path)
+        except HoldallError as error:
+            return f"Error: {error}"
+        if not text.strip():
+            return _EMPTY
+        lines = split_lines(text)
+        if offset >= len(lines):
+            return f"Error: Line offset {offset} exceeds file length ({len(lines)} lines)"
+        start = max(offset, 0)
+        return _numbered(lines[start : start + max(limit, 0)], start + 1)
+
+    read = run(_read)
+    aread = arun(_read)
+
+    def _grep_raw(
+        self, pattern: str, path: str | None = None, glob: str | None = None
+    ) -> Program[list[GrepMatch] | str]:
+        """The lines that contain a text, as it stands; or what is wrong."""
+        try:
+            found = yield from self._files._grep(pattern, absolute(path or "/"), glob=glob or None)
+        except HoldallError as error:
+            return f"Error: {error}"
+        return [as_match(match) for match in found]
+
+    grep_raw = run(_grep_raw)
+    agrep_raw = arun(_grep_raw)
+
+    def _glob_info(self, pattern: str, path: str = "/") -> Program[list[FileInfo]]:
+        """The files whose path from `path` on matches, newest first. Nothing, where no path can match."""
+        anchored = f"/{pattern}" if isinstance(pattern, str) and pattern and "/" not in pattern else pattern
+        try:
+            found = yield from self._files._glob(anchored, absolute(path or "/"))
+        except InvalidInput:
+            return []
+        return newest_first(found)
+
+    glob_info = run(_glob_info)
+    aglob_info = arun(_glob_info)
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def _write(self, file_path: str, content: str) -> Program[WriteResult]:
+        """Create a file; one that is there stays as it is, whoever came first."""
+        try:
+            yield from self._files._write(absolute(file_path), content, expect=ABSENT)
+        except Conflict:
+            return WriteResult(
+                error=f"Cannot write to {file_path} because it already exists. Read and then make an edit, or write to"
+                " a new path."
+            )
+        except HoldallError as error:
+            return WriteResult(error=f"Error: {error}")
+        return WriteResult(path=file_path)
+
+    write = run(_write)
+    awrite = arun(_write)
+
+    def _edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> Program[EditResult]:
+        """Replace a text that is in a file exactly once, or everywhere. Edits that others make at once are kept."""
+        path = absolute(file_path)
+        try:
+            count = yield from self._files._edit(path, old_string, new_string, replace_all=replace_all)
+        except HoldallError as error:
+            return EditResult(error=_why_not(file_path, old_string, error))
+        return EditResult(path=file_path, occurrences=count)
+
+    edit = run(_edit)
+    aedit = arun(_edit)
+
+    # Many files ------------------------------------------------------------------------------------------------------
+
+    def _upload_files(self, files: list[tuple[str, bytes]]) -> Program[list[FileUploadResponse]]:
+        """Create or replace files, each for itself; the answers are in their order."""
+        given = list(files)
+        done = yield from self._files._write_each((absolute(path), content) for path, content in given)
+        errors = [code(answer) if isinstance(answer, HoldallError) else None for answer in done]
+        return [FileUploadResponse(path, error) for (path, _), error in zip(given, errors, strict=True)]
+
+    upload_files = run(_upload_files)
+    aupload_files = arun(_upload_files)
+
+    def _download_files(self, paths: list[str]) -> Program[list[FileDownloadResponse]]:
+        """The bytes of files, each for itself; the answers are in their order."""
+        given = list(paths)
+        found = yield from self._files._read_each(map(absolute, given))
+        return [
+            FileDownloadResponse(path, None, code(answer))
+            if isinstance(answer, HoldallError)
+            else FileDownloadResponse(path, answer)
+            for path, answer in zip(given, found, strict=True)
+        ]
+
+    download_files = run(_download_files)
+    adownload_files = arun(_download_files)
+
+    def _run(self, program: Program[T]) -> T:
+        return self._files._run(program)
+
+    async def _arun(self, program: Program[T]) -> T:
+        return await self._files._arun(program)
+
+
+def create_store_backend(
+    store: Any = None,
+    db_path: Any = "store.db",
+    use_sqlite: bool = True,
+    namespace: tuple[str, ...] | None = None,
+    assistant_id: str | None = None,
+) -> StoreBackend:
+    """A `StoreBackend` on a store, or on one that is opened here: `db_path`'s, or one in memory."""
+    if store is None:
+        store = SQLiteStore(db_path) if use_sqlite else InMemoryStore()
+    return StoreBackend(store, namespace, assistant_id)
+
+
+def _not_found(path: str) -> str:
+    return f"Error: File '{path}' not found"
+
+
+def _why_not(path: str, old: str, error: HoldallError) -> str:
+    """Why an edit was not made, in spoon_ai's words."""
+    match error:
+        case NotFound() | IsADirectory():
+            return _not_found(path)
+        case NotText():
+            return BINARY
+        case NoMatch():
+            return f"Error: String not found in file: '{old}'"
+        case AmbiguousMatch(count=count):
+            return (
+                f"Error: String '{old}' appears {count} times in file. Use replace_all=True to replace all instances,"
+                " or provide a more specific string."
+            )
+    return EMPTY_OLD_STRING if old == "" else f"Error: {error}"
+
+
+def _numbered(lines: list[str], first: int) -> str:
+    """Lines with their numbers before them; what is longer than a line should be goes on below, as 12.1, 12.2 …"""
+    rows = []
+    for number, line in enumerate(lines, first):
+        rows.append(f"{number:6d}\t{line[:_LONGEST_LINE]}")
+        for part, start in enumerate(range(_LONGEST_LINE, len(line), _LONGEST_LINE), 1):
+            rows.append(f"{f'{number}.{part}':>6}\t{line[start : start + _LONGEST_LINE]}")
+    return "\n".join(rows)
+
+
+# What spoon_ai has kept ----------------------------------------------------------------------------------------------
+
+
+def import_sqlite(
+    db_path: str | os.PathLike[str], into: Any, *, namespace_of: Callable[[str], Namespace] | None = None
+) -> int:
+    """Bring what spoon_ai's own `SQLiteStore` kept in a file to a store; how many entries came.
+
+    `into` is a URL, a `holdall.Store`, or a face such as `SQLiteStore`. What is there already stays as it is, so an
+    import may be made again. The file is only read.
+
+    spoon_ai wrote a namespace's labels with "/" between them and forgot where one ends, so they are taken apart there;
+    `namespace_of` says otherwise for those of yours that contain one.
+    """
+    store, is_ours = opened(into)
+    try:
+        count = 0
+        with closing(_rows(Path(db_path))) as rows:
+            while some := list(itertools.islice(rows, _AT_ONCE)):
+                count += _bring(store, some, namespace_of or _split)
+        return count
+    finally:
+        if is_ours:
+            store.close()
+
+
+def _bring(store: Store, rows: list[tuple[str, str, str]], namespace_of: Callable[[str], Namespace]) -> int:
+    values: dict[tuple[Namespace, str], Any] = {}
+    for namespace, key, value in rows:
+        try:
+            values.setdefault((namespace_of(namespace), key), json.loads(value))
+        except ValueError as error:
+            raise InvalidValue(f"{key!r} in {namespace!r} cannot be brought: {error}") from error
+    while True:
+        found = store.execute([ops.Get(*place) for place in values])
+        missing = [place for place, entry in zip(values, found, strict=True) if entry is None]
+        try:
+            return len(store.execute([ops.Put(*place, values[place], expect=ABSENT) for place in missing]))
+        except Conflict:  # somebody put one of them in the meantime
+            continue
+
+
+def _split(namespace: str) -> Namespace:
+    labels = tuple(namespace.split("/"))
+    return labels if all(labels) else (namespace,)
+
+
+def _rows(path: Path) -> Generator[tuple[str, str, str], None, None]:
+    import sqlite3  # not before it is needed
+
+    if not path.is_file():
+        raise NotFound(f"there is no file {str(path)!r}")
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        try:
+            yield from database.execute("SELECT namespace, key, value FROM store ORDER BY namespace, key")
+        except sqlite3.Error as error:
+            raise InvalidInput(f"{str(path)!r} is not a database of spoon_ai's SQLiteStore: {error}") from error
+
+
+def _is_spoons(path: Any) -> bool:
+    try:
+        with closing(_rows(Path(path))) as rows:
+            next(rows, None)
+    except (HoldallError, OSError, TypeError):
+        return False
+    return True

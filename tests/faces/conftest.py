@@ -1,0 +1,62 @@
+"""A store on each engine, and a way to call a face sync or async, for tests that are written once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdall
+from servers import postgres_url
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite", "postgres"])
+def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
+    """One for the tests of a module, each of which takes a namespace of its own."""
+    with open_on(request.param, tmp_path_factory) as store:
+        yield store
+
+
+def open_on(engine: str, folders: pytest.TempPathFactory) -> holdall.Store:
+    """A new store on an engine."""
+    if engine == "memory":
+        return holdall.open("memory:")
+    if engine == "sqlite":
+        return holdall.open(folders.mktemp("store") / "agent.db")
+    return holdall.open(postgres_url(), schema=f"faces_{next(_numbers)}")
+
+
+@pytest.fixture
+def place() -> tuple[str, ...]:
+    """A namespace that no other test uses."""
+    return ("faces", f"test-{next(_numbers)}")
+
+
+@pytest.fixture(scope="module", params=["sync", "async"])
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner | None]:
+    """None for sync; else the loop in which the async twins are awaited."""
+    if request.param == "sync":
+        yield None
+        return
+    with asyncio.Runner() as loop:
+        yield loop
+
+
+class Calls:
+    """`calls.read(…)` is `face.read(…)`, or, with a runner, `face.aread(…)` awaited."""
+
+    def __init__(self, face: Any, runner: asyncio.Runner | None) -> None:
+        self.face = face
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        runner = self._runner
+        if runner is None:
+            return getattr(self.face, name)
+        method = getattr(self.face, f"a{name}")
+        return lambda *args, **kwargs: runner.run(method(*args, **kwargs))

@@ -1,0 +1,13 @@
+"""A fence that is checked before the write, in a transaction of its own."""
+
+from holdall.leases import Lease
+
+guard = Lease.guard
+
+
+def beforehand(self, batch):
+    yield from guard(self, [])
+    return (yield batch)
+
+
+Lease.guard = beforehand

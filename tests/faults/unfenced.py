@@ -1,0 +1,10 @@
+"""A lease that is only asked for, and checks nothing."""
+
+from holdall.leases import Lease
+
+
+def unfenced(self, batch):
+    return (yield batch)
+
+
+Lease.guard = unfenced

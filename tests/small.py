@@ -1,0 +1,36 @@
+"""Thresholds made small, so that a handful of entries goes the ways that only thousands go otherwise."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+from unittest import mock
+
+from hypothesis import settings
+
+from holdall import ranking, search
+from holdall.engines import memory_search, sql_search, sql_texts
+
+SMALL: dict[Any, dict[str, int]] = {
+    ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4},
+    search: {"FUSED": 4},
+    memory_search: {"FEW": 3, "_SPARE": 3},
+    sql_search: {"FEW": 3, "_PAGE": 2},
+    sql_texts: {"PART": 4, "_SPARE": 6, "_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
+}
+
+
+def in_small(machine: Any, examples: int) -> type[unittest.TestCase]:
+    """A state machine's test, run with all of that; of so many examples."""
+
+    class Small(machine.TestCase):  # type: ignore[misc,name-defined]  # made by Hypothesis
+        settings = settings(machine.TestCase.settings, max_examples=examples, deadline=None)
+
+        @classmethod
+        def setUpClass(cls) -> None:
+            for module, numbers in SMALL.items():
+                patch = mock.patch.multiple(module, **numbers)
+                patch.start()
+                cls.addClassCleanup(patch.stop)
+
+    return Small

@@ -1,0 +1,152 @@
+"""Leases between processes: holders that are stopped for longer than their lease lasts, and counters kept exact."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from places import open_at, place
+
+import holdall
+from holdall.errors import Conflict, LeaseLost
+from processes import Process, hear, start, tell
+
+HOME = ("guarded",)
+TTL = 0.15
+PROCESSES = 8
+
+
+# Stopped holders -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_stopped_holder_writes_nothing_after_the_next_one(
+    tmp_path: Path, scaled: Callable[[int, int], int], engine: str
+) -> None:
+    """The holder sleeps past its lease's end, another takes over and writes, the holder wakes up and writes on.
+
+    With `lease=` the storage refuses that. Without, a lease is a good intention: some of these writes are accepted,
+    which shows that this test would notice.
+    """
+    rounds = scaled(8, 200)
+    at = place(engine, tmp_path)
+    open_at(at).setup()
+    stale = {guarded: count_stale_writes(at, guarded, rounds) for guarded in (True, False)}
+    print(f"{engine}: of {rounds} stopped holders each, stale writes accepted: {stale}")
+    assert stale[True] == 0
+    assert stale[False] > 0
+
+
+def count_stale_writes(at: dict[str, str], guarded: bool, rounds: int) -> int:
+    holder = start(hold_and_write, deadline=60 + rounds * 10, at=at, guarded=guarded)
+    heir = start(take_over, deadline=60 + rounds * 10, at=at)
+    try:
+        holder.hear()
+        heir.hear()
+        return sum(stale_writes_of_a_round(holder, heir) for _ in range(rounds))
+    finally:
+        os.kill(holder.pid, signal.SIGCONT)
+        holder.kill()
+        heir.kill()
+
+
+def stale_writes_of_a_round(holder: Process, heir: Process) -> int:
+    holder.tell("hold")
+    holder.hear()
+    time.sleep(random.uniform(0, 0.03))  # it writes all the time
+    os.kill(holder.pid, signal.SIGSTOP)
+    heir.tell("take over")
+    written = None
+    if heir.says_something_within(TTL + 3.5):  # or the holder sleeps in a transaction, and nobody else can write
+        written = heir.hear()
+    os.kill(holder.pid, signal.SIGCONT)
+    if written is None:
+        written = heir.hear()
+    accepted = holder.hear()
+    return sum(version > written for version in accepted)
+
+
+def hold_and_write(at: dict[str, str], guarded: bool) -> None:
+    """Acquire, write until the lease is known to be lost, and tell the versions of what was accepted."""
+    store = open_at(at, durability="relaxed")
+    tell("ready")
+    while True:
+        hear()
+        accepted: list[int] = []
+        try:
+            with store.lease("name", TTL, ns=HOME, wait=30) as lease:
+                tell("holds")
+                while not lease.is_lost:
+                    entry = store.put(HOME, "k", {"by": "holder"}, lease=lease if guarded else None)
+                    accepted.append(entry.version)
+                    time.sleep(random.uniform(0, 0.005))
+        except LeaseLost:
+            pass
+        tell(accepted)
+
+
+def take_over(at: dict[str, str]) -> None:
+    """Wait for the lease, write once, and tell the version of that."""
+    store = open_at(at, durability="relaxed")
+    tell("ready")
+    while True:
+        hear()
+        with store.lease("name", 30, ns=HOME, wait=30) as lease:
+            tell(store.put(HOME, "k", {"by": "heir"}, lease=lease).version)
+
+
+# Counters ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_counters_of_many_processes_are_exact(tmp_path: Path, scaled: Callable[[int, int], int], engine: str) -> None:
+    at = place(engine, tmp_path)
+    by_lease, by_expectation = scaled(6, 100), scaled(20, 300)
+    with open_at(at) as store:
+        store.put(HOME, "leased", {"n": 0})
+        store.put(HOME, "expected", {"n": 0})
+        crew = [
+            start(count, deadline=600, at=at, by_lease=by_lease, by_expectation=by_expectation)
+            for _ in range(PROCESSES)
+        ]
+        for process in crew:
+            process.hear()
+        for process in crew:
+            process.tell("go")
+        conflicts = sum(process.finish()[0] for process in crew)
+        totals = {key: store.get(HOME, key).value["n"] for key in ("leased", "expected")}  # type: ignore[union-attr]
+    assert totals == {"leased": PROCESSES * by_lease, "expected": PROCESSES * by_expectation}
+    assert conflicts > 0, "they never met: this showed nothing"
+
+
+def count(at: dict[str, str], by_lease: int, by_expectation: int) -> None:
+    store = open_at(at, durability="relaxed")
+    store.setup()
+    tell("ready")
+    hear()
+    for _ in range(by_lease):
+        with store.lease("counter", 30, ns=HOME, wait=300) as lease:
+            value = store.get(HOME, "leased").value  # type: ignore[union-attr]
+            store.put(HOME, "leased", {"n": value["n"] + 1}, lease=lease)
+    conflicts = sum(add_one(store) for _ in range(by_expectation))
+    store.close()
+    tell(conflicts)
+
+
+def add_one(store: holdall.Store) -> int:
+    """Read, and write if it is still what was read; how often it was not."""
+    conflicts = 0
+    while True:
+        entry = store.get(HOME, "expected")
+        assert entry is not None
+        try:
+            store.put(HOME, "expected", {"n": entry.value["n"] + 1}, expect=entry)
+        except Conflict:
+            conflicts += 1
+        else:
+            return conflicts
