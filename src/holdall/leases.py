@@ -23,7 +23,7 @@ from .batches import Batching
 from .engine import Engine
 from .errors import Conflict, HoldallError, InvalidInput, LeaseHeld, LeaseLost, StoreClosed, shown
 from .ops import ABSENT, Entry, Namespace, PointOp
-from .programs import Program, Sleep, arun, run
+from .programs import AWAITED, Call, Program, Sleep, arun, run
 from .values import ttl_seconds
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdall")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # between two looks of who waits for a lease, in seconds
+
+
+_shielded: set[asyncio.Task[Any]] = set()
 
 
 class Lease:
@@ -98,11 +101,18 @@ class Lease:
             began = time.monotonic()
             try:
                 entry: Entry = (yield [put])[0]
-            except Conflict as conflict:
-                held = conflict
-            else:
                 self._token, self._renewed = entry.version, began
                 return self
+            except Conflict as conflict:
+                held = conflict
+            except (HoldallError, GeneratorExit):  # refused, or the storage is away; or nothing can be asked any more
+                raise
+            except BaseException:  # cancelled, or interrupted: the storage may have gone on
+                if (yield AWAITED):
+                    yield Call(self._shielded, (self._withdraw(put),))
+                else:
+                    yield from self._withdraw(put)
+                raise
             while True:
                 left = give_up - time.monotonic()
                 if left <= 0:
@@ -111,6 +121,31 @@ class Lease:
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
                 if (yield [ops.Get(self._home, self._name)])[0] is None:  # a look costs less than a try
                     break
+
+    def _withdraw(self, put: ops.Put) -> Program[None]:
+        """Give back what an interrupted put has got, or may yet get: nobody has its token.
+
+        It is sent once more, because the first is over when this one is answered; a look might come too early.
+        """
+        try:
+            entry: Entry | None
+            try:
+                entry = (yield [put])[0]
+            except Conflict:
+                entry = (yield [ops.Get(self._home, self._name)])[0]
+            if entry is not None and entry.value["owner"] == self._owner:
+                yield [ops.Delete(self._home, self._name, entry.version)]
+        except HoldallError:  # then it lasts as long as its TTL
+            return
+
+    async def _shielded(self, program: Program[None]) -> None:
+        """Run a program to its end, though whoever waits for it is cancelled again."""
+        import asyncio
+
+        task = asyncio.create_task(self._arun(program))
+        _shielded.add(task)  # the loop alone would forget it
+        task.add_done_callback(_shielded.discard)
+        await asyncio.shield(task)
 
     def _renew(self) -> Program[None]:
         """Start its TTL anew; `LeaseLost` if it is not held any more."""

@@ -79,6 +79,7 @@ class Waker:
         self._lock = threading.RLock()  # a subscription that is collected may come here in the middle of anything
         self._bells: tuple[Bell, ...] = ()  # replaced, never changed: ringing takes no lock
         self._listener: Listener | None = None
+        self._closers: list[threading.Thread] = []
         can_listen = hasattr(engine, "listen")
         self.interval = None if can_listen or not engine.capabilities.multiprocess else _INTERVAL
 
@@ -96,27 +97,45 @@ class Waker:
 
     def remove(self, bell: Bell) -> None:
         """Ring it no more. With the last, the engine need not listen any more."""
+        listener = self._drop(bell)
+        if listener is not None:
+            listener.close()
+
+    def remove_soon(self, bell: Bell) -> None:
+        """`remove`, for a finalizer: it may run in the middle of what the listener waits for, and waits for nobody."""
+        listener = self._drop(bell)
+        if listener is not None:
+            closer = threading.Thread(target=listener.close, name="holdall-closer")
+            with contextlib.suppress(RuntimeError):  # the program is ending, and the listener with it
+                closer.start()
+                with self._lock:
+                    self._closers = [one for one in self._closers if one.is_alive()] + [closer]
+
+    def _drop(self, bell: Bell) -> Listener | None:
+        """Ring it no more -> the listener that nobody needs any more."""
         with self._lock:
             self._bells = tuple(one for one in self._bells if one is not bell)
             if self._bells:
-                return
+                return None
             listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
+            return listener
 
     def stop(self) -> None:
         """The engine is closed: all wake, and find out."""
         with self._lock:
             bells, self._bells = self._bells, ()
             listener, self._listener = self._listener, None
+            closers, self._closers = self._closers, []
         if listener is not None:
             listener.close()
         for bell in bells:
             bell.ring()
+        for closer in closers:
+            closer.join()
 
     def abandon(self) -> None:
         """In a forked child, whose subscriptions get a waker of their own."""
-        self._lock, self._bells = threading.RLock(), ()
+        self._lock, self._bells, self._closers = threading.RLock(), (), []
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.abandon()

@@ -96,7 +96,7 @@ class _Subscription:
         """A bell that rings when there may be more."""
         if self._bell is None or self._waker is None:
             self._waker, self._bell = self._store._shared.companion(Waker), self._make_bell()
-            self._leave = weakref.finalize(self, self._waker.remove, self._bell)
+            self._leave = weakref.finalize(self, self._waker.remove_soon, self._bell)
             self._leave.atexit = False
             self._waker.add(self._bell)
         return self._bell, self._waker
@@ -106,8 +106,10 @@ class _Subscription:
         self._closed = True
         if self._bell is not None and self._process == os.getpid():
             self._bell.ring()
-        if self._leave is not None and self._process == os.getpid():
-            self._leave()
+        if self._leave is not None and self._process == os.getpid() and self._leave.detach() is not None:
+            assert self._waker is not None
+            assert self._bell is not None
+            self._waker.remove(self._bell)
 
     def _guarded(self, program: Program[T]) -> Program[T]:
         """A program that finishes with the store."""

@@ -303,3 +303,35 @@ def test_a_file_whose_last_piece_could_not_be_written_does_not_appear(path: str)
             file.close()
         assert other.finish() == ["rolled back"]
         assert files.read("/a") == b"old"
+
+
+def test_a_lease_that_comes_after_its_acquirer_was_cancelled_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled in the middle of the commit, and again while it gives back: the commit goes on all the same."""
+    began, go = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with holdall.open(tmp_path / "store.db") as store:
+            engine: Any = store._shared.engine
+            transact = engine._transact
+
+            def slowly(members: Any) -> None:
+                began.set()
+                assert go.wait(20)
+                transact(members)
+
+            monkeypatch.setattr(engine, "_transact", slowly)
+            task = asyncio.ensure_future(store.alease("name", 600).__aenter__())
+            assert await asyncio.to_thread(began.wait, 20)
+            for _ in range(2):
+                task.cancel()
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with store.alease("name", 600, wait=20):
+                pass
+
+    asyncio.run(main())

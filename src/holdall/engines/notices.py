@@ -8,6 +8,7 @@ often. Behind it all is a slow look every now and then; where there are no notic
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import struct
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import HoldallError, StoreClosed
+
+logger = logging.getLogger("holdall")
 
 _HOT = 0.1  # for how long to look often after a notice, in seconds
 _SOON, _OFTEN = 0.001, 0.005  # between looks then: the first, and the longest
@@ -48,6 +51,18 @@ class WalListener:
         self._notices.close()
 
     def _listen(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._stay()
+            except Exception:  # whatever it is: without a listener, those who watch would wait for ever
+                logger.exception("a listener failed, beginning again")
+                self._ring()  # they look for themselves
+                self._stopped.wait(_SLOW)
+            else:
+                return
+
+    def _stay(self) -> None:
+        """Look until we are told to stop, or the store is closed."""
         seen: object = None
         hot_until = 0.0
         pause = 0.0

@@ -9,6 +9,7 @@ second, and now and then in any case. What is looked at is the feed's position, 
 from __future__ import annotations
 
 import contextlib
+import logging
 import selectors
 import socket
 import threading
@@ -19,6 +20,8 @@ from typing import Any
 import psycopg
 
 from .postgres_dialect import lock_id
+
+logger = logging.getLogger("holdall")
 
 #: For how long a writer that found nobody listening need not ask again, in seconds.
 UNHEARD = 1.0
@@ -63,13 +66,13 @@ class NotifyListener:
         self._seen: str | None = None
         self._heard = False
         self._ears, self._mouth = socket.socketpair()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._connection: Any = None
         self._thread = threading.Thread(target=self._listen, name="holdall-listener", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._stopped = True
+        self._stopped.set()
         with contextlib.suppress(OSError):  # closed already
             self._mouth.send(b"!")
         if self._thread is not threading.current_thread():
@@ -84,23 +87,27 @@ class NotifyListener:
 
     def _listen(self) -> None:
         pause = _FIRST_PAUSE
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._ears, selectors.EVENT_READ)
-            while not self._stopped:
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                self._connection = self._connect(began + _LONGEST_LOOK)
                 try:
-                    self._connection = self._connect(time.monotonic() + _LONGEST_LOOK)
-                    try:
-                        self._stay(self._connection, selector)
-                    finally:
-                        self._connection.close()
+                    self._stay(self._connection)
+                finally:
+                    self._connection.close()
+            except Exception as error:  # whatever it is: without a listener, those who watch would wait for ever
+                if isinstance(error, psycopg.Error):
+                    logger.info("a listener's connection was lost, connecting again: %s", error)
+                else:
+                    logger.exception("a listener failed, beginning again")
+                if time.monotonic() - began > _LONGEST_PAUSE:  # it did well for a while
                     pause = _FIRST_PAUSE
-                except psycopg.Error:
-                    self._seen = None
-                    self._ring()  # those who watch look for themselves, and may meet it too
-                    selector.select(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                self._seen = None
+                self._ring()  # those who watch look for themselves, and may meet it too
+                self._stopped.wait(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _stay(self, connection: Any, selector: selectors.BaseSelector) -> None:
+    def _stay(self, connection: Any) -> None:
         """Listen until the connection is lost, or we are told to stop."""
         connection.add_notify_handler(self._hear)
         connection.deadline = time.monotonic() + _LONGEST_LOOK
@@ -111,9 +118,10 @@ class NotifyListener:
         usual = _DEAF if is_deaf else _SLOW
         often_until = time.monotonic() + (0 if is_deaf else _BEGINNING)
         pause = 0.0
-        selector.register(connection.pgconn.socket, selectors.EVENT_READ)
-        try:
-            while not self._stopped:
+        with selectors.DefaultSelector() as selector:  # of its own: the next connection's socket may have this number
+            selector.register(self._ears, selectors.EVENT_READ)
+            selector.register(connection.pgconn.socket, selectors.EVENT_READ)
+            while not self._stopped.is_set():
                 self._heard = False
                 if any(key.fileobj != self._ears for key, _ in selector.select(pause)):
                     connection.pgconn.consume_input()
@@ -126,8 +134,6 @@ class NotifyListener:
                     self._ring()
                 is_new = time.monotonic() < often_until
                 pause = _AFTERWARDS if self._heard else _AT_FIRST if is_new else usual
-        finally:
-            selector.unregister(connection.pgconn.socket)
 
     def _hear(self, _notice: object) -> None:
         """One that came while something else was asked."""

@@ -267,8 +267,8 @@ class SqlTexts:
             start = len(known.versions) // PART
             fresh.versions, fresh.lengths = known.versions[: start * PART], known.lengths[: start * PART]
         sql = (
-            f"SELECT part, versions, lengths, gone FROM {self._dialect.documents}"
-            f" WHERE part >= :start OR length(gone) > 0 ORDER BY part"
+            f"SELECT part, CASE WHEN part >= :start THEN versions END, CASE WHEN part >= :start THEN lengths END, gone"
+            f" FROM {self._dialect.documents} WHERE part >= :start OR length(gone) > 0 ORDER BY part"
         )
         [rows] = yield [(sql, {"start": start})]
         gone: list[int] = []

@@ -66,6 +66,53 @@ class LeaseContract(Contract):
         assert (second.lease.name, second.lease.ttl) == ("name", 10)
         assert second.lease.token > first.lease.token
 
+    def test_one_whose_acquiring_is_interrupted_is_not_held(
+        self, opened: Opener, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The put was done, and whoever asked for it is gone: nobody could release it, nor renew it."""
+        store = opened().store
+        engine = store._shared.engine
+        execute, aexecute, done = engine.execute, engine.aexecute, [0]
+
+        def interrupted(batch: Any) -> Any:
+            results = execute(batch)
+            done[0] += 1
+            if done[0] == 1:
+                raise KeyboardInterrupt
+            return results
+
+        async def cancelled(batch: Any) -> Any:
+            results = await aexecute(batch)
+            done[0] += 1
+            task = asyncio.current_task()
+            if done[0] == 1 and task is not None:
+                task.cancel()
+                await asyncio.sleep(0)
+            return results
+
+        async def acquire() -> None:
+            task = asyncio.create_task(store.alease("name", 600).__aenter__())
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "execute", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.lease("name", 600)
+        with store.lease("name", 600):
+            pass
+        done[0] = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "aexecute", cancelled)
+            asyncio.run(acquire())
+        with store.lease("name", 600) as held:
+            done[0] = 0
+            with monkeypatch.context() as patched:
+                patched.setattr(engine, "execute", interrupted)
+                with pytest.raises(LeaseHeld):
+                    store.lease("name", 600)
+            held.renew()
+
     def test_it_expires_by_the_engines_clock(self, store: Caller, clock: Clock) -> None:
         first = store.lease("name", timedelta(seconds=10))
         clock.advance(9.999999)
