@@ -219,7 +219,7 @@ def test_a_reader_in_an_older_snapshot_finds_what_was_there_then(
 
 
 def test_an_event_loop_goes_on_while_a_search_learns_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes long is not done in the loop: each of these ends only after the loop's heart has beaten meanwhile."""
+    """What takes long is not done in the loop, whose heart beats meanwhile: each of these waits for that."""
     beats, passed = [0], set()
 
     def watched(where: Any, name: str) -> None:
@@ -227,7 +227,8 @@ def test_an_event_loop_goes_on_while_a_search_learns_and_ranks(monkeypatch: pyte
 
         def call(*args: Any, **options: Any) -> Any:
             before, deadline = beats[0], time.monotonic() + 20
-            while beats[0] == before and time.monotonic() < deadline:
+            in_loop = threading.current_thread() is threading.main_thread()  # as small ones are
+            while beats[0] == before and not in_loop and time.monotonic() < deadline:
                 time.sleep(0.001)
             if beats[0] > before:
                 passed.add(name)
@@ -244,7 +245,7 @@ def test_an_event_loop_goes_on_while_a_search_learns_and_ranks(monkeypatch: pyte
         async with holdall.open(
             postgres_url(), schema=f"learning_{next(_numbers)}", embed=embed, sweep_interval=None
         ) as store:
-            await store.aexecute([Put(NS, str(n), {"text": f"tea {n}, or coffee"}) for n in range(600)])
+            await store.aexecute([Put(NS, str(n), {"text": f"tea {n}, or coffee no{n}"}) for n in range(600)])
             heart = asyncio.create_task(beat())
             for where, name in ((sql_texts._Slice, "take_in"), (sql_texts, "_pieces"), (sql_texts, "bm25")):
                 watched(where, name)
