@@ -368,6 +368,7 @@ class Learn(Op):
     """
 
     limit: int = 256
+    prepared: Any = None  # an engine's own, which did what it could before anybody had to wait for it
 
 
 @dataclass(frozen=True, slots=True)
