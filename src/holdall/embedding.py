@@ -68,7 +68,8 @@ class Embedding:
             ) from None
 
     def vector(self, query: str) -> Program[ops.Vector]:
-        if self._model is None:
+        noted: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]  # each time: somebody may have replaced it
+        if self._model is None or noted is None or noted.version != self._model:
             self._model = (yield from self._this_model("look")) or None
         return ops.Vector(self._model or 0, (yield from self._embedder.query(query)), self._metric)
 

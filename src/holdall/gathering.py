@@ -72,7 +72,7 @@ class _Queue:
 
     def _hand_over(self) -> None:
         """To a task, which no caller can cancel: there may be others in its batch."""
-        self.is_busy = bool(self._waiting)
+        self.is_busy = bool(self._waiting) and not self.loop.is_closed()
         if self.is_busy:
             self._task = self.loop.create_task(self._work(), name="holdall-gathering")
 

@@ -56,7 +56,7 @@ _DROPPED = (
     "\u00ad\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f"
     "\u0670\u06d6-\u06dc\u200c\u200d\u2060\ufe00-\ufe0f\ufeff"
 )
-_FOLDING = re.compile(f"[{''.join(_FOLDED)}{_DROPPED}]+")
+_FOLDING = f"[{''.join(_FOLDED)}{_DROPPED}]+"
 
 # Scripts that write words without spaces between them; and Korean, whose spaces leave particles on the words.
 _CHARACTERS = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\U00020000-\U0003ffff"
@@ -66,9 +66,10 @@ _BURMESE = "\u1000-\u103f\u1050-\u109f\u1780-\u17d3\u17d7\u17dc\u17dd\ua9e0-\ua9
 _UNSPACED = _CHARACTERS + _KANA + _THAI + _BURMESE
 # Vowel signs, which \w leaves out.
 _MARKS = "\u0900-\u0963\u0971-\u0dff\u0f71-\u0f84\u0f90-\u0fbc\u07a6-\u07b0\u3099\u309a"
-_WORDS = re.compile(f"[\\w{_MARKS}{_UNSPACED}{_DROPPED}'{''.join(_FOLDED)}]+")
-_PIECES = re.compile(f"([{_UNSPACED}]+)|((?:(?![{_UNSPACED}])[\\w{_MARKS}'])+)")
-_SINGLE = re.compile(f"[{_CHARACTERS}]")
+_WORDS = f"[\\w{_MARKS}{_UNSPACED}{_DROPPED}'{''.join(_FOLDED)}]+"
+_PIECES = f"([{_UNSPACED}]+)|((?:(?![{_UNSPACED}])[\\w{_MARKS}'])+)"
+_SINGLE = f"[{_CHARACTERS}]"
+_compiled = cache(re.compile)  # when they are needed: that takes milliseconds, and most texts are ASCII
 # Signs that English prose is full of: without them it is ASCII, which is several times as quick.
 _SIGNS = [
     *zip("\u2018\u2019", "''", strict=True),
@@ -112,7 +113,7 @@ def _made(text: str, known: _Cache) -> list[str]:
         text = text.replace(sign, plain)
     if text.isascii():
         return _made(text, known)
-    return " ".join(map(made, _WORDS.findall(text.lower()))).split()
+    return " ".join(map(made, _compiled(_WORDS).findall(text.lower()))).split()
 
 
 def _tokens_of(word: str) -> Iterator[str]:
@@ -124,7 +125,7 @@ def _tokens_of(word: str) -> Iterator[str]:
             yield run
         else:
             yield from map(add, run, run[1:])
-            yield from _SINGLE.findall(run)
+            yield from _compiled(_SINGLE).findall(run)
 
 
 def _words_of(word: str) -> Iterator[str]:
@@ -143,8 +144,10 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
         found = [("", word)]
     else:
         folded = unicodedata.normalize("NFKD", word).casefold()
-        folded = _FOLDING.sub(lambda run: "".join([_FOLDED.get(letter, "") for letter in run[0]]), folded)
-        found = _PIECES.findall(unicodedata.normalize("NFC", folded))  # Korean and Indian scripts, put together again
+        folded = _compiled(_FOLDING).sub(lambda run: "".join([_FOLDED.get(letter, "") for letter in run[0]]), folded)
+        found = _compiled(_PIECES).findall(
+            unicodedata.normalize("NFC", folded)
+        )  # Korean and Indian scripts, put together again
     for run, other in found:
         plain = _without_apostrophes(other)[:_LONGEST]
         if run or plain:

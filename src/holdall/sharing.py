@@ -63,6 +63,19 @@ class Shared:
         self.learns = False  # somebody searches by text, so the index is kept up
         _all.add(self)
 
+    def joined(self, sweep_interval: float | None, history: Forget | None) -> Shared:
+        """One store more, under the lock. Of what they ask for, the more often counts, and the longer."""
+        self._users += 1
+        if sweep_interval is not None and self._sweep_interval is None:
+            self._sweep_interval, self.is_swept = sweep_interval, False
+        elif sweep_interval is not None and self._sweep_interval is not None:
+            self._sweep_interval = min(self._sweep_interval, sweep_interval)
+        if history is None or self.history is None:
+            self.history = None
+        elif self._users > 1:
+            self.history = max(self.history, history, key=lambda kept: (kept.age or 0, kept.keep or 0))
+        return self
+
     def sweep_from_now_on(self) -> None:
         """Start the sweeper, unless it runs."""
         with _lock:
@@ -137,15 +150,12 @@ def share(key: Hashable, make: Callable[[], Engine], sweep_interval: float | Non
         _survive_forks()
         shared = _by_key.get(key) if key is not None else None
         if shared is not None:
-            shared._users += 1
-            return shared
-    made = Shared(
-        make(), sweep_interval, history, key
-    )  # without the lock: a function of the user's may open stores itself
+            return shared.joined(sweep_interval, history)
+    # Without the lock: a function of the user's may open stores itself.
+    made = Shared(make(), sweep_interval, history, key)
     with _lock:
         shared = made if key is None else _by_key.setdefault(key, made)
-        shared._users += 1
-        return shared
+        return shared.joined(sweep_interval, history)
 
 
 def engine_module(name: str) -> ModuleType:
@@ -211,7 +221,7 @@ def _see_to_upkeep(reference: weakref.ref[Shared], interval: float, bell: _Bell)
         now = time.monotonic()
         try:
             if now >= next_sweep:
-                next_sweep = now + interval
+                next_sweep = now + (shared._sweep_interval or interval)
                 _sweep(shared, bell)
                 if shared.learns:
                     _learn(shared.engine, bell)

@@ -186,7 +186,7 @@ class AsyncWatch(_Subscription):
     async def caught_up(self) -> None:
         """Wait until the task that iterates here has taken every change that was written before, and asks for more.
 
-        Returns at once when it is closed, and when the iteration ends.
+        Or until it is closed. Somebody has to iterate.
         """
         import asyncio
 

@@ -87,7 +87,7 @@ async def test_logs_are_interchangeable_with_ag2s(
         await written_by(place).persist(stream, written)
         loaded = await read_by(place).load(stream)
         assert loaded == [said("first"), said("second"), *written]
-        if read_by is EventLogWriter:
+        if events.__name__ == "ag2.events":  # before, AG2 forgot that it was an enum
             assert loaded[3].parts[0].kind is events.BinaryType.IMAGE
         assert [event.created_at for event in loaded[2:]] == [event.created_at for event in written]
 

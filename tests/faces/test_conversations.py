@@ -346,6 +346,21 @@ def test_what_a_message_says_is_kept_as_text_whatever_parts_it_has(content: Any,
     assert from_stored([stored]) == [message]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [{}, {"messages": "x"}, {"messages": [1]}, {"messages": [{}]}, {"checkpoint_at": "never"}, {"thread_id": None}],
+)
+def test_what_only_looks_like_a_conversation_is_taken_for_none(calls: Calls, odd: dict[str, Any]) -> None:
+    archived = calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    home = ("users", "ada", "conversations")
+    value = calls.get(home, archived.key) | {"checkpoint_at": "2099-01-01T00:00:00.000000+00:00"}
+    calls.put(home, "odd", {} if odd == {} else value | odd)
+    assert calls.conversations("ada") == [archived]
+    assert [message.text for message in calls.resume("ada", "t")] == ["x"]
+    assert calls.export(io.StringIO()) == 1
+    assert calls.retain(timedelta(days=-100 * 365)) == 1
+
+
 # Finding -------------------------------------------------------------------------------------------------------------
 
 

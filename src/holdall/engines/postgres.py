@@ -41,8 +41,6 @@ _BEGIN_SNAPSHOT: Statement = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
 _COMMIT: Statement = ("COMMIT", {})
 _ROLLBACK: Statement = ("ROLLBACK", {})
 _OWN_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
-#: Said in a transaction that keeps a lease as it is: a holder that sleeps must not keep the next one waiting.
-_BRIEFLY: Statement = ("SET LOCAL idle_in_transaction_session_timeout = '2s'", {})
 #: Ops that are one autocommit statement.
 _ALONE = frozenset({Get, Put, Delete, Refresh})
 #: Ops that may as well be done twice.
@@ -344,7 +342,12 @@ class PostgresEngine:
         before: list[Rows] = []
         try:
             program = self._sql.batch(batch, token)
-            beginning = [_BEGIN, _OWN_XID, _BRIEFLY] if any(map(_is_fence, batch)) else [_BEGIN, _OWN_XID]
+            beginning = [_BEGIN, _OWN_XID]
+            if any(map(_is_fence, batch)) and connection.info.server_version >= 170000:
+                # It keeps a lease as it is. If we sleep before we commit, the next holder must not wait for ever; and
+                # not idle_in_transaction_session_timeout, which the end of a pipeline stops.
+                patience = round(self._options.timeout * 1000)
+                beginning.append((f"SET LOCAL transaction_timeout = {patience}", {}))
             results = yield from self._asking(connection, program, deadline, beginning, before)
         except HoldallError:
             if not connection.closed:

@@ -1,14 +1,15 @@
 """Vectors in PostgreSQL that pgvector compares, where it is installed.
 
 The distances that it gives are as exact as float32, and decide only which vectors are read: those are compared again,
-in the client, as everywhere, so that the ranking does not depend on where it was made. Vectors are read in the order of
-the least that their distance can be, and one is given out when all that were not read are sure to be farther.
+in the client, as everywhere, so that the ranking does not depend on where it was made. What is read is ranked as far as
+nothing that has not been read can come before it, by a bound on how far those distances are off.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..vectors import Matrix
 
 _OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->"}
+_LEAST = 64  # rows that are read at a time
 
 
 class PostgresRanker(SqlRanker):
@@ -37,30 +39,34 @@ class PostgresRanker(SqlRanker):
         return _Nearest(self, op, where, params)
 
     def nearest(self, vector: ops.Vector, where: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """A query for the versions whose vectors may be nearest, with the least that their distance can be.
+        """A query for versions in the order of how near they may be: the nearest that float32 can have meant.
 
-        A sum in float32 is off by no more than so many roundings of the product of the two lengths, as in
-        `holdall.vectors`; a cosine is made of three sums. What has no distance there is read first.
+        A distance that is no number, of vectors that are zero or too long for float32, may be any.
         """
-        schema = self._dialect.pgvector
+        schema, numbers = self._dialect.pgvector, array("f", vector.data).tolist()
         given = f"(:all_numbers::real[]::{schema}.vector)"
-        distance = f"(vector.data OPERATOR({schema}.{_OPERATORS[vector.metric]}) {given})"
-        numbers = array("f", vector.data).tolist()
-        error = (1.05 * len(numbers) + 8) * 2.0**-24
-        least = {
-            "cosine": f"{distance} - {2 * error!r}::float8",
-            "dot": f"{distance} - {error * math.hypot(*numbers)!r}::float8 * {schema}.vector_norm(vector.data)",
-            "l2": f"{distance} * {1 - error!r}::float8",
-        }[vector.metric]
+        distance = f"vector.data OPERATOR({schema}.{_OPERATORS[vector.metric]}) {given}"
+        norm = f"{schema}.vector_norm(vector.data)"
+        lengths = {"cosine": "1", "dot": f":length::float8 * {norm}", "l2": f"(:length::float8 + {norm})"}
+        least = f"({distance}) - :error::float8 * {lengths[vector.metric]}"
         inside = f"SELECT 1 FROM {self._table} WHERE {self._table}.version = vector.version AND {where}"
         sql = f"""
             SELECT version, least FROM (
-                SELECT vector.version, min(coalesce(nullif({least}, 'NaN'), '-Infinity')) AS least
-                FROM {self._vectors} AS vector WHERE vector.model = :model AND EXISTS ({inside})
-                GROUP BY vector.version
-            ) AS near WHERE :beyond::float8 IS NULL OR least > :beyond::float8
-            ORDER BY least FETCH FIRST (:limit) ROWS WITH TIES"""
-        return sql, {**params, "all_numbers": numbers, "model": vector.model}
+                SELECT version, min(CASE WHEN abs(least) < 'Infinity' THEN least ELSE '-Infinity' END) AS least FROM (
+                    SELECT vector.version, {least} AS least
+                    FROM {self._vectors} AS vector WHERE vector.model = :model AND EXISTS ({inside})
+                ) AS each_one GROUP BY version
+            ) AS near WHERE :beyond::float8 IS NULL OR (least, version) > (:beyond::float8, :after_id)
+            ORDER BY least, version LIMIT :limit"""
+        params = {**params, "all_numbers": numbers, "model": vector.model, "error": _error(len(numbers))}
+        if vector.metric != "cosine":
+            params["length"] = math.sqrt(math.fsum(number * number for number in numbers))
+        return sql, params
+
+
+def _error(dims: int) -> float:
+    """How far the sum of so many products may be off in float32, in parts of the product of the two lengths."""
+    return (2.0 * dims + 16) * 2.0**-24
 
 
 class _Nearest:
@@ -71,33 +77,36 @@ class _Nearest:
         self._ranker = ranker
         self._vector = op.vector
         self._query = ranker.nearest(op.vector, where, params)
-        self._beyond: float | None = None
-        self._ready: list[tuple[int, float]] = []
-        self._held: list[tuple[int, float]] = []  # something that was not read may be nearer
+        self._beyond: float | None = None  # how near what has not been read may be
+        self._last = 0
+        self._read: list[tuple[int, float]] = []
         self._ended = False
 
     def take(self, size: int) -> Program[list[tuple[int, float]]]:
-        while len(self._ready) < size and not self._ended:
+        while True:
+            ripe = len(self._read) if self._ended else self._ripe()
+            if ripe >= size or self._ended:
+                taken, self._read = self._read[:size], self._read[size:]
+                return taken
             sql, params = self._query
-            [rows] = yield [(sql, {**params, "beyond": self._beyond, "limit": size})]
-            self._ended = len(rows) < size
+            limit = max(size, _LEAST)
+            [rows] = yield [(sql, {**params, "beyond": self._beyond, "after_id": self._last, "limit": limit})]
+            self._ended = len(rows) < limit
             if rows:
-                self._beyond = rows[-1][1]
+                self._last, self._beyond = rows[-1]
                 matrix = yield from self._ranker.of_these(self._vector.model, [version for version, _ in rows])
                 if len(matrix) > SMALL:
                     yield Work(self._add, (matrix,))
                 else:
                     self._add(matrix)
-            if self._ended:
-                self._ready, self._held = self._ready + self._held, []
-        taken, self._ready = self._ready[:size], self._ready[size:]
-        return taken
 
     def _add(self, matrix: Matrix) -> None:
-        """Take in what was read, and make ready what is nearer than all that was not."""
-        assert self._beyond is not None
-        found = [*self._held, *matrix.ranked(self._vector.data, self._vector.metric)]
-        found.sort(key=lambda pair: (pair[1], pair[0]), reverse=True)
-        nearest = 1.0 if self._vector.metric == "cosine" else 0.0  # the score of what has no distance
-        ripe = sum(nearest - score <= self._beyond for _, score in found)
-        self._ready, self._held = self._ready + found[:ripe], found[ripe:]
+        self._read += matrix.ranked(self._vector.data, self._vector.metric)
+        self._read.sort(key=lambda pair: (pair[1], pair[0]), reverse=True)
+
+    def _ripe(self) -> int:
+        """How many of those that were read are nearer than anything else can be."""
+        if self._beyond is None:
+            return 0
+        least = (1.0 if self._vector.metric == "cosine" else 0.0) - self._beyond
+        return bisect_left(self._read, -least, key=lambda pair: -pair[1])

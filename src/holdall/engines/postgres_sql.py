@@ -118,8 +118,9 @@ class PostgresSql(Sql):
     def look_for_pgvector(self) -> Program[None]:
         """See what type vectors are of: pgvector's own, if it was there when their table was made."""
         sql = (
-            "SELECT quote_ident(kind.typnamespace::regnamespace::text) FROM pg_attribute AS attribute"
+            "SELECT quote_ident(nspname) FROM pg_attribute AS attribute"
             " JOIN pg_type AS kind ON kind.oid = attribute.atttypid"
+            " JOIN pg_namespace AS home ON home.oid = kind.typnamespace"
             " WHERE attrelid = :p0::regclass AND attname = 'data' AND typname = 'vector'"
         )
         [rows] = yield [(sql, {"p0": self._dialect.vectors})]

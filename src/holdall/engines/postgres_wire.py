@@ -30,7 +30,7 @@ from .postgres_dialect import Numbered, Numbers, PostgresDialect, Texts
 from .statements import Rows, Statement
 
 #: What PostgreSQL undoes by itself and asks to be tried again.
-UNDONE = (pg.DeadlockDetected, pg.SerializationFailure, pg.IdleInTransactionSessionTimeout)
+UNDONE = (pg.DeadlockDetected, pg.SerializationFailure, pg.IdleInTransactionSessionTimeout, pg.TransactionTimeout)
 #: The connection, not the statement, is at fault.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 _GRACE = 0.5  # seconds, for the server to hear that nobody waits for its answer any more

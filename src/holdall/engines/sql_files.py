@@ -329,13 +329,13 @@ class SqlFiles:
         src, dst = tree(source, op.src), tree(ns, op.dst)
         sources = f"{_FILES} AND {AT_OR_BELOW}"
         found, there, parents = yield [
-            (f"SELECT key, vectors FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
+            (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key{self._lock}", {**src, "now": now}),
             (f"SELECT key FROM {self._table} WHERE {sources} ORDER BY key LIMIT 2", {**dst, "now": now}),
             self.statement(ops.CheckPath(op.namespace, op.dst), now),
         ]
         same = source == ns and op.src == op.dst
         if not (same and found):
-            check_transfer(op, [key for key, _ in found], (key for (key,) in there))
+            check_transfer(op, [key for (key,) in found], (key for (key,) in there))
             check_unblocked(op.dst, (key for (key,) in parents))
             mark = 2 if moves else 1  # 2: shared only until the end of this move, so that its body is not forgotten
             ttl = op.ttl if isinstance(op, ops.Move) else KEEP
@@ -343,9 +343,10 @@ class SqlFiles:
             params = {**src, "now": now, "ns": source, "to": ns, "dst": op.dst, "cut": len(op.src) + 1, "mark": mark}
             if ttl is not KEEP:
                 params["ttl"] = ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
-            yield [(self._arriving(sources, moves, elsewhere is not None, ttl is not KEEP), {**params, **further})]
+            arriving = self._arriving(sources, moves, elsewhere is not None, ttl is not KEEP)
+            [came] = yield [(arriving, {**params, **further})]
             both = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
-            if not self._dialect.single_writer or any(model is not None for _, model in found):
+            if any(model is not None for (model,) in came):
                 yield [(self._take_vectors(sources), both)]
             if moves:
                 arrived = (
@@ -382,7 +383,8 @@ class SqlFiles:
                 body, size, appended, coalesce(shared, :mark), fields, vectors{values}
             FROM {self._table} WHERE {sources}{lock}
             ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.redrawn_version}, kind = NULL,
-                created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}"""
+                created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}
+            RETURNING vectors"""
 
     def _take_vectors(self, sources: str) -> str:
         """What arrived says the same as what it came from: its vectors are the same."""

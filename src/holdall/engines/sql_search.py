@@ -215,7 +215,7 @@ class SqlRanker:
 
     def _add_older(self, cached: _Cached, model: int) -> Program[None]:
         """Somebody in a later snapshot has read the vectors, when some that are there in this one had gone already."""
-        [rows] = yield [(f"SELECT version FROM {self._vectors}", {})]
+        [rows] = yield [(f"SELECT version FROM {self._vectors} WHERE model = :model", {"model": model})]
         missing = [version for (version,) in rows if version not in cached.matrix]
         if missing:
             among, params = self._dialect.among("version", missing)

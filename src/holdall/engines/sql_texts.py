@@ -276,8 +276,8 @@ class SqlTexts:
         if known.epoch == state.epoch and known.changes < state.changes:
             start = len(known.versions) // PART
         sql = (
-            f"SELECT part, versions, lengths, gone FROM {self._dialect.documents}"
-            f" WHERE part >= :start OR length(gone) > 0 ORDER BY part"
+            f"SELECT part, CASE WHEN part >= :start THEN versions END, CASE WHEN part >= :start THEN lengths END, gone"
+            f" FROM {self._dialect.documents} WHERE part >= :start OR length(gone) > 0 ORDER BY part"
         )
         [rows] = yield [(sql, {"start": start})]
         if state.documents > _FEW_DOCUMENTS:

@@ -260,6 +260,8 @@ class LockedKnowledgeStore:
         return await self._store.on_change(path, callback)
 
     async def write(self, path: str, content: str, *, expect: Literal[Expect.ANY, Expect.ABSENT] = ANY) -> None:
+        if expect is not ANY and expect is not ABSENT:
+            raise InvalidInput(f"expect is holdall.ANY or holdall.ABSENT here, not {shown(expect)}")
         async with self._locked(path, "write") as options:
             if expect is ABSENT and takes(self._store.write, "expect"):
                 options["expect"] = ABSENT

@@ -16,6 +16,8 @@ from ..keys import check_count
 from .ag2_events import can_be_made, from_line, is_whole, name_of, to_line
 from .ag2_protocol import LOG_PREFIX, KnowledgeStore, NoopChangeSubscription, create, takes
 
+_REMEMBERED = 10_000  # streams whose logs are known to be there
+
 _INTERVAL = 0.5  # how often a log is looked at in a store of others' that cannot watch, in seconds
 
 
@@ -63,6 +65,8 @@ class EventLogWriter:
         path, lines = _log(stream_id), "\n".join(map(to_line, events))
         if path not in self._begun:
             is_new = await create(self._store, path, lines)
+            if len(self._begun) >= _REMEMBERED:
+                self._begun.clear()  # which costs a look for each that is written again
             self._begun.add(path)
             if is_new:
                 return 0

@@ -35,7 +35,7 @@ except ModuleNotFoundError as missing:
         f"conversations need the package {missing.name!r}: pip install 'holdall[langgraph]'", name=missing.name
     ) from missing
 
-from .. import ops
+from .. import keys, ops
 from ..errors import Conflict, InvalidInput, NotFound, shown
 from ..ops import ABSENT, Entry, Hit, Namespace
 from ..programs import Call, Program, Work, arun, run
@@ -185,15 +185,24 @@ class ConversationRepository(BaseStoreRepository):
         self, user_id: str, *, thread_id: str | None = None, query: str | None = None, limit: int = 100
     ) -> Program[list[Conversation]]:
         """A user's conversations: the last archived first, or those that fit a query best."""
-        wanted = None if thread_id is None else {"thread_id": thread_id}
-        hits = yield from self._found(_home(user_id), query, wanted, limit)
-        return [_conversation(hit) for hit in hits if _is_conversation(hit)]
+        keys.check_count("limit", limit)
+        found: list[Conversation] = []
+        cursor: str | None = None
+        while len(found) < limit:
+            page = yield from self._store._search(
+                _home(user_id), query=query, filter=_of_thread(thread_id), limit=limit, cursor=cursor, recursive=False
+            )
+            found += [_conversation(hit) for hit in page if _is_conversation(hit)]
+            cursor = page.next
+            if cursor is None:
+                break
+        return found[:limit]
 
     conversations = run(_conversations)
     aconversations = arun(_conversations)
 
     def _resume(self, user_id: str, thread_id: str) -> Program[list[BaseMessage]]:
-        """The messages of a user's thread as it was archived last, to go on with in a new one."""
+        """The messages of a user's thread at its newest checkpoint that was archived, to go on with in a new one."""
         newest: Hit | None = None
 
         def keep_newest(hits: list[Hit]) -> Program[None]:
@@ -202,7 +211,7 @@ class ConversationRepository(BaseStoreRepository):
             return
             yield  # a program that asks for nothing
 
-        yield from self._visit(_home(user_id), {"thread_id": thread_id}, keep_newest)
+        yield from self._visit(_home(user_id), _of_thread(thread_id), keep_newest)
         if newest is None:
             raise NotFound(f"user {user_id!r} has no archived conversation of thread {thread_id!r}")
         return from_stored(newest.value["messages"])
@@ -224,7 +233,7 @@ class ConversationRepository(BaseStoreRepository):
         `target` is a path or a text file. A line of JSONL has everything; a row of CSV is for spreadsheets. By default
         the path's ending says which. `progress(done, total)` counts conversations.
         """
-        wanted = None if thread_id is None else {"thread_id": thread_id}
+        wanted = _of_thread(thread_id)
         done = total = 0
         with Audit(target, format) as audit:
 
@@ -415,11 +424,23 @@ def _home(user_id: str) -> Namespace:
     return "users", user_id, "conversations"
 
 
+def _of_thread(thread_id: str | None) -> dict[str, Any] | None:
+    """The filter for one thread's conversations, whatever was given for its id; None for all."""
+    return None if thread_id is None else {"thread_id": {"$eq": thread_id}}
+
+
 def _is_conversation(entry: Entry) -> bool:
     """Whether `archive` made it: `put` may have put anything beside."""
     value = entry.value
-    texts = (value.get(name) for name in ("user_id", "thread_id", "checkpoint_id", "checkpoint_at"))
-    return all(isinstance(text, str) for text in texts) and isinstance(value.get("messages"), list)
+    texts = [value.get(name) for name in ("user_id", "thread_id", "checkpoint_id", "checkpoint_at")]
+    messages = value.get("messages")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(messages, list):
+        return False
+    try:
+        datetime.fromisoformat(value["checkpoint_at"])
+    except ValueError:
+        return False
+    return all(isinstance(message, dict) and isinstance(message.get("type"), str) for message in messages)
 
 
 def _conversation(entry: Entry) -> Conversation:

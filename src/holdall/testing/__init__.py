@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .clock import Clock
@@ -34,7 +35,8 @@ def __getattr__(name: str) -> Any:
     try:
         import pytest
 
-        pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES.values()))
+        modules = [f"{__name__}.{module}" for module in _MODULES.values()]
+        pytest.register_assert_rewrite(*(module for module in modules if module not in sys.modules))
         return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
         from ..errors import MissingExtra

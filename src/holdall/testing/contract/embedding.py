@@ -317,7 +317,10 @@ class EmbeddingContract(Contract):
 
     def test_who_embeds_with_a_model_that_was_replaced_is_told(self, opened: Opener, embedding: Caller) -> None:
         embedding.put(NS, "k", {"text": "tea"})
+        assert keys_of(embedding.search(query="tea", mode="semantic")) == ["k"]
         opened(embed=turned).reindex()
+        with pytest.raises(InvalidInput, match="another model"):
+            embedding.search(query="tea", mode="semantic")
         for _ in range(2):
             with pytest.raises(InvalidInput, match="another model"):
                 embedding.put(NS, "k", {"text": "coffee"})

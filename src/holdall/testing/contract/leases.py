@@ -447,6 +447,43 @@ class LeaseContract(Contract):
 
         asyncio.run(main())
 
+    def test_a_lock_that_expired_is_not_given_back_for_who_has_it_now(self, store: Caller, clock: Clock) -> None:
+        locks = Locks(store.store, wait=None)
+
+        async def late(is_taken: asyncio.Event, is_over: asyncio.Event) -> None:
+            assert await locks.acquire("name", ttl=30.0)
+            is_taken.set()
+            await is_over.wait()
+            assert await locks.release("name") is False
+
+        async def main() -> None:
+            is_taken, is_over = asyncio.Event(), asyncio.Event()
+            task = asyncio.create_task(late(is_taken, is_over))
+            await is_taken.wait()
+            clock.advance(30)
+            assert await locks.acquire("name", ttl=30.0)
+            is_over.set()
+            await task
+            assert await locks.acquire("name", ttl=30.0) is False
+            assert await locks.release("name") is True
+            assert await locks.release("name") is False
+
+        asyncio.run(main())
+
+    def test_a_lock_as_a_lease_fences(self, store: Caller, clock: Clock) -> None:
+        async def main() -> None:
+            locks = Locks(store.store, wait=None)
+            assert locks.store is store.store
+            lease = await locks.lease("name", ttl=30.0)
+            assert lease is not None
+            assert await locks.lease("name") is None
+            await store.store.aput(NS, "k", {"n": 1}, lease=lease)
+            clock.advance(30)
+            with pytest.raises(LeaseLost):
+                await store.store.aput(NS, "k", {"n": 2}, lease=lease)
+
+        asyncio.run(main())
+
     def test_increments_under_a_lock_are_all_kept(self, store: Caller) -> None:
         async def main() -> None:
             locks = [Locks(store.store, wait=30.0) for _ in range(8)]

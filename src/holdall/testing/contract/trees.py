@@ -43,6 +43,17 @@ class TreeContract(Contract):
         assert folder == FileInfo("/b/c/", is_dir=True)
         assert around.ls("/a/b") == around.ls("/missing") == around.ls("/a/b/c") == []
 
+    def test_ls_gives_those_whose_names_begin_with_a_prefix(self, around: FilesCaller) -> None:
+        everything = paths(around.ls())
+        for prefix in ("", "a", "a-", "a.", "a0", "ab", "é", "aé", "b", "c", ".", " "):
+            assert paths(around.ls(prefix=prefix)) == [path for path in everything if path[1:].startswith(prefix)]
+        assert paths(around.ls("/a", prefix="b")) == ["/a/b", "/a/b-c", "/a/b0"]
+        assert paths(around.ls("/a/", prefix="b-")) == ["/a/b-c"]
+        assert around.ls("/missing", prefix="b") == []
+        for bad in ("a/", "/", None, b"a", "..", "a\x00"):
+            with pytest.raises(InvalidInput):
+                around.ls("/", prefix=bad)
+
     def test_what_is_listed_is_what_stat_says(self, around: FilesCaller) -> None:
         for info in around.ls():
             assert around.stat(info.path) == info
@@ -88,6 +99,7 @@ class TreeContract(Contract):
             )
         expected = sorted(f"/many/{n:04}{end}" for n in range(1300) for end in ("/", "0", "-"))
         assert paths(volume.ls("/many")) == expected
+        assert paths(volume.ls("/many", prefix="0")) == [path for path in expected if path.startswith("/many/0")]
         assert len(volume.walk()) == 3900
         assert paths(volume.walk()) == sorted(paths(volume.walk()))
         assert len(volume.glob("/many/*0")) == 1300

@@ -92,6 +92,33 @@ class WatchContract(Contract):
         assert [(change.namespace, change.key) for change in again.take(2)] == expected
         again.close()
 
+    def test_a_subscription_can_be_waited_for(self, store: Caller) -> None:
+        """Until whoever iterates has taken what was written before, and asks for more; or until it is closed."""
+
+        async def main() -> None:
+            taken: list[str] = []
+            watch = store.store.awatch(NS)
+
+            async def take() -> None:
+                async for change in watch:
+                    await asyncio.sleep(0.01)
+                    taken.append(change.key)
+
+            async with watch:
+                task = asyncio.create_task(take())
+                await watch.caught_up()
+                for key in "abc":
+                    await store.store.aput(NS, key, {})
+                await store.store.aput(("other",), "d", {})
+                await asyncio.gather(watch.caught_up(), watch.caught_up())
+                assert taken == ["a", "b", "c"]
+                await store.store.aput(NS, "d", {})
+                late = asyncio.create_task(watch.caught_up())
+                await asyncio.sleep(0)
+            await asyncio.gather(late, watch.caught_up(), task)
+
+        asyncio.run(main())
+
     # Cursors ---------------------------------------------------------------------------------------------------------
 
     def test_it_goes_on_after_a_cursor(self, store: Caller) -> None:
