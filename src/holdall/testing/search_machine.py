@@ -204,7 +204,7 @@ class _RankingMachine(RuleBasedStateMachine):
         return Caller(store.store.with_embedder(lengthened, metric=self.metric), self.runner)
 
     def teardown(self) -> None:
-        if hasattr(self, "folder"):
+        if hasattr(self, "stores"):
             for store in self.stores:
                 store.store.close()
             if self.runner is not None:
