@@ -20,7 +20,7 @@ from .postgres_dialect import PostgresDialect
 from .sql_search import SqlRanker
 
 _OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->"}
-_LEAST = 64  # rows that are read at a time
+_LEAST = 32  # rows more than are asked for, at least
 
 
 class PostgresRanker(SqlRanker):
@@ -80,13 +80,13 @@ class _Nearest:
         self._ended = False
 
     def take(self, size: int) -> Program[list[tuple[int, float]]]:
+        limit = size + max(size // 4, _LEAST)  # some more, since each time all are compared
         while True:
             ripe = len(self._read) if self._ended else self._ripe()
             if ripe >= size or self._ended:
                 taken, self._read = self._read[:size], self._read[size:]
                 return taken
             sql, params = self._query
-            limit = max(size, _LEAST)
             [rows] = yield [(sql, {**params, "beyond": self._beyond, "after_id": self._last, "limit": limit})]
             self._ended = len(rows) < limit
             if rows:
@@ -94,6 +94,7 @@ class _Nearest:
                 matrix = yield from self._ranker.of_these(self._vector.model, [version for version, _ in rows])
                 self._read += matrix.ranked(self._vector.data, self._vector.metric)
                 self._read.sort(key=lambda pair: (pair[1], pair[0]), reverse=True)
+            limit *= 4
 
     def _ripe(self) -> int:
         """How many of those that were read are nearer than anything else can be."""
