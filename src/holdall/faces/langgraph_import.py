@@ -108,9 +108,9 @@ def _moving(store: Store, database: _Database, progress: Callable[[int, int], ob
                 if entry is None or entry.updated_at < item.updated_at
             ]
             if newer:
-                puts, carried = yield from vectors.added([item.put for item in newer])
-                yield [*puts, *(item.dated for item in newer)]
-                outcome.vectors += carried
+                puts = yield from vectors.carried([item.put for item in newer])
+                yield from store._embedded([*puts, *(item.dated for item in newer)], None)
+                outcome.vectors += sum(put.vectors is not None for put in puts)
             outcome.imported += len(newer)
             outcome.present += len(items) - len(newer)
         done += len(rows)
@@ -122,33 +122,30 @@ def _moving(store: Store, database: _Database, progress: Callable[[int, int], ob
 class _Vectors:
     """Brings vectors along, where the store's own model made them: that is tried with the first that come.
 
-    Otherwise, and where an item has none, it is embedded as if it were put.
+    Otherwise, and where an item has none, it is embedded as whatever is put.
     """
 
     def __init__(self, store: Store, database: _Database) -> None:
-        self._embedding, self._fields = store._settings.embedding, store._settings.fields
+        self._embedding = store._settings.embedding
         self._database = database
         self._is_same: bool | None = None  # not known yet
 
-    def added(self, puts: list[ops.Put]) -> Program[tuple[list[ops.Put], int]]:
-        """The puts with vectors, and how many had them already."""
-        if self._embedding is None:
-            return puts, 0
-        there: list[dict[str, bytes]] = []
-        if self._is_same is not False:
-            there = yield Work(self._database.vectors, ([(".".join(put.namespace), put.key) for put in puts],))
-            if self._is_same is None:
-                self._is_same = yield from self._try(puts, there)
+    def carried(self, puts: list[ops.Put]) -> Program[list[ops.Put]]:
+        """The puts, with the vectors that they had."""
+        if self._embedding is None or self._is_same is False:
+            return puts
+        there: list[dict[str, bytes]] = yield Work(
+            self._database.vectors, ([(".".join(put.namespace), put.key) for put in puts],)
+        )
+        if self._is_same is None:
+            self._is_same = yield from self._try(puts, there)
         if not self._is_same:
-            return (yield from self._embedding.embedded(puts, self._fields)), 0
+            return puts
         model = yield from self._embedding._known_model()
-        without = [put for put, vectors in zip(puts, there, strict=True) if not vectors]
-        others = iter((yield from self._embedding.embedded(without, self._fields)))
-        added = [
-            replace(put, vectors=ops.Vectors(model, tuple(vectors.values()))) if vectors else next(others)
+        return [
+            replace(put, vectors=ops.Vectors(model, tuple(vectors.values()))) if vectors else put
             for put, vectors in zip(puts, there, strict=True)
         ]
-        return added, len(puts) - len(without)
 
     def _try(self, puts: list[ops.Put], there: list[dict[str, bytes]]) -> Program[bool | None]:
         """Whether the model gives for some texts what they have there; None where there are none to try it with."""
