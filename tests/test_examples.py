@@ -21,3 +21,15 @@ def test_the_example_of_search_finds_by_meaning_and_by_words_without_a_network()
         ["publications", "She writes papers about Babbage's engines"],
         ['"near the lake"', "She lives in Zürich, near the lake"],
     ]
+
+
+def test_an_ag2_agent_and_a_langgraph_graph_read_each_others_notes() -> None:
+    command = [sys.executable, "-W", "error", EXAMPLES / "ag2_and_langgraph.py"]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert sorted(run.stdout.splitlines()) == [
+        "AG2 is told: /notes/graph.md",
+        "ada: They eat nuts, too.",
+        "the agent read /notes/graph.md: 'Checked /notes/ada.md: they also eat nuts.\\n'",
+        "the graph read /notes/ada.md: 'The parrots eat seeds.\\n'",
+    ]

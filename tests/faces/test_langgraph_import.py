@@ -152,6 +152,22 @@ def test_what_is_newer_wins_on_either_side(source: Source, store: holdall.Store)
     }
 
 
+def test_what_is_written_in_the_middle_of_an_import_is_not_lost(source: Source, store: holdall.Store) -> None:
+    with source.open() as theirs:
+        theirs.put(HOME, "k", {"text": "theirs"})
+        theirs.put(HOME, "other", {"text": "theirs, too"})
+
+    def embed_while_others_write(texts: list[str]) -> list[list[float]]:
+        if "theirs" in texts:
+            store.put(HOME, "k", {"text": "ours, and newer"})
+        return embed(texts)
+
+    outcome = import_from(source.url, store.with_embedder(embed_while_others_write))
+    assert (outcome.imported, outcome.present) == (1, 1)
+    assert store.get(HOME, "k").value == {"text": "ours, and newer"}
+    assert store.get(HOME, "other").value == {"text": "theirs, too"}
+
+
 def test_what_cannot_be_stored_is_named_and_holds_nothing_up(source: Source, store: holdall.Store) -> None:
     with source.open() as theirs:
         theirs.put(HOME, "good", {})

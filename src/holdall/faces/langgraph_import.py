@@ -7,6 +7,7 @@ import that was cut short goes on where it ended when it is run again, and bring
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
@@ -23,9 +24,9 @@ from langgraph.store.base import get_text_at_path
 
 from .. import ops
 from ..embed import same_model
-from ..errors import InvalidInput, MissingExtra, NotFound, Unavailable
-from ..ops import Entry, Namespace
-from ..programs import Program, Work
+from ..errors import Conflict, InvalidInput, MissingExtra, NotFound, Unavailable
+from ..ops import ABSENT, Entry, Namespace
+from ..programs import Program, Work, before_retry
 from ..store import Store
 from ..values import decode
 from .conn_strings import is_postgres
@@ -101,22 +102,33 @@ def _moving(store: Store, database: _Database, progress: Callable[[int, int], ob
     while rows := (yield Work(database.page, ())):
         items = [item for row in rows if (item := _wanted(store, row, outcome)) is not None]
         if items:
-            here: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
-            newer = [
-                item
-                for item, entry in zip(items, here, strict=True)
-                if entry is None or entry.updated_at < item.updated_at
-            ]
-            if newer:
-                puts = yield from vectors.carried([item.put for item in newer])
-                yield from store._embedded([*puts, *(item.dated for item in newer)], None)
-                outcome.vectors += sum(put.vectors is not None for put in puts)
-            outcome.imported += len(newer)
-            outcome.present += len(items) - len(newer)
+            yield from _bring(store, items, vectors, outcome)
         done += len(rows)
         if progress is not None:
             progress(done, max(done, outcome.total))
     return outcome
+
+
+def _bring(store: Store, items: list[_Item], vectors: _Vectors, outcome: Imported) -> Program[None]:
+    """Those of a page that are newer than what is here: looked at again if somebody writes one of them meanwhile."""
+    for tries in itertools.count(1):
+        here: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
+        newer = [
+            (item, replace(item.put, expect=ABSENT if entry is None else entry))
+            for item, entry in zip(items, here, strict=True)
+            if entry is None or entry.updated_at < item.updated_at
+        ]
+        puts = yield from vectors.carried([put for _, put in newer])
+        try:
+            if puts:
+                yield from store._embedded([*puts, *(item.dated for item, _ in newer)], None)
+        except Conflict as conflict:
+            yield from before_retry(conflict, tries)
+            continue
+        outcome.vectors += sum(put.vectors is not None for put in puts)
+        outcome.imported += len(newer)
+        outcome.present += len(items) - len(newer)
+        return
 
 
 class _Vectors:

@@ -312,6 +312,8 @@ class RankContract(Contract):
         assert found() == ["d"]
         other.update(NS, "d", lambda value: {"text": ""})
         ranked.update(NS, "c", lambda value: {"text": "tea"})
+        assert found() == []  # as it was put
+        ranked.put(NS, "c", {"text": "tea"})
         assert found() == ["c"]
         ranked.execute([DeleteTree(NS), Put(NS, "g", {"text": "green tea"})])
         assert found() == ["g"]
