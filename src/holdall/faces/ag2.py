@@ -111,8 +111,7 @@ class HoldallKnowledgeStore:
 
     async def list(self, path: str = "/", *, prefix: str = "") -> _Names:
         """The names in a folder, sorted; those of subfolders end in "/". With a `prefix`, those that begin with it."""
-        folder = keys.check_folder(_normalised(path))
-        return [info.path[len(folder) :] for info in await self.files.als(folder, prefix=prefix)]
+        return await self.files.anames(_normalised(path), prefix=prefix)
 
     async def exists(self, path: str) -> bool:
         """Whether there is a file, or a folder with files in it."""
