@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 
 from .errors import InvalidInput
 from .ops import Hit, Page, Search
-from .programs import Program
+from .programs import Program, Work
 from .search import FUSED, fuse
 
 _Scored: TypeAlias = tuple[int, float]
@@ -46,6 +46,16 @@ class Ready:
     def take(self, size: int) -> Program[list[_Scored]]:
         return list(islice(self._pairs, size))
         yield
+
+
+class Worked:
+    """A ranking that needs to ask nothing more, but to reckon: there are many."""
+
+    def __init__(self, pairs: Iterator[_Scored]) -> None:
+        self._pairs = pairs
+
+    def take(self, size: int) -> Program[list[_Scored]]:
+        return (yield Work(list, (islice(self._pairs, size),)))  # type: ignore[no-any-return]  # of what it is sent
 
 
 class Ranker(Protocol):

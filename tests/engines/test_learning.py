@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 
 import holdall
 from brute import check_lexical
-from holdall import ops, ranking, search
+from holdall import ops, ranking, search, vectors
 from holdall.engines import sql_search, sql_texts
 from holdall.engines.postgres_sql import PostgresSql
 from holdall.engines.postgres_wire import Give, Run, Take, Wire
@@ -215,6 +216,46 @@ def test_a_reader_in_an_older_snapshot_finds_what_was_there_then(
     finally:
         old.end()
     assert keys_of(store.search(query="tea", mode="lexical")) == ["0", "1", "2", "8", "later"]
+
+
+def test_an_event_loop_goes_on_while_a_search_learns_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes long is not done in the loop: each of these ends only after the loop's heart has beaten meanwhile."""
+    beats, passed = [0], set()
+
+    def watched(where: Any, name: str) -> None:
+        function = getattr(where, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            before, deadline = beats[0], time.monotonic() + 20
+            while beats[0] == before and time.monotonic() < deadline:
+                time.sleep(0.001)
+            if beats[0] > before:
+                passed.add(name)
+            return function(*args, **options)
+
+        monkeypatch.setattr(where, name, call)
+
+    async def beat() -> None:
+        while True:
+            beats[0] += 1
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        async with holdall.open(
+            postgres_url(), schema=f"learning_{next(_numbers)}", embed=embed, sweep_interval=None
+        ) as store:
+            await store.aexecute([Put(NS, str(n), {"text": f"tea {n}, or coffee"}) for n in range(600)])
+            heart = asyncio.create_task(beat())
+            for where, name in ((sql_texts._Slice, "take_in"), (sql_texts, "_pieces"), (sql_texts, "bm25")):
+                watched(where, name)
+            watched(vectors.Matrix, "ranked")
+            watched(vectors.Matrix, "add")
+            found = await store.asearch(NS, query="tea", mode="hybrid", limit=1000)
+            assert len(found) == 600
+            heart.cancel()
+
+    asyncio.run(main())
+    assert passed == {"take_in", "_pieces", "bm25", "ranked", "add"}
 
 
 # Several writers -----------------------------------------------------------------------------------------------------

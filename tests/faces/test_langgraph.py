@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -560,6 +561,10 @@ def test_a_sweeper_sweeps_until_it_is_stopped(open_store: Open) -> None:
         assert again.cancel()
         assert face.stop_ttl_sweeper(timeout=10)
         assert HoldallStore(store).start_ttl_sweeper().done(), "there is nothing to sweep"
+        left = face.start_ttl_sweeper(1000)
+        del face
+        gc.collect()
+        assert left.result(10) is None, "who is gone sweeps no more"
 
 
 def test_an_async_sweeper_sweeps_until_it_is_stopped(open_store: Open) -> None:

@@ -24,7 +24,7 @@ from ..engine import Capabilities, Options, conflict, put_entry
 from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable, shown
 from ..keys import RESERVED
 from ..ops import READS, WALKS, Check, Delete, Embed, Get, Learn, Op, Put, Refresh, Tidy
-from ..programs import Program, Sleep, adrive, drive
+from ..programs import Program, Sleep, Work, adrive, drive
 from .pool import Lent, Pool
 from .postgres_dialect import PostgresDialect, new_token
 from .postgres_listener import SAID_EVERY, UNHEARD, Channel, NotifyListener
@@ -388,7 +388,7 @@ class PostgresEngine:
         replies_before: list[Rows] | None = None,
         prepare: bool | None = None,
     ) -> Program[T]:
-        """Run one of the SQL's programs, which yields statements and is sent their rows.
+        """Run one of the SQL's programs, which yields statements and is sent their rows, or `Work`.
 
         The statements `before` go with its first ones, in the same round trip.
         """
@@ -396,11 +396,18 @@ class PostgresEngine:
             statements = next(program)
             while True:
                 try:
-                    asked = itertools.chain(before, statements) if before else statements
-                    replies = yield Run(connection, asked, deadline, prepare)
+                    is_work = type(statements) is Work
+                    if is_work:
+                        replies = yield statements
+                    else:
+                        asked = itertools.chain(before, statements) if before else statements
+                        replies = yield Run(connection, asked, deadline, prepare)
                 except BaseException as error:
                     statements = program.throw(error)
                 else:
+                    if is_work:
+                        statements = program.send(replies)
+                        continue
                     if before and replies_before is not None:
                         replies_before += replies[: len(before)]
                     statements, before = program.send(replies[len(before) :]), ()

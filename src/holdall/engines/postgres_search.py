@@ -1,12 +1,15 @@
 """Vectors in PostgreSQL that pgvector compares, where it is installed.
 
 The distances that it gives are as exact as float32, and decide only which vectors are read: those are compared again,
-in the client, as everywhere, so that the ranking does not depend on where it was made.
+in the client, as everywhere, so that the ranking does not depend on where it was made. What is read is ranked as far as
+nothing that has not been read can come before it, by a bound on how far those distances are off.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection
 from typing import Any
 
@@ -17,6 +20,7 @@ from .postgres_dialect import PostgresDialect
 from .sql_search import SqlRanker
 
 _OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->"}
+_LEAST = 64  # rows that are read at a time
 
 
 class PostgresRanker(SqlRanker):
@@ -32,19 +36,34 @@ class PostgresRanker(SqlRanker):
         return _Nearest(self, op, where, params)
 
     def nearest(self, vector: ops.Vector, where: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """A query for the versions whose vectors are nearest, with how near they are in steps of a 65,536th."""
-        schema = self._dialect.pgvector
+        """A query for versions in the order of how near they may be: the nearest that float32 can have meant.
+
+        A distance that is no number, of vectors that are zero or too long for float32, may be any.
+        """
+        schema, numbers = self._dialect.pgvector, array("f", vector.data).tolist()
         given = f"(:all_numbers::real[]::{schema}.vector)"
         distance = f"vector.data OPERATOR({schema}.{_OPERATORS[vector.metric]}) {given}"
+        norm = f"{schema}.vector_norm(vector.data)"
+        lengths = {"cosine": "1", "dot": f":length::float8 * {norm}", "l2": f"(:length::float8 + {norm})"}
+        least = f"({distance}) - :error::float8 * {lengths[vector.metric]}"
         inside = f"SELECT 1 FROM {self._table} WHERE {self._table}.version = vector.version AND {where}"
         sql = f"""
-            SELECT version, step FROM (
-                SELECT vector.version, floor(min(coalesce(nullif({distance}, 'NaN'), 1)) * 65536) AS step
-                FROM {self._vectors} AS vector WHERE vector.model = :model AND EXISTS ({inside})
-                GROUP BY vector.version
-            ) AS near WHERE :beyond::float8 IS NULL OR step > :beyond::float8
-            ORDER BY step FETCH FIRST (:limit) ROWS WITH TIES"""
-        return sql, {**params, "all_numbers": array("f", vector.data).tolist(), "model": vector.model}
+            SELECT version, least FROM (
+                SELECT version, min(CASE WHEN abs(least) < 'Infinity' THEN least ELSE '-Infinity' END) AS least FROM (
+                    SELECT vector.version, {least} AS least
+                    FROM {self._vectors} AS vector WHERE vector.model = :model AND EXISTS ({inside})
+                ) AS each_one GROUP BY version
+            ) AS near WHERE :beyond::float8 IS NULL OR (least, version) > (:beyond::float8, :after_id)
+            ORDER BY least, version LIMIT :limit"""
+        params = {**params, "all_numbers": numbers, "model": vector.model, "error": _error(len(numbers))}
+        if vector.metric != "cosine":
+            params["length"] = math.sqrt(math.fsum(number * number for number in numbers))
+        return sql, params
+
+
+def _error(dims: int) -> float:
+    """How far the sum of so many products may be off in float32, in parts of the product of the two lengths."""
+    return (2.0 * dims + 16) * 2.0**-24
 
 
 class _Nearest:
@@ -55,18 +74,30 @@ class _Nearest:
         self._ranker = ranker
         self._vector = op.vector
         self._query = ranker.nearest(op.vector, where, params)
-        self._beyond: float | None = None
-        self._ready: list[tuple[int, float]] = []
+        self._beyond: float | None = None  # how near what has not been read may be
+        self._last = 0
+        self._read: list[tuple[int, float]] = []
         self._ended = False
 
     def take(self, size: int) -> Program[list[tuple[int, float]]]:
-        while len(self._ready) < size and not self._ended:
+        while True:
+            ripe = len(self._read) if self._ended else self._ripe()
+            if ripe >= size or self._ended:
+                taken, self._read = self._read[:size], self._read[size:]
+                return taken
             sql, params = self._query
-            [rows] = yield [(sql, {**params, "beyond": self._beyond, "limit": size})]
-            self._ended = len(rows) < size
+            limit = max(size, _LEAST)
+            [rows] = yield [(sql, {**params, "beyond": self._beyond, "after_id": self._last, "limit": limit})]
+            self._ended = len(rows) < limit
             if rows:
-                self._beyond = rows[-1][1]
+                self._last, self._beyond = rows[-1]
                 matrix = yield from self._ranker.of_these(self._vector.model, [version for version, _ in rows])
-                self._ready += matrix.ranked(self._vector.data, self._vector.metric)
-        taken, self._ready = self._ready[:size], self._ready[size:]
-        return taken
+                self._read += matrix.ranked(self._vector.data, self._vector.metric)
+                self._read.sort(key=lambda pair: (pair[1], pair[0]), reverse=True)
+
+    def _ripe(self) -> int:
+        """How many of those that were read are nearer than anything else can be."""
+        if self._beyond is None:
+            return 0
+        least = (1.0 if self._vector.metric == "cosine" else 0.0) - self._beyond
+        return bisect_left(self._read, -least, key=lambda pair: -pair[1])

@@ -17,7 +17,7 @@ from .. import keys, ops
 from ..engine import history_gone, not_a_cursor, put_entry, to_entry
 from ..errors import SchemaTooNew
 from ..ops import ABSENT, Hit, Op
-from ..programs import Program
+from ..programs import Program, Work
 from ..values import decode, ttl_microseconds
 from .history import mark_of
 from .narrowing import narrow
@@ -388,7 +388,7 @@ def _with_token(program: Program[T], token: int | None) -> Program[T]:
             statements = program.send(replies)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]  # StopIteration.value is untyped
-        for _, params in statements:
+        for _, params in () if type(statements) is Work else statements:
             if "token" in params:
                 params["token"] = token
         replies = yield statements

@@ -23,7 +23,7 @@ from psycopg.adapt import Dumper, Transformer
 from psycopg.errors import _WaitTimeout, error_from_result
 
 from ..errors import InvalidInput, Timeout, Unavailable
-from ..programs import Sleep
+from ..programs import Sleep, Work
 from ..values import decode
 from .pool import Lent, Pool
 from .postgres_dialect import Numbered, Numbers, PostgresDialect, Texts
@@ -115,6 +115,8 @@ class Wire:
                 return self.pool.give_back(None, connection, not _is_idle(connection))
             case Sleep(seconds):
                 return time.sleep(seconds)
+            case Work(function, args):
+                return function(*args)
         raise TypeError(f"not a request: {request!r}")
 
     async def aperform(self, request: Any) -> Any:
@@ -150,6 +152,8 @@ class Wire:
                 return await returning if returning is not None else None
             case Sleep(seconds):
                 return await asyncio.sleep(seconds)
+            case Work(function, args):
+                return await asyncio.to_thread(function, *args)
         raise TypeError(f"not a request: {request!r}")
 
     def connect(self, url: str, deadline: float) -> psycopg.Connection[Any]:

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any
 from .. import keys, ops, shapes
 from ..engine import to_entry
 from ..ops import Entry, Hit
-from ..programs import Program
-from ..ranking import FEW, Ranking, Ready
+from ..programs import Program, Work
+from ..ranking import FEW, Ranking, Ready, Worked
 from ..search import has_phrases
 from ..texts import texts
 from .dialect import Dialect
 from .sql_texts import SqlTexts
-from .statements import LIVE, Statement
+from .statements import LIVE, Rows, Statement
 
 if TYPE_CHECKING:
     from ..vectors import Matrix
 
 _PAGE = 4096
+_SMALL = 256  # so many vectors are compared without a thread of their own
 _MATRICES = 4  # models whose vectors are kept in memory
 
 #: The condition that a row has texts to be found by, but no vectors of a model.
@@ -121,7 +122,10 @@ class SqlRanker:
             matrix = yield from self._of_all(op.vector.model)
         else:
             matrix = yield from self._read_all(op)
-        return Ready(matrix.ranked(op.vector.data, op.vector.metric))
+        asked = op.vector.data, op.vector.metric
+        if len(matrix) <= _SMALL:
+            return Ready(matrix.ranked(*asked))
+        return Worked((yield Work(matrix.ranked, asked)))
 
     def fitting(self, op: ops.Search, versions: list[int]) -> Program[Collection[int]]:
         if not versions:
@@ -161,7 +165,7 @@ class SqlRanker:
         shown, taken = self._dialect.vector_out
         sql = f"SELECT version, {shown} FROM {self._vectors} WHERE {among} AND model = :model"
         [rows] = yield [(sql, {**params, "model": model})]
-        matrix.add([version for version, _ in rows], [taken(data) for _, data in rows])
+        yield from _added(matrix, rows, taken)
         return matrix
 
     def _read_all(self, op: ops.Search) -> Program[Matrix]:
@@ -177,7 +181,7 @@ class SqlRanker:
         )
         while True:
             [rows] = yield [(sql, {**params, "after_id": last})]
-            matrix.add([row[1] for row in rows], [bytes(row[2]) for row in rows])
+            yield from _added(matrix, [row[1:] for row in rows], bytes)
             if len(rows) < _PAGE:
                 return matrix
             last = rows[-1][0]
@@ -217,6 +221,18 @@ class SqlRanker:
             sql = f"SELECT version, data FROM {self._vectors} WHERE {among} AND model = :model"
             [found] = yield [(sql, {**params, "model": model})]
             cached.add_older(found)
+
+
+def _added(matrix: Matrix, rows: Rows, taken: Callable[[Any], bytes]) -> Program[None]:
+    """Add versions and their vectors, as they were read, to a matrix."""
+
+    def add() -> None:
+        matrix.add([version for version, _ in rows], [taken(data) for _, data in rows])
+
+    if len(rows) > _SMALL:
+        yield Work(add, ())
+    else:
+        add()
 
 
 def _new_matrix() -> Matrix:

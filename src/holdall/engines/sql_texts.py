@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from .. import keys
-from ..programs import Program
-from ..ranking import Ranking, Ready, in_order
+from ..programs import Program, Work
+from ..ranking import Ranking, Ready, Worked, in_order
 from ..search import Part, bm25
 from ..texts import Texts, texts
 from .dialect import Dialect
@@ -36,6 +36,8 @@ _SLICE_BYTES = 1 << 20
 _SPARE = 4 * PART
 #: How many changes, and of how many bytes, a search takes in by itself.
 _FEW_CHANGES, _FEW_BYTES = 16, 1 << 14
+#: How many bytes are tokenised, and how many postings and documents read, without a thread of their own.
+_SHORT_TEXTS, _SHORT_LISTS, _FEW_DOCUMENTS = 1 << 12, 512, 16 * PART
 #: How many of them are read at a time.
 _PAGE = 512
 
@@ -63,6 +65,17 @@ class _Known:
         self.lengths: array[int] = array("I")
         self.gone: frozenset[int] = frozenset()
 
+    def read(self, before: _Known, start: int, rows: Rows) -> None:
+        """All documents: those in the parts before `start` are known, the others are in the rows, and who is gone."""
+        self.versions, self.lengths = before.versions[: start * PART], before.lengths[: start * PART]
+        gone: list[int] = []
+        for part, versions, lengths, absent in rows:
+            gone += _array("I", absent)
+            if part >= start:
+                self.versions += _array("q", versions)
+                self.lengths += _array("I", lengths)
+        self.gone = frozenset(gone)
+
 
 @dataclass(slots=True)
 class _Slice:
@@ -72,6 +85,18 @@ class _Slice:
     gone: list[int] = field(default_factory=list)
     places: list[tuple[str, str, int]] = field(default_factory=list)
     emptied: list[tuple[str, str]] = field(default_factory=list)
+
+    def take_in(self, rows: Collection[tuple[Any, ...]], contents: dict[int, bytes]) -> None:
+        for version, ns, key, value, size, index, old, _ in rows:
+            if old is not None:
+                self.gone.append(old)
+            number = None
+            if value is not None and not keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
+                number = self.added.add(version, texts(value, index, contents.get(version), size is not None))
+            if number is not None:
+                self.places.append((ns, key, number))
+            elif old is not None:
+                self.emptied.append((ns, key))
 
 
 class SqlTexts:
@@ -138,10 +163,8 @@ class SqlTexts:
         added, gone = taken.added, taken.gone
         lost = yield from self._write_documents(added, gone)
         if added.versions:
-            yield [
-                dialect.insert_many(dialect.terms, "part, term, documents, times", _pieces(added), self._grow),
-                dialect.insert_many(dialect.texts, "ns, key, document", taken.places, _MOVE),
-            ]
+            is_long = len(added.postings) > _SHORT_LISTS
+            yield (yield Work(self._additions, (taken,))) if is_long else self._additions(taken)
         if taken.emptied:
             yield [dialect.delete_many(dialect.texts, "ns, key", taken.emptied)]
         state = State(
@@ -156,20 +179,22 @@ class SqlTexts:
         yield [(f"UPDATE {dialect.state} SET value = :value WHERE name = 'texts'", {"value": encoded})]
         return len(rows), more
 
+    def _additions(self, taken: _Slice) -> list[Any]:
+        """Statements that add a slice's lists."""
+        insert = self._dialect.insert_many
+        return [
+            insert(self._dialect.terms, "part, term, documents, times", _pieces(taken.added), self._grow),
+            insert(self._dialect.texts, "ns, key, document", taken.places, _MOVE),
+        ]
+
     def _take_in(self, rows: Rows, taken: _Slice) -> Program[None]:
         # One that changed again while these were read is among them twice.
         newest = {(row[1], row[2]): row for row in rows}.values()
         contents = yield from self._contents(newest)
-        for version, ns, key, value, size, index, old, _ in newest:
-            if old is not None:
-                taken.gone.append(old)
-            number = None
-            if value is not None and not keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
-                number = taken.added.add(version, texts(value, index, contents.get(version), size is not None))
-            if number is not None:
-                taken.places.append((ns, key, number))
-            elif old is not None:
-                taken.emptied.append((ns, key))
+        if sum(_size(row) for row in newest) > _SHORT_TEXTS:
+            yield Work(taken.take_in, (newest, contents))
+        else:
+            taken.take_in(newest, contents)
 
     def _state(self, lock: str = "") -> Program[State]:
         [rows] = yield [(self._read_state + lock, {})]
@@ -224,25 +249,10 @@ class SqlTexts:
         any_term, terms_params = self._dialect.among_texts("term", list(terms))
         sql = f"SELECT term, documents, times FROM {self._dialect.terms} WHERE {any_part} AND {any_term}"
         [rows] = yield [(sql, {**parts_params, **terms_params})]
-        parts: defaultdict[str, list[Part]] = defaultdict(list)
-        for term, documents, times in rows:
-            parts[term].append((_array("I", documents), bytes(times)))
-        lengths, versions, gone = known.lengths, known.versions, known.gone
-        count, total = state.count, state.total
-        if late is not None:
-            for term in terms:
-                parts[term] += late.added.parts(term)
-            count += len(late.added.versions) - len(late.gone)
-            total += sum(late.added.lengths) - sum(lengths[number] for number in late.gone)
-            lengths, versions, gone = (
-                lengths + late.added.lengths,
-                versions + late.added.versions,
-                gone.union(late.gone),
-            )
-        scores = bm25([parts[term] for term in terms], lengths, count, total, gone)
-        if among is not None:
-            scores = {number: score for number, score in scores.items() if versions[number] in among}
-        return Ready(in_order(scores, versions))
+        found = sum(len(times) for _, _, times in rows)
+        if found <= _SHORT_LISTS and (late is None or state.documents <= _FEW_DOCUMENTS):  # else all are copied
+            return Ready(_matches(terms, rows, known, late, state, among))
+        return Worked((yield Work(_matches, (terms, rows, known, late, state, among))))
 
     def _late(self, state: State) -> Program[_Slice | None]:
         """What the index does not know of this snapshot."""
@@ -265,19 +275,15 @@ class SqlTexts:
         start = 0
         if known.epoch == state.epoch and known.changes < state.changes:
             start = len(known.versions) // PART
-            fresh.versions, fresh.lengths = known.versions[: start * PART], known.lengths[: start * PART]
         sql = (
             f"SELECT part, CASE WHEN part >= :start THEN versions END, CASE WHEN part >= :start THEN lengths END, gone"
             f" FROM {self._dialect.documents} WHERE part >= :start OR length(gone) > 0 ORDER BY part"
         )
         [rows] = yield [(sql, {"start": start})]
-        gone: list[int] = []
-        for part, versions, lengths, absent in rows:
-            gone += _array("I", absent)
-            if part >= start:
-                fresh.versions += _array("q", versions)
-                fresh.lengths += _array("I", lengths)
-        fresh.gone = frozenset(gone)
+        if state.documents > _FEW_DOCUMENTS:
+            yield Work(fresh.read, (known, start, rows))
+        else:
+            fresh.read(known, start, rows)
         if (fresh.epoch, fresh.changes) > (self._known.epoch, self._known.changes):
             self._known = fresh  # without a lock, which a fork would copy: of two that come at once, either will do
         return fresh
@@ -287,14 +293,49 @@ _MOVE = "(ns, key) DO UPDATE SET document = excluded.document"
 _REPLACE = "(part) DO UPDATE SET versions = excluded.versions, lengths = excluded.lengths, gone = excluded.gone"
 
 
+def _matches(
+    terms: tuple[str, ...],
+    rows: Rows,
+    known: _Known,
+    late: _Slice | None,
+    state: State,
+    among: Collection[int] | None,
+) -> Iterator[tuple[int, float]]:
+    """Versions by how well they match, from the lists that were read of each term."""
+    parts: defaultdict[str, list[Part]] = defaultdict(list)
+    for term, documents, times in rows:
+        parts[term].append((_array("I", documents), bytes(times)))
+    lengths, versions, gone = known.lengths, known.versions, known.gone
+    count, total = state.count, state.total
+    if late is not None:
+        for term in terms:
+            parts[term] += late.added.parts(term)
+        count += len(late.added.versions) - len(late.gone)
+        total += sum(late.added.lengths) - sum(lengths[number] for number in late.gone)
+        lengths, versions, gone = (
+            lengths + late.added.lengths,
+            versions + late.added.versions,
+            gone.union(late.gone),
+        )
+    scores = bm25([parts[term] for term in terms], lengths, count, total, gone)
+    if among is not None:
+        scores = {number: score for number, score in scores.items() if versions[number] in among}
+    return in_order(scores, versions)
+
+
 def _first_few(rows: Rows) -> Rows:
     """As many as fit a slice, but one at least."""
     room = _SLICE_BYTES
     for place, row in enumerate(rows):
-        room -= row[4] or len(row[3] or "")
+        room -= _size(row)
         if room < 0:
             return rows[: place + 1]
     return rows
+
+
+def _size(row: tuple[Any, ...]) -> int:
+    """How many bytes there are to index, about."""
+    return row[4] or len(row[3] or "")
 
 
 def _pieces(added: Texts) -> list[tuple[Any, ...]]:

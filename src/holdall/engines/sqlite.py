@@ -26,7 +26,7 @@ from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
 from ..ops import READS, WALKS, Learn, Op, Refresh, Tidy
-from ..programs import drive
+from ..programs import Work, drive
 from .commit import GroupCommit, Submission, announce
 from .notices import WalListener
 from .sql import LOOK_UPS, is_plain_put, takes_several
@@ -422,7 +422,9 @@ class _Connection(apsw.Connection):
     unconditional: frozenset[str] = frozenset()
     left_by_put = put_new = ""
 
-    def run(self, statements: list[Statement | ManyTimes]) -> list[Rows]:
+    def run(self, statements: list[Statement | ManyTimes] | Work) -> Any:
+        if isinstance(statements, Work):  # this is a thread already
+            return statements.function(*statements.args)
         return [
             self.executemany(sql, params).fetchall()
             if isinstance(params, list)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
@@ -304,6 +305,7 @@ class HoldallStore(_Face):
             return nothing_to_do
         if self._sweeper is None or self._sweeper.future.done():
             self._sweeper = _Sweeper(self.store, self._sweep_seconds(sweep_interval_minutes))
+            weakref.finalize(self, self._sweeper.end)  # or it would sweep for a store that nobody has
         return self._sweeper.future
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
@@ -525,8 +527,11 @@ class _Sweeper:
         if not self.future.done():
             self.future.set_result(None)
 
-    def stop(self, timeout: float | None) -> bool:
+    def end(self) -> None:
         self._ended.set()
+
+    def stop(self, timeout: float | None) -> bool:
+        self.end()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

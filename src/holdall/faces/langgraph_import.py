@@ -7,6 +7,7 @@ import that was cut short goes on where it ended when it is run again, and bring
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
@@ -23,9 +24,9 @@ from langgraph.store.base import get_text_at_path
 
 from .. import ops
 from ..embed import same_model
-from ..errors import InvalidInput, MissingExtra, NotFound, Unavailable
-from ..ops import Entry, Namespace
-from ..programs import Program, Work
+from ..errors import Conflict, InvalidInput, MissingExtra, NotFound, Unavailable
+from ..ops import ABSENT, Entry, Namespace
+from ..programs import Program, Work, before_retry
 from ..store import Store
 from ..values import decode
 from .conn_strings import is_postgres
@@ -101,22 +102,34 @@ def _moving(store: Store, database: _Database, progress: Callable[[int, int], ob
     while rows := (yield Work(database.page, ())):
         items = [item for row in rows if (item := _wanted(store, row, outcome)) is not None]
         if items:
-            here: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
-            newer = [
-                item
-                for item, entry in zip(items, here, strict=True)
-                if entry is None or entry.updated_at < item.updated_at
-            ]
-            if newer:
-                puts, carried = yield from vectors.added([item.put for item in newer])
-                yield [*puts, *(item.dated for item in newer)]
-                outcome.vectors += carried
-            outcome.imported += len(newer)
-            outcome.present += len(items) - len(newer)
+            yield from _bring(items, vectors, outcome)
         done += len(rows)
         if progress is not None:
             progress(done, max(done, outcome.total))
     return outcome
+
+
+def _bring(items: list[_Item], vectors: _Vectors, outcome: Imported) -> Program[None]:
+    """Those of a page that are newer than what is here: looked at again if somebody writes one of them meanwhile."""
+    for tries in itertools.count(1):
+        here: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
+        newer = [
+            (item, replace(item.put, expect=ABSENT if entry is None else entry))
+            for item, entry in zip(items, here, strict=True)
+            if entry is None or entry.updated_at < item.updated_at
+        ]
+        carried = 0
+        try:
+            if newer:
+                puts, carried = yield from vectors.added([put for _, put in newer])
+                yield from vectors.written([*puts, *(item.dated for item, _ in newer)])
+        except Conflict as conflict:
+            yield from before_retry(conflict, tries)
+            continue
+        outcome.vectors += carried
+        outcome.imported += len(newer)
+        outcome.present += len(items) - len(newer)
+        return
 
 
 class _Vectors:
@@ -149,6 +162,17 @@ class _Vectors:
             for put, vectors in zip(puts, there, strict=True)
         ]
         return added, len(puts) - len(without)
+
+    def written(self, batch: list[ops.PointOp]) -> Program[None]:
+        """Write a batch; what has vectors, if their model is still the store's."""
+
+        def write(checks: list[ops.PointOp]) -> Program[list[Any]]:
+            return (yield [*checks, *batch])  # type: ignore[no-any-return]  # the results
+
+        if self._embedding is not None and self._embedding.has_embedded(batch):
+            yield from self._embedding.checked(write)
+        else:
+            yield from write([])
 
     def _try(self, puts: list[ops.Put], there: list[dict[str, bytes]]) -> Program[bool | None]:
         """Whether the model gives for some texts what they have there; None where there are none to try it with."""

@@ -242,6 +242,25 @@ class RankContract(Contract):
                 assert (page.next is None) == (offset + 5 >= count)
             assert ranked.search(NS, limit=0, **asked) == []
 
+    @pytest.mark.parametrize("mode", MODES)
+    def test_with_rest_nothing_is_left_out(self, ranked: Caller, mode: str) -> None:
+        """At LangGraph's face a query ranks, and leaves nothing out."""
+        for n in range(20):
+            ranked.put((*NS, str(n % 3)), str(n), {"text": "tea"} if n % 4 == 0 else {"n": n, "even": n % 2 == 0})
+        ranked.put(("other",), "k", {"n": 1})
+        asked: dict[str, Any] = {"query": "tea", "mode": mode, "rest": True}
+        everything = ranked.search(NS, limit=100, **asked)
+        assert keys_of(everything) == ["16", "12", "8", "4", "0", *(str(n) for n in range(19, 0, -1) if n % 4)]
+        assert [hit.score is None for hit in everything] == [False] * 5 + [True] * 15
+        for offset in range(0, 24, 3):
+            assert ranked.search(NS, limit=4, offset=offset, **asked) == everything[offset : offset + 4]
+        pages = [ranked.search(NS, limit=3, **asked)]
+        while pages[-1].next is not None:
+            pages.append(ranked.search(NS, limit=3, cursor=pages[-1].next, **asked))
+        assert [hit for page in pages for hit in page] == everything
+        odd = ranked.search(NS, filter={"even": False}, **asked)
+        assert keys_of(odd) == [str(n) for n in range(19, 0, -2)], "filters hold for the rest, too"
+
     def test_a_cursor_belongs_to_one_query(self, ranked: Caller) -> None:
         for key in "abc":
             ranked.put(NS, key, {"text": "tea"})
@@ -253,6 +272,7 @@ class RankContract(Contract):
             {"mode": "hybrid"},
             {"filter": {"a": 1}},
             {"recursive": False},
+            {"rest": True},
         ):
             with pytest.raises(InvalidInput, match="another search"):
                 ranked.search(NS, cursor=mark, **{**asked, **other})
@@ -292,6 +312,8 @@ class RankContract(Contract):
         assert found() == ["d"]
         other.update(NS, "d", lambda value: {"text": ""})
         ranked.update(NS, "c", lambda value: {"text": "tea"})
+        assert found() == []  # as it was put
+        ranked.put(NS, "c", {"text": "tea"})
         assert found() == ["c"]
         ranked.execute([DeleteTree(NS), Put(NS, "g", {"text": "green tea"})])
         assert found() == ["g"]
