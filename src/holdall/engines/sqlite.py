@@ -364,6 +364,7 @@ class SqliteEngine:
         connection.create_aggregate_function("holdall_joined", _joined, 1)
         _pragma(connection, "temp_store", "MEMORY")
         _pragma(connection, "cache_size", "-8000")
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew for each value that is bound
         return connection
 
     def _refuse_foreign(self, writer: _Connection) -> None:
