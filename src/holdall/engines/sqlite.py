@@ -167,12 +167,8 @@ class SqliteEngine:
         """What is learned, made ready while others write."""
         reader = self._readers.take()
         try:
-            reader.execute("BEGIN")
-            [op] = batch
-            assert isinstance(op, Learn)
-            ready = drive(self._sql.prepare(op), reader.run)
-            reader.execute("ROLLBACK")
-            return [ready]
+            reader.execute("BEGIN")  # which ends when the reader is given back
+            return [drive(self._sql.prepare(op), reader.run) for op in batch if isinstance(op, Learn)]
         except apsw.Error as error:
             raise self._translated(error) from error
         finally:
