@@ -208,7 +208,7 @@ class PostgresEngine:
         return self._sql.result(op, statement[1], (yield from self._asked(statement, deadline)))
 
     def _walk_at_once(self, op: Op, deadline: float) -> Program[Any]:
-        """A walk that is one query, and so needs no transaction to be of one moment."""
+        """A walk that mostly is one query, and so needs no transaction; one that proves to be more begins again in one."""
         walk = self._sql.walk(op)
         [statement] = next(walk)
         rows = yield from self._asked(statement, deadline)
@@ -216,7 +216,7 @@ class PostgresEngine:
             walk.send([rows])
         except StopIteration as stop:
             return stop.value
-        raise AssertionError("it was to be one query")
+        return (yield from self._read(self._sql.walk, op, deadline))
 
     def _asked(self, statement: Statement, deadline: float) -> Program[Rows]:
         """A query's rows; it is asked again if the connection is lost."""
