@@ -208,7 +208,7 @@ class PostgresEngine:
         return self._sql.result(op, statement[1], (yield from self._asked(statement, deadline)))
 
     def _walk_at_once(self, op: Op, deadline: float) -> Program[Any]:
-        """A walk that mostly is one query, and so needs no transaction; one that proves to be more begins again in one."""
+        """A walk that mostly is one query, and so needs no transaction; else it begins again in one."""
         walk = self._sql.walk(op)
         [statement] = next(walk)
         rows = yield from self._asked(statement, deadline)
