@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import holdall
 from holdall.engines import notices
 from holdall.ops import Changes, Put
+from holdall.testing.caller import WatchCaller
 from processes import Process, hear, start, tell
 
 HOME = ("home",)
@@ -31,6 +34,11 @@ def writer(path: str) -> Iterator[Process]:
     process.finish()
 
 
+def key_of_next(changes: holdall.Watch) -> str:
+    """What comes next; a failure if nothing does."""
+    return WatchCaller(changes, None).take(1)[0].key
+
+
 def write(path: str) -> None:
     """Put what we are told to, in another process."""
     with holdall.open(path) as store:
@@ -48,7 +56,7 @@ def test_another_process_is_noticed_without_looking_for_it(
     with holdall.open(path) as store, store.watch(HOME) as changes:
         for number in range(5):
             writer.tell(f"k{number}")
-            assert next(changes).key == f"k{number}"
+            assert key_of_next(changes) == f"k{number}"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives notices")
@@ -57,7 +65,7 @@ def test_a_log_that_was_replaced_is_noticed_too(path: str, monkeypatch: pytest.M
     monkeypatch.setattr(notices, "_SLOW", 0.05)  # only until it is noticed that the file was gone
     with holdall.open(path) as store, store.watch(HOME) as changes:
         store.put(HOME, "before", {})
-        assert next(changes).key == "before"
+        assert key_of_next(changes) == "before"
         engine = store._shared.engine
         for number in range(3):
             engine.before_fork()
@@ -65,16 +73,41 @@ def test_a_log_that_was_replaced_is_noticed_too(path: str, monkeypatch: pytest.M
             engine.after_fork(in_child=False)
             with holdall.open(path, timeout=29) as other:  # another engine, which does not ring here
                 other.put(HOME, str(number), {})
-                assert next(changes).key == str(number)
+                assert key_of_next(changes) == str(number)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives notices")
+@pytest.mark.parametrize("written", ["before it listens", "while it listens"])
+def test_what_a_slow_disk_keeps_back_is_seen_when_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """The file is written, and long after that the commit can be seen, of which there is no notice."""
+    monkeypatch.setattr(notices, "_SLOW", NEVER)
+    monkeypatch.setattr(notices, "_HOT", 0.01)
+    monkeypatch.setattr(notices, "_WARM", 1.0)
+    wal, newest, rung = tmp_path / "wal", [1], threading.Event()
+    wal.write_text("frames")
+    listener = notices.WalListener(str(wal), lambda: newest[0], rung.set)
+    try:
+        assert rung.wait(30)  # it has begun
+        rung.clear()
+        if written == "while it listens":
+            time.sleep(1.1)  # until it looks no more for what was under way
+            wal.write_text("more frames")
+        time.sleep(0.1)  # the disk
+        newest[0] = 2
+        assert rung.wait(5)
+    finally:
+        listener.close()
 
 
 def test_where_there_are_no_notices_it_looks_often(path: str, writer: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "_SLOW", NEVER)
-    monkeypatch.setattr(notices._Notices, "asked_for", lambda self: False)
+    monkeypatch.setattr(notices._Notices, "ask", lambda self: False)
     with holdall.open(path) as store, store.watch(HOME) as changes:
         for number in range(3):
             writer.tell(f"k{number}")
-            assert next(changes).key == f"k{number}"
+            assert key_of_next(changes) == f"k{number}"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives notices")
@@ -89,7 +122,7 @@ def test_a_subscription_leaves_nothing_open(path: str, writer: Process) -> None:
         for number in range(3):
             with store.watch(HOME) as changes:
                 writer.tell(f"k{number}")
-                assert next(changes).key == f"k{number}"
+                assert key_of_next(changes) == f"k{number}"
                 assert "anon_inode:inotify" in of_the_system()
         assert of_the_system() == before
 

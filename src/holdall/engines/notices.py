@@ -2,7 +2,8 @@
 
 SQLite tells nobody. But every commit writes to the write-ahead log, and Linux tells who asks (inotify) that a file was
 written. That comes before the commit can be seen, which waits for the disk: so a notice begins a short while of looking
-often. Behind it all is a slow look every now and then; where there are no notices, one that is not so slow.
+often, and some seconds of looking now and then, as a disk may be slow. Behind it all is a slow look every now and then;
+where there are no notices, one that is not so slow.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ logger = logging.getLogger("holdall")
 
 _HOT = 0.1  # for how long to look often after a notice, in seconds
 _SOON, _OFTEN = 0.001, 0.005  # between looks then: the first, and the longest
+_WARM = 5.0  # for how long a busy disk may keep back what was written
+_SELDOM = 0.02  # between looks then; and always, where there are no notices: 0.7 % of a core
 _SLOW = 0.5  # between looks otherwise
-_UNTOLD = 0.02  # ... where there are no notices: 0.7 % of a core
 _MODIFIED, _GONE, _FORGOTTEN = 0x2, 0x400, 0x8000  # IN_MODIFY, IN_DELETE_SELF, IN_IGNORED
 _HEADER = struct.Struct("iIII")
 
@@ -64,20 +66,23 @@ class WalListener:
     def _stay(self) -> None:
         """Look until we are told to stop, or the store is closed."""
         seen: object = None
-        hot_until = 0.0
+        noticed = -_WARM
         pause = 0.0
         while True:
-            is_hot = time.monotonic() < hot_until
+            age = time.monotonic() - noticed
+            is_hot = age < _HOT
             if is_hot or not self._notices.wait(pause):  # while hot, what else is written need not wake us
                 self._stopped.wait(pause)
             if self._stopped.is_set():
                 return
             if self._notices.arrived():
-                hot_until, pause = time.monotonic() + _HOT, _SOON
+                noticed, pause = time.monotonic(), _SOON
             elif is_hot:
                 pause = min(pause * 2, _OFTEN)
+            elif self._notices.ask():  # what is under way just now has given its notice before
+                noticed, pause = time.monotonic(), _SOON
             else:
-                pause = _SLOW if self._notices.asked_for() else _UNTOLD
+                pause = _SLOW if self._notices.will_come and age > _WARM else _SELDOM
             try:
                 found = self._look()
             except StoreClosed:
@@ -110,15 +115,20 @@ class _Notices:
             for file in self._files[:2]:
                 self._poll.register(file, select.POLLIN)
 
-    def asked_for(self) -> bool:
-        """Ask for them, unless that was done; whether they will come."""
-        if self._watch < 0 <= self._file:
-            self._watch = self._libc.inotify_add_watch(self._file, self._path, _MODIFIED | _GONE)
+    @property
+    def will_come(self) -> bool:
         return self._watch >= 0
+
+    def ask(self) -> bool:
+        """Ask for them, unless that was done; whether they will come from now on."""
+        if self.will_come or self._file < 0:
+            return False
+        self._watch = self._libc.inotify_add_watch(self._file, self._path, _MODIFIED | _GONE)
+        return self.will_come
 
     def wait(self, timeout: float) -> bool:
         """Until one arrives, or for so many seconds; False at once, if none will come."""
-        if self._watch < 0:
+        if not self.will_come:
             return False
         self._poll.poll(timeout * 1000)
         return True
