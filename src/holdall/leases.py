@@ -158,7 +158,7 @@ class Lease:
 
     def _release(self) -> Program[bool]:
         """Give it back; whether it was still held. What is somebody else's by now is left alone."""
-        if self._is_over:
+        if self._is_over or self._process != os.getpid():  # a forked child leaves its parent's lease alone
             return False
         self._is_over = True  # before: a renewal that is under way must not take this for a loss
         try:
@@ -209,6 +209,8 @@ class Lease:
     # With a block ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Lease:
+        if self._is_over:
+            raise self._lost()
         self._renewer = self._store._shared.companion(_Renewer)
         self._renewer.add(self)
         return self
@@ -232,6 +234,8 @@ class Lease:
     async def __aenter__(self) -> Lease:
         import asyncio
 
+        if self._is_over:
+            raise self._lost()
         self._holder = asyncio.current_task()
         assert self._holder is not None
         self._cancelling = self._holder.cancelling()

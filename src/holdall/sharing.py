@@ -70,8 +70,8 @@ class Shared:
             self._sweep_interval, self.is_swept = sweep_interval, False
         elif sweep_interval is not None and self._sweep_interval is not None:
             self._sweep_interval = min(self._sweep_interval, sweep_interval)
-        if history is None or self.history is None:
-            self.history = None
+        if history is None or self.history is None or (history.age is None) != (self.history.age is None):
+            self.history = None  # for ever; and who counts days cannot be compared with who counts entries
         elif self._users > 1:
             self.history = max(self.history, history, key=lambda kept: (kept.age or 0, kept.keep or 0))
         return self

@@ -70,9 +70,12 @@ class _Subscription:
             yield from self._read()
 
     def _read(self) -> Program[None]:
-        page: Page[Change] = (yield [self._walk])[0]
+        walk = self._walk
+        page: Page[Change] = (yield [walk])[0]
+        if self._walk is not walk:  # another task has read on meanwhile
+            return
         self._page.extend(page)
-        self._walk = replace(self._walk, since=page.next)
+        self._walk = replace(walk, since=page.next)
         if not page:
             self._given = page.next
 
@@ -162,6 +165,9 @@ class AsyncWatch(_Subscription):
 
     def __init__(self, store: Batching, walk: ops.Changes) -> None:
         super().__init__(store, walk)
+        import asyncio
+
+        self._steps = asyncio.Lock()
         self._loop_guard: AsyncGenerator[None, None] | None = None
         self._awaited: list[Future[None]] = []
 
@@ -175,7 +181,8 @@ class AsyncWatch(_Subscription):
             self._loop_guard = _until_the_loop_ends(weakref.ref(self))
             await anext(self._loop_guard)
         try:
-            change = await self._store._arun(self._guarded(self._next()))
+            async with self._steps:  # of several tasks, one after the other: each change is given once
+                change = await self._store._arun(self._guarded(self._next()))
             if change is None:
                 raise StopAsyncIteration
         except BaseException:

@@ -50,6 +50,8 @@ TestMachine = store_machine(open_store).TestCase
 TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
 TestFileMachine = file_machine(open_store).TestCase
 TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
+for _machine in (TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMachine):  # a server takes its time
+    _machine.settings = settings(_machine.settings, max_examples=15, deadline=None)
 
 
 def test_writers_whose_random_is_seeded_alike_do_not_take_each_others_writes_for_their_own() -> None:

@@ -23,14 +23,14 @@ import psycopg
 from ..engine import Capabilities, Options, conflict, put_entry
 from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable, shown
 from ..keys import RESERVED
-from ..ops import READS, WALKS, Check, Delete, Embed, Get, Learn, Op, Put, Refresh, Tidy
+from ..ops import READS, WALKS, Check, Children, Delete, Embed, Get, Learn, Op, Put, Refresh, Tidy
 from ..programs import Program, Sleep, Work, adrive, drive
 from .pool import Lent, Pool
 from .postgres_dialect import PostgresDialect, new_token
 from .postgres_listener import SAID_EVERY, UNHEARD, Channel, NotifyListener
 from .postgres_sql import PostgresSql
 from .postgres_wire import LOST, UNDONE, Give, Run, Say, Take, Unreached, Wire, discard
-from .sql import expects_a_row, takes_several
+from .sql import LOOK_UPS, expects_a_row, takes_several
 from .statements import Rows, Statement
 
 A = TypeVar("A")
@@ -42,7 +42,7 @@ _COMMIT: Statement = ("COMMIT", {})
 _ROLLBACK: Statement = ("ROLLBACK", {})
 _OWN_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
 #: Ops that are one autocommit statement.
-_ALONE = frozenset({Get, Put, Delete, Refresh})
+_ALONE = LOOK_UPS | {Put, Delete, Refresh}
 #: Ops that may as well be done twice.
 _REPEATABLE = frozenset({Learn, Embed, Tidy})
 
@@ -171,10 +171,12 @@ class PostgresEngine:
         first = batch[0]
         kind = type(first)
         if len(batch) == 1 and kind in _ALONE and not takes_several(first):
-            alone: Any = self._get if kind is Get else self._write_one
+            alone: Any = self._look_up if kind in LOOK_UPS else self._write_one
             results = [(yield from alone(first, deadline))]
-            if kind is not Get and time.monotonic() > self._silent_until:
+            if kind not in LOOK_UPS and time.monotonic() > self._silent_until:
                 yield from self._announce(deadline)
+        elif kind is Children and first.matches is None:  # type: ignore[attr-defined]  # Children have it
+            return [(yield from self._walk_at_once(first, deadline))]
         elif kind in WALKS:
             return [(yield from self._read(self._sql.walk, first, deadline))]
         elif all(type(op) in READS for op in batch):
@@ -201,15 +203,28 @@ class PostgresEngine:
         if not heard:
             self._silent_until = began + UNHEARD
 
-    def _get(self, op: Op, deadline: float) -> Program[Any]:
+    def _look_up(self, op: Op, deadline: float) -> Program[Any]:
         statement = self._sql.statement(op)
+        return self._sql.result(op, statement[1], (yield from self._asked(statement, deadline)))
+
+    def _walk_at_once(self, op: Op, deadline: float) -> Program[Any]:
+        """A walk that is one query, and so needs no transaction to be of one moment."""
+        walk = self._sql.walk(op)
+        [statement] = next(walk)
+        rows = yield from self._asked(statement, deadline)
+        try:
+            walk.send([rows])
+        except StopIteration as stop:
+            return stop.value
+        raise AssertionError("it was to be one query")
+
+    def _asked(self, statement: Statement, deadline: float) -> Program[Rows]:
+        """A query's rows; it is asked again if the connection is lost."""
         for tries in itertools.count():
             try:
-                rows = yield Say(statement, deadline)
+                return (yield Say(statement, deadline))  # type: ignore[no-any-return]  # a reply
             except (*LOST, Unreached) as error:
                 yield from self._pause_before_retry(error, tries, deadline)
-            else:
-                return self._sql.result(op, statement[1], rows)
         raise AssertionError("unreachable")
 
     def _read(self, make: Callable[[A], Program[T]], asked: A, deadline: float, snapshot: bool = True) -> Program[T]:
