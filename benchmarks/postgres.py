@@ -24,6 +24,7 @@ from langgraph.store.postgres import AsyncPostgresStore, PostgresStore
 from psycopg.types.json import Jsonb
 
 import holdall
+from holdall.faces.langgraph import HoldallStore
 
 from .data import MANY, RANDOM, RARE, SPACES, USERS, Item, among_many, memory_of, new_keys
 from .harness import OURS, Bench, ahead_of, at_least, at_most
@@ -217,26 +218,28 @@ def _tasks(bench: Bench, url: str) -> None:
 
         stack, one, ten = loop.run(opened())
         pooled = f"{ASYNC_STORE}, pool"
-        rows: tuple[tuple[str, bool, dict[str, Callable[..., Coroutine[Any, Any, object]]]], ...] = (
-            ("put", True, {OURS: store.aput, ASYNC_STORE: one.aput, pooled: ten.aput}),
-            ("get", False, {OURS: store.aget, ASYNC_STORE: one.aget, pooled: ten.aget}),
-        )
-        for what, put, methods in rows:
+        ours: tuple[tuple[str, Any], ...] = (("", store), (", HoldallStore", HoldallStore(store)))
+        for (which, mine), put in itertools.product(ours, (True, False)):
+            methods: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {
+                name: contender.aput if put else contender.aget
+                for name, contender in ((OURS, mine), (ASYNC_STORE, one), (pooled, ten))
+            }
             bench.measure(
-                f"{what}, {TASKS} asyncio tasks",
-                {name: all_at_once(method, name, put) for name, method in methods.items()},
+                f"{'put' if put else 'get'}, {TASKS} asyncio tasks{which}",
+                {name: all_at_once(method, f"{name}{which}", put) for name, method in methods.items()},
                 ops=TASKS * each,
                 rounds=rounds,
                 durable=put,
                 as_rate=True,
             )
-        written = TASKS * each * (rounds + 1)
+        written = 2 * TASKS * each * (rounds + 1)
         assert store.count() == written
         assert _count(url, "store") == 2 * written
         loop.run(stack.aclose())
     bench.note(
         f"{TASKS} asyncio tasks, each in a namespace of its own: {ASYNC_STORE} joins what is asked for in one turn of"
-        " the event loop into one statement, whose failure is everybody's; holdall has up to 10 connections"
+        " the event loop into one statement, whose failure is everybody's; holdall has up to 10 connections, and"
+        " HoldallStore joins them, too, each with its own outcome"
     )
 
 
