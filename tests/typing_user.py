@@ -55,6 +55,13 @@ def sync_code() -> None:
         for found in store.scan():
             assert_type(found, holdall.Entry)
         assert_type(store.scoped(("tenant",)), holdall.Store)
+        assert_type(store.cursor(), str)
+        for change in store.watch(("notes",), since=store.cursor()):
+            assert_type(change, holdall.Change)
+        with store.lease("name", 30, wait=5) as lease:
+            assert_type(lease, holdall.Lease)
+            store.put(("notes",), "a", {}, lease=lease)
+            store.files().write("/a", "text", lease=lease)
     holdall.open("postgresql://localhost", schema="agents", pool_max=5)
 
 
@@ -63,6 +70,9 @@ async def async_code() -> None:
         assert_type(await store.aput(("notes",), "a", {"text": "x"}), holdall.Entry)
         assert_type(await store.aget(("notes",), "a"), holdall.Entry | None)
         await store.aupdate(("notes",), "a", increment_later, default={"n": 0})
+        async with store.alease("name", 30) as lease, store.files().awatch("/notes") as changes:
+            assert_type(await store.aput(("notes",), "a", {}, lease=lease), holdall.Entry)
+            assert_type(await anext(changes), holdall.Change)
         async for found in store.ascan():
             assert_type(found, holdall.Entry)
 
@@ -111,5 +121,6 @@ def mistakes(store: holdall.Store) -> None:
     store.put(("notes",), 5, {})  # type: ignore[arg-type]
     store.put(("notes",), "a", "text")  # type: ignore[arg-type]
     store.put(("notes",), "a", {}, expect=None)  # type: ignore[arg-type]
+    store.put(("notes",), "a", {}, lease="name")  # type: ignore[arg-type]
     store.update(("notes",), "a", lambda value: 5)  # type: ignore[arg-type, return-value]
     store.execute([holdall.ops.Sweep()])  # type: ignore[list-item]

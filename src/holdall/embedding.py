@@ -35,7 +35,7 @@ class Embedding:
         self._probe: bytes | None = None
 
     def embedded(self, batch: list[Any], default: tuple[str, ...]) -> Program[list[Any]]:
-        """A batch whose puts have their vectors."""
+        """A batch whose puts have their vectors; those that have some already keep them."""
         for place, op in enumerate(batch):
             if type(op) is ops.Put and op.ttl is KEEP and op.index is None:
                 paths: str | None = (yield [ops.Indexing(op.namespace, op.key)])[0]
@@ -141,7 +141,7 @@ class Embedding:
 
 
 def _texts(op: Any, default: tuple[str, ...]) -> list[str]:
-    if type(op) is not ops.Put or op.index is False or shapes.is_native(op.value):
+    if type(op) is not ops.Put or op.vectors is not None or op.index is False or shapes.is_native(op.value):
         return []
     paths = default if op.index is None else fields.check_paths(op.index)
     return _texts_of(op.key, plain_object(op.value), paths)

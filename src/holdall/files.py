@@ -40,6 +40,7 @@ T = TypeVar("T")
 Data: TypeAlias = str | bytes | bytearray | memoryview
 Mode: TypeAlias = Literal["rb", "wb", "ab"]
 
+_PATHS = 10_000  # at a time
 _LINE_END = re.compile("\r\n|\r|\n")
 _ANY_END = "(?:\r\n|\r(?!\n)|(?<!\r)\n)"
 _MANY, _LARGE = 100, 4 << 20  # files, and bytes, that go together: other writers wait no longer than that takes
@@ -265,24 +266,41 @@ class Files:
 
         With a `prefix`, those whose names begin with it: the others cost nothing.
         """
-        folder = keys.check_folder(path)
-        if not isinstance(prefix, str) or "/" in prefix:
-            raise InvalidInput(f"prefix= is how a name begins, without '/', not {shown(prefix)}")
-        begin = folder + prefix
-        found: list[FileInfo] = []
-        after: str | None = None
-        if prefix:  # a file of just this name comes before where the walk begins
-            after, info = begin, (yield [ops.Stat(self._namespace, begin)])[0]
-            found += [info] if info is not None and not info.is_dir else []
-        while True:
-            page: Page[FileInfo] = (yield [ops.Children(self._inside(), folder, after)])[0]
-            found += itertools.takewhile(lambda info: info.path.startswith(begin), page) if prefix else page
-            if page.next is None or not page.next.startswith(begin):
-                return found
-            after = page.next
+        return self._listed(keys.check_folder(path), prefix, bare=False)
 
     ls = run(_ls)
     als = arun(_ls)
+
+    def _names(self, path: str = "/", *, prefix: str = "") -> Program[list[str]]:
+        """The names of what `ls` gives, and nothing else of it, which is less work in a large folder."""
+        folder = keys.check_folder(path)
+        paths: list[str] = yield from self._listed(folder, prefix, bare=True)
+        return [path[len(folder) :] for path in paths]
+
+    names = run(_names)
+    anames = arun(_names)
+
+    def _listed(self, folder: str, prefix: str, bare: bool) -> Program[list[Any]]:
+        if not isinstance(prefix, str) or "/" in prefix:
+            raise InvalidInput(f"prefix= is how a name begins, without '/', not {shown(prefix)}")
+        begin = folder + prefix
+        found: list[Any] = []
+        after: str | None = None
+        if prefix:  # a file of just this name comes before where the walk begins
+            after, info = begin, (yield [ops.Stat(self._namespace, begin)])[0]
+            if info is not None and not info.is_dir:
+                found.append(info.path if bare else info)
+        while True:
+            page: Page[Any] = (
+                yield [ops.Children(self._inside(), folder, after, _PATHS if bare else 1000, bare=bare)]
+            )[0]
+            if prefix:
+                found += itertools.takewhile(lambda one: (one if bare else one.path).startswith(begin), page)
+            else:
+                found += page
+            if page.next is None or not page.next.startswith(begin):
+                return found
+            after = page.next
 
     def _stat(self, path: str) -> Program[FileInfo]:
         """What there is to know of a file or folder without reading it; `NotFound` where there is neither."""

@@ -368,6 +368,7 @@ class Learn(Op):
     """
 
     limit: int = 256
+    prepared: Any = None  # an engine's own, which did what it could before anybody had to wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,7 +497,8 @@ class Children(Op):
     """What is in a folder, in path order, after the path `after` -> `Page[FileInfo]`, whose `next` is the next `after`.
 
     `path` ends in "/", and so does `after` where it was a folder. Subfolders are given once each and stepped over;
-    `deep` gives all files below instead, of which `matches`, a function of a path, may choose some.
+    `deep` gives all files below instead, of which `matches`, a function of a path, may choose some. `bare` asks for
+    paths alone, as plain str, which are less work.
     """
 
     namespace: Namespace
@@ -505,6 +507,7 @@ class Children(Op):
     limit: int = 1000
     deep: bool = False
     matches: Callable[[str], bool] | None = None
+    bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,12 @@ class _Subscription:
             yield from self._read()
 
     def _read(self) -> Program[None]:
-        page: Page[Change] = (yield [self._walk])[0]
+        walk = self._walk
+        page: Page[Change] = (yield [walk])[0]
+        if self._walk is not walk:  # another task has read on meanwhile
+            return
         self._page.extend(page)
-        self._walk = replace(self._walk, since=page.next)
+        self._walk = replace(walk, since=page.next)
         if not page:
             self._given = page.next
 

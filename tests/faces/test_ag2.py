@@ -32,6 +32,7 @@ from holdall.faces.ag2 import (
     NoopChangeSubscription,
     SqliteKnowledgeStore,
     StoreBootstrap,
+    import_from,
 )
 from holdall.testing import Clock
 from processes import hear, start, tell
@@ -330,12 +331,11 @@ async def test_one_file_can_be_watched_and_every_way_to_change_it_is_told(store:
     told, all_of_it = Told(), Told()
     one, every = await store.on_change("/notes.md", told), await store.on_change("/", all_of_it)
     await store.files.awrite("/notes.md", "natively")
-    await told.of(1)
+    await asyncio.gather(told.of(1), all_of_it.of(1))
     await store.store.aput(store.files.namespace, "/notes.md", {"content": "as an item", "encoding": "utf-8"})
-    await told.of(2)
+    await asyncio.gather(told.of(2), all_of_it.of(2))
     await store.files.amove("/notes.md", "/archive.md")
-    await told.of(3)
-    await all_of_it.of(4)
+    await asyncio.gather(told.of(3), all_of_it.of(4))
     await one.close()
     await every.close()
     assert told.paths == ["/notes.md"] * 3
@@ -780,6 +780,22 @@ async def test_bootstrap_may_run_twice_at_once_and_after_a_crash(store: HoldallK
     await theirs.write("/SKILL.md", "edited")
     await DefaultBootstrap().bootstrap(theirs, "ada")
     assert await theirs.read("/SKILL.md") == "edited" and await theirs.exists("/log/SKILL.md")
+
+
+@awaited
+async def test_what_ag2s_stores_have_can_be_brought(store: HoldallKnowledgeStore, tmp_path: Path) -> None:
+    old = ag2.knowledge.SqliteKnowledgeStore(tmp_path / "old.db")
+    for path in ("/SKILL.md", "/memory/a.md", "/memory/deep/er.md", "/log/ü.jsonl"):
+        await old.write(path, f"{path}\r\n")
+    await store.write("/SKILL.md", "here already")
+    assert await import_from(old, store) == 3
+    assert await import_from(old, store) == 0
+    assert await store.read("/SKILL.md") == "here already"
+    assert await store.read("/memory/deep/er.md") == "/memory/deep/er.md\r\n"
+    assert len(await store.list_versions_under("/")) == 4
+    old.close()
+    with pytest.raises(InvalidInput, match="another program's"):
+        await SqliteKnowledgeStore(tmp_path / "old.db").read("/SKILL.md")
 
 
 # With other faces ----------------------------------------------------------------------------------------------------

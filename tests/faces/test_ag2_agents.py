@@ -116,7 +116,7 @@ async def test_a_log_that_cannot_be_written_does_not_fail_the_turn(store: Holdal
             await super().write(path, content, **options)
 
     stream, failures = ag2.MemoryStream(), []
-    stream.where(events.EventLogFailed).subscribe(failures.append)
+    stream.where(events.EventLogFailed).subscribe(lambda event: failures.append(event))  # noqa: PLW0108  # a signature
     await agent(Failing(store, namespace=store.files.namespace), "done").ask("hi", stream=stream)
     assert [(failure.error_type, failure.error) for failure in failures] == [("OSError", "disk on fire")]
 

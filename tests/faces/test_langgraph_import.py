@@ -239,19 +239,20 @@ def test_vectors_are_carried_where_the_model_is_the_same(
     assert import_from(source.url, face) == Imported(total=13, present=13)
 
 
-def test_vectors_of_another_model_are_made_anew(source: Source, store: holdall.Store) -> None:
+def mirrored(texts: Any) -> list[list[float]]:
+    return [vector[::-1] for vector in embed(texts)]
+
+
+def small(texts: Any) -> list[list[float]]:
+    return [[1.0, 2.0, 3.0] for _ in texts]
+
+
+@pytest.mark.parametrize(("dims", "model"), [(32, mirrored), (3, small)])
+def test_vectors_of_another_model_are_made_anew(source: Source, store: holdall.Store, dims: int, model: Any) -> None:
     fill_with_vectors(source, ["text"])
-
-    def other(texts: Any) -> list[list[float]]:
-        return [vector[::-1] for vector in embed(texts)]
-
-    for dims, model in ((32, other), (3, lambda texts: [[1.0, 2.0, 3.0] for _ in texts])):
-        view = store.scoped((str(dims),))
-        face = HoldallStore(view, index={"dims": dims, "embed": model, "fields": ["text"]})
-        if dims == 3:  # the whole store has one model
-            store.with_embedder(model, dims=dims).reindex()
-        assert import_from(source.url, face) == Imported(total=13, imported=13)
-        assert all(item.score is not None for item in face.search(HOME, query="note", limit=13))
+    face = HoldallStore(store, index={"dims": dims, "embed": model, "fields": ["text"]})
+    assert import_from(source.url, face) == Imported(total=13, imported=13)
+    assert all(item.score is not None for item in face.search(HOME, query="note", limit=13))
 
 
 def test_without_an_embedder_items_come_without_their_vectors(source: Source, store: holdall.Store) -> None:

@@ -43,6 +43,12 @@ class SqlHistory:
             f" ORDER BY version DESC LIMIT 1 OFFSET :limit"
         )
 
+    def move_mark(self, xid: str) -> str:
+        """A statement, without parameters: all that was forgotten, if anything was, is before this transaction."""
+        home = keys.encode(_HOME).replace("\x01", "\\x01")
+        mark = f"'{{\"mark\":' || ({xid}::text::bigint - 1) || '}}'"
+        return f"UPDATE {self._table} SET value = {mark}, xid = {xid} WHERE ns = E'{home}' AND key = '{_KEY}'"
+
     def forget(self, op: ops.Forget, now: int | None) -> Program[bool]:
         """`ops.Forget`."""
         if self._dialect.one_at_a_time:

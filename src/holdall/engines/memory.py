@@ -438,9 +438,9 @@ class MemoryEngine:
                     break
         return changes
 
-    def _children(self, op: ops.Children) -> Page[FileInfo]:
+    def _children(self, op: ops.Children) -> Page[Any]:
         ns, now = keys.encode(op.namespace), self._clock()
-        found: Page[FileInfo] = Page()
+        found: Page[Any] = Page()
         after = op.after
         while True:
             key = next(self._below(ns, op.path, now, after), None)
@@ -453,9 +453,9 @@ class MemoryEngine:
             end = key.find("/", len(op.path))
             if end >= 0 and not op.deep:
                 after = key[: end + 1]
-                found.append(FileInfo(after, is_dir=True))
+                found.append(after if op.bare else FileInfo(after, is_dir=True))
             elif op.matches is None or op.matches(key):
-                found.append(_info(key, self._entries[ns, key]))
+                found.append(key if op.bare else _info(key, self._entries[ns, key]))
 
     def _grep(self, op: ops.Grep) -> Page[tuple[str, bytes]]:
         ns, now = keys.encode(op.namespace), self._clock()

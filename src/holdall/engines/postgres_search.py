@@ -11,13 +11,16 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import ops
-from ..programs import Program
+from ..programs import Program, Work
 from ..ranking import Ranking
 from .postgres_dialect import PostgresDialect
-from .sql_search import SqlRanker
+from .sql_search import SMALL, SqlRanker
+
+if TYPE_CHECKING:
+    from ..vectors import Matrix
 
 _OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->"}
 _LEAST = 64  # rows that are read at a time
@@ -92,8 +95,14 @@ class _Nearest:
             if rows:
                 self._last, self._beyond = rows[-1]
                 matrix = yield from self._ranker.of_these(self._vector.model, [version for version, _ in rows])
-                self._read += matrix.ranked(self._vector.data, self._vector.metric)
-                self._read.sort(key=lambda pair: (pair[1], pair[0]), reverse=True)
+                if len(matrix) > SMALL:
+                    yield Work(self._add, (matrix,))
+                else:
+                    self._add(matrix)
+
+    def _add(self, matrix: Matrix) -> None:
+        self._read += matrix.ranked(self._vector.data, self._vector.metric)
+        self._read.sort(key=lambda pair: (pair[1], pair[0]), reverse=True)
 
     def _ripe(self) -> int:
         """How many of those that were read are nearer than anything else can be."""

@@ -111,9 +111,28 @@ class PostgresSql(Sql):
                 statement.replace("{schema}", schema),
                 f"UPDATE {schema}.schema_version SET version = {number}, oldest = 1",
             ]
+        if present:
+            statements += yield from self._strange()
         known = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = :p0"
         [rows] = yield [(known, {"p0": dialect.schema_name})]
         return [*statements, *dialect.missing_indexes(dict(rows))]
+
+    def _strange(self) -> Program[list[str]]:
+        """The statements that a schema needs which was copied from another server, as from a dump.
+
+        Its rows name transactions of that server. Where this one has not come as far, nobody could tell what is new:
+        so they become older than all, the index of texts begins anew, and who reads the feed from before is told so.
+        """
+        dialect, strange = self._dialect, "xid >= pg_snapshot_xmax(pg_current_snapshot())"
+        [rows] = yield [(f"SELECT 1 FROM {self._table} WHERE {strange} LIMIT 1", {})]
+        if not rows:
+            return []
+        return [
+            f"UPDATE {self._table} SET xid = '3' WHERE {strange}",
+            f"DELETE FROM {dialect.state} WHERE name = 'texts'",
+            *(f"DELETE FROM {table}" for table in (dialect.terms, dialect.documents, dialect.texts)),
+            self._history.move_mark("pg_current_xact_id()"),
+        ]
 
     def look_for_pgvector(self) -> Program[None]:
         """See what type vectors are of: pgvector's own, if it was there when their table was made."""

@@ -153,11 +153,15 @@ class Sql:
                 results.append((yield from self._outcome(op, params, rows)))
         return results
 
+    def prepare(self, op: ops.Learn) -> Program[ops.Learn]:
+        """The same, with all that needs no lock done."""
+        return ops.Learn(op.limit, (yield from self._texts.prepare(op.limit)))
+
     def perform(self, op: Op, now: int | None) -> Program[Any]:
         """An op that needs more than one statement."""
         match op:
-            case ops.Learn(limit):
-                return (yield from self._texts.learn(limit))
+            case ops.Learn(limit, prepared):
+                return (yield from self._texts.learn(limit, prepared))
             case ops.Embed():
                 return (yield from self._ranker.embed(op, now))
             case ops.Forget():

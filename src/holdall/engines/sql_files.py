@@ -44,6 +44,7 @@ _SOME_LAG = 200
 #: How many candidates of a grep one statement reads at most, and after how many bytes of them a page ends.
 _GREP_PAGE, _GREP_BYTES = 256, 1 << 20
 _LARGE_PAGE = 4096
+_FIRST_LOOK = 100  # keys of a folder, before it is known whether most of them are in subfolders
 
 #: Whether an entry is a file, said so that the index of files serves it.
 IS_FILE = "body IS NOT NULL"
@@ -100,15 +101,20 @@ class SqlFiles:
         )
         self._info = f"SELECT {_INFO} FROM {table} WHERE {_FILES} AND key = :key"
         self._one_below = f"SELECT key FROM {table} WHERE {_FILES} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
+        self._stat = f"{self._info} UNION ALL SELECT key, NULL, NULL, NULL, NULL FROM ({self._one_below}) AS inside"
         self._children = self._stepping()
         below = f"{_FILES} AND key >= :low AND key < :high"
         self._deep = f"SELECT {_INFO} FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
+        self._paths = f"SELECT key FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
 
     # One statement each ----------------------------------------------------------------------------------------------
 
     def statement(self, op: Op, now: int | None) -> Statement | None:
         """The statement of an op on files that needs no more than one."""
         match op:
+            case ops.Stat(namespace, path):
+                low, high = keys.in_folder(path + "/")
+                return self._stat, {"ns": keys.encode(namespace), "key": path, "low": low, "high": high, "now": now}
             case ops.CheckPath(namespace, path):
                 params = {**tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
@@ -127,6 +133,9 @@ class SqlFiles:
     def result(self, op: Op, rows: Rows) -> Any:
         """What the rows of such a statement mean."""
         match op:
+            case ops.Stat(path=path):
+                info = next((to_info(*row) for row in rows if row[1] is not None), None)
+                return FileInfo(path + "/", is_dir=True) if info is None and rows else info
             case ops.CheckPath(path=path):
                 check_unblocked(path, (key for (key,) in rows))
                 return None
@@ -170,21 +179,11 @@ class SqlFiles:
                 return (yield from self._put(op, now))
             case ops.Append():
                 return (yield from self._append(op, now))
-            case ops.Stat(namespace, path):
-                return (yield from self._stat(keys.encode(namespace), path, now))
             case ops.Move() | ops.Copy():
                 return (yield from self._transfer(op, now))
             case ops.Tidy():
                 return (yield from self._tidy(op, now))
         raise TypeError(f"not an op on files: {op!r}")
-
-    def _stat(self, ns: str, path: str, now: int | None) -> Program[FileInfo | None]:
-        [rows] = yield [(self._info, {"ns": ns, "key": path, "now": now})]
-        if rows:
-            return to_info(*rows[0])
-        low, high = keys.in_folder(path + "/")
-        [rows] = yield [(self._one_below, {"ns": ns, "low": low, "high": high, "now": now})]
-        return FileInfo(path + "/", is_dir=True) if rows else None
 
     def _put(self, op: ops.Put, now: int | None) -> Program[Any]:
         statement = self._put_entry(op, now)
@@ -398,33 +397,40 @@ class SqlFiles:
 
     # Walks -----------------------------------------------------------------------------------------------------------
 
-    def children(self, op: ops.Children, now: int | None) -> Program[Page[FileInfo]]:
+    def children(self, op: ops.Children, now: int | None) -> Program[Page[Any]]:
+        """Reads the keys in order, and leaves out further ones of the same subfolder; where these are most, it steps
+        from child to child."""
         low, high = keys.in_folder(op.path)
         params = {"ns": keys.encode(op.namespace), "high": high, "now": now}
-        if not op.deep:
-            params["depth"] = len(op.path)
-        found: Page[FileInfo] = Page()
-        after = op.after
+        found: Page[Any] = Page()
+        after, depth = op.after, len(op.path)
+        scan, size = self._paths if op.bare else self._deep, op.limit if op.deep else min(op.limit, _FIRST_LOOK)
         while True:
-            size = op.limit - len(found)
             if op.matches is not None:
                 size = max(size, _LARGE_PAGE)
             params["low"] = low if after is None else keys.next_key(after)
-            [rows] = yield [(self._deep if op.deep else self._children, {**params, "limit": size})]
+            [rows] = yield [(scan, {**params, "limit": size})]
+            before = len(found)
             for row in rows:
-                key = after = row[0]
-                if row[1] is None:
-                    found.append(FileInfo(key, is_dir=True))
-                elif op.matches is None or op.matches(key):
-                    found.append(to_info(*row))
-                    if len(found) == op.limit:
-                        break
-            else:
-                if len(rows) < size:
+                key = row[0]
+                end = -1 if op.deep else key.find("/", depth)
+                if end >= 0:
+                    if after == key[: end + 1]:
+                        continue
+                    after = key[: end + 1]
+                    found.append(after if op.bare else FileInfo(after, is_dir=True))
+                else:
+                    after = key
+                    if op.matches is None or op.matches(key):
+                        found.append(key if op.bare else to_info(*row))
+                if len(found) == op.limit:
+                    found.next = after
                     return found
-            if len(found) == op.limit:
-                found.next = after
+            if len(rows) < size:
                 return found
+            if not op.deep and len(found) - before < len(rows) // 2:
+                scan, params["depth"] = self._children, depth
+            size = op.limit - len(found)
 
     def _stepping(self) -> str:
         """From one child to the next, over all that is in a folder."""
@@ -493,7 +499,7 @@ class SqlFiles:
                 return found
 
 
-_SEVERAL = frozenset({ops.Append, ops.Stat, ops.Move, ops.Copy, ops.Tidy})
+_SEVERAL = frozenset({ops.Append, ops.Move, ops.Copy, ops.Tidy})
 
 
 def tree(ns: str, path: str) -> dict[str, Any]:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from ..vectors import Matrix
 
 _PAGE = 4096
-_SMALL = 256  # so many vectors are compared without a thread of their own
+#: So many vectors are compared without a thread of their own.
+SMALL = 256
 _MATRICES = 4  # models whose vectors are kept in memory
 
 #: The condition that a row has texts to be found by, but no vectors of a model.
@@ -123,7 +124,7 @@ class SqlRanker:
         else:
             matrix = yield from self._read_all(op)
         asked = op.vector.data, op.vector.metric
-        if len(matrix) <= _SMALL:
+        if len(matrix) <= SMALL:
             return Ready(matrix.ranked(*asked))
         return Worked((yield Work(matrix.ranked, asked)))
 
@@ -229,7 +230,7 @@ def _added(matrix: Matrix, rows: Rows, taken: Callable[[Any], bytes]) -> Program
     def add() -> None:
         matrix.add([version for version, _ in rows], [taken(data) for _, data in rows])
 
-    if len(rows) > _SMALL:
+    if len(rows) > SMALL:
         yield Work(add, ())
     else:
         add()

@@ -99,6 +99,25 @@ class _Slice:
                 self.emptied.append((ns, key))
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A slice that is ready to be written, if the index is still as it was."""
+
+    state: State
+    position: str  # in the feed, after it
+    taken: _Slice
+    additions: list[Any]  # statements
+    count: int
+    more: bool
+    is_anew: bool
+    is_over: bool  # there is nothing to write
+
+
+def _anew(state: State) -> State:
+    """All is indexed again from the beginning."""
+    return State(epoch=state.epoch + 1, changes=state.changes)
+
+
 class SqlTexts:
     """The index as programs over statements.
 
@@ -144,31 +163,29 @@ class SqlTexts:
             return 0
         return (yield from self._changed(state.position))
 
-    def learn(self, limit: int) -> Program[tuple[int, bool]]:
-        """Take in a slice of what has changed: how much that was, and whether there is more."""
+    def learn(self, limit: int, prepared: Prepared | None = None) -> Program[tuple[int, bool]]:
+        """Take in a slice of what has changed: how much that was, and whether there is more.
+
+        It may be prepared before anybody else has to wait; if the index has changed since, it is prepared again.
+        """
         dialect = self._dialect
         yield [(f"INSERT INTO {dialect.state} VALUES ('texts', '[]') ON CONFLICT DO NOTHING", {})]
         state = yield from self._state(dialect.for_update)
-        if is_worn := state.documents - state.count > state.count + _SPARE:
-            yield [(f"DELETE FROM {table}", {}) for table in (dialect.terms, dialect.documents, dialect.texts)]
-            state = State(epoch=state.epoch + 1, changes=state.changes)
-        rows, position = yield from self._since(state.position, self._columns, "true", {}, limit)
-        more = len(rows) == limit
-        if len(first := _first_few(rows)) < len(rows):
-            rows, position, more = first, first[-1][-1], True
-        if not rows and not is_worn and position == state.position:
+        if prepared is None or prepared.state != state:
+            prepared = yield from self.prepare(limit, state)
+        if prepared.is_over:
             return 0, False
-        taken = _Slice(Texts(state.documents))
-        yield from self._take_in(rows, taken)
-        added, gone = taken.added, taken.gone
+        if prepared.is_anew:
+            yield [(f"DELETE FROM {table}", {}) for table in (dialect.terms, dialect.documents, dialect.texts)]
+            state = _anew(state)
+        added, gone = prepared.taken.added, prepared.taken.gone
         lost = yield from self._write_documents(added, gone)
-        if added.versions:
-            is_long = len(added.postings) > _SHORT_LISTS
-            yield (yield Work(self._additions, (taken,))) if is_long else self._additions(taken)
-        if taken.emptied:
-            yield [dialect.delete_many(dialect.texts, "ns, key", taken.emptied)]
+        if prepared.additions:
+            yield prepared.additions
+        if prepared.taken.emptied:
+            yield [dialect.delete_many(dialect.texts, "ns, key", prepared.taken.emptied)]
         state = State(
-            position,
+            prepared.position,
             state.documents + len(added.versions),
             state.count + len(added.versions) - len(gone),
             state.total + sum(added.lengths) - lost,
@@ -177,7 +194,28 @@ class SqlTexts:
         )
         encoded = msgspec.json.encode(state).decode()
         yield [(f"UPDATE {dialect.state} SET value = :value WHERE name = 'texts'", {"value": encoded})]
-        return len(rows), more
+        return prepared.count, prepared.more
+
+    def prepare(self, limit: int, state: State | None = None) -> Program[Prepared]:
+        """A slice that is ready to be written: whatever takes long, and nothing that writes."""
+        before = state = state or (yield from self._state())
+        if is_anew := state.documents - state.count > state.count + _SPARE:
+            state = _anew(state)
+        rows, position = yield from self._since(state.position, self._columns, "true", {}, limit)
+        more = len(rows) == limit
+        if len(first := _first_few(rows)) < len(rows):
+            rows, position, more = first, first[-1][-1], True
+        taken = _Slice(Texts(state.documents))
+        is_over = not rows and not is_anew and position == state.position
+        additions: list[Any] = []
+        if rows:
+            if is_anew:  # what it knows of these goes away with it
+                rows = [(*row[:6], None, row[7]) for row in rows]
+            yield from self._take_in(rows, taken)
+            if taken.added.versions:
+                is_long = len(taken.added.postings) > _SHORT_LISTS
+                additions = (yield Work(self._additions, (taken,))) if is_long else self._additions(taken)
+        return Prepared(before, position, taken, additions, len(rows), more, is_anew, is_over)
 
     def _additions(self, taken: _Slice) -> list[Any]:
         """Statements that add a slice's lists."""

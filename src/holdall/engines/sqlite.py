@@ -74,10 +74,14 @@ class SqliteEngine:
     def execute(self, batch: Sequence[Op]) -> list[Any]:
         if _only_reads(batch):
             return self._read(batch)
+        if type(batch[0]) is Learn:
+            batch = self._prepared(batch)
         return self._commits.submit(batch)
 
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
         if not _only_reads(batch):
+            if type(batch[0]) is Learn:
+                batch = await asyncio.to_thread(self._prepared, batch)
             return await self._commits.asubmit(batch)
         submission = Submission(batch)
         submission.future = asyncio.get_running_loop().create_future()
@@ -154,6 +158,21 @@ class SqliteEngine:
             results = [drive(self._sql.walk(op), reader.run)] if walks else drive(self._sql.batch(batch), reader.run)
             reader.execute("ROLLBACK")
             return results
+        except apsw.Error as error:
+            raise self._translated(error) from error
+        finally:
+            self._readers.give_back(reader)
+
+    def _prepared(self, batch: Sequence[Op]) -> list[Op]:
+        """What is learned, made ready while others write."""
+        reader = self._readers.take()
+        try:
+            reader.execute("BEGIN")
+            [op] = batch
+            assert isinstance(op, Learn)
+            ready = drive(self._sql.prepare(op), reader.run)
+            reader.execute("ROLLBACK")
+            return [ready]
         except apsw.Error as error:
             raise self._translated(error) from error
         finally:
@@ -345,6 +364,7 @@ class SqliteEngine:
         connection.create_aggregate_function("holdall_joined", _joined, 1)
         _pragma(connection, "temp_store", "MEMORY")
         _pragma(connection, "cache_size", "-8000")
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew for each value that is bound
         return connection
 
     def _refuse_foreign(self, writer: _Connection) -> None:

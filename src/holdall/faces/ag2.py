@@ -57,6 +57,7 @@ __all__ = [
     "StoreBootstrap",
     "Tail",
     "UnknownEvent",
+    "import_from",
 ]
 
 logger = logging.getLogger("holdall")
@@ -111,8 +112,7 @@ class HoldallKnowledgeStore:
 
     async def list(self, path: str = "/", *, prefix: str = "") -> _Names:
         """The names in a folder, sorted; those of subfolders end in "/". With a `prefix`, those that begin with it."""
-        folder = keys.check_folder(_normalised(path))
-        return [info.path[len(folder) :] for info in await self.files.als(folder, prefix=prefix)]
+        return await self.files.anames(_normalised(path), prefix=prefix)
 
     async def exists(self, path: str) -> bool:
         """Whether there is a file, or a folder with files in it."""
@@ -324,6 +324,23 @@ def _layout(actor_name: str, mention_tool: bool) -> dict[str, str]:
         "/memory/SKILL.md": "`working.md` is what matters now, and `conversations/` has a summary of each"
         " conversation. Both are kept up to date by the framework.\n",
     }
+
+
+async def import_from(source: KnowledgeStore, into: KnowledgeStore) -> int:
+    """Bring what another store has, such as one of AG2's own; how many files came.
+
+    What is there already stays as it is, so an import may be made again.
+    """
+    count, folders = 0, ["/"]
+    while folders:
+        folder = folders.pop()
+        for name in await source.list(folder):
+            path = folder + name
+            if name.endswith("/"):
+                folders.append(path)
+            elif (text := await source.read(path)) is not None:
+                count += await create(into, path, text)
+    return count
 
 
 # Changes -------------------------------------------------------------------------------------------------------------

@@ -102,14 +102,14 @@ def _moving(store: Store, database: _Database, progress: Callable[[int, int], ob
     while rows := (yield Work(database.page, ())):
         items = [item for row in rows if (item := _wanted(store, row, outcome)) is not None]
         if items:
-            yield from _bring(items, vectors, outcome)
+            yield from _bring(store, items, vectors, outcome)
         done += len(rows)
         if progress is not None:
             progress(done, max(done, outcome.total))
     return outcome
 
 
-def _bring(items: list[_Item], vectors: _Vectors, outcome: Imported) -> Program[None]:
+def _bring(store: Store, items: list[_Item], vectors: _Vectors, outcome: Imported) -> Program[None]:
     """Those of a page that are newer than what is here: looked at again if somebody writes one of them meanwhile."""
     for tries in itertools.count(1):
         here: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
@@ -118,15 +118,14 @@ def _bring(items: list[_Item], vectors: _Vectors, outcome: Imported) -> Program[
             for item, entry in zip(items, here, strict=True)
             if entry is None or entry.updated_at < item.updated_at
         ]
-        carried = 0
+        puts = yield from vectors.carried([put for _, put in newer])
         try:
-            if newer:
-                puts, carried = yield from vectors.added([put for _, put in newer])
-                yield from vectors.written([*puts, *(item.dated for item, _ in newer)])
+            if puts:
+                yield from store._embedded([*puts, *(item.dated for item, _ in newer)], None)
         except Conflict as conflict:
             yield from before_retry(conflict, tries)
             continue
-        outcome.vectors += carried
+        outcome.vectors += sum(put.vectors is not None for put in puts)
         outcome.imported += len(newer)
         outcome.present += len(items) - len(newer)
         return
@@ -135,44 +134,30 @@ def _bring(items: list[_Item], vectors: _Vectors, outcome: Imported) -> Program[
 class _Vectors:
     """Brings vectors along, where the store's own model made them: that is tried with the first that come.
 
-    Otherwise, and where an item has none, it is embedded as if it were put.
+    Otherwise, and where an item has none, it is embedded as whatever is put.
     """
 
     def __init__(self, store: Store, database: _Database) -> None:
-        self._embedding, self._fields = store._settings.embedding, store._settings.fields
+        self._embedding = store._settings.embedding
         self._database = database
         self._is_same: bool | None = None  # not known yet
 
-    def added(self, puts: list[ops.Put]) -> Program[tuple[list[ops.Put], int]]:
-        """The puts with vectors, and how many had them already."""
-        if self._embedding is None:
-            return puts, 0
-        there: list[dict[str, bytes]] = []
-        if self._is_same is not False:
-            there = yield Work(self._database.vectors, ([(".".join(put.namespace), put.key) for put in puts],))
-            if self._is_same is None:
-                self._is_same = yield from self._try(puts, there)
+    def carried(self, puts: list[ops.Put]) -> Program[list[ops.Put]]:
+        """The puts, with the vectors that they had."""
+        if self._embedding is None or self._is_same is False:
+            return puts
+        there: list[dict[str, bytes]] = yield Work(
+            self._database.vectors, ([(".".join(put.namespace), put.key) for put in puts],)
+        )
+        if self._is_same is None:
+            self._is_same = yield from self._try(puts, there)
         if not self._is_same:
-            return (yield from self._embedding.embedded(puts, self._fields)), 0
+            return puts
         model = yield from self._embedding._known_model()
-        without = [put for put, vectors in zip(puts, there, strict=True) if not vectors]
-        others = iter((yield from self._embedding.embedded(without, self._fields)))
-        added = [
-            replace(put, vectors=ops.Vectors(model, tuple(vectors.values()))) if vectors else next(others)
+        return [
+            replace(put, vectors=ops.Vectors(model, tuple(vectors.values()))) if vectors else put
             for put, vectors in zip(puts, there, strict=True)
         ]
-        return added, len(puts) - len(without)
-
-    def written(self, batch: list[ops.PointOp]) -> Program[None]:
-        """Write a batch; what has vectors, if their model is still the store's."""
-
-        def write(checks: list[ops.PointOp]) -> Program[list[Any]]:
-            return (yield [*checks, *batch])  # type: ignore[no-any-return]  # the results
-
-        if self._embedding is not None and self._embedding.has_embedded(batch):
-            yield from self._embedding.checked(write)
-        else:
-            yield from write([])
 
     def _try(self, puts: list[ops.Put], there: list[dict[str, bytes]]) -> Program[bool | None]:
         """Whether the model gives for some texts what they have there; None where there are none to try it with."""

@@ -204,7 +204,7 @@ class _RankingMachine(RuleBasedStateMachine):
         return Caller(store.store.with_embedder(lengthened, metric=self.metric), self.runner)
 
     def teardown(self) -> None:
-        if hasattr(self, "folder"):
+        if hasattr(self, "stores"):
             for store in self.stores:
                 store.store.close()
             if self.runner is not None:
@@ -256,8 +256,9 @@ class _RankingMachine(RuleBasedStateMachine):
 
     @rule(which=either, namespace=namespaces, key=entry_keys, title=texts, embeds=mostly)
     def update(self, which: int, namespace: Namespace, key: str, title: str, embeds: bool) -> None:
+        old = self.living().get((namespace, key))
         entry = self.store(which, embeds).update(namespace, key, lambda value: {"title": title}, default={})
-        self.note(namespace, key, Known(entry), embeds=embeds)
+        self.note(namespace, key, Known(entry, old.index if old else None), embeds=embeds)
 
     @rule(which=either, namespace=namespaces, key=entry_keys)
     def delete(self, which: int, namespace: Namespace, key: str) -> None:

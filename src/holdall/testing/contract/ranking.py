@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from ...ops import DeleteTree, Page, Put
 from ..caller import Caller
 from ..clock import Clock
 from ..embedder import embed
-from .base import Contract, Opener
+from .base import Contract, Opener, forked
 from .items import many
 
 NS = ("notes",)
@@ -355,6 +356,24 @@ class RankContract(Contract):
             assert set(found) - {"brief"} == {"00", "01", "02"}
             seen.add("brief" in found)
         assert seen == {False, True}
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+    def test_a_forked_child_searches_as_its_parent_does(self, ranked: Caller) -> None:
+        store = ranked.store
+        ranked.execute([Put(NS, str(n), {"text": f"tea {n}"}) for n in range(30)])
+        asked: list[dict[str, Any]] = [{"query": "tea 7", "mode": mode} for mode in MODES]
+        before = [ranked.search(**one) for one in asked]
+
+        def search() -> None:
+            assert [store.search(**one) for one in asked] == before
+            store.put(NS, "child", {"text": "tea 7"})
+            for one in asked:
+                assert store.search(**one)[0].key == "child"
+
+        assert forked(search) == 0
+        is_one = store._shared.engine.capabilities.multiprocess
+        for one, answer in zip(asked, before, strict=True):
+            assert ranked.search(**one)[0].key == ("child" if is_one else answer[0].key)
 
     # Files -----------------------------------------------------------------------------------------------------------
 

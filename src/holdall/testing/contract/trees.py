@@ -46,10 +46,13 @@ class TreeContract(Contract):
     def test_ls_gives_those_whose_names_begin_with_a_prefix(self, around: FilesCaller) -> None:
         everything = paths(around.ls())
         for prefix in ("", "a", "a-", "a.", "a0", "ab", "é", "aé", "b", "c", ".", " "):
-            assert paths(around.ls(prefix=prefix)) == [path for path in everything if path[1:].startswith(prefix)]
+            some = [path for path in everything if path[1:].startswith(prefix)]
+            assert paths(around.ls(prefix=prefix)) == some
+            assert around.names(prefix=prefix) == [path[1:] for path in some]
         assert paths(around.ls("/a", prefix="b")) == ["/a/b", "/a/b-c", "/a/b0"]
         assert paths(around.ls("/a/", prefix="b-")) == ["/a/b-c"]
-        assert around.ls("/missing", prefix="b") == []
+        assert around.names("/a", prefix="b-") == around.names("/a/", prefix="b-") == ["b-c"]
+        assert around.ls("/missing", prefix="b") == around.names("/missing") == around.names("/a/b") == []
         for bad in ("a/", "/", None, b"a", "..", "a\x00"):
             with pytest.raises(InvalidInput):
                 around.ls("/", prefix=bad)
@@ -99,11 +102,25 @@ class TreeContract(Contract):
             )
         expected = sorted(f"/many/{n:04}{end}" for n in range(1300) for end in ("/", "0", "-"))
         assert paths(volume.ls("/many")) == expected
+        assert volume.names("/many") == [path.removeprefix("/many/") for path in expected]
         assert paths(volume.ls("/many", prefix="0")) == [path for path in expected if path.startswith("/many/0")]
         assert len(volume.walk()) == 3900
         assert paths(volume.walk()) == sorted(paths(volume.walk()))
         assert len(volume.glob("/many/*0")) == 1300
         assert volume.delete("/many") == 3900
+
+    def test_large_subfolders_among_many_files_are_given_once(self, volume: FilesCaller, store: Caller) -> None:
+        """Some before the files, some among them, some after them, and one that ends where a page does."""
+        puts = [f"/d/{folder}/{n:03}" for folder in ("0first", "5mid", "9last", "9last2") for n in range(260)]
+        puts += [f"/d/{n:04}" for n in range(150)] + [f"/d/7-{n:04}" for n in range(1200)]
+        for start in range(0, len(puts), 500):
+            store.execute([Put(NS, path, {"content": ""}) for path in puts[start : start + 500]])
+        folders = ["0first/", "5mid/", "9last/", "9last2/"]
+        expected = sorted([*folders, *(path.removeprefix("/d/") for path in puts if path.count("/") == 2)])
+        assert volume.names("/d") == expected
+        assert paths(volume.ls("/d")) == [f"/d/{name}" for name in expected]
+        assert volume.names("/d", prefix="9") == ["9last/", "9last2/"]
+        assert volume.names() == ["d/"]
 
     def test_a_child_namespace_is_another_volume(self, store: Caller) -> None:
         """A child namespace's files leak into its parent's in deepagents."""

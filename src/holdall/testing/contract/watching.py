@@ -230,6 +230,21 @@ class WatchContract(Contract):
 
         assert seen(asyncio.run(main())) == [("put", "k")]
 
+    def test_tasks_that_share_a_subscription_get_each_change_once(self, store: Caller) -> None:
+        async def main() -> list[str]:
+            async with store.store.awatch(NS) as watch:
+
+                async def take() -> list[str]:
+                    return [(await anext(watch)).key for _ in range(5)]
+
+                tasks = [asyncio.create_task(take()) for _ in range(3)]
+                for number in range(15):
+                    await store.store.aput(NS, f"{number:02}", {})
+                async with asyncio.timeout(30):
+                    return sorted(key for taken in await asyncio.gather(*tasks) for key in taken)
+
+        assert asyncio.run(main()) == [f"{number:02}" for number in range(15)]
+
     def test_many_writers_at_once(self, store: Caller) -> None:
         watch = store.watch(NS)
 

@@ -1,0 +1,45 @@
+"""Rankings by pgvector, whose distances are as exact as float32, are those of float64."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall import ranking, vectors
+from holdall.ops import Put
+from servers import postgres_url
+
+DIMS = 64
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_neighbours_that_float32_cannot_tell_apart_are_in_order(
+    metric: Any, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read a few at a time, so that many of them are in different stretches of the ranking."""
+    monkeypatch.setattr(ranking, "_FIRST_LOOK", 3)
+    monkeypatch.setattr(ranking, "_LARGEST_LOOK", 3)
+    chance = random.Random(7)
+    middle = [chance.uniform(-size, size) for _ in range(DIMS)]
+    given = {"query": [chance.uniform(-size, size) for _ in range(DIMS)]}
+    for n in range(150):  # two digits further on than float32 can sum
+        given[f"text {n}"] = [number * (1 + chance.uniform(-2e-7, 2e-7)) for number in middle]
+    data = {text: array("f", numbers).tobytes() for text, numbers in given.items()}
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [given.get(text, middle) for text in texts]
+
+    schema = f"near_{metric}_{size}"
+    with holdall.open(postgres_url(), schema=schema, embed=embed, metric=metric, fields=["text"]) as store:
+        store.execute([Put(("notes",), text, {"text": text}) for text in given if text != "query"])
+        engine: Any = store._shared.engine
+        assert engine._dialect.pgvector is not None
+        versions = {entry.version: entry.key for entry in store.scan()}
+        scores = {version: vectors.score(data["query"], [data[key]], metric) for version, key in versions.items()}
+        found = store.search(query="query", mode="semantic", limit=1000)
+        assert [hit.version for hit in found] == sorted(scores, key=lambda one: (scores[one], one), reverse=True)
