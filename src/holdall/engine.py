@@ -135,7 +135,8 @@ def put_entry(op: Put, value: dict[str, Any], version: int, created: int, update
 
 def to_info(path: str, size: int, version: int, created: int, updated: int) -> FileInfo:
     """The `FileInfo` of a stored file."""
-    return FileInfo(path, False, size, version, to_datetime(created), to_datetime(updated))
+    created_at = to_datetime(created)
+    return FileInfo(path, False, size, version, created_at, created_at if updated == created else to_datetime(updated))
 
 
 def check_unblocked(path: str, files: Iterable[str]) -> None:

@@ -561,5 +561,5 @@ def _quicken(kind: type[Any]) -> None:
     kind.__init__ = init
 
 
-for _kind in (Entry, Hit, Get, Put, ReadRange):
+for _kind in (Entry, Hit, Get, Put, ReadRange, FileInfo):
     _quicken(_kind)

@@ -215,7 +215,14 @@ class PostgresDialect(Dialect):
     skip_locked = " FOR UPDATE SKIP LOCKED"
     most_files, most_bytes = 1024, 1 << 20
     for_update = " FOR UPDATE"
-    by_index: Sequence[Statement] = (("SET LOCAL enable_seqscan = off", {}),)
+    #: Nor is a plan made anew for each, which takes longer than the query.
+    by_index: Sequence[Statement] = (
+        (
+            "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),"
+            " set_config('plan_cache_mode', 'force_generic_plan', true)",
+            {},
+        ),
+    )
 
     def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
         self.schema_name = schema

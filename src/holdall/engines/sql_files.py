@@ -452,8 +452,7 @@ class SqlFiles:
     def grep(self, op: ops.Grep, now: int | None) -> Program[Page[tuple[str, bytes]]]:
         low, high = keys.in_folder(op.path)
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "high": high, "now": now}
-        where = f"{_FILES} AND key >= :low AND key < :high"
-        order = "key"
+        where, path = _FILES, "key"
         if (mentions := self._dialect.mentions(_grams(op))) is not None:
             ask, understood = mentions
             queue = self._dialect.unindexed
@@ -468,13 +467,14 @@ class SqlFiles:
                 large = f"SELECT version FROM {self._table} WHERE ns = :ns AND size > {INDEXED_SIZE}"
                 few = f"{query} UNION ALL SELECT version FROM {queue} UNION ALL {large}"
                 where += f" AND {self._dialect.one_of('version', few)}"
-                order = "key || ''"  # no index has that: they are found first, and then sorted
+                path = "key || ''"  # no index has that: they are found first, and then sorted
                 params.update(found_by)
+        where += f" AND {path} >= :low AND {path} < :high"
         if not op.ignore_case:
             for place, literal in enumerate(op.literals[:8]):
                 params[f"data{place}"] = literal.encode(errors="replace")
                 where += f" AND {self._dialect.contains(self._dialect.content, f':data{place}')}"
-        sql = f"SELECT key, size FROM {self._table} WHERE {where} ORDER BY {order} LIMIT :limit"
+        sql = f"SELECT key, size FROM {self._table} WHERE {where} ORDER BY {path} LIMIT :limit"
         found: Page[tuple[str, bytes]] = Page()
         after, room = op.after, _GREP_BYTES
         while True:
