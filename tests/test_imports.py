@@ -39,6 +39,8 @@ PLACES = {
     ),
     "pydantic": ("faces/messages.py",),
     "pytest": ("testing/",),
+    "hiredis": ("engines/redis_wire.py",),
+    "redis": ("engines/redis_wire.py",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
     "safetensors": ("local.py",),
@@ -93,6 +95,13 @@ OWN = {
     "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
+    "engines/redis.py": {
+        f"holdall.engines.redis_{name}" for name in ("listener", "ops", "search", "texts", "walks", "wire")
+    },
+    "engines/redis_listener.py": {"holdall.engines.redis_wire"},
+    "engines/redis_search.py": {f"holdall.engines.redis_{name}" for name in ("ops", "texts", "walks")},
+    "engines/redis_texts.py": {"holdall.engines.redis_ops"},
+    "engines/redis_walks.py": {"holdall.engines.redis_ops"},
     "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "sqlite_sql", "turns")},
 }
 MOST_LINES = 600

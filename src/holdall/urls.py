@@ -25,8 +25,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
 class EngineOptions(TypedDict, total=False):
-    """Options that only some engines take. PostgreSQL: all of these."""
+    """Options that only some engines take. PostgreSQL: all but `prefix`; Redis: that and those of the pool."""
 
+    prefix: str
     schema: str
     pool_min: int
     pool_max: int
@@ -57,7 +58,8 @@ def open(
     """Open a store; it connects on first use.
 
     `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"memory:"` (private to this store) or
-    `"memory:name"` (shared within the process); `"postgresql://…"`, which has options of its own (`EngineOptions`).
+    `"memory:name"` (shared within the process); `"postgresql://…"` and `"redis://…"`, which have options of their own
+    (`EngineOptions`).
     Without a URL, the environment variable HOLDALL_URL says which. An engine of your own is given as a function that
     makes it from the `holdall.engine.Options` below.
 
@@ -140,7 +142,11 @@ def _target(url: str, options: Options, own: dict[str, Any]) -> _Target:
         return _sqlite(rest.removeprefix("///"), options)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, options, own)
-    raise InvalidInput(f"unknown URL scheme {scheme!r}; there are sqlite:, memory: and postgresql:, or a plain path")
+    if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
+        return _redis(f"{scheme}:{rest}", options, own)
+    raise InvalidInput(
+        f"unknown URL scheme {scheme!r}; there are sqlite:, memory:, postgresql: and redis:, or a plain path"
+    )
 
 
 def _memory(name: str, options: Options) -> _Target:
@@ -167,6 +173,12 @@ def _postgres(url: str, options: Options, own: dict[str, Any]) -> _Target:
         **{name: own.pop(name) for name in list(own) if name in module.PostgresOptions.__slots__}
     )
     return ("postgres", url, options, given), lambda: module.PostgresEngine(url, options, given)
+
+
+def _redis(url: str, options: Options, own: dict[str, Any]) -> _Target:
+    module = _module("redis", "redis")
+    given = module.RedisOptions(**{name: own.pop(name) for name in list(own) if name in module.RedisOptions.__slots__})
+    return ("redis", url, options, given), lambda: module.RedisEngine(url, options, given)
 
 
 def _module(name: str, extra: str | None) -> Any:
