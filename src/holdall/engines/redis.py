@@ -41,9 +41,10 @@ from ..engine import Capabilities, Options
 from ..errors import InvalidInput, SchemaTooNew, StoreClosed, Unavailable, shown
 from ..ops import READS, WALKS, Op
 from ..programs import Program, Sleep, adrive, drive
+from .redis_listener import SubscribedListener
 from .redis_ops import CHUNK, INLINE, place, refusal, result, said
 from .redis_walks import RedisWalks
-from .redis_wire import Lost, Refusal, Say, Wire, check_url, slot_of
+from .redis_wire import Address, Lost, Refusal, Say, Wire, check_url, slot_of
 
 _LAYOUT = 1
 #: A tree of more entries than this is deleted as a whole, and cleared away afterwards.
@@ -150,6 +151,12 @@ class RedisEngine:
         if in_child:
             _abandoned.append(self._wire)
             self._reset()
+
+    def listen(self, ring: Callable[[], None]) -> SubscribedListener:
+        return SubscribedListener(self._wire.connect, self._channels, ring)
+
+    def _channels(self) -> dict[Address, list[list[str]]]:
+        return {self._wire.address_of(self._slot): [["SUBSCRIBE", f"{self._shard}:feed"]]}
 
     # Work, as programs -----------------------------------------------------------------------------------------------
 

@@ -116,6 +116,23 @@ class Line:
         except (OSError, hiredis.ProtocolError) as error:
             raise Lost(str(error) or type(error).__name__) from error
 
+    def ask_nothing(self, command: Command) -> None:
+        """Say something whose answer is `read`, or `listen`ed for."""
+        try:
+            self.socket.settimeout(_LONGEST_CONNECT)
+            self.socket.sendall(_packed([command]))
+        except OSError as error:
+            raise Lost(str(error) or type(error).__name__) from error
+
+    def listen(self) -> None:
+        """Take in what has come."""
+        try:
+            self._hear(self.socket.recv(65536))
+            while self._reader.gets() is not False:
+                pass
+        except (OSError, hiredis.ProtocolError) as error:
+            raise Lost(str(error) or type(error).__name__) from error
+
     def read(self, timeout: float) -> Any:
         """What the server says by itself; None if it said nothing."""
         replies: list[Any] = []
