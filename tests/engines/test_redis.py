@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 import holdall
-from holdall.engines import redis
+from holdall.engines import redis, redis_shards
 from holdall.testing import Clock, StoreContract, file_machine, store_machine
 from servers import redis_url
 
@@ -42,5 +42,5 @@ for _machine in (TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMa
 def test_trees_that_are_cleared_away_afterwards_are_gone_at_once(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in any other store, and in whichever order other things happen."""
     monkeypatch.setattr(redis, "MOST_AT_ONCE", 0)
-    monkeypatch.setattr(redis, "_STEP", 1)
+    monkeypatch.setattr(redis_shards, "_STEP", 1)
     machine().runTest()

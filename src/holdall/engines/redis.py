@@ -24,39 +24,35 @@ newer, and steps of a few entries each make the tombstones that were promised.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import random
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from .. import keys, ops
+from .. import ops
 from ..engine import Capabilities, Options
 from ..errors import InvalidInput, SchemaTooNew, StoreClosed, Unavailable, shown
+from ..keys import RESERVED
 from ..ops import READS, WALKS, Op
-from ..programs import Program, Sleep, adrive, drive
+from ..programs import Program, adrive, drive
+from .redis_fields import tokens
 from .redis_listener import SubscribedListener
-from .redis_ops import CHUNK, INLINE, place, refusal, result, said
+from .redis_ops import CHUNK, INLINE, place, refusal, result, said, version_of
+from .redis_shards import Shards
 from .redis_walks import RedisWalks
-from .redis_wire import Address, Lost, Refusal, Say, Wire, check_url, slot_of
+from .redis_wire import Address, Wire, check_url
 
 _LAYOUT = 1
 #: A tree of more entries than this is deleted as a whole, and cleared away afterwards.
 MOST_AT_ONCE = 500
-_STEP = 200  # entries that are cleared away in one step
-_PAUSE = 0.002  # between steps of upkeep that nobody waits for
+_SLICE = 200  # entries that are seen to in one step of upkeep
 _SILENT = 24 * 3600  # seconds, after which what a client was last answered is forgotten
 _SAID_EVERY = 3600.0  # how often it says that it is still there
 _UNUSED = 3600  # seconds, after which a body goes that was sent for a put that never came
-
-#: What a server says when it cannot answer just now.
-_FOR_NOW = ("LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNKILLABLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,251 +75,240 @@ class RedisOptions:
             raise InvalidInput(f"pool_timeout is a number of seconds, not {shown(self.pool_timeout)}")
 
 
-class _Script:
-    """A script, by the name of its file, with what it is built on before it."""
-
-    def __init__(self, *parts: str) -> None:
-        folder = Path(__file__).with_name("redis_lua")
-        self.text = "".join((folder / f"{part}.lua").read_text() for part in ("common", *parts))
-        self.sha = hashlib.sha1(self.text.encode()).hexdigest()  # noqa: S324  # what Redis calls it by
-
-
-@cache
-def _scripts() -> dict[str, _Script]:
-    writing = ("batch", "sweep", "reclaim", "forget")
-    walking = ("places", "newest", "changes", "spaces", "children", "count", "contents")
-    return {
-        "get": _Script("get"),
-        **{name: _Script("write", name) for name in writing},
-        **{name: _Script("walk", name) for name in walking},
-    }
-
-
 class RedisEngine:
-    """Entries in a Redis server."""
+    """Entries in a Redis server, or in a cluster of them."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=False)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
 
     def __init__(self, url: str, options: Options, own: RedisOptions) -> None:
-        self._settings = check_url(url)
+        scheme, _, rest = url.partition(":")
+        is_cluster = scheme.endswith("+cluster")
+        self._settings = check_url(f"{scheme.removesuffix('+cluster')}:{rest}")
+        if is_cluster and self._settings.pop("db", 0):
+            raise InvalidInput("a Redis Cluster has no database but 0")
         self._options = options
         self._own = own
-        self._shard = f"{own.prefix}:{{0}}"
-        self._slot = slot_of(self._shard)
-        self._scripts = _scripts()
+        self._shards = Shards(own.prefix, is_cluster, options)
+        self._walks = RedisWalks(self._shards, lambda shard: self._ready.get(shard, ()))
         self._closed = False
-        self._walks = RedisWalks(self._asked, lambda _filter: [])
         self._reset()
 
     def _reset(self) -> None:
         """A state with nothing open: at the beginning, and in a forked child."""
-        own = self._own
-        self._wire = Wire(dict(self._settings), False, own.pool_min, own.pool_max, own.pool_timeout)
+        own, shards = self._own, self._shards
+        shards.wire = Wire(dict(self._settings), shards.is_cluster, own.pool_min, own.pool_max, own.pool_timeout)
         self._client = secrets.token_hex(8)
         self._memories: deque[list[int]] = deque()  # where in it no batch is under way, and the number of the last
         self._count = itertools.count()
-        self._said_at = 0.0
+        self._said_at: dict[int, float] = {}
         self._is_set_up = False
-        self._fields = ""
+        self._declared: dict[int, list[tuple[str, str]]] = {}  # fields that are indexed, by shard
+        self._ready: dict[int, list[tuple[str, str]]] = {}  # and those of them that find what was put before, too
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
     def execute(self, batch: Sequence[Op]) -> list[Any]:
-        return drive(self._work(batch), self._wire.perform)
+        return drive(self._work(batch), self._shards.wire.perform)
 
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
-        return await adrive(self._work(batch), self._wire.aperform)
+        return await adrive(self._work(batch), self._shards.wire.aperform)
 
     def setup(self) -> None:
-        drive(self._set_up(self._deadline()), self._wire.perform)
+        drive(self._set_up(), self._shards.wire.perform)
 
     async def asetup(self) -> None:
-        await adrive(self._set_up(self._deadline()), self._wire.aperform)
+        await adrive(self._set_up(), self._shards.wire.aperform)
 
     def close(self) -> None:
         self._closed = True
-        self._wire.close()
+        self._shards.wire.close()
 
     def before_fork(self) -> None:
         """Nothing: a child leaves the parent's sockets alone."""
 
     def after_fork(self, in_child: bool) -> None:
         if in_child:
-            _abandoned.append(self._wire)
+            _abandoned.append(self._shards.wire)
             self._reset()
 
     def listen(self, ring: Callable[[], None]) -> SubscribedListener:
-        return SubscribedListener(self._wire.connect, self._channels, ring)
+        return SubscribedListener(self._shards.wire.connect, self._channels, ring)
 
     def _channels(self) -> dict[Address, list[list[str]]]:
-        return {self._wire.address_of(self._slot): [["SUBSCRIBE", f"{self._shard}:feed"]]}
+        """What to subscribe to, and where: of a cluster, a shard's channel is where the shard is."""
+        shards = self._shards
+        if not shards.is_cluster:
+            return {shards.wire.address_of(0): [["SUBSCRIBE", f"{shards.names[0]}:feed"]]}
+        drive(shards.look_around(shards.deadline()), shards.wire.perform)
+        places: dict[Address, list[list[str]]] = {}
+        for shard in shards.all:
+            address = shards.wire.address_of(shards.slots[shard])
+            places.setdefault(address, []).append(["SSUBSCRIBE", f"{shards.names[shard]}:feed"])
+        return places
 
     # Work, as programs -----------------------------------------------------------------------------------------------
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self._options.timeout
-
     def _work(self, batch: Sequence[Op]) -> Program[list[Any]]:
-        if self._closed:
-            raise StoreClosed("this store is closed; open a new one")
-        if not self._is_set_up:
-            yield from self._set_up(self._deadline())
+        if self._closed or not self._is_set_up:
+            yield from self._set_up()
         first = batch[0]
         kind = type(first)
         if kind in WALKS:
             return [(yield from self._walks.walk(first))]
         if len(batch) == 1:
             if isinstance(first, ops.Get):
-                reply = yield from self._script("get", [place(first.namespace, first.key)], self._deadline())
+                shard = self._shards.home(first.namespace)
+                reply = yield from self._shards.script(shard, "get", [place(first.namespace, first.key)])
                 return [result(first, reply)]
             if kind in _UPKEEP:
                 return [(yield from _UPKEEP[kind](self, first))]
+        elif self._shards.is_cluster and any(map(_is_everybodys, batch)):
+            return (yield from self._checked_before(batch))
         return (yield from self._batch(batch))
 
+    def _checked_before(self, batch: Sequence[Op]) -> Program[list[Any]]:
+        """On a cluster, what is checked for the whole store is in a shard of its own, and checked first."""
+        results: list[Any] = [None] * len(batch)
+        places = [number for number, op in enumerate(batch) if _is_everybodys(op)]
+        yield from self._batch([batch[number] for number in places])
+        rest = [number for number in range(len(batch)) if number not in places]
+        if rest:
+            for number, found in zip(rest, (yield from self._batch([batch[number] for number in rest])), strict=True):
+                results[number] = found
+        return results
+
     def _batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
-        deadline = self._deadline()
-        is_read = all(type(op) in READS for op in batch)
+        shard = self._shards.of_batch(batch)
+        deadline = self._shards.deadline()
         sent = {}
         for op in batch:
             if isinstance(op, ops.Put) and isinstance(op.value, ops.File) and len(op.value.content) > INLINE:
-                sent[id(op)] = yield from self._send(op.value.content, deadline)
-        if is_read:
-            return (yield from self._run(batch, sent, ["", "", "0", self._fields, ""], deadline))
+                sent[id(op)] = yield from self._send(shard, op.value.content, deadline)
+        if all(type(op) in READS for op in batch):
+            return (yield from self._run(shard, batch, sent, ["", "", 0], "", deadline))
         memory = self._memories.pop() if self._memories else [next(self._count), 0]
         memory[1] += 1
-        is_due = time.monotonic() > self._said_at or memory[1] == 1
-        who = [self._client, memory[0], memory[1], self._fields, _SILENT if is_due else ""]
+        is_due = time.monotonic() > self._said_at.get(shard, 0.0) or memory[1] == 1
+        who = [self._client, *memory]
         try:
-            results = yield from self._run(batch, sent, who, deadline)
+            results = yield from self._run(shard, batch, sent, who, _SILENT if is_due else "", deadline)
         finally:
             self._memories.append(memory)
         if is_due:
-            self._said_at = time.monotonic() + _SAID_EVERY
+            self._said_at[shard] = time.monotonic() + _SAID_EVERY
         return results
 
-    def _run(self, batch: Sequence[Op], sent: dict[int, str], who: list[Any], deadline: float) -> Program[list[Any]]:
-        words = [word for op in batch for word in said(op, self._tokens, sent)]
+    def _run(
+        self, shard: int, batch: Sequence[Op], sent: dict[int, str], who: list[Any], silent: Any, deadline: float
+    ) -> Program[list[Any]]:
         while True:
-            status, *told = yield from self._script("batch", ["", "", *who, MOST_AT_ONCE, *words], deadline)
+            declared = self._declared.get(shard, ())
+            known = len(declared) or ""
+            words = [word for op in batch for word in said(op, partial(tokens, declared), sent)]
+            args = [*who, known, silent, MOST_AT_ONCE, *words]
+            status, *told = yield from self._shards.script(shard, "batch", args, deadline)
             if status == b"ok":
+                self._shards.seen = max(self._shards.seen, int(told[1]))
                 return [result(op, reply) for op, reply in zip(batch, told[0], strict=True)]
             if status == b"refused":
                 raise refusal(batch[told[0]], told[1:])
             if status == b"pending":
-                yield from self._reclaim()
+                yield from self._shards.reclaim(shard)
             elif status == b"sweep":
-                yield from self._sweep(ops.Sweep())
+                yield from self._shards.sweep(shard, ops.Sweep())
+            elif status == b"fields":
+                yield from self._declare(shard, ())
             else:
                 raise Unavailable(
                     "the connection was lost during a write, which was done; but what it answered is not known any more"
                 )
 
-    def _send(self, content: bytes, deadline: float) -> Program[str]:
+    def _send(self, shard: int, content: bytes, deadline: float) -> Program[str]:
         """Send a body beforehand, a chunk at a time, for a put to take; if none does, it expires."""
         name = f"u{secrets.token_hex(12)}"
         for number in range(-(-len(content) // CHUNK)):
             chunk = content[number * CHUNK : (number + 1) * CHUNK]
-            yield from self._say(("SET", f"{self._shard}:b:{name}:{number}", chunk, "EX", _UNUSED), deadline)
+            key = f"{self._shards.names[shard]}:b:{name}:{number}"
+            yield from self._shards.say(shard, ("SET", key, chunk, "EX", _UNUSED), deadline)
         return name
-
-    def _tokens(self, value: str) -> bytes:
-        del value
-        return b""
-
-    # Asking ----------------------------------------------------------------------------------------------------------
-
-    def _now(self) -> Any:
-        return "" if self._options.clock is None else self._options.clock()
-
-    def _asked(self, script: str, *args: Any) -> Program[list[Any]]:
-        """Ask a script that walks, and see to what it says has to be done first."""
-        while True:
-            told = yield from self._script(script, args, self._deadline())
-            if told[0] == b"ok":
-                return told  # type: ignore[no-any-return]  # a reply
-            if told[0] == b"sweep":
-                yield from self._sweep(ops.Sweep())
-            else:
-                yield from self._reclaim()
-
-    def _script(self, name: str, args: Sequence[Any], deadline: float) -> Program[Any]:
-        script = self._scripts[name]
-        words = (1, self._shard, self._now(), *args)
-        return (yield from self._say(("EVALSHA", script.sha, *words), deadline, ("EVAL", script.text, *words)))
-
-    def _say(self, command: tuple[Any, ...], deadline: float, whole: tuple[Any, ...] = ()) -> Program[Any]:
-        """Say something until it is heard. A batch knows whether it was done before, so it may be said twice."""
-        for tries in itertools.count():
-            try:
-                [reply] = yield Say(self._slot, [command], deadline)
-            except Lost as error:
-                yield from self._pause_before_retry(error, tries, deadline)
-                continue
-            if not isinstance(reply, Refusal):
-                return reply
-            why = str(reply)
-            if why.startswith("NOSCRIPT"):
-                command = whole
-            elif why.startswith(_FOR_NOW):
-                yield from self._pause_before_retry(reply, tries, deadline)
-            else:
-                raise Unavailable(f"Redis refused: {why}") from reply
-        raise AssertionError("unreachable")
-
-    def _pause_before_retry(self, error: Exception, tries: int, deadline: float) -> Program[None]:
-        pause = 0.01 * 2 ** min(tries, 6) * random.uniform(0.5, 1) if tries else 0.0
-        if time.monotonic() + pause > deadline:
-            raise Unavailable(f"Redis could not be reached for {self._options.timeout} s: {error}") from error
-        yield Sleep(pause)
 
     # Upkeep ----------------------------------------------------------------------------------------------------------
 
-    def _reclaim(self) -> Program[None]:
-        """Clear away what is left of deleted trees, a step at a time."""
-        while (yield from self._script("reclaim", ["", "", _STEP], self._deadline())):
-            yield Sleep(0)
-
     def _sweep(self, op: ops.Sweep) -> Program[int]:
-        turned, skip = 0, 0
-        while turned < op.limit:
-            args = ["", "", min(op.limit - turned, _STEP), keys.encode(op.prefix), skip]
-            _, count, skip, more = yield from self._asked("sweep", *args)
-            turned += count
-            if not more:
-                break
+        turned = 0
+        for shard in self._shards.under(op.prefix):
+            if turned < op.limit:
+                turned += yield from self._shards.sweep(shard, ops.Sweep(op.limit - turned, op.prefix))
         return turned
 
     def _forget(self, op: ops.Forget) -> Program[bool]:
-        yield from self._reclaim()
         now = self._options.clock() if self._options.clock else time.time_ns() // 1000
         before = now + 1 if op.age is None else now - round(op.age * 1_000_000)
         left = op.limit
-        while left:
-            args = ["", "", min(left, _STEP), "" if op.keep is None else op.keep, before, 1 << 60]
-            count = yield from self._script("forget", args, self._deadline())
-            left -= count
-            if count < args[2]:
-                return False
-        return True
+        for shard in self._shards.all:
+            yield from self._shards.reclaim(shard)
+            yield from self._walks.texts.learn_all(shard)  # it needs them, to know what is gone
+            while True:
+                size = min(left, _SLICE)
+                args = [size, "" if op.keep is None else op.keep, before]
+                count = yield from self._shards.script(shard, "forget", args)
+                left -= count
+                if not left:
+                    return True
+                if count < size:
+                    break
+        return False
 
-    def _learn(self, _op: Op) -> Program[tuple[int, bool]]:
-        return 0, False
-        yield
+    def _learn(self, op: ops.Learn) -> Program[tuple[int, bool]]:
+        return (yield from self._walks.texts.learn(op.limit))
 
     def _tidy(self, _op: Op) -> Program[bool]:
-        yield from self._reclaim()
         return False
+        yield
 
     # Setting up ------------------------------------------------------------------------------------------------------
 
-    def _set_up(self, deadline: float) -> Program[None]:
+    def _set_up(self) -> Program[None]:
         if self._closed:
             raise StoreClosed("this store is closed; open a new one")
-        yield from self._say(("HSETNX", self._shard, "l", _LAYOUT), deadline)
-        layout = int((yield from self._say(("HGET", self._shard, "l"), deadline)))
+        shards, deadline = self._shards, self._shards.deadline()
+        if shards.is_cluster:
+            yield from shards.look_around(deadline)
+        yield from shards.say(0, ("HSETNX", shards.names[0], "l", _LAYOUT), deadline)
+        layout = int((yield from shards.say(0, ("HGET", shards.names[0], "l"), deadline)))
         if layout > _LAYOUT:
             raise SchemaTooNew(f"this store has layout {layout}, and this holdall knows {_LAYOUT}; upgrade holdall")
+        if self._options.indexed:
+            for shard in shards.all:
+                yield from self._declare(shard, self._options.indexed)
         self._is_set_up = True
+
+    def _declare(self, shard: int, paths: Sequence[str]) -> Program[None]:
+        """Have fields indexed in a shard, and learn which are; those of ours find what was put before, too."""
+        found = yield from self._shards.script(shard, "declare", paths)
+        fields = [(number.decode(), path.decode(), is_ready) for number, path, is_ready in found]
+        self._declared[shard] = declared = [(number, path) for number, path, _ in fields]
+        if any(path in paths and not is_ready for _, path, is_ready in fields):
+            low = "-"
+            while low:
+                _, entries, going_on = yield from self._shards.one(shard, "places", low, "+", _SLICE, "v", 0)
+                words: list[Any] = []
+                for where, head, value, *_ in entries:
+                    is_item = head.split(b" ", 7)[6] == b"-"
+                    words += [where, version_of(head), tokens(declared, value.decode()) if is_item else b""]
+                yield from self._shards.script(shard, "refield", words)
+                low = going_on.decode()
+            numbers = [number for number, _, _ in fields]
+            yield from self._shards.say(
+                shard, ("SADD", f"{self._shards.names[shard]}:z", *numbers), self._shards.deadline()
+            )
+            fields = [(number, path, 1) for number, path, _ in fields]
+        self._ready[shard] = [(number, path) for number, path, is_ready in fields if is_ready]
+
+
+def _is_everybodys(op: Op) -> bool:
+    """Whether it checks something of the whole store's."""
+    return type(op) is ops.Check and op.namespace[0] == RESERVED and len(op.namespace) == 2
 
 
 _UPKEEP: dict[type, Callable[[RedisEngine, Any], Program[Any]]] = {

@@ -285,6 +285,11 @@ class Wire:
     # The cluster -----------------------------------------------------------------------------------------------------
 
     @property
+    def addresses(self) -> set[Address]:
+        """Of all that have slots."""
+        return {owner for owner in self._owners if owner is not None} or {self._nodes[0]}
+
+    @property
     def nodes(self) -> list[Address]:
         """All that were seen, the one that answered last first."""
         return list(dict.fromkeys([*self._nodes, self._first]))
@@ -299,18 +304,15 @@ class Wire:
             owners[start : end + 1] = [address] * (end + 1 - start)
         self._owners, self._nodes = owners, list(dict.fromkeys(nodes))
 
-    def move(self, slot: int, place: str, teller: Address) -> Address:
-        """A node says that another has a slot: `host:port`."""
-        host, _, port = place.rpartition(":")
-        address = (host or teller[0], int(port))
-        self._owners[slot] = address
-        return address
+    def address_in(self, told: str, slot: int) -> Address:
+        """What a node calls another, `host:port`; without a host, it is its own."""
+        host, _, port = told.rpartition(":")
+        return host or self.address_of(slot)[0], int(port)
 
-    def doubt(self, slot: int, nodes: list[Address]) -> None:
-        """Whoever had this slot is gone, perhaps: ask the others in turn."""
-        self._owners[slot] = None
-        if nodes:
-            self._nodes = [*nodes[1:], nodes[0]]
+    def move(self, slot: int, told: str) -> None:
+        """A node says that another has a slot."""
+        if self.is_cluster:
+            self._owners[slot] = self.address_in(told, slot)
 
 
 def _packed(commands: Sequence[Command]) -> bytes:

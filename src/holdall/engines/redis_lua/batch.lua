@@ -504,7 +504,7 @@ while at < #ARGV do
   done = done + 1
   results[done] = result
 end
-local answer = { 'ok', results }
+local answer = { 'ok', results, fmt(last) }
 if client == '' then
   return answer
 end

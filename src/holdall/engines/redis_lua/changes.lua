@@ -1,7 +1,8 @@
 -- The feed after version ARGV[2], oldest first, of the places that begin with ARGV[3] and not with ARGV[4]; or, where ARGV[5]
 -- is not '', of that place and those that begin with ARGV[6]. At most ARGV[7] are looked at; as much of each is given as
--- ARGV[8] wants, and of tombstones the head; 'l' leaves all but the live ones out. Gives them, after which version to go
--- on, and whether there may be more.
+-- ARGV[8] wants, and of tombstones the head; 'l' leaves all but the live ones out, 't' says which document each was in the
+-- index of texts, in epoch ARGV[10]. Gives them, after which version to go on, whether there may be more, where the feed
+-- stands, what was forgotten, and at which change that index is.
 
 local since, prefix, hidden, exact, folder = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local limit, want, most = tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
@@ -25,12 +26,15 @@ for at = 1, #page, 2 do
       local found_here = call('HMGET', P .. ':e:' .. place, 'h', 'd', 'x')
       local r = parse(found_here[1])
       local content = false
-      if r.k == 'p' and r.s ~= '-' and want == 'c' then
+      if r.k == 'p' and r.s ~= '-' then
         content = read_body(r.b, 0, math.min(tonumber(r.s), most))
         room = room - #content
       end
       room = room - #(found_here[2] or '')
       one = { place, found_here[1], found_here[2], found_here[3], content }
+      if want == 't' then
+        one[6] = call('HGET', P .. ':q:' .. ARGV[10] .. ':n', place)
+      end
     end
     if one then
       found[#found + 1] = one
@@ -45,4 +49,4 @@ end
 if not more then
   after = fmt(last)
 end
-return { 'ok', found, after, more and 1 or 0, fmt(last), call('HGET', P, 'f') or '0' }
+return { 'ok', found, after, more and 1 or 0, fmt(last), call('HGET', P, 'f') or '0', want == 't' and call('HGET', P .. ':q', 'n') or '0' }
