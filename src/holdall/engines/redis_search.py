@@ -138,17 +138,22 @@ class RedisRanker:
             if len(self._models) >= _MODELS:
                 self._models.clear()
             known = self._models[model] = _Vectors()
-        total = 0
-        for shard in self._shards(()):
-            more = True
-            while more:
-                since = known.last.get(shard, 0)
-                reply = yield from self._ask.one(shard, "vectors", model, since, _PAGE)
-                _, found, after, more, count = reply
+        counts: dict[int, int] = {}
+        shards = list(self._shards(()))
+        while shards:
+            asked = [(shard, (model, known.last.get(shard, 0), _PAGE)) for shard in shards]
+            replies = yield from self._ask.many("vectors", asked)
+            shards = []
+            for (shard, (_, since, _)), (_, found, after, more, count) in zip(asked, replies, strict=True):
+                counts[shard] = count
                 rows = [(int(version), int(number), data) for version, number, data in found]
-                if rows:
+                if len(rows) > _SMALL:
                     yield Work(known.add, (shard, since, int(after), rows))
-            total += count
+                elif rows:
+                    known.add(shard, since, int(after), rows)
+                if more:
+                    shards.append(shard)
+        total = sum(counts.values())
         if known.is_worn(total):
             self._models.pop(model, None)
             return (yield from self._of_all(model))

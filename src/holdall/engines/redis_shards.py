@@ -1,8 +1,8 @@
 """Asking scripts in the shards of a store: where a namespace is, what to do when nobody answers, and what comes first.
 
-A store on one server has one shard, and its versions count its changes. On a cluster there are 64, whose keys lie in as
+A store on one server has one shard, and its versions count its changes. On a cluster there are 32, whose keys lie in as
 many slots, on whichever nodes have these. A root, and all that is below it, is in one of them. There a version is the
-time in microseconds, its last six bits the number of the shard: so versions are unique, newer ones are higher across
+time in microseconds, its last five bits the number of the shard: so versions are unique, newer ones are higher across
 shards, as far as the nodes' clocks agree, and a version tells where its entry is.
 """
 
@@ -25,7 +25,7 @@ from ..ops import Namespace, Op
 from ..programs import Program, Sleep
 from .redis_wire import Lost, Refusal, Say, Wire, slot_of
 
-_SHARDS = 64  # of a cluster; never to be changed, since versions tell them
+_SHARDS = 32  # of a cluster; never to be changed, since versions tell them
 _STEP = 200  # entries that are cleared away in one step
 _LONGEST_LOOK = 2.0  # seconds that a node may take to say who has which slots
 
@@ -108,24 +108,28 @@ class Shards:
         return (yield from self._settled(shard, script, args, (yield from self.script(shard, script, args))))
 
     def each(self, shards: Sequence[int], script: str, *args: Any) -> Program[list[Any]]:
-        """Ask a script in several shards, those that one node has at once."""
-        if len(shards) == 1:
-            return [(yield from self.one(shards[0], script, *args))]
+        """Ask a script the same in several shards."""
+        return (yield from self.many(script, [(shard, args) for shard in shards]))
+
+    def many(self, script: str, asked: Sequence[tuple[int, Sequence[Any]]]) -> Program[list[Any]]:
+        """Ask a script in several shards, in those that one node has at once."""
+        if len(asked) == 1:
+            return [(yield from self.one(asked[0][0], script, *asked[0][1]))]
         together: dict[Any, list[int]] = {}
-        for shard in shards:
-            together.setdefault(self.wire.address_of(self.slots[shard]), []).append(shard)
-        replies: dict[int, Any] = {}
-        deadline = self.deadline()
+        for number, (shard, _) in enumerate(asked):
+            together.setdefault(self.wire.address_of(self.slots[shard]), []).append(number)
+        replies: list[Any] = [None] * len(asked)
+        deadline, now = self.deadline(), self._now()
         for here in together.values():
-            commands = [self._command(shard, script, args)[0] for shard in here]
+            commands = [self._command(asked[number][0], script, asked[number][1], now)[0] for number in here]
             try:
-                told = yield Say(self.slots[here[0]], commands, deadline)
+                told = yield Say(self.slots[asked[here[0]][0]], commands, deadline)
             except Lost:
                 continue
-            replies.update(zip(here, told, strict=True))
+            for number, reply in zip(here, told, strict=True):
+                replies[number] = reply
         results: list[Any] = []
-        for shard in shards:
-            reply = replies.get(shard)
+        for (shard, args), reply in zip(asked, replies, strict=True):
             if reply is None or isinstance(reply, Refusal):
                 results.append((yield from self.one(shard, script, *args)))
             else:
@@ -142,14 +146,17 @@ class Shards:
         return reply
 
     def script(self, shard: int, name: str, args: Sequence[Any], deadline: float | None = None) -> Program[Any]:
-        command, whole = self._command(shard, name, args)
+        command, whole = self._command(shard, name, args, self._now())
         return (yield from self.say(shard, command, deadline or self.deadline(), whole))
 
-    def _command(self, shard: int, name: str, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def _now(self) -> Any:
+        clock = self._options.clock
+        return "" if clock is None else clock()
+
+    def _command(self, shard: int, name: str, args: Sequence[Any], now: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """A script's command by its name, and with its whole text, for a server that does not know it."""
         script = self._scripts[name]
-        clock = self._options.clock
-        words: tuple[Any, ...] = (1, self.names[shard], "" if clock is None else clock())
+        words: tuple[Any, ...] = (1, self.names[shard], now)
         if name in _WRITING:
             words += (f"{shard}/{_SHARDS}", self.seen) if self.is_cluster else ("", "")
         return ("EVALSHA", script.sha, *words, *args), ("EVAL", script.text, *words, *args)

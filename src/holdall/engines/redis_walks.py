@@ -260,8 +260,9 @@ class RedisWalks:
             return {0: position}
         stands = dict.fromkeys(self._shards.all, "0")
         for part in position.split("_") if position != "0" else ():
-            shard, dot, stand = part.partition(".")
-            if not (re.fullmatch(r"\d{1,2}", shard, re.ASCII) and dot and int(shard) in stands):
+            shard, sign, stand = part.partition("~")
+            is_stand = re.fullmatch(r"\d{1,18}(-\d{1,18})?", stand, re.ASCII)
+            if not (is_stand and sign and re.fullmatch(r"\d{1,2}", shard, re.ASCII) and int(shard) in stands):
                 raise not_a_cursor(position)
             stands[int(shard)] = stand
         return stands
@@ -270,7 +271,7 @@ class RedisWalks:
         """A position as text."""
         if not self._shards.is_cluster:
             return stands[0]
-        return "_".join(f"{shard}.{stand}" for shard, stand in stands.items() if stand != "0") or "0"
+        return "_".join(f"{shard}~{stand}" for shard, stand in stands.items() if stand != "0") or "0"
 
     def _changes(self, op: ops.Changes) -> Program[Page[Change]]:
         stands = yield from self._stands(self._shards.all)
@@ -288,9 +289,12 @@ class RedisWalks:
             except InvalidInput:
                 raise not_a_cursor(op.since) from None
             positions[shard] = cursors[shard](starts[shard])
+        size = _FEED_PAGE if op.prefix else min(op.limit, _FEED_PAGE)
+        asked = [(shard, _feed_words(str(starts[shard]), size, op.prefix, path=op.path)) for shard in shards]
+        replies = yield from self._shards.many("changes", asked)
         pages: list[list[tuple[int, int, str, str, Any]]] = []
-        for shard in shards:
-            found, end = yield from self._changes_in(shard, op, starts[shard])
+        for shard, reply in zip(shards, replies, strict=True):
+            found, end = yield from self._changes_in(shard, op, starts[shard], reply)
             pages.append(found)
             newest[shard] = cursors[shard](end)
         changes: Page[Change] = Page()
@@ -309,13 +313,12 @@ class RedisWalks:
         return changes
 
     def _changes_in(
-        self, shard: int, op: ops.Changes, since: int
+        self, shard: int, op: ops.Changes, since: int, reply: list[Any]
     ) -> Program[tuple[list[tuple[int, int, str, str, Any]], int]]:
         """Up to as many as are wanted of one shard, and the position after them."""
         changes: list[tuple[int, int, str, str, Any]] = []
         while True:
-            size = _FEED_PAGE if op.prefix else min(op.limit - len(changes), _FEED_PAGE)
-            _, found, after, more, *_ = yield from self._feed(shard, str(since), size, op.prefix, path=op.path)
+            _, found, after, more, *_ = reply
             for where, head in found:
                 version = version_of(head)
                 changes.append((version, shard, *parted(where), kind_of(head)))
@@ -324,6 +327,8 @@ class RedisWalks:
             since = max(since, int(after))
             if not more:
                 return changes, since
+            size = _FEED_PAGE if op.prefix else min(op.limit - len(changes), _FEED_PAGE)
+            reply = yield from self._feed(shard, str(since), size, op.prefix, path=op.path)
 
     # In key order ----------------------------------------------------------------------------------------------------
 
