@@ -296,9 +296,10 @@ class Proxy:
     """
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"postgresql://postgres@127.0.0.1:{self._listener.getsockname()[1]}/postgres"
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._sockets = [self._listener]
         self._threads: list[threading.Thread] = []
@@ -338,7 +339,7 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 try:
-                    server = socket.create_connection(("127.0.0.1", self._port))
+                    server = socket.create_connection(("127.0.0.1", self._target))
                 except OSError:
                     client.close()
                     continue

@@ -24,6 +24,7 @@ newer, and steps of a few entries each make the tombstones that were promised.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import time
@@ -44,7 +45,7 @@ from .redis_listener import SubscribedListener
 from .redis_ops import CHUNK, INLINE, place, refusal, result, said, version_of
 from .redis_shards import Shards
 from .redis_walks import RedisWalks
-from .redis_wire import Address, Wire, check_url
+from .redis_wire import Address, Lost, Wire, check_url
 
 _LAYOUT = 1
 #: A tree of more entries than this is deleted as a whole, and cleared away afterwards.
@@ -191,10 +192,19 @@ class RedisEngine:
         who = [self._client, *memory]
         try:
             results = yield from self._run(shard, batch, sent, who, _SILENT if is_due else "", deadline)
+        except Unavailable as error:
+            if isinstance(error.__cause__, Lost):
+                raise Unavailable(
+                    f"the connection was lost during a write, whose outcome is unknown; read and decide: {error}"
+                ) from error
+            raise
         finally:
             self._memories.append(memory)
         if is_due:
             self._said_at[shard] = time.monotonic() + _SAID_EVERY
+        if any(type(op) is ops.DeleteTree and count > MOST_AT_ONCE for op, count in zip(batch, results, strict=True)):
+            with contextlib.suppress(Unavailable):  # it is deleted; somebody else will clear it away
+                yield from self._shards.reclaim(shard)
         return results
 
     def _run(
