@@ -185,7 +185,7 @@ class Redis:
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as probe:
                 probe.sendall(b"PING\r\n")
-                if probe.recv(64).startswith(b"+PONG"):
+                if probe.recv(64).startswith((b"+PONG", b"-NOAUTH")):
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError((self._folder / "log").read_text()[-2000:])

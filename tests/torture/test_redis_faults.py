@@ -23,7 +23,7 @@ from test_postgres_faults import (
 import holdall
 from holdall.engines import redis, redis_shards
 from holdall.errors import Unavailable
-from holdall.ops import Put
+from holdall.ops import Changes, Put
 from processes import start
 from servers import Proxy, Redis, RedisCluster
 
@@ -126,18 +126,24 @@ def test_what_is_written_during_a_tree_delete_is_deleted_or_listed(
             one.execute([holdall.ops.Append(home, path, b"old") for path in paths])
             gate = threading.Barrier(2)
 
-            def write(home: tuple[str, ...] = home, gate: threading.Barrier = gate) -> None:
+            def write(home: tuple[str, ...] = home, gate: threading.Barrier = gate) -> dict[str, int]:
                 gate.wait()
+                versions = {}
                 for n in range(0, 90, 3):
-                    other.files(home).write(f"/tree/{n % 5}/{n}", "new")
-                    other.put((*home, "items"), f"/tree/{n % 5}/{n}", {"new": True})
+                    path = f"/tree/{n % 5}/{n}"
+                    other.files(home).write(path, "new")
+                    versions[path] = other.put((*home, "items"), path, {"new": True}).version
+                return versions
 
             writing = executor.submit(write)
             gate.wait()
             time.sleep(random.uniform(0, 0.01))
             deleted += one.files(home).delete("/tree")
             one.delete_tree((*home, "items"))
-            writing.result()
+            written = writing.result()
+            [last] = one._shared.engine.execute([Changes((*home, "items"), limit=1000)])
+            for change in last:  # what was written after the delete is not gone by it
+                assert change.version >= written.get(change.key, 0), "a write was lost"
             for store in (one, other):
                 files = store.files(home)
                 listed = {info.path for info in files.walk()}
