@@ -42,7 +42,7 @@ from ..ops import READS, WALKS, Op
 from ..programs import Program, adrive, drive
 from .redis_fields import tokens
 from .redis_listener import SubscribedListener
-from .redis_ops import CHUNK, INLINE, place, refusal, result, said, version_of
+from .redis_ops import CHUNK, INLINE, place, put_words, refusal, result, said, version_of
 from .redis_shards import Shards
 from .redis_walks import RedisWalks
 from .redis_wire import Address, Lost, Wire, check_url
@@ -160,6 +160,11 @@ class RedisEngine:
                 shard = self._shards.home(first.namespace)
                 reply = yield from self._shards.script(shard, "get", [place(first.namespace, first.key)])
                 return [result(first, reply)]
+            if isinstance(first, ops.Put) and type(first.value) is not ops.File and first.vectors is None:
+                return [(yield from self._put(first))]
+            if isinstance(first, ops.ReadRange):
+                shard = self._shards.home(first.namespace)
+                return [(yield from self._shards.script(shard, "read", said(first, lambda _: b"", {})[1:]))]
             if kind in _UPKEEP:
                 return [(yield from _UPKEEP[kind](self, first))]
         elif self._shards.is_cluster and any(map(_is_everybodys, batch)):
@@ -177,6 +182,33 @@ class RedisEngine:
                 results[number] = found
         return results
 
+    def _put(self, op: ops.Put) -> Program[Any]:
+        """One item, by a script of its own: it is asked for most often."""
+        shard = self._shards.home(op.namespace)
+        if self._declared.get(shard):
+            return (yield from self._batch([op]))[0]
+        memory = self._memories.pop() if self._memories else [next(self._count), 0]
+        memory[1] += 1
+        silent = _SILENT if time.monotonic() > self._said_at.get(shard, 0.0) or memory[1] == 1 else ""
+        args = (self._client, *memory, "", silent, *put_words(op))
+        try:
+            status, *told = yield from self._shards.script(shard, "put", args)
+        except Unavailable as error:
+            raise _unknown(error) from error
+        finally:
+            self._memories.append(memory)
+        if status == b"ok":
+            if silent:
+                self._said_at[shard] = time.monotonic() + _SAID_EVERY
+            entry = result(op, told[0])
+            self._shards.seen = max(self._shards.seen, entry.version)
+            return entry
+        if status == b"refused":
+            raise refusal(op, told[1:])
+        if status == b"more":
+            return (yield from self._batch([op]))[0]
+        raise _unanswered()
+
     def _batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         shard = self._shards.of_batch(batch)
         deadline = self._shards.deadline()
@@ -193,11 +225,7 @@ class RedisEngine:
         try:
             results = yield from self._run(shard, batch, sent, who, _SILENT if is_due else "", deadline)
         except Unavailable as error:
-            if isinstance(error.__cause__, Lost):
-                raise Unavailable(
-                    f"the connection was lost during a write, whose outcome is unknown; read and decide: {error}"
-                ) from error
-            raise
+            raise _unknown(error) from error
         finally:
             self._memories.append(memory)
         if is_due:
@@ -228,9 +256,7 @@ class RedisEngine:
             elif status == b"fields":
                 yield from self._declare(shard, ())
             else:
-                raise Unavailable(
-                    "the connection was lost during a write, which was done; but what it answered is not known any more"
-                )
+                raise _unanswered()
 
     def _send(self, shard: int, content: bytes, deadline: float) -> Program[str]:
         """Send a body beforehand, a chunk at a time, for a put to take; if none does, it expires."""
@@ -313,6 +339,19 @@ class RedisEngine:
             )
             fields = [(number, path, 1) for number, path, _ in fields]
         self._ready[shard] = [(number, path) for number, path, is_ready in fields if is_ready]
+
+
+def _unknown(error: Unavailable) -> Unavailable:
+    """What is said of a write that nobody answered."""
+    if not isinstance(error.__cause__, Lost):
+        return error
+    return Unavailable(f"the connection was lost during a write, whose outcome is unknown; read and decide: {error}")
+
+
+def _unanswered() -> Unavailable:
+    return Unavailable(
+        "the connection was lost during a write, whose outcome is unknown: what it answered is not kept any more"
+    )
 
 
 def _is_everybodys(op: Op) -> bool:

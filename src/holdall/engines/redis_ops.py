@@ -122,6 +122,12 @@ def said(op: Op, tokens: Tokens, sent: dict[int, str]) -> list[Any]:
     raise TypeError(f"not a point op: {op!r}")
 
 
+def put_words(op: ops.Put) -> tuple[Any, ...]:
+    """A put of an item as `put.lua` takes it."""
+    namespace = keys.encode(op.namespace)
+    return namespace, op.key, op.value, _ttl(op.ttl), _expect(op.expect), op.index or ""
+
+
 def _ends(home: Namespace, src: str, namespace: Namespace, dst: str) -> list[str]:
     return [
         *(place(home, src), *folder_range(home, src + "/")),

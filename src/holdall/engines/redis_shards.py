@@ -29,7 +29,7 @@ _SHARDS = 32  # of a cluster; never to be changed, since versions tell them
 _STEP = 200  # entries that are cleared away in one step
 _LONGEST_LOOK = 2.0  # seconds that a node may take to say who has which slots
 
-_WRITING = frozenset({"batch", "sweep", "reclaim", "forget", "learn", "declare", "refield"})
+_WRITING = frozenset({"batch", "put", "sweep", "reclaim", "forget", "learn", "declare", "refield"})
 _WALKING = frozenset(
     {
         *("places", "newest", "changes", "spaces", "children", "count", "contents"),
@@ -45,16 +45,18 @@ class _Script:
 
     def __init__(self, *parts: str) -> None:
         folder = Path(__file__).with_name("redis_lua")
-        self.text = "".join((folder / f"{part}.lua").read_text() for part in ("common", *parts))
+        self.text = "".join((folder / f"{part}.lua").read_text() for part in parts)
         self.sha = hashlib.sha1(self.text.encode()).hexdigest()  # noqa: S324  # what Redis calls it by
 
 
 @cache
 def _scripts() -> dict[str, _Script]:
     return {
-        "get": _Script("get"),
-        **{name: _Script("write", name) for name in _WRITING},
-        **{name: _Script("walk", name) for name in _WALKING},
+        "get": _Script("common", "get"),
+        "read": _Script("common", "read"),
+        "put": _Script("put"),
+        **{name: _Script("common", "write", name) for name in _WRITING - {"put"}},
+        **{name: _Script("common", "walk", name) for name in _WALKING},
     }
 
 
