@@ -42,7 +42,7 @@ from ..ops import Namespace
 from ..programs import Program, arun, run
 from ..store import Store
 from .opening import opened
-from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, code, newest_first
+from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, downloaded, newest_first, number, uploaded
 
 __all__ = ["HoldallBackend"]
 
@@ -96,7 +96,7 @@ class HoldallBackend(BackendProtocol):
         files = self._files()
         try:
             path = _file_path(file_path)
-            first, most = _number(offset), _number(limit)
+            first, most = number("offset", offset), number("limit", limit)
             info, entry = yield [ops.Stat(files.namespace, path), ops.Get(files.namespace, path)]
             if info is None or info.is_dir or entry is None:
                 raise NotFound(path)
@@ -117,8 +117,8 @@ class HoldallBackend(BackendProtocol):
     ) -> Program[GrepResult]:
         """The lines that contain a text, as it stands, in path and line order; `truncated` if there are more."""
         files = self._files()
-        most = None if max_count is None else max(max_count, 0)
         try:
+            most = None if max_count is None else number("max_count", max_count)
             found = yield from files._grep(
                 pattern, absolute(path or "/"), glob=glob or None, limit=None if most is None else most + 1
             )
@@ -192,24 +192,14 @@ class HoldallBackend(BackendProtocol):
 
     def _upload_files(self, files: list[tuple[str, bytes]]) -> Program[list[FileUploadResponse]]:
         """Create or replace files, each for itself; the answers are in their order."""
-        volume, given = self._files(), list(files)
-        done = yield from volume._write_each((absolute(path), content) for path, content in given)
-        errors = [code(answer) if isinstance(answer, HoldallError) else None for answer in done]
-        return [FileUploadResponse(path, error) for (path, _), error in zip(given, errors, strict=True)]
+        return (yield from uploaded(self._files(), files, FileUploadResponse))
 
     upload_files = run(_upload_files)
     aupload_files = arun(_upload_files)
 
     def _download_files(self, paths: list[str]) -> Program[list[FileDownloadResponse]]:
         """The bytes of files, each for itself; the answers are in their order."""
-        volume, given = self._files(), list(paths)
-        found = yield from volume._read_each(map(absolute, given))
-        return [
-            FileDownloadResponse(path, None, code(answer))
-            if isinstance(answer, HoldallError)
-            else FileDownloadResponse(path, answer)
-            for path, answer in zip(given, found, strict=True)
-        ]
+        return (yield from downloaded(self._files(), paths, FileDownloadResponse))
 
     download_files = run(_download_files)
     adownload_files = arun(_download_files)
@@ -277,14 +267,6 @@ def _file_path(path: Any) -> str:
     if whole.endswith("/"):
         raise NotFound(f"{shown(path)} names a folder")
     return folder[:-1]
-
-
-def _number(given: Any) -> int:
-    """A line number or a count as models give them: none below 0."""
-    try:
-        return max(int(given), 0)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(f"offset and limit are numbers of lines, not {shown(given)}") from None
 
 
 def _file_data(item: dict[str, Any]) -> FileData:

@@ -37,7 +37,7 @@ from ..ops import ABSENT, Namespace, Value
 from ..programs import Program, arun, run
 from ..store import Store
 from .opening import opened
-from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, code, newest_first
+from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, downloaded, newest_first, number, uploaded
 
 if TYPE_CHECKING:
     from .spoon_protocol import (
@@ -251,6 +251,7 @@ class StoreBackend(BackendProtocol):
     def _read(self, file_path: str, offset: int = 0, limit: int = 2000) -> Program[str]:
         """Up to `limit` lines from line `offset` on, with their numbers; or what is wrong, beginning with "Error:"."""
         try:
+            start, most = number("offset", offset), number("limit", limit)
             text = yield from self._files._read_text(absolute(file_path))
         except (NotFound, IsADirectory):
             return _not_found(file_path)
@@ -259,10 +260,9 @@ class StoreBackend(BackendProtocol):
         if not text.strip():
             return _EMPTY
         lines = split_lines(text)
-        if offset >= len(lines):
-            return f"Error: Line offset {offset} exceeds file length ({len(lines)} lines)"
-        start = max(offset, 0)
-        return _numbered(lines[start : start + max(limit, 0)], start + 1)
+        if start >= len(lines):
+            return f"Error: Line offset {start} exceeds file length ({len(lines)} lines)"
+        return _numbered(lines[start : start + most], start + 1)
 
     read = run(_read)
     aread = arun(_read)
@@ -326,24 +326,14 @@ class StoreBackend(BackendProtocol):
 
     def _upload_files(self, files: list[tuple[str, bytes]]) -> Program[list[FileUploadResponse]]:
         """Create or replace files, each for itself; the answers are in their order."""
-        given = list(files)
-        done = yield from self._files._write_each((absolute(path), content) for path, content in given)
-        errors = [code(answer) if isinstance(answer, HoldallError) else None for answer in done]
-        return [FileUploadResponse(path, error) for (path, _), error in zip(given, errors, strict=True)]
+        return (yield from uploaded(self._files, files, FileUploadResponse))
 
     upload_files = run(_upload_files)
     aupload_files = arun(_upload_files)
 
     def _download_files(self, paths: list[str]) -> Program[list[FileDownloadResponse]]:
         """The bytes of files, each for itself; the answers are in their order."""
-        given = list(paths)
-        found = yield from self._files._read_each(map(absolute, given))
-        return [
-            FileDownloadResponse(path, None, code(answer))
-            if isinstance(answer, HoldallError)
-            else FileDownloadResponse(path, answer)
-            for path, answer in zip(given, found, strict=True)
-        ]
+        return (yield from downloaded(self._files, paths, FileDownloadResponse))
 
     download_files = run(_download_files)
     adownload_files = arun(_download_files)
@@ -392,10 +382,10 @@ def _why_not(path: str, old: str, error: HoldallError) -> str:
 def _numbered(lines: list[str], first: int) -> str:
     """Lines with their numbers before them; what is longer than a line should be goes on below, as 12.1, 12.2 …"""
     rows = []
-    for number, line in enumerate(lines, first):
-        rows.append(f"{number:6d}\t{line[:_LONGEST_LINE]}")
+    for place, line in enumerate(lines, first):
+        rows.append(f"{place:6d}\t{line[:_LONGEST_LINE]}")
         for part, start in enumerate(range(_LONGEST_LINE, len(line), _LONGEST_LINE), 1):
-            rows.append(f"{f'{number}.{part}':>6}\t{line[start : start + _LONGEST_LINE]}")
+            rows.append(f"{f'{place}.{part}':>6}\t{line[start : start + _LONGEST_LINE]}")
     return "\n".join(rows)
 
 
