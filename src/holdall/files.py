@@ -26,7 +26,7 @@ from .errors import (
     NotText,
     shown,
 )
-from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp, Value
+from .ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp
 from .programs import Program, Work, apages, arun, before_retry, each, pages, run
 from .watch import AsyncWatch, Watch
 
@@ -67,9 +67,10 @@ class Match:
 class Files:
     """The files of one namespace. Get one from `Store.files`."""
 
-    def __init__(self, store: Store, namespace: Namespace) -> None:
+    def __init__(self, store: Store, namespace: Namespace, shape: ops.Json = shapes.NATIVE) -> None:
         self._store = store
         self._namespace = namespace
+        self._shape = shape  # of what is written, where it is read as an item
 
     def __repr__(self) -> str:
         return f"<holdall.Files of {self._namespace!r} in {self._store!r}>"
@@ -98,17 +99,9 @@ class Files:
 
     def _put(self, path: str, content: bytes, expect: Expectation | FileInfo = ANY) -> list[PointOp]:
         path = keys.check_path(path)
-        put = ops.Put(self._namespace, path, self._new(content), DEFAULT, _version(expect))
+        file = ops.File(self._shape, content)
+        put = ops.Put(self._namespace, path, file, DEFAULT, _version(expect))
         return [ops.CheckPath(self._namespace, path), put]
-
-    def _new(self, content: bytes) -> Value | ops.File:
-        """What is put for a file; faces whose framework keeps files in another form say which."""
-        return ops.File(shapes.NATIVE, content)
-
-    def _changed(self, path: str, content: bytes) -> Program[Value | ops.File]:  # noqa: ARG002  # for such faces
-        """What is put for a file that was there, and may be asked for what else is to be kept of it."""
-        yield from ()
-        return self._new(content)
 
     def _read(self, path: str) -> Program[bytes]:
         """A file's bytes."""
@@ -155,7 +148,7 @@ class Files:
             if content is None:
                 raise _missing(path, info)
             text, count = _replaced(_to_text(path, content), old, new, path, replace_all)
-            file = yield from self._changed(path, text.encode())
+            file = ops.File(self._shape, text.encode())
             try:
                 yield from self._change([ops.Put(self._namespace, path, file, KEEP, info.version)], lease)
             except Conflict as conflict:

@@ -485,7 +485,7 @@ def _is_live(record: _Record, now: int) -> bool:
 def _is_unembedded(record: _Record, model: int) -> bool:
     """Whether it has texts to be found by, but no vectors of a model."""
     has_vectors = record.vectors is not None and record.vectors.model == model
-    return not has_vectors and record.index != "[]" and record.value != shapes.NATIVE
+    return not has_vectors and record.index != "[]" and record.value not in shapes.WRITTEN
 
 
 def _entry(place: _Place, record: _Record, kind: Callable[..., Any] = Entry) -> Any:

@@ -31,10 +31,11 @@ _PAGE = 4096
 SMALL = 256
 _MATRICES = 4  # models whose vectors are kept in memory
 
+_WRITTEN = ", ".join(f"'{shape}'" for shape in shapes.WRITTEN)
 #: The condition that a row has texts to be found by, but no vectors of a model.
 UNEMBEDDED = (
     "(vectors IS NULL OR vectors <> :model) AND coalesce(fields, '') <> '[]'"
-    f" AND (size IS NULL OR value <> '{shapes.NATIVE}')"
+    f" AND (size IS NULL OR value NOT IN ({_WRITTEN}))"
 )
 
 #: The condition that a row is in a search's namespace and may match its filter, and whether an index finds such rows.

@@ -13,13 +13,12 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import holdall
 
-from .. import filters, ops
+from .. import filters, ops, shapes
 from ..errors import (
     AmbiguousMatch,
     Conflict,
@@ -33,7 +32,7 @@ from ..errors import (
     shown,
 )
 from ..files import Files, split_lines
-from ..ops import ABSENT, Namespace, Value
+from ..ops import ABSENT, Namespace
 from ..programs import Program, arun, run
 from ..store import Store
 from .opening import opened
@@ -203,23 +202,6 @@ def _content(value: dict[str, Any]) -> str:
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-class _Lines(Files):
-    """Files that read as spoon_ai's do when they are read as dicts: a list of lines, and two times."""
-
-    def _new(self, content: bytes) -> Value | ops.File:
-        try:
-            lines = content.decode().split("\n")
-        except UnicodeDecodeError:
-            return super()._new(content)
-        now = datetime.now(UTC).isoformat()
-        return {"content": lines, "created_at": now, "modified_at": now}
-
-    def _changed(self, path: str, content: bytes) -> Program[Value | ops.File]:
-        [entry] = yield [ops.Get(self.namespace, path)]
-        new: Any = self._new(content)
-        return new if entry is None else {**new, "created_at": entry.value.get("created_at", "")}
-
-
 class StoreBackend(BackendProtocol):
     """The files of one namespace, as a backend for spoon_ai's agents.
 
@@ -230,7 +212,7 @@ class StoreBackend(BackendProtocol):
     def __init__(self, store: Any, namespace: tuple[str, ...] | None = None, assistant_id: str | None = None) -> None:
         self.store = store if isinstance(store, _Kept) else SQLiteStore(store)
         home = (*((assistant_id,) if assistant_id else ()), *(namespace or ("filesystem",)))
-        self._files = _Lines(self.store.store, self.store.store.files(home).namespace)
+        self._files = Files(self.store.store, self.store.store.files(home).namespace, shapes.LINES)
 
     def __repr__(self) -> str:
         return f"<StoreBackend of {self._files.namespace!r} in {self.store!r}>"
