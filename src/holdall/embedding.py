@@ -45,7 +45,7 @@ class Embedding:
         texts = [_texts(op, default) for op in batch]
         if not any(texts):
             return batch
-        model = yield from self._known_model()
+        model = yield from self.known_model()
         return _with_vectors(
             batch, texts, model, (yield from self._embedder.documents(list(chain.from_iterable(texts))))
         )
@@ -106,7 +106,12 @@ class Embedding:
             last = found[-1][0]
             walk = replace(walk, after=(last.namespace, last.key))
 
-    def _known_model(self) -> Program[int]:
+    def documents(self, texts: list[str]) -> Program[list[bytes]]:
+        """Their vectors, by this model."""
+        return self._embedder.documents(texts)
+
+    def known_model(self) -> Program[int]:
+        """The number by which the store knows this model: noted, where it is the first."""
         if self._model is None:
             self._model = yield from self._this_model("note")
         return self._model

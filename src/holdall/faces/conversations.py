@@ -19,8 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal
 
 try:
     from langchain_core.messages import BaseMessage
@@ -35,15 +34,13 @@ except ModuleNotFoundError as missing:
         f"conversations need the package {missing.name!r}: pip install 'holdall[langgraph]'", name=missing.name
     ) from missing
 
-from .. import keys, ops
+from .. import keys, ops, seam
 from ..errors import Conflict, InvalidInput, NotFound, shown
 from ..ops import ABSENT, Entry, Hit, Namespace
 from ..programs import Call, Program, Work, arun, run
-from ..store import Store
 from .audit import Audit, Sink
 from .conn_strings import is_postgres, open_from
-
-T = TypeVar("T")
+from .opening import Face
 
 __all__ = ["BaseStoreRepository", "Conversation", "ConversationRepository", "PostgresStoreRepository"]
 
@@ -90,7 +87,7 @@ class BaseStoreRepository(ABC):
         """Remove a value."""
 
 
-class ConversationRepository(BaseStoreRepository):
+class ConversationRepository(Face, BaseStoreRepository):
     """Archived conversations, on any engine. Each method has an `a…` twin, which is awaited.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `index` is LangGraph's, for search
@@ -99,6 +96,7 @@ class ConversationRepository(BaseStoreRepository):
 
     def __init__(self, store_or_url: Any = None, *, index: Any = None) -> None:
         self._face = HoldallStore(store_or_url, index=index)
+        self._beneath = self._face.store
 
     @property
     def store(self) -> HoldallStore:
@@ -109,7 +107,7 @@ class ConversationRepository(BaseStoreRepository):
 
     def _put(self, namespace: Namespace, key: str, value: Mapping[str, Any]) -> Program[None]:
         """Write a value."""
-        yield from self._store._put(namespace, key, value)
+        yield from seam.put(self._beneath, namespace, key, value)
 
     put = run(_put)
     aput = arun(_put)
@@ -176,7 +174,7 @@ class ConversationRepository(BaseStoreRepository):
         }
         try:
             put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
-            entry = (yield from self._store._embedded([put], None))[0]
+            entry = (yield from seam.written(self._beneath, [put]))[0]
         except Conflict:  # archived already
             entry = (yield [ops.Get(home, key)])[0]
         return _conversation(entry)
@@ -189,8 +187,14 @@ class ConversationRepository(BaseStoreRepository):
         found: list[Conversation] = []
         cursor: str | None = None
         while len(found) < limit:
-            page = yield from self._store._search(
-                _home(user_id), query=query, filter=_of_thread(thread_id), limit=limit, cursor=cursor, recursive=False
+            page = yield from seam.search(
+                self._beneath,
+                _home(user_id),
+                query=query,
+                filter=_of_thread(thread_id),
+                limit=limit,
+                cursor=cursor,
+                recursive=False,
             )
             found += [_conversation(hit) for hit in page if _is_conversation(hit)]
             cursor = page.next
@@ -247,7 +251,7 @@ class ConversationRepository(BaseStoreRepository):
 
             homes = yield from self._homes(user_id)
             for home in homes:
-                total += yield from self._store._count(home, filter=wanted, recursive=False)
+                total += yield from seam.count(self._beneath, home, filter=wanted, recursive=False)
             for home in homes:
                 yield from self._visit(home, wanted, write)
             return audit.written
@@ -274,21 +278,17 @@ class ConversationRepository(BaseStoreRepository):
 
     def _erase(self, user_id: str) -> Program[int]:
         """Delete all that is archived of a user, at once; how many entries."""
-        return (yield from self._store._delete_tree(_home(user_id)))
+        return (yield from seam.delete_tree(self._beneath, _home(user_id)))
 
     erase = run(_erase)
     aerase = arun(_erase)
 
     # Below -----------------------------------------------------------------------------------------------------------
 
-    @property
-    def _store(self) -> Store:
-        return self._face.store
-
     def _found(
         self, namespace: Namespace, query: str | None, filter: dict[str, Any] | None, limit: int
     ) -> Program[list[Hit]]:
-        return (yield from self._store._search(namespace, query=query, filter=filter, limit=limit))
+        return (yield from seam.search(self._beneath, namespace, query=query, filter=filter, limit=limit))
 
     def _visit(
         self, home: Namespace, filter: dict[str, Any] | None, visit: Callable[[list[Hit]], Program[None]]
@@ -296,7 +296,9 @@ class ConversationRepository(BaseStoreRepository):
         """Every conversation of a user that matches, some at a time."""
         cursor: str | None = None
         while True:
-            page = yield from self._store._search(home, filter=filter, limit=_AT_ONCE, cursor=cursor, recursive=False)
+            page = yield from seam.search(
+                self._beneath, home, filter=filter, limit=_AT_ONCE, cursor=cursor, recursive=False
+            )
             yield from visit([hit for hit in page if _is_conversation(hit)])
             cursor = page.next
             if cursor is None:
@@ -309,17 +311,11 @@ class ConversationRepository(BaseStoreRepository):
         homes: list[Namespace] = []
         offset = 0
         while True:
-            some = yield from self._store._namespaces(prefix=_home("*"), max_depth=3, limit=1000, offset=offset)
+            some = yield from seam.namespaces(self._beneath, prefix=_home("*"), max_depth=3, limit=1000, offset=offset)
             homes += some
             offset += 1000
             if len(some) < 1000:
                 return homes
-
-    def _run(self, program: Program[T]) -> T:
-        return self._store._run(program)
-
-    async def _arun(self, program: Program[T]) -> T:
-        return await self._store._arun(program)
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
@@ -328,22 +324,6 @@ class ConversationRepository(BaseStoreRepository):
     async def aclose(self) -> None:
         """`close`, awaited."""
         await self._face.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 class PostgresStoreRepository(ConversationRepository):

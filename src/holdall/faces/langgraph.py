@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 try:
     from langgraph.store.base import (
@@ -44,7 +43,7 @@ except ModuleNotFoundError as missing:
         f"LangGraph's store needs the package {missing.name!r}: pip install 'holdall[langgraph]'", name=missing.name
     ) from missing
 
-from .. import keys, ops
+from .. import keys, ops, seam
 from ..embed import Metric
 from ..errors import HoldallError, InvalidInput, StoreClosed, shown
 from ..gathering import Gathering
@@ -53,9 +52,7 @@ from ..programs import Program, arun, run
 from ..store import Store
 from .conn_strings import open_from
 from .langgraph_import import Imported, Refused, aimport_from, import_from
-from .opening import opened
-
-T = TypeVar("T")
+from .opening import Face
 
 __all__ = ["AsyncHoldallStore", "HoldallStore", "Imported", "Refused", "aimport_from", "import_from"]
 
@@ -64,7 +61,7 @@ logger = logging.getLogger("holdall")
 _SWEEP_MINUTES = 5.0  # between two sweeps, unless somebody says otherwise, as at LangGraph's own stores
 
 
-class _Face(BaseStore):
+class _Face(Face, BaseStore):
     """What both stores are: LangGraph's methods, over a `Store`."""
 
     supports_ttl = True
@@ -77,10 +74,10 @@ class _Face(BaseStore):
         ttl: TTLConfig | None = None,
     ) -> None:
         super().__init__()
-        store, is_ours = opened(store_or_url, **_sweeping(ttl))
-        self._to_close = store if is_ours else None
+        store = self._open(store_or_url, **_sweeping(ttl))
         #: The `holdall.Store` beneath.
-        self.store = store if index is None else _embedding(store, index)
+        self.store: Store = store if index is None else _embedding(store, index)
+        self._beneath = self.store
         self.index_config = index
         self.ttl_config = ttl if ttl is not None else _ttl_config_of(store)
         execute = self.store.aexecute
@@ -120,7 +117,7 @@ class _Face(BaseStore):
             results[place] = yield from self._searched(op) if isinstance(op, SearchOp) else self._listed(op)
         written = [write for write in writes.values() if write.namespace]
         if written:
-            yield from self.store._embedded(written, None)
+            yield from seam.written(self.store, written)
         return results
 
     batch = run(_batch)
@@ -135,8 +132,9 @@ class _Face(BaseStore):
 
     def _searched(self, op: SearchOp) -> Program[list[SearchItem]]:
         prefix = _checked(op.namespace_prefix)
-        ranks = bool(op.query) and self.store._settings.embedding is not None
-        hits: list[Hit] = yield from self.store._search(
+        ranks = bool(op.query) and seam.settings(self.store).embedding is not None
+        hits: list[Hit] = yield from seam.search(
+            self.store,
             prefix,
             query=op.query,
             mode="semantic" if ranks else None,
@@ -160,8 +158,8 @@ class _Face(BaseStore):
         if prefix is None or suffix is None:
             return []
         return (
-            yield from self.store._namespaces(
-                prefix=prefix, suffix=suffix, max_depth=op.max_depth, limit=op.limit, offset=op.offset
+            yield from seam.namespaces(
+                self.store, prefix=prefix, suffix=suffix, max_depth=op.max_depth, limit=op.limit, offset=op.offset
             )
         )
 
@@ -236,27 +234,9 @@ class _Face(BaseStore):
     def _is_refreshing(self, refresh_ttl: bool | None) -> bool:
         return (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
 
-    def _run(self, program: Program[T]) -> T:
-        return self.store._run(program)
-
-    async def _arun(self, program: Program[T]) -> T:
-        return await self.store._arun(program)
-
     def _sweep_seconds(self, minutes: float | None) -> float:
         chosen = minutes or (self.ttl_config or {}).get("sweep_interval_minutes") or _SWEEP_MINUTES
         return float(chosen) * 60
-
-    # Closing ---------------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
-        if self._to_close is not None:
-            self._to_close.close()
-
-    async def aclose(self) -> None:
-        """`close`, awaited."""
-        if self._to_close is not None:
-            await self._to_close.aclose()
 
 
 class HoldallStore(_Face):
@@ -317,13 +297,9 @@ class HoldallStore(_Face):
         self.stop_ttl_sweeper()
         super().close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    async def aclose(self) -> None:
+        """`close`, awaited."""
+        await asyncio.to_thread(self.close)  # which waits for the sweeper
 
 
 class AsyncHoldallStore(_Face):
@@ -382,14 +358,6 @@ class AsyncHoldallStore(_Face):
         """Stop the sweeper, and close the store if it was opened here."""
         await self.stop_ttl_sweeper()
         await super().aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 # Ops and results -----------------------------------------------------------------------------------------------------
@@ -492,7 +460,7 @@ def _embedding(store: Store, index: IndexConfig) -> Store:
 
 def _ttl_config_of(store: Store) -> TTLConfig | None:
     """What a store was opened with, in LangGraph's words, so that its own TTL holds for LangGraph's puts too."""
-    settings = store._settings
+    settings = seam.settings(store)
     if settings.ttl is None:
         return None
     return {"default_ttl": settings.ttl / 60, "refresh_on_read": settings.refresh_on_read}

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from langgraph.store.base import get_text_at_path
 
-from .. import ops
+from .. import ops, seam
 from ..embed import same_model
 from ..errors import Conflict, InvalidInput, MissingExtra, NotFound, Unavailable
 from ..ops import ABSENT, Entry, Namespace
@@ -68,7 +68,7 @@ def import_from(
     """
     store, is_ours = opened(into)
     try:
-        return store._run(_import(store, source, progress))
+        return seam.run(store, _import(store, source, progress))
     finally:
         if is_ours:
             store.close()
@@ -80,7 +80,7 @@ async def aimport_from(
     """`import_from`, awaited."""
     store, is_ours = opened(into)
     try:
-        return await store._arun(_import(store, source, progress))
+        return await seam.arun(store, _import(store, source, progress))
     finally:
         if is_ours:
             await store.aclose()
@@ -121,7 +121,7 @@ def _bring(store: Store, items: list[_Item], vectors: _Vectors, outcome: Importe
         puts = yield from vectors.carried([put for _, put in newer])
         try:
             if puts:
-                yield from store._embedded([*puts, *(item.dated for item, _ in newer)], None)
+                yield from seam.written(store, [*puts, *(item.dated for item, _ in newer)])
         except Conflict as conflict:
             yield from before_retry(conflict, tries)
             continue
@@ -138,7 +138,7 @@ class _Vectors:
     """
 
     def __init__(self, store: Store, database: _Database) -> None:
-        self._embedding = store._settings.embedding
+        self._embedding = seam.settings(store).embedding
         self._database = database
         self._is_same: bool | None = None  # not known yet
 
@@ -153,7 +153,7 @@ class _Vectors:
             self._is_same = yield from self._try(puts, there)
         if not self._is_same:
             return puts
-        model = yield from self._embedding._known_model()
+        model = yield from self._embedding.known_model()
         return [
             replace(put, vectors=ops.Vectors(model, tuple(vectors.values()))) if vectors else put
             for put, vectors in zip(puts, there, strict=True)
@@ -170,7 +170,7 @@ class _Vectors:
                     samples[text] = vector
         if not samples:
             return None
-        given = yield from self._embedding._embedder.documents(list(samples))
+        given = yield from self._embedding.documents(list(samples))
         return all(map(same_model, samples.values(), given))
 
 
@@ -206,7 +206,7 @@ def _wanted(store: Store, row: _Row, outcome: Imported) -> _Item | None:
         ttl = max(timedelta(minutes=minutes or 0) or expires - updated, timedelta(milliseconds=1))
     put = ops.Put(namespace, key, decode(text if isinstance(text, str) else text.decode()), ttl)
     try:
-        store._prepared(put)
+        seam.check(store, put)
     except InvalidInput as error:
         outcome.refused.append(Refused(namespace, key, str(error)))
         return None

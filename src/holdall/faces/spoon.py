@@ -14,29 +14,24 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import holdall
-
-from .. import filters, ops, shapes
+from .. import filters, ops, seam
 from ..errors import (
-    AmbiguousMatch,
     Conflict,
     HoldallError,
     InvalidInput,
     InvalidValue,
     IsADirectory,
-    NoMatch,
     NotFound,
-    NotText,
     shown,
 )
-from ..files import Files, split_lines
+from ..files import split_lines
 from ..ops import ABSENT, Namespace
 from ..programs import Program, arun, run
 from ..store import Store
-from .opening import opened
-from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, downloaded, newest_first, number, uploaded
+from .opening import Face, opened
+from .words import absolute, as_dict, as_match, downloaded, newest_first, not_edited, not_found, number, uploaded
 
 if TYPE_CHECKING:
     from .spoon_protocol import (
@@ -93,8 +88,6 @@ __all__ = [
     "import_sqlite",
 ]
 
-T = TypeVar("T")
-
 _EMPTY = "System reminder: File exists but has empty contents"
 _LONGEST_LINE = 10_000
 _AT_ONCE = 100
@@ -102,12 +95,12 @@ _AT_ONCE = 100
 # Stores --------------------------------------------------------------------------------------------------------------
 
 
-class _Kept(BaseStore):
+class _Kept(Face, BaseStore):
     """spoon_ai's store of dicts, over a `holdall.Store`. A namespace is exactly itself, and no child's."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store_or_url: Any) -> None:
         #: The `holdall.Store` beneath.
-        self.store = store
+        self.store: Store = self._open(store_or_url)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.store!r}>"
@@ -151,16 +144,12 @@ class _Kept(BaseStore):
         """The entries of exactly a namespace: in a scan, its children's come after them."""
         return itertools.takewhile(lambda entry: entry.namespace == namespace, self.store.scan(namespace))
 
-    def close(self) -> None:
-        """Close the store."""
-        self.store.close()
-
 
 class InMemoryStore(_Kept):
     """A store that is gone with the process."""
 
     def __init__(self) -> None:
-        super().__init__(holdall.open("memory:"))
+        super().__init__("memory:")
 
 
 class SQLiteStore(_Kept):
@@ -171,9 +160,8 @@ class SQLiteStore(_Kept):
 
     def __init__(self, db_path: Any = "store.db") -> None:
         self.db_path = db_path
-        store, self._is_ours = opened("memory:" if db_path == ":memory:" else db_path)
-        super().__init__(store)
-        if self._is_ours:
+        super().__init__("memory:" if db_path == ":memory:" else db_path)
+        if self._to_close is not None:
             self._set_up()
 
     def _set_up(self) -> None:
@@ -188,11 +176,6 @@ class SQLiteStore(_Kept):
                 ) from error
             raise
 
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
-        if self._is_ours:
-            super().close()
-
 
 def _content(value: dict[str, Any]) -> str:
     content = value.get("content", [])
@@ -202,7 +185,7 @@ def _content(value: dict[str, Any]) -> str:
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-class StoreBackend(BackendProtocol):
+class StoreBackend(Face, BackendProtocol):
     """The files of one namespace, as a backend for spoon_ai's agents.
 
     `namespace` is `("filesystem",)` unless said otherwise; `assistant_id` comes before it, so that agents have files of
@@ -211,8 +194,10 @@ class StoreBackend(BackendProtocol):
 
     def __init__(self, store: Any, namespace: tuple[str, ...] | None = None, assistant_id: str | None = None) -> None:
         self.store = store if isinstance(store, _Kept) else SQLiteStore(store)
+        self._beneath = self.store.store
+        self._to_close = None if self.store is store else self.store._to_close
         home = (*((assistant_id,) if assistant_id else ()), *(namespace or ("filesystem",)))
-        self._files = Files(self.store.store, self.store.store.files(home).namespace, shapes.LINES)
+        self._files = seam.files_as_lines(self._beneath, home)
 
     def __repr__(self) -> str:
         return f"<StoreBackend of {self._files.namespace!r} in {self.store!r}>"
@@ -222,7 +207,7 @@ class StoreBackend(BackendProtocol):
     def _ls_info(self, path: str) -> Program[list[FileInfo]]:
         """What is in a folder; its subfolders end in "/". Nothing, for one that is missing or cannot be."""
         try:
-            found = yield from self._files._ls(absolute(path))
+            found = yield from seam.ls(self._files, absolute(path))
         except InvalidInput:  # there is nothing of that name
             return []
         return [as_dict(info) for info in found]
@@ -234,9 +219,9 @@ class StoreBackend(BackendProtocol):
         """Up to `limit` lines from line `offset` on, with their numbers; or what is wrong, beginning with "Error:"."""
         try:
             start, most = number("offset", offset), number("limit", limit)
-            text = yield from self._files._read_text(absolute(file_path))
+            text = yield from seam.read_text(self._files, absolute(file_path))
         except (NotFound, IsADirectory):
-            return _not_found(file_path)
+            return not_found(file_path)
         except HoldallError as error:
             return f"Error: {error}"
         if not text.strip():
@@ -254,7 +239,7 @@ class StoreBackend(BackendProtocol):
     ) -> Program[list[GrepMatch] | str]:
         """The lines that contain a text, as it stands; or what is wrong."""
         try:
-            found = yield from self._files._grep(pattern, absolute(path or "/"), glob=glob or None)
+            found = yield from seam.grep(self._files, pattern, absolute(path or "/"), glob=glob or None)
         except HoldallError as error:
             return f"Error: {error}"
         return [as_match(match) for match in found]
@@ -266,7 +251,7 @@ class StoreBackend(BackendProtocol):
         """The files whose path from `path` on matches, newest first. Nothing, where no path can match."""
         anchored = f"/{pattern}" if isinstance(pattern, str) and pattern and "/" not in pattern else pattern
         try:
-            found = yield from self._files._glob(anchored, absolute(path or "/"))
+            found = yield from seam.glob(self._files, anchored, absolute(path or "/"))
         except InvalidInput:
             return []
         return newest_first(found)
@@ -279,7 +264,7 @@ class StoreBackend(BackendProtocol):
     def _write(self, file_path: str, content: str) -> Program[WriteResult]:
         """Create a file; one that is there stays as it is, whoever came first."""
         try:
-            yield from self._files._write(absolute(file_path), content, expect=ABSENT)
+            yield from seam.write(self._files, absolute(file_path), content, expect=ABSENT)
         except Conflict:
             return WriteResult(
                 error=f"Cannot write to {file_path} because it already exists. Read and then make an edit, or write to"
@@ -296,9 +281,9 @@ class StoreBackend(BackendProtocol):
         """Replace a text that is in a file exactly once, or everywhere. Edits that others make at once are kept."""
         path = absolute(file_path)
         try:
-            count = yield from self._files._edit(path, old_string, new_string, replace_all=replace_all)
+            count = yield from seam.edit(self._files, path, old_string, new_string, replace_all=replace_all)
         except HoldallError as error:
-            return EditResult(error=_why_not(file_path, old_string, error))
+            return EditResult(error=not_edited(file_path, old_string, error, ""))
         return EditResult(path=file_path, occurrences=count)
 
     edit = run(_edit)
@@ -320,12 +305,6 @@ class StoreBackend(BackendProtocol):
     download_files = run(_download_files)
     adownload_files = arun(_download_files)
 
-    def _run(self, program: Program[T]) -> T:
-        return self._files._run(program)
-
-    async def _arun(self, program: Program[T]) -> T:
-        return await self._files._arun(program)
-
 
 def create_store_backend(
     store: Any = None,
@@ -338,27 +317,6 @@ def create_store_backend(
     if store is None:
         store = SQLiteStore(db_path) if use_sqlite else InMemoryStore()
     return StoreBackend(store, namespace, assistant_id)
-
-
-def _not_found(path: str) -> str:
-    return f"Error: File '{path}' not found"
-
-
-def _why_not(path: str, old: str, error: HoldallError) -> str:
-    """Why an edit was not made, in spoon_ai's words."""
-    match error:
-        case NotFound() | IsADirectory():
-            return _not_found(path)
-        case NotText():
-            return BINARY
-        case NoMatch():
-            return f"Error: String not found in file: '{old}'"
-        case AmbiguousMatch(count=count):
-            return (
-                f"Error: String '{old}' appears {count} times in file. Use replace_all=True to replace all instances,"
-                " or provide a more specific string."
-            )
-    return EMPTY_OLD_STRING if old == "" else f"Error: {error}"
 
 
 def _numbered(lines: list[str], first: int) -> str:

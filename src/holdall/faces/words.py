@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ..errors import HoldallError, InvalidInput, InvalidValue, IsADirectory, NotADirectory, NotFound, shown
+from .. import seam
+from ..errors import (
+    AmbiguousMatch,
+    HoldallError,
+    InvalidInput,
+    InvalidValue,
+    IsADirectory,
+    NoMatch,
+    NotADirectory,
+    NotFound,
+    NotText,
+    shown,
+)
 from ..files import Files, Match
 from ..ops import FileInfo
 from ..programs import Program
 
 T = TypeVar("T")
 
-EMPTY_OLD_STRING = "Error: old_string cannot be empty. Provide the exact text to replace."
-BINARY = "Error: Cannot edit binary files with text replacements."
 _MOST = 2**31 - 2
 
 
@@ -49,6 +59,29 @@ def as_match(match: Match) -> Any:
     return {"path": match.path, "line": match.line, "text": match.text}
 
 
+def not_found(path: str) -> str:
+    return f"Error: File '{path}' not found"
+
+
+def not_edited(path: str, old: str, error: HoldallError, hint: str) -> str:
+    """Why an edit was not made. `hint` ends the advice for a text that is there more than once."""
+    match error:
+        case NotFound() | IsADirectory():
+            return not_found(path)
+        case NotText():
+            return "Error: Cannot edit binary files with text replacements."
+        case NoMatch():
+            return f"Error: String not found in file: '{old}'"
+        case AmbiguousMatch(count=count):
+            return (
+                f"Error: String '{old}' appears {count} times in file. Use replace_all=True to replace all instances,"
+                f" or provide a more specific string{hint}."
+            )
+    if old == "":
+        return "Error: old_string cannot be empty. Provide the exact text to replace."
+    return f"Error: {error}"
+
+
 def _code(error: HoldallError) -> str:
     """What became of one file of several that were uploaded or downloaded."""
     if isinstance(error, NotFound):
@@ -65,7 +98,7 @@ def uploaded(volume: Files, files: Any, response: Callable[[str, str | None], T]
         return [response(shown(files), f"expected a list: {shown(files)}")]
     given = list(files)
     pairs = {place: one for place, one in enumerate(given) if isinstance(one, tuple | list) and len(one) == 2}
-    answers = yield from volume._write_each((absolute(path), content) for path, content in pairs.values())
+    answers = yield from seam.write_each(volume, [(absolute(path), content) for path, content in pairs.values()])
     done = dict(zip(pairs, answers, strict=True))
     return [
         response(one[0], _outcome(done[place]))
@@ -80,7 +113,7 @@ def downloaded(volume: Files, paths: Any, response: Callable[[str, bytes | None,
     if not _is_several(paths):
         return [response(shown(paths), None, f"expected a list: {shown(paths)}")]
     given = list(paths)
-    found = yield from volume._read_each(map(absolute, given))
+    found = yield from seam.read_each(volume, map(absolute, given))
     return [
         response(path, None if isinstance(answer, HoldallError) else answer, _outcome(answer))
         for path, answer in zip(given, found, strict=True)
