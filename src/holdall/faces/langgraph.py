@@ -51,7 +51,8 @@ from ..ops import ANY, Delete, Entry, Hit, Namespace, Put
 from ..programs import Program, arun, run
 from ..store import Store
 from .conn_strings import open_from
-from .langgraph_import import Imported, Refused, aimport_from, import_from
+from .importing import Imported, Refused
+from .langgraph_import import aimport_from, import_from
 from .opening import Face
 
 __all__ = ["AsyncHoldallStore", "HoldallStore", "Imported", "Refused", "aimport_from", "import_from"]

@@ -3,7 +3,7 @@
     backend = StoreBackend(SQLiteStore("agent_files.db"), assistant_id="agent-001")
 
 `SQLiteStore` takes any URL in place of a file's name. spoon_ai need not be installed; where it is, its own classes are
-the base of these, and its results are what they give. `import_sqlite` brings what spoon_ai's `SQLiteStore` has kept.
+the base of these, and its results are what they give. `import_from` brings what spoon_ai's `SQLiteStore` has kept.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from .. import filters, ops, seam
@@ -21,7 +21,6 @@ from ..errors import (
     Conflict,
     HoldallError,
     InvalidInput,
-    InvalidValue,
     IsADirectory,
     NotFound,
     shown,
@@ -30,7 +29,8 @@ from ..files import split_lines
 from ..ops import ABSENT, Namespace
 from ..programs import Program, arun, run
 from ..store import Store
-from .opening import Face, opened
+from .importing import Found, Imported, Progress, Refused, Source, aimport_all, import_all, read_only, reading
+from .opening import Face
 from .words import absolute, as_dict, as_match, downloaded, newest_first, not_edited, not_found, number, uploaded
 
 if TYPE_CHECKING:
@@ -80,12 +80,15 @@ __all__ = [
     "FileOperationError",
     "FileUploadResponse",
     "GrepMatch",
+    "Imported",
     "InMemoryStore",
+    "Refused",
     "SQLiteStore",
     "StoreBackend",
     "WriteResult",
+    "aimport_from",
     "create_store_backend",
-    "import_sqlite",
+    "import_from",
 ]
 
 _EMPTY = "System reminder: File exists but has empty contents"
@@ -172,7 +175,7 @@ class SQLiteStore(_Kept):
             if _is_spoons(self.db_path):
                 raise InvalidInput(
                     f"{shown(self.db_path)} was made by spoon_ai itself; bring what is in it to a store of holdall's"
-                    f" with holdall.faces.spoon.import_sqlite({shown(self.db_path)}, 'new.db'), and open that"
+                    f" with holdall.faces.spoon.import_from({shown(self.db_path)}, 'new.db'), and open that"
                 ) from error
             raise
 
@@ -332,43 +335,76 @@ def _numbered(lines: list[str], first: int) -> str:
 # What spoon_ai has kept ----------------------------------------------------------------------------------------------
 
 
-def import_sqlite(
-    db_path: str | os.PathLike[str], into: Any, *, namespace_of: Callable[[str], Namespace] | None = None
-) -> int:
-    """Bring what spoon_ai's own `SQLiteStore` kept in a file to a store; how many entries came.
+def import_from(
+    db_path: str | os.PathLike[str],
+    into: Any,
+    *,
+    namespace_of: Callable[[str], Namespace] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Bring what spoon_ai's own `SQLiteStore` kept in a file to a store. The file is only read.
 
-    `into` is a URL, a `holdall.Store`, or a face such as `SQLiteStore`. What is there already stays as it is, so an
-    import may be made again. The file is only read.
+    `into` is a URL, a `holdall.Store`, or a face such as `SQLiteStore`. What is there already stays as it is, unless it
+    is an older state of a file; so an import may be made again. `progress(done, total)` is called as it goes on.
 
     spoon_ai wrote a namespace's labels with "/" between them and forgot where one ends, so they are taken apart there;
     `namespace_of` says otherwise for those of yours that contain one.
     """
-    store, is_ours = opened(into)
+    return import_all(_Database(db_path, namespace_of or _split), into, progress)
+
+
+async def aimport_from(
+    db_path: str | os.PathLike[str],
+    into: Any,
+    *,
+    namespace_of: Callable[[str], Namespace] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """`import_from`, awaited."""
+    return await aimport_all(_Database(db_path, namespace_of or _split), into, progress)
+
+
+_WHOSE = "spoon_ai's SQLiteStore"
+
+
+class _Database(Source):
+    """The table that spoon_ai's `SQLiteStore` keeps in a file."""
+
+    def __init__(self, path: str | os.PathLike[str], namespace_of: Callable[[str], Any]) -> None:
+        self._path = os.fspath(path)
+        self._namespace_of = namespace_of
+        self._connection: Any = None
+        self._rows: Any = None
+
+    def count(self) -> int:
+        with reading(self._path, _WHOSE):
+            self._connection = read_only(self._path)
+            self._rows = self._connection.execute("SELECT namespace, key, value FROM store ORDER BY namespace, key")
+            return int(self._connection.execute("SELECT count(*) FROM store").fetchone()[0])
+
+    def page(self) -> list[Found | Refused | None]:
+        with reading(self._path, _WHOSE):
+            rows = self._rows.fetchmany(_AT_ONCE)
+        return [_found(self._namespace_of(namespace), key, text) for namespace, key, text in rows]
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _found(namespace: Any, key: str, text: str) -> Found | Refused:
     try:
-        count = 0
-        with closing(_rows(Path(db_path))) as rows:
-            while some := list(itertools.islice(rows, _AT_ONCE)):
-                count += _bring(store, some, namespace_of or _split)
-        return count
-    finally:
-        if is_ours:
-            store.close()
-
-
-def _bring(store: Store, rows: list[tuple[str, str, str]], namespace_of: Callable[[str], Namespace]) -> int:
-    values: dict[tuple[Namespace, str], Any] = {}
-    for namespace, key, value in rows:
-        try:
-            values.setdefault((namespace_of(namespace), key), json.loads(value))
-        except ValueError as error:
-            raise InvalidValue(f"{key!r} in {namespace!r} cannot be brought: {error}") from error
-    while True:
-        found = store.execute([ops.Get(*place) for place in values])
-        missing = [place for place, entry in zip(values, found, strict=True) if entry is None]
-        try:
-            return len(store.execute([ops.Put(*place, values[place], expect=ABSENT) for place in missing]))
-        except Conflict:  # somebody put one of them in the meantime
-            continue
+        value = json.loads(text)
+    except ValueError as error:
+        return Refused(namespace, key, f"not JSON: {error}")
+    put = ops.Put(tuple(namespace) if isinstance(namespace, list) else namespace, key, value)
+    try:  # files say when they were made and changed
+        created, updated = (
+            datetime.fromisoformat(value[time]).astimezone(UTC) for time in ("created_at", "modified_at")
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return Found(put)
+    return Found(put, created, updated)
 
 
 def _split(namespace: str) -> Namespace:
@@ -376,22 +412,10 @@ def _split(namespace: str) -> Namespace:
     return labels if all(labels) else (namespace,)
 
 
-def _rows(path: Path) -> Generator[tuple[str, str, str], None, None]:
-    import sqlite3  # not before it is needed
-
-    if not path.is_file():
-        raise NotFound(f"there is no file {str(path)!r}")
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        try:
-            yield from database.execute("SELECT namespace, key, value FROM store ORDER BY namespace, key")
-        except sqlite3.Error as error:
-            raise InvalidInput(f"{str(path)!r} is not a database of spoon_ai's SQLiteStore: {error}") from error
-
-
 def _is_spoons(path: Any) -> bool:
     try:
-        with closing(_rows(Path(path))) as rows:
-            next(rows, None)
+        with closing(_Database(path, _split)) as database:
+            database.count()
     except (HoldallError, OSError, TypeError):
         return False
     return True
