@@ -187,6 +187,7 @@ def _vectors(bench: Bench) -> None:
                 row = _each(bench, what, {OURS: whole}, queries)
             bench.rows[-1] = Row(what, {**row.seconds, **theirs}, at_least(10, *searches), [], as_rate=False)
             title = f"top 10 of {MANY // 100:,}, filtered from {MANY:,} × {DIMS}"
+            runs: dict[str, Callable[[str], object]]
             if not where:  # memory has no indexes
                 runs = {OURS: filtered, UNFILTERED: whole}
                 _each(bench, f"{title}, declared field", runs, queries, target=no_slower_than(UNFILTERED))
