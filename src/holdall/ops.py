@@ -367,7 +367,7 @@ class Learn(Op):
     Not a change.
     """
 
-    limit: int = 256
+    limit: int = 512
     prepared: Any = None  # an engine's own, which did what it could before anybody had to wait for it
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable
 from typing import Protocol
 
+from .closers import closer
 from .engine import Engine, Listener
 
 #: How often those look who use an engine that many processes may share, and that cannot listen, in seconds.
@@ -105,11 +106,10 @@ class Waker:
         """`remove`, for a finalizer: it may run in the middle of what the listener waits for, and waits for nobody."""
         listener = self._drop(bell)
         if listener is not None:
-            closer = threading.Thread(target=listener.close, name="holdall-closer")
             with contextlib.suppress(RuntimeError):  # the program is ending, and the listener with it
-                closer.start()
+                thread = closer(listener.close)
                 with self._lock:
-                    self._closers = [one for one in self._closers if one.is_alive()] + [closer]
+                    self._closers = [one for one in self._closers if one.is_alive()] + [thread]
 
     def _drop(self, bell: Bell) -> Listener | None:
         """Ring it no more -> the listener that nobody needs any more."""
@@ -130,8 +130,9 @@ class Waker:
             listener.close()
         for bell in bells:
             bell.ring()
-        for closer in closers:
-            closer.join()
+        for thread in closers:
+            if thread.ident is not None:  # else it waits for a fork to end
+                thread.join()
 
     def abandon(self) -> None:
         """In a forked child, whose subscriptions get a waker of their own."""

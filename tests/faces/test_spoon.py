@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Calls
+from calls import Calls
 
 import holdall
 from holdall.errors import InvalidInput, NotFound, StoreClosed
