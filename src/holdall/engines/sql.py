@@ -29,7 +29,7 @@ from .narrowing import narrow
 from .sql_files import AT_OR_BELOW, SqlFiles, tree
 from .sql_search import UNEMBEDDED, SqlRanker
 from .sql_texts import SqlTexts
-from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, Rows, Statement, assigned
+from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, UNEXPIRED, Rows, Statement, assigned
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
 _RETURNING = "RETURNING version, created, updated, expires"
@@ -474,8 +474,9 @@ class Sql:
         here, position, cursor = yield from self._resumed(op.since)
         if op.limit == 0:
             return Page((), here)
-        params: dict[str, Any] = {}
-        where = f"kind IS DISTINCT FROM 'none' {changed_within(op, params)}"
+        # What has expired is nothing that can be read; that it has is a change of its own, once it is swept.
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"kind IS DISTINCT FROM 'none' AND {UNEXPIRED} {changed_within(op, params)}"
         columns = "ns, key, coalesce(kind, 'put'), version"
         rows, position = yield from self._since(position, columns, where, params, op.limit, here)
         changes = [Change(version, keys.decode(ns), key, kind, cursor(after)) for ns, key, kind, version, after in rows]
