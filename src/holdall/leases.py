@@ -431,9 +431,12 @@ class Leasing(Batching):
         return Acquiring(Lease(self, name, ttl, ns), check_wait(wait))
 
     def _change(self, batch: list[PointOp], lease: Lease | None) -> Program[list[Any]]:
-        """Run a batch that changes something; with a lease, if that is held."""
+        """Run a batch that changes something; with a lease, if that is held, even where there is nothing to be done."""
         if lease is None:
-            return (yield batch)  # type: ignore[no-any-return]  # the results
+            if batch:
+                return (yield batch)  # type: ignore[no-any-return]  # the results
+            self._engine()  # a closed store has none, whatever is to be done
+            return []
         if not isinstance(lease, Lease) or lease._store._shared is not self._shared:
             raise InvalidInput(f"lease= is a lease that this store has given, not {shown(lease)}")
         return (yield from lease.guard(batch))

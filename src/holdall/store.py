@@ -146,7 +146,7 @@ class Store(Watching, Leasing):
                 raise _no_point_op(op)
             if isinstance(op, ops.Put) and op.vectors is not None:
                 raise InvalidInput("a Put's vectors are made by the store: open it with embed=, and leave them out")
-        return (yield from self._embedded(operations, lease)) if operations else []
+        return (yield from self._embedded(operations, lease))
 
     execute = run(_execute)
     aexecute = arun(_execute)
@@ -270,7 +270,7 @@ class Store(Watching, Leasing):
             batch = yield from embedding.embedded(batch, self._settings.fields)
             if embedding.has_embedded(batch):
                 return (yield from embedding.checked(lambda checks: self._change([*checks, *batch], lease)))
-        results: list[Any] = (yield batch) if lease is None else (yield from self._change(batch, lease))
+        results: list[Any] = (yield batch) if lease is None and batch else (yield from self._change(batch, lease))
         return results
 
     def _learn(self, behind: int) -> Program[None]:
