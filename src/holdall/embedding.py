@@ -17,7 +17,7 @@ from . import fields, keys, ops, shapes
 from .embed import Embedder, Metric, same_model
 from .errors import Conflict, InvalidInput
 from .ops import ABSENT, KEEP, Entry, Namespace, PointOp
-from .programs import Program
+from .programs import Call, Program
 from .values import decode, plain_object
 
 _HOME = keys.Reserved(("embedding",))
@@ -82,7 +82,7 @@ class Embedding:
         walk = ops.Unembedded(model, scope, limit=_SLICE)
         while True:
             if progress is not None:
-                progress(seen, max(seen, total))
+                yield Call(progress, (seen, max(seen, total)))
             found: list[tuple[Entry, str | None]] = (yield [walk])[0]
             texts = [_texts_of(entry.key, entry.value, _paths(index, default)) for entry, index in found]
             vectors = iter((yield from self._embedder.documents(list(chain.from_iterable(texts)))))
@@ -101,7 +101,7 @@ class Embedding:
             seen += len(found)
             if len(found) < _SLICE:
                 if progress is not None:
-                    progress(seen, max(seen, total))
+                    yield Call(progress, (seen, max(seen, total)))
                 return done
             last = found[-1][0]
             walk = replace(walk, after=(last.namespace, last.key))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdall")
 
+_FOR_EVER = 1e12  # seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # between two looks of who waits for a lease, in seconds
 
 
@@ -367,6 +368,10 @@ class Locks:
     """
 
     def __init__(self, store: Batching, *, ns: Namespace | None = None, wait: float | None = 10.0) -> None:
+        if not isinstance(store, Batching):
+            raise InvalidInput(f"locks are kept in a Store, not in {shown(store)}")
+        if ns is not None:
+            keys.check_namespace(ns, empty=True)
         self._store = store
         self._ns = ns
         self._wait = check_wait(wait)
@@ -399,7 +404,7 @@ class Locks:
         """Give it back, if it was had here; whether it was still held."""
         import asyncio
 
-        held = self._held.get(name)
+        held = self._held.get(keys.check_key(name))
         if not held:
             return False
         task = asyncio.current_task()
@@ -450,4 +455,4 @@ def check_wait(wait: Any) -> float | None:
         wait = wait.total_seconds()
     if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
         raise InvalidInput(f"wait= is a number of seconds, or None to try once, not {shown(wait)}")
-    return float(wait)
+    return float(min(wait, _FOR_EVER))  # an int may be too large for a float

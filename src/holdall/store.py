@@ -290,6 +290,7 @@ class Store(Watching, Leasing):
         For after a change of model, or where entries were put without an embedder. It may be interrupted and called
         again, while the store is in use. `progress` is told how many of how many it has seen to.
         """
+        keys.check_function("progress", progress)
         if not self._engine().capabilities.ranks:
             raise Unsupported("this engine keeps no vectors")
         embedding = self._settings.embedding
