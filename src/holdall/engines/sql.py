@@ -14,7 +14,8 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import islice, pairwise
 from typing import Any, TypeGuard
 
 from .. import keys, ops
@@ -27,7 +28,7 @@ from .dialect import Dialect
 from .history import SqlHistory, mark_of
 from .narrowing import narrow
 from .sql_files import AT_OR_BELOW, SqlFiles, tree
-from .sql_search import UNEMBEDDED, SqlRanker
+from .sql_search import UNEMBEDDED, SqlRanker, reckoned
 from .sql_texts import SqlTexts
 from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, UNEXPIRED, Rows, Statement, assigned
 
@@ -376,13 +377,8 @@ class Sql:
         size = want if op.filter is None else max(want, _FIRST_PAGE)
         while True:
             [rows] = yield [(sql, {**params, "limit": size})]
-            for row in rows:
-                hit: Hit = to_entry(row, Hit)
-                if op.filter is None or op.filter.matches(hit.value):
-                    hits.append(hit)
-                    if len(hits) == want:
-                        return hits
-            if len(rows) < size:
+            hits += yield from reckoned(partial(_matching, want=want - len(hits)), op, rows)
+            if len(hits) == want or len(rows) < size:
                 return hits
             params[bound] = rows[-1][3]
             size = max(size, min(size * 4, _LARGEST_PAGE))
@@ -412,7 +408,7 @@ class Sql:
         after: tuple[str, str] | None = None
         while True:
             rows = yield from self._in_key_order(where, params, after, _LARGEST_PAGE)
-            total += sum(1 for row in rows if op.filter.matches(to_entry(row).value))
+            total += yield from reckoned(_matching_count, op, rows)
             if len(rows) < _LARGEST_PAGE:
                 return total
             after = rows[-1][:2]
@@ -515,6 +511,16 @@ class Sql:
         narrowed, indexed = yield from self._narrowed(op.filter, params)
         where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
         return (f"{where} AND {narrowed}" if narrowed else where), indexed
+
+
+def _matching(op: ops.Search, rows: Rows, want: int) -> list[Hit]:
+    """The rows that match a filter as hits, at most so many."""
+    hits = (to_entry(row, Hit) for row in rows)
+    return list(islice((hit for hit in hits if op.filter is None or op.filter.matches(hit.value)), want))
+
+
+def _matching_count(op: Any, rows: Rows) -> int:
+    return sum(1 for row in rows if op.filter.matches(to_entry(row).value))
 
 
 def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
