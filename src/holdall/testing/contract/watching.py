@@ -350,7 +350,7 @@ class WatchContract(Contract):
             assert not others[1].done()
 
         asyncio.run(main())
-        assert store._shared.companion(_waker())._bells == ()
+        assert store._shared.companion(_waker())._bells == {}
         store.close()
         assert set(threading.enumerate()) <= before
 
@@ -365,7 +365,7 @@ class WatchContract(Contract):
         next_one.join()
         del watch
         gc.collect()
-        assert store._shared.companion(_waker())._bells == ()
+        assert store._shared.companion(_waker())._bells == {}
 
     def test_a_forked_child_watches_on(self, store: Caller) -> None:
         if not store.store._shared.engine.capabilities.multiprocess:
