@@ -267,7 +267,7 @@ class Lease:
             raise self._lost()
 
     async def _keep_on(self) -> None:
-        """Renew, until the block ends; if the lease is lost, end the block as `asyncio.timeout` would."""
+        """Renew, until the block ends; if the lease is lost, cancel the block: `__aexit__` makes that `LeaseLost`."""
         import asyncio
 
         due: float | None = self._until_due()

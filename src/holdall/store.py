@@ -1,8 +1,8 @@
 """The store: the object that users and faces hold.
 
 Every method is written once, as a program (`holdall.programs`), and stands here twice: `put` runs it, `aput` awaits it.
-Programs yield batches of ops; `_prepared` is the one place where a batch is checked and moved into the store's scope
-before an engine sees it, and `_finished` the one where results come back out of it.
+Programs yield batches of ops, which `holdall.batches` checks, and takes to the engine and back. What watches and what
+leases is in modules of its own, and `Store` is made of all three.
 """
 
 from __future__ import annotations
