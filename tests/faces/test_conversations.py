@@ -29,6 +29,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 
 import holdall
+from holdall.engines import sql
 from holdall.errors import InvalidInput, NotFound
 from holdall.faces.conversations import (
     BaseStoreRepository,
@@ -244,6 +245,29 @@ def test_resume_gives_the_newest_checkpoint_whichever_was_archived_last(calls: C
     assert len(calls.conversations("ada", thread_id="t")) == 3
     assert calls.conversations("ada", thread_id="other") == []
     assert len(calls.conversations("ada", limit=2)) == 2
+
+
+def test_of_two_checkpoints_of_one_moment_the_later_id_is_newer(calls: Calls) -> None:
+    for minute in "364":
+        calls.archive("ada", "t", Saver([HumanMessage(minute)], id=f"1f0-{minute}"))
+    assert [message.text for message in calls.resume("ada", "t")] == ["6"]
+
+
+def test_resume_loads_what_it_gives_and_not_every_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def noting(function: Any, op: Any, rows: list[tuple[Any, ...]]) -> Any:
+        loaded.extend(row[1] for row in rows)
+        return reckoned(function, op, rows)
+
+    reckoned = sql.reckoned
+    monkeypatch.setattr(sql, "reckoned", noting)
+    with ConversationRepository(str(tmp_path / "agent.db")) as repository:
+        for n in range(20):
+            saver = Saver([HumanMessage(str(n))], id=f"1f0-{n:02}", ts=f"2026-03-04T05:00:{n:02}+00:00")
+            repository.archive("ada", "t", saver)
+        assert [message.text for message in repository.resume("ada", "t")] == ["19"]
+    assert 0 < len(loaded) <= 3, "one to give, one to know whether there are more, one to compare"
 
 
 def test_one_users_thread_never_opens_anothers(calls: Calls) -> None:

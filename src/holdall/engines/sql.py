@@ -332,7 +332,7 @@ class Sql:
         if not ordered and (not indexed or (yield from self._are_many(where, params))):
             latest = f"(SELECT * FROM {self._table} WHERE version < :below ORDER BY version DESC LIMIT {_LATEST})"
             sql = f"SELECT {self.columns} FROM {latest} WHERE {where} ORDER BY version DESC LIMIT :limit"
-            hits = yield from self._collect(sql, params, "below", start, op, want)
+            hits = yield from self._collect(sql, params, "below", start, op, want, bool(narrowed))
             if len(hits) == want:
                 return hits
         sql = (
@@ -340,7 +340,7 @@ class Sql:
             f" WHERE {where} AND version < :below ORDER BY {'' if ordered else '+'}version DESC LIMIT :limit)"
             f" ORDER BY version DESC"
         )
-        return (yield from self._collect(sql, params, "below", start, op, want))
+        return (yield from self._collect(sql, params, "below", start, op, want, bool(narrowed)))
 
     def _narrowed(self, filter: Any, params: dict[str, Any]) -> Program[tuple[str | None, bool]]:
         """`narrow`, unless the database is known to misread fields."""
@@ -369,12 +369,12 @@ class Sql:
         return [(hit, str(hit.version)) for hit in hits]
 
     def _collect(
-        self, sql: str, params: dict[str, Any], bound: str, start: int, op: ops.Search, want: int
+        self, sql: str, params: dict[str, Any], bound: str, start: int, op: ops.Search, want: int, likely: bool = False
     ) -> Program[list[Hit]]:
-        """Candidates page by page, verified, until there are enough or no more."""
+        """Candidates page by page, verified, until there are enough or no more; of likely ones no more than needed."""
         hits: list[Hit] = []
         params[bound] = start
-        size = want if op.filter is None else max(want, _FIRST_PAGE)
+        size = want if op.filter is None or likely else max(want, _FIRST_PAGE)
         while True:
             [rows] = yield [(sql, {**params, "limit": size})]
             hits += yield from reckoned(partial(_matching, want=want - len(hits)), op, rows)

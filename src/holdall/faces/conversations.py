@@ -158,8 +158,7 @@ class ConversationRepository(BaseStoreRepository):
         self, user_id: str, thread_id: str, channel: str, read: Callable[[], _Snapshot | Awaitable[_Snapshot]]
     ) -> Program[Conversation]:
         home = _home(user_id)
-        if not isinstance(thread_id, str) or not thread_id:
-            raise InvalidInput(f"a thread_id is a non-empty str, not {shown(thread_id)}")
+        _checked_thread(thread_id)
         snapshot: _Snapshot = yield Call(read, ())
         if channel not in snapshot.values:
             where = snapshot.hint or "; channel= says where its messages are"
@@ -203,15 +202,11 @@ class ConversationRepository(BaseStoreRepository):
 
     def _resume(self, user_id: str, thread_id: str) -> Program[list[BaseMessage]]:
         """The messages of a user's thread at its newest checkpoint that was archived, to go on with in a new one."""
-        newest: Hit | None = None
-
-        def keep_newest(hits: list[Hit]) -> Program[None]:
-            nonlocal newest
-            newest = max([*hits, *([newest] if newest else [])], key=_age, default=None)
-            return
-            yield  # a program that asks for nothing
-
-        yield from self._visit(_home(user_id), _of_thread(thread_id), keep_newest)
+        home, of_thread = _home(user_id), {"thread_id": {"$eq": _checked_thread(thread_id)}}
+        # The last archived is mostly the newest; then nothing is found that is newer, and no other state is loaded.
+        newest = found = yield from self._last_archived(home, of_thread)
+        while found is not None:
+            newest, found = found, (yield from self._last_archived(home, {"$and": [of_thread, _newer_than(found)]}))
         if newest is None:
             raise NotFound(f"user {user_id!r} has no archived conversation of thread {thread_id!r}")
         return from_stored(newest.value["messages"])
@@ -301,6 +296,17 @@ class ConversationRepository(BaseStoreRepository):
             cursor = page.next
             if cursor is None:
                 return
+
+    def _last_archived(self, home: Namespace, filter: dict[str, Any]) -> Program[Hit | None]:
+        """The conversation of a user that was archived last, of those that match."""
+        cursor: str | None = None
+        while True:
+            page = yield from self._store._search(home, filter=filter, limit=1, cursor=cursor, recursive=False)
+            if page and _is_conversation(page[0]):
+                return page[0]
+            cursor = page.next
+            if cursor is None:
+                return None
 
     def _homes(self, user_id: str | None) -> Program[list[Namespace]]:
         """Where one user's conversations are, or everybody's."""
@@ -424,6 +430,12 @@ def _home(user_id: str) -> Namespace:
     return "users", user_id, "conversations"
 
 
+def _checked_thread(thread_id: Any) -> str:
+    if not isinstance(thread_id, str) or not thread_id:
+        raise InvalidInput(f"a thread_id is a non-empty str, not {shown(thread_id)}")
+    return thread_id
+
+
 def _of_thread(thread_id: str | None) -> dict[str, Any] | None:
     """The filter for one thread's conversations, whatever was given for its id; None for all."""
     return None if thread_id is None else {"thread_id": {"$eq": thread_id}}
@@ -457,8 +469,10 @@ def _conversation(entry: Entry) -> Conversation:
     )
 
 
-def _age(hit: Hit) -> tuple[str, str]:
-    return hit.value["checkpoint_at"], hit.value["checkpoint_id"]
+def _newer_than(hit: Hit) -> dict[str, Any]:
+    """The filter for conversations of a later checkpoint: by its time and, of two at one time, by its id."""
+    at, checkpoint_id = hit.value["checkpoint_at"], hit.value["checkpoint_id"]
+    return {"$or": [{"checkpoint_at": {"$gt": at}}, {"checkpoint_at": at, "checkpoint_id": {"$gt": checkpoint_id}}]}
 
 
 def _text_of(moment: datetime) -> str:
