@@ -30,7 +30,15 @@ from langgraph.graph.message import add_messages
 
 import holdall
 from holdall.engines import sql
-from holdall.errors import InvalidInput, NotFound
+from holdall.errors import (
+    AlreadyExists,
+    Conflict,
+    HoldallError,
+    InvalidInput,
+    IsADirectory,
+    NotFound,
+    Unavailable,
+)
 from holdall.faces.conversations import (
     BaseStoreRepository,
     Conversation,
@@ -313,6 +321,50 @@ def test_a_source_that_is_none_and_a_state_without_messages_are_said_to_be(calls
     assert calls.resume("ada", "t") == []
 
 
+@pytest.mark.parametrize("channel", [[], None, 5, b"messages"])
+def test_a_channel_that_is_no_name_is_refused(calls: Calls, channel: Any) -> None:
+    with pytest.raises(InvalidInput, match="channel"):
+        calls.archive("ada", "t", Saver([HumanMessage("x")]), channel=channel)
+
+
+@pytest.mark.parametrize("odd", [5, [5], [{"no": "message"}]])
+def test_a_channel_without_messages_is_refused(calls: Calls, odd: Any) -> None:
+    with pytest.raises(InvalidInput, match="'messages' has no messages"):
+        calls.archive("ada", "t", Saver(odd))
+
+
+@pytest.mark.parametrize("thread", [None, "", 5, []])
+def test_a_thread_that_is_none_is_not_resumed(calls: Calls, thread: Any) -> None:
+    calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    with pytest.raises(InvalidInput, match="thread_id"):
+        calls.resume("ada", thread)
+
+
+def test_what_else_is_in_an_archives_place_is_left_there(calls: Calls) -> None:
+    home = ("users", "ada", "conversations")
+    archived = calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    calls.put(home, archived.key, {"somebody": "else's"})
+    with pytest.raises(AlreadyExists, match=archived.key):
+        calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    assert calls.get(home, archived.key) == {"somebody": "else's"}
+
+
+def test_what_is_erased_while_it_is_archived_again_is_archived(calls: Calls) -> None:
+    """Between the put that finds it and the look at what it has found."""
+    store = calls.repository.store.store
+    archived = calls.archive("ada", "t", Saver([HumanMessage("x")]))
+
+    def erase(event: holdall.OpEvent) -> None:
+        if event.error is Conflict:
+            store.erased = store.delete_tree(("users",))  # type: ignore[attr-defined]  # noted for below
+
+    object.__setattr__(store._settings, "on_op", erase)
+    again = calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    assert store.erased == 1  # type: ignore[attr-defined]  # as above
+    assert again.key == archived.key
+    assert [message.text for message in calls.resume("ada", "t")] == ["x"]
+
+
 MESSAGES: list[BaseMessage] = [
     HumanMessage("Hello — ☕", id="1", name="Ada", additional_kwargs={"k": [1, None]}),
     HumanMessage([{"type": "text", "text": "Look:"}, {"type": "image_url", "image_url": {"url": "data:…"}}]),
@@ -487,6 +539,31 @@ def test_exporting_to_an_open_file(calls: Calls) -> None:
     assert sink.getvalue().startswith("user_id,thread_id,")
 
 
+def test_a_target_that_cannot_be_written_is_said_to_be(calls: Calls, tmp_path: Path) -> None:
+    fill(calls)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").write_text("")
+    closed = io.StringIO()
+    closed.close()
+    refused: list[tuple[Any, type[HoldallError]]] = [
+        (5, InvalidInput),
+        (None, InvalidInput),
+        (io.BytesIO(), InvalidInput),
+        (closed, InvalidInput),
+        ("a\x00.csv", InvalidInput),
+        (tmp_path / "missing" / "x.jsonl", NotFound),
+        (tmp_path / "folder.csv", IsADirectory),
+        (tmp_path / "file" / "x.csv", Unavailable),
+    ]
+    for target, error in refused:
+        with pytest.raises(error):
+            calls.export(target)
+    for progress in (5, "x", []):
+        with pytest.raises(InvalidInput, match="progress"):
+            calls.export(io.StringIO(), progress=progress)
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == [], "nothing is left behind"
+
+
 # Keeping -------------------------------------------------------------------------------------------------------------
 
 
@@ -503,6 +580,9 @@ def test_retain_deletes_what_is_older(calls: Calls) -> None:
     assert calls.get(("users", "ada", "conversations"), "not one") is not None
     with pytest.raises(InvalidInput, match="aware"):
         calls.retain(datetime(2026, 1, 1))  # noqa: DTZ001  # which is the mistake
+    for odd in (5, None, "30d", [], timedelta.max):
+        with pytest.raises(InvalidInput, match="timedelta"):
+            calls.retain(odd)
 
 
 def test_many_are_retained_exported_and_resumed_in_pages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,6 +609,8 @@ def test_the_four_methods_over_any_value(calls: Calls) -> None:
     assert (found["namespace"], found["key"], found["value"], found["score"]) == (list(home), "k", {"n": 1}, None)
     assert calls.delete(home, "k") is None
     assert calls.search(home) == []
+    with pytest.raises(InvalidInput, match="langgraph"):
+        calls.put(("langgraph", "notes"), "k", {})
 
 
 def test_its_store_is_for_a_graph(repository: ConversationRepository) -> None:

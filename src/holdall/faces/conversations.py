@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,9 +37,9 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from .. import keys, ops
-from ..errors import Conflict, InvalidInput, NotFound, shown
+from ..errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
 from ..ops import ABSENT, Entry, Hit, Namespace
-from ..programs import Call, Program, Work, arun, run
+from ..programs import Call, Program, Work, arun, before_retry, run
 from ..store import Store
 from .audit import Audit, Sink
 from .conn_strings import is_postgres, open_from
@@ -108,7 +109,9 @@ class ConversationRepository(BaseStoreRepository):
     # Any value -------------------------------------------------------------------------------------------------------
 
     def _put(self, namespace: Namespace, key: str, value: Mapping[str, Any]) -> Program[None]:
-        """Write a value."""
+        """Write a value; not below "langgraph", which is LangGraph's own."""
+        if isinstance(namespace, tuple | list) and namespace[:1] in (("langgraph",), ["langgraph"]):
+            raise InvalidInput(f"the root 'langgraph' is LangGraph's own: put it elsewhere than {shown(namespace)}")
         yield from self._store._put(namespace, key, value)
 
     put = run(_put)
@@ -159,6 +162,8 @@ class ConversationRepository(BaseStoreRepository):
     ) -> Program[Conversation]:
         home = _home(user_id)
         _checked_thread(thread_id)
+        if not isinstance(channel, str):
+            raise InvalidInput(f"channel= is the name of a channel of the state, not {shown(channel)}")
         snapshot: _Snapshot = yield Call(read, ())
         if channel not in snapshot.values:
             where = snapshot.hint or "; channel= says where its messages are"
@@ -171,14 +176,23 @@ class ConversationRepository(BaseStoreRepository):
             "thread_id": thread_id,
             "checkpoint_id": snapshot.checkpoint_id,
             "checkpoint_at": _text_of(at),
-            "messages": to_stored(snapshot.values[channel]),
+            "messages": _stored(snapshot.values[channel], channel),
         }
-        try:
-            put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
-            entry = (yield from self._store._embedded([put], None))[0]
-        except Conflict:  # archived already
-            entry = (yield [ops.Get(home, key)])[0]
-        return _conversation(entry)
+        put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
+        for tries in itertools.count(1):
+            try:
+                return _conversation((yield from self._store._embedded([put], None))[0])
+            except Conflict as conflict:
+                entry: Entry | None = (yield [ops.Get(home, key)])[0]
+                if entry is None:  # it is gone again
+                    yield from before_retry(conflict, tries)
+                elif _is_conversation(entry):  # archived already
+                    return _conversation(entry)
+                else:
+                    raise AlreadyExists(
+                        f"{key!r} in {home!r} is no archived conversation, and would be lost; delete it first"
+                    ) from None
+        raise AssertionError("unreachable")
 
     def _conversations(
         self, user_id: str, *, thread_id: str | None = None, query: str | None = None, limit: int = 100
@@ -228,6 +242,7 @@ class ConversationRepository(BaseStoreRepository):
         `target` is a path or a text file. A line of JSONL has everything; a row of CSV is for spreadsheets. By default
         the path's ending says which. `progress(done, total)` counts conversations.
         """
+        keys.check_function("progress", progress)
         wanted = _of_thread(thread_id)
         done = total = 0
         with Audit(target, format) as audit:
@@ -238,7 +253,7 @@ class ConversationRepository(BaseStoreRepository):
                     yield Work(audit.write, (_conversation(hit), hit.value["messages"]))
                 done += len(hits)
                 if progress is not None:
-                    progress(done, max(done, total))
+                    yield Call(progress, (done, max(done, total)))
 
             homes = yield from self._homes(user_id)
             for home in homes:
@@ -252,7 +267,7 @@ class ConversationRepository(BaseStoreRepository):
 
     def _retain(self, older_than: timedelta | datetime, *, user_id: str | None = None) -> Program[int]:
         """Delete conversations whose checkpoint is older, of one user or of all; how many."""
-        end = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
+        end = _text_of(_before(older_than))
         deleted = 0
 
         def delete(hits: list[Hit]) -> Program[None]:
@@ -261,7 +276,7 @@ class ConversationRepository(BaseStoreRepository):
             deleted += sum(gone)
 
         for home in (yield from self._homes(user_id)):
-            yield from self._visit(home, {"checkpoint_at": {"$lt": _text_of(end)}}, delete)
+            yield from self._visit(home, {"checkpoint_at": {"$lt": end}}, delete)
         return deleted
 
     retain = run(_retain)
@@ -436,6 +451,13 @@ def _checked_thread(thread_id: Any) -> str:
     return thread_id
 
 
+def _stored(messages: Any, channel: str) -> list[dict[str, Any]]:
+    try:
+        return to_stored(messages)
+    except (NotImplementedError, TypeError, ValueError, KeyError) as error:  # as LangChain says it
+        raise InvalidInput(f"the channel {channel!r} has no messages, but {shown(messages)}: {error}") from error
+
+
 def _of_thread(thread_id: str | None) -> dict[str, Any] | None:
     """The filter for one thread's conversations, whatever was given for its id; None for all."""
     return None if thread_id is None else {"thread_id": {"$eq": thread_id}}
@@ -475,10 +497,20 @@ def _newer_than(hit: Hit) -> dict[str, Any]:
     return {"$or": [{"checkpoint_at": {"$gt": at}}, {"checkpoint_at": at, "checkpoint_id": {"$gt": checkpoint_id}}]}
 
 
+def _before(older_than: Any) -> datetime:
+    """The moment that a conversation is older than."""
+    if isinstance(older_than, datetime) and older_than.tzinfo is not None:
+        return older_than
+    if not isinstance(older_than, timedelta):
+        raise InvalidInput(f"older_than is a timedelta or an aware datetime, not {shown(older_than)}")
+    try:
+        return datetime.now(UTC) - older_than
+    except OverflowError:
+        raise InvalidInput(f"older_than is a timedelta that leads to no year there was: {shown(older_than)}") from None
+
+
 def _text_of(moment: datetime) -> str:
     """A time as text that sorts as times do."""
-    if moment.tzinfo is None:
-        raise InvalidInput(f"a time is an aware datetime, not {shown(moment)}")
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
