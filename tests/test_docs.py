@@ -7,8 +7,8 @@ of comment are checked:
     store.count()        # => 3                  the value's repr
     store.get("a", "b")  # raises InvalidInput   the error's name
 
-A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest, too. One
-that reads DATABASE_URL gets a new database of a real PostgreSQL.
+A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest,
+too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL.
 """
 
 from __future__ import annotations
@@ -60,10 +60,13 @@ def raises(said):
         raise AssertionError(f"the page says {said}, nothing was raised")
 """
 
-FEW_EXAMPLES = """\
+FEW = """\
 from hypothesis import settings
-settings.register_profile("few", max_examples=20)
+settings.register_profile("few", max_examples=5)
 settings.load_profile("few")
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for number, item in enumerate(items) if number % 5 == 0 or "runTest" in item.name]
 """
 
 
@@ -79,7 +82,7 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     quiet_fork = "ignore:This process:DeprecationWarning"  # the page on forking does it with threads about
     commands = [["-W", "error", "-W", quiet_fork, example.name]]
     if re.search(r"^class Test", code, re.MULTILINE):
-        (tmp_path / "conftest.py").write_text(FEW_EXAMPLES)
+        (tmp_path / "conftest.py").write_text(FEW)
         commands.append(["-m", "pytest", "-q", "-p", "no:cacheprovider", example.name])
     for command in commands:
         run = subprocess.run(

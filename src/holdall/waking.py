@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable
 from typing import Protocol
 
+from .closers import closer
 from .engine import Engine, Listener
 
 #: How often those look who use an engine that many processes may share, and that cannot listen, in seconds.
@@ -108,11 +109,9 @@ class Waker:
         """`remove`, for a finalizer: it may run in the middle of what the listener waits for, and waits for nobody."""
         listener = self._drop(bell)
         if listener is not None:
-            closer = threading.Thread(target=listener.close, name="holdall-closer")
             with contextlib.suppress(RuntimeError):  # the program is ending, and the listener with it
-                closer.start()
-                self._closers[closer] = None
-                for ended in [one for one in list(self._closers) if not one.is_alive()]:
+                self._closers[closer(listener.close)] = None
+                for ended in [one for one in list(self._closers) if one.ident is not None and not one.is_alive()]:
                     self._closers.pop(ended, None)
 
     def _drop(self, bell: Bell) -> Listener | None:
@@ -134,8 +133,9 @@ class Waker:
             listener.close()
         for bell in bells:
             bell.ring()
-        for closer in closers:
-            closer.join()
+        for thread in closers:
+            if thread.ident is not None:  # else it waits for a fork to end
+                thread.join()
 
     def abandon(self) -> None:
         """In a forked child, whose subscriptions get a waker of their own."""

@@ -606,7 +606,8 @@ def test_a_sweep_that_fails_is_tried_again_and_a_closed_store_ends_it(
     if awaited:
         asyncio.run(in_a_task())
     else:
-        HoldallStore("memory:", ttl={"default_ttl": 1}).start_ttl_sweeper(0.00001).result(30)
+        face = HoldallStore("memory:", ttl={"default_ttl": 1})
+        face.start_ttl_sweeper(0.00001).result(30)
     assert next(outcomes, "none left") == "none left"
 
 

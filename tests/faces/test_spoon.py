@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Calls
+from calls import Calls
 
 import holdall
 from holdall.errors import InvalidInput, InvalidValue, NotFound, StoreClosed
