@@ -25,6 +25,7 @@ search = Store._search
 count = Store._count
 namespaces = Store._namespaces
 delete_tree = Store._delete_tree
+sweep = Store._sweep
 
 # The files' methods, as programs. They take the files first.
 ls = Files._ls

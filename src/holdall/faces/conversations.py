@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,9 +36,9 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from .. import keys, ops, seam
-from ..errors import Conflict, InvalidInput, NotFound, shown
+from ..errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
 from ..ops import ABSENT, Entry, Hit, Namespace
-from ..programs import Call, Program, Work, arun, run
+from ..programs import Call, Program, Work, arun, before_retry, run
 from .audit import Audit, Sink
 from .conn_strings import is_postgres, open_from
 from .opening import Face
@@ -106,7 +107,9 @@ class ConversationRepository(Face, BaseStoreRepository):
     # Any value -------------------------------------------------------------------------------------------------------
 
     def _put(self, namespace: Namespace, key: str, value: Mapping[str, Any]) -> Program[None]:
-        """Write a value."""
+        """Write a value; not below "langgraph", which is LangGraph's own."""
+        if isinstance(namespace, tuple | list) and namespace[:1] in (("langgraph",), ["langgraph"]):
+            raise InvalidInput(f"the root 'langgraph' is LangGraph's own: put it elsewhere than {shown(namespace)}")
         yield from seam.put(self._beneath, namespace, key, value)
 
     put = run(_put)
@@ -156,8 +159,9 @@ class ConversationRepository(Face, BaseStoreRepository):
         self, user_id: str, thread_id: str, channel: str, read: Callable[[], _Snapshot | Awaitable[_Snapshot]]
     ) -> Program[Conversation]:
         home = _home(user_id)
-        if not isinstance(thread_id, str) or not thread_id:
-            raise InvalidInput(f"a thread_id is a non-empty str, not {shown(thread_id)}")
+        _checked_thread(thread_id)
+        if not isinstance(channel, str):
+            raise InvalidInput(f"channel= is the name of a channel of the state, not {shown(channel)}")
         snapshot: _Snapshot = yield Call(read, ())
         if channel not in snapshot.values:
             where = snapshot.hint or "; channel= says where its messages are"
@@ -170,14 +174,23 @@ class ConversationRepository(Face, BaseStoreRepository):
             "thread_id": thread_id,
             "checkpoint_id": snapshot.checkpoint_id,
             "checkpoint_at": _text_of(at),
-            "messages": to_stored(snapshot.values[channel]),
+            "messages": _stored(snapshot.values[channel], channel),
         }
-        try:
-            put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
-            entry = (yield from seam.written(self._beneath, [put]))[0]
-        except Conflict:  # archived already
-            entry = (yield [ops.Get(home, key)])[0]
-        return _conversation(entry)
+        put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
+        for tries in itertools.count(1):
+            try:
+                return _conversation((yield from seam.written(self._beneath, [put]))[0])
+            except Conflict as conflict:
+                entry: Entry | None = (yield [ops.Get(home, key)])[0]
+                if entry is None:  # it is gone again
+                    yield from before_retry(conflict, tries)
+                elif _is_conversation(entry):  # archived already
+                    return _conversation(entry)
+                else:
+                    raise AlreadyExists(
+                        f"{key!r} in {home!r} is no archived conversation, and would be lost; delete it first"
+                    ) from None
+        raise AssertionError("unreachable")
 
     def _conversations(
         self, user_id: str, *, thread_id: str | None = None, query: str | None = None, limit: int = 100
@@ -207,15 +220,11 @@ class ConversationRepository(Face, BaseStoreRepository):
 
     def _resume(self, user_id: str, thread_id: str) -> Program[list[BaseMessage]]:
         """The messages of a user's thread at its newest checkpoint that was archived, to go on with in a new one."""
-        newest: Hit | None = None
-
-        def keep_newest(hits: list[Hit]) -> Program[None]:
-            nonlocal newest
-            newest = max([*hits, *([newest] if newest else [])], key=_age, default=None)
-            return
-            yield  # a program that asks for nothing
-
-        yield from self._visit(_home(user_id), _of_thread(thread_id), keep_newest)
+        home, of_thread = _home(user_id), {"thread_id": {"$eq": _checked_thread(thread_id)}}
+        # The last archived is mostly the newest; then nothing is found that is newer, and no other state is loaded.
+        newest = found = yield from self._last_archived(home, of_thread)
+        while found is not None:
+            newest, found = found, (yield from self._last_archived(home, {"$and": [of_thread, _newer_than(found)]}))
         if newest is None:
             raise NotFound(f"user {user_id!r} has no archived conversation of thread {thread_id!r}")
         return from_stored(newest.value["messages"])
@@ -237,6 +246,7 @@ class ConversationRepository(Face, BaseStoreRepository):
         `target` is a path or a text file. A line of JSONL has everything; a row of CSV is for spreadsheets. By default
         the path's ending says which. `progress(done, total)` counts conversations.
         """
+        keys.check_function("progress", progress)
         wanted = _of_thread(thread_id)
         done = total = 0
         with Audit(target, format) as audit:
@@ -247,7 +257,7 @@ class ConversationRepository(Face, BaseStoreRepository):
                     yield Work(audit.write, (_conversation(hit), hit.value["messages"]))
                 done += len(hits)
                 if progress is not None:
-                    progress(done, max(done, total))
+                    yield Call(progress, (done, max(done, total)))
 
             homes = yield from self._homes(user_id)
             for home in homes:
@@ -261,7 +271,7 @@ class ConversationRepository(Face, BaseStoreRepository):
 
     def _retain(self, older_than: timedelta | datetime, *, user_id: str | None = None) -> Program[int]:
         """Delete conversations whose checkpoint is older, of one user or of all; how many."""
-        end = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
+        end = _text_of(_before(older_than))
         deleted = 0
 
         def delete(hits: list[Hit]) -> Program[None]:
@@ -270,7 +280,7 @@ class ConversationRepository(Face, BaseStoreRepository):
             deleted += sum(gone)
 
         for home in (yield from self._homes(user_id)):
-            yield from self._visit(home, {"checkpoint_at": {"$lt": _text_of(end)}}, delete)
+            yield from self._visit(home, {"checkpoint_at": {"$lt": end}}, delete)
         return deleted
 
     retain = run(_retain)
@@ -303,6 +313,17 @@ class ConversationRepository(Face, BaseStoreRepository):
             cursor = page.next
             if cursor is None:
                 return
+
+    def _last_archived(self, home: Namespace, filter: dict[str, Any]) -> Program[Hit | None]:
+        """The conversation of a user that was archived last, of those that match."""
+        cursor: str | None = None
+        while True:
+            page = yield from seam.search(self._beneath, home, filter=filter, limit=1, cursor=cursor, recursive=False)
+            if page and _is_conversation(page[0]):
+                return page[0]
+            cursor = page.next
+            if cursor is None:
+                return None
 
     def _homes(self, user_id: str | None) -> Program[list[Namespace]]:
         """Where one user's conversations are, or everybody's."""
@@ -404,6 +425,19 @@ def _home(user_id: str) -> Namespace:
     return "users", user_id, "conversations"
 
 
+def _checked_thread(thread_id: Any) -> str:
+    if not isinstance(thread_id, str) or not thread_id:
+        raise InvalidInput(f"a thread_id is a non-empty str, not {shown(thread_id)}")
+    return thread_id
+
+
+def _stored(messages: Any, channel: str) -> list[dict[str, Any]]:
+    try:
+        return to_stored(messages)
+    except (NotImplementedError, TypeError, ValueError, KeyError) as error:  # as LangChain says it
+        raise InvalidInput(f"the channel {channel!r} has no messages, but {shown(messages)}: {error}") from error
+
+
 def _of_thread(thread_id: str | None) -> dict[str, Any] | None:
     """The filter for one thread's conversations, whatever was given for its id; None for all."""
     return None if thread_id is None else {"thread_id": {"$eq": thread_id}}
@@ -437,14 +471,26 @@ def _conversation(entry: Entry) -> Conversation:
     )
 
 
-def _age(hit: Hit) -> tuple[str, str]:
-    return hit.value["checkpoint_at"], hit.value["checkpoint_id"]
+def _newer_than(hit: Hit) -> dict[str, Any]:
+    """The filter for conversations of a later checkpoint: by its time and, of two at one time, by its id."""
+    at, checkpoint_id = hit.value["checkpoint_at"], hit.value["checkpoint_id"]
+    return {"$or": [{"checkpoint_at": {"$gt": at}}, {"checkpoint_at": at, "checkpoint_id": {"$gt": checkpoint_id}}]}
+
+
+def _before(older_than: Any) -> datetime:
+    """The moment that a conversation is older than."""
+    if isinstance(older_than, datetime) and older_than.tzinfo is not None:
+        return older_than
+    if not isinstance(older_than, timedelta):
+        raise InvalidInput(f"older_than is a timedelta or an aware datetime, not {shown(older_than)}")
+    try:
+        return datetime.now(UTC) - older_than
+    except OverflowError:
+        raise InvalidInput(f"older_than is a timedelta that leads to no year there was: {shown(older_than)}") from None
 
 
 def _text_of(moment: datetime) -> str:
     """A time as text that sorts as times do."""
-    if moment.tzinfo is None:
-        raise InvalidInput(f"a time is an aware datetime, not {shown(moment)}")
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 

@@ -16,10 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .. import ops, seam
+from .. import keys, ops, seam
 from ..errors import Conflict, InvalidInput, NotFound
 from ..ops import ABSENT, Entry, Namespace
-from ..programs import Program, Work, before_retry
+from ..programs import Call, Program, Work, before_retry
 from ..store import Store
 from .opening import opened
 
@@ -107,6 +107,7 @@ async def aimport_all(source: Source, into: Any, progress: Progress | None) -> I
 
 
 def _moving(store: Store, source: Source, progress: Progress | None) -> Program[Imported]:
+    keys.check_function("progress", progress)
     with closing(source):
         outcome = Imported(total=(yield Work(source.count, ())))
         done = 0
@@ -116,7 +117,7 @@ def _moving(store: Store, source: Source, progress: Progress | None) -> Program[
                 yield from _bring(store, items, source, outcome)
             done += len(page)
             if progress is not None:
-                progress(done, max(done, outcome.total))
+                yield Call(progress, (done, max(done, outcome.total)))
         return outcome
 
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
@@ -48,7 +48,7 @@ from ..embed import Metric
 from ..errors import HoldallError, InvalidInput, StoreClosed, shown
 from ..gathering import Gathering
 from ..ops import ANY, Delete, Entry, Hit, Namespace, Put
-from ..programs import Program, arun, run
+from ..programs import Call, Program, arun, run
 from ..store import Store
 from .conn_strings import open_from
 from .importing import Imported, Refused
@@ -343,7 +343,9 @@ class AsyncHoldallStore(_Face):
             return asyncio.create_task(asyncio.sleep(0))
         if self._sweeper is None or self._sweeper.done():
             seconds = self._sweep_seconds(sweep_interval_minutes)
-            self._sweeper = asyncio.create_task(_sweep_for_ever(self.store, seconds), name="holdall-ttl-sweeper")
+            self._sweeper = asyncio.create_task(
+                self._arun(_sweeping_every(self.store, seconds, asyncio.sleep)), name="holdall-ttl-sweeper"
+            )
         return self._sweeper
 
     async def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
@@ -486,13 +488,7 @@ class _Sweeper:
         self._thread.start()
 
     def _sweep(self, store: Store, seconds: float) -> None:
-        while not self._ended.wait(seconds):
-            try:
-                store.sweep()
-            except StoreClosed:
-                break
-            except HoldallError:
-                logger.exception("a sweep failed, trying again later")
+        seam.run(store, _sweeping_every(store, seconds, self._ended.wait))
         if not self.future.done():
             self.future.set_result(None)
 
@@ -505,11 +501,14 @@ class _Sweeper:
         return not self._thread.is_alive()
 
 
-async def _sweep_for_ever(store: Store, seconds: float) -> None:
-    while True:
-        await asyncio.sleep(seconds)
+def _sweeping_every(store: Store, seconds: float, wait: Callable[[float], Any]) -> Program[None]:
+    """Sweep a store every so often, in a thread or a task, until it is closed or `wait` says that it is time to end.
+
+    The store's own upkeep is another: it goes with an engine and not with a face, and does more than sweep.
+    """
+    while not (yield Call(wait, (seconds,))):
         try:
-            await store.asweep()
+            yield from seam.sweep(store)
         except StoreClosed:
             return
         except HoldallError:
