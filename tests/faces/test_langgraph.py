@@ -597,7 +597,7 @@ def test_a_sweep_that_fails_is_tried_again_and_a_closed_store_ends_it(
             raise outcome
         yield from ()
 
-    monkeypatch.setattr(holdall.Store, "_sweep", sweep)
+    monkeypatch.setattr("holdall.seam.sweep", sweep)
 
     async def in_a_task() -> None:
         async with asyncio.timeout(30):

@@ -40,7 +40,7 @@ from ..errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
 from ..ops import ABSENT, Entry, Hit, Namespace
 from ..programs import Call, Program, Work, arun, before_retry, run
 from .audit import Audit, Sink
-from .conn_strings import is_postgres, open_from
+from .conn_strings import is_postgres
 from .opening import Face
 
 __all__ = ["BaseStoreRepository", "Conversation", "ConversationRepository", "PostgresStoreRepository"]
@@ -96,8 +96,11 @@ class ConversationRepository(Face, BaseStoreRepository):
     """
 
     def __init__(self, store_or_url: Any = None, *, index: Any = None) -> None:
-        self._face = HoldallStore(store_or_url, index=index)
-        self._beneath = self._face.store
+        self._stand_on(HoldallStore(store_or_url, index=index))
+
+    def _stand_on(self, face: HoldallStore) -> None:
+        self._face = face
+        self._beneath = face.store
 
     @property
     def store(self) -> HoldallStore:
@@ -128,7 +131,8 @@ class ConversationRepository(Face, BaseStoreRepository):
 
         A dict has `namespace`, `key`, `value`, `created_at`, `updated_at` and `score`.
         """
-        return [_shown(hit) for hit in (yield from self._found(namespace, query, None, limit))]
+        found = yield from seam.search(self._beneath, namespace, query=query, limit=limit)
+        return [_shown(hit) for hit in found]
 
     search = run(_search)
     asearch = arun(_search)
@@ -295,11 +299,6 @@ class ConversationRepository(Face, BaseStoreRepository):
 
     # Below -----------------------------------------------------------------------------------------------------------
 
-    def _found(
-        self, namespace: Namespace, query: str | None, filter: dict[str, Any] | None, limit: int
-    ) -> Program[list[Hit]]:
-        return (yield from seam.search(self._beneath, namespace, query=query, filter=filter, limit=limit))
-
     def _visit(
         self, home: Namespace, filter: dict[str, Any] | None, visit: Callable[[list[Hit]], Program[None]]
     ) -> Program[None]:
@@ -353,9 +352,7 @@ class PostgresStoreRepository(ConversationRepository):
     def __init__(self, conn_string: str, *, pool_config: Mapping[str, Any] | None = None, index: Any = None) -> None:
         if not isinstance(conn_string, str) or not is_postgres(conn_string):
             raise InvalidInput("PostgresStoreRepository takes a URL of PostgreSQL; ConversationRepository takes any")
-        store = open_from(conn_string, pool_config)
-        super().__init__(store, index=index)
-        self._face._to_close = store
+        self._stand_on(HoldallStore._opened_from(conn_string, pool_config, index, None))
 
 
 # Checkpointers -------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ logger = logging.getLogger("holdall")
 _SWEEP_MINUTES = 5.0  # between two sweeps, unless somebody says otherwise, as at LangGraph's own stores
 
 
-class _Face(Face, BaseStore):
+class _Base(Face, BaseStore):
     """What both stores are: LangGraph's methods, over a `Store`."""
 
     supports_ttl = True
@@ -84,6 +84,24 @@ class _Face(Face, BaseStore):
         execute = self.store.aexecute
         # A refresh must not wait for what is being embedded.
         self._reads, self._writes, self._refreshes = Gathering(execute), Gathering(execute), Gathering(execute)
+
+    @classmethod
+    def _opened_from(
+        cls,
+        conn_string: str,
+        pool_config: Mapping[str, Any] | None,
+        index: IndexConfig | None,
+        ttl: TTLConfig | None,
+    ) -> Self:
+        """One on a store of its own, which is closed with it."""
+        store = open_from(conn_string, pool_config, **_sweeping(ttl))
+        try:
+            face = cls(store, index=index, ttl=ttl)
+        except BaseException:
+            store.close()
+            raise
+        face._to_close = store
+        return face
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.store!r}>"
@@ -240,7 +258,7 @@ class _Face(Face, BaseStore):
         return float(chosen) * 60
 
 
-class HoldallStore(_Face):
+class HoldallStore(_Base):
     """A LangGraph store on a holdall store, for sync and async graphs alike.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `index` and `ttl` are what
@@ -261,10 +279,7 @@ class HoldallStore(_Face):
         ttl: TTLConfig | None = None,
     ) -> Iterator[Self]:
         """A store for a `with` block, made as LangGraph's own are, and closed after it."""
-        store = open_from(conn_string, pool_config, **_sweeping(ttl))
-        face = cls(store, index=index, ttl=ttl)
-        face._to_close = store
-        with face:
+        with cls._opened_from(conn_string, pool_config, index, ttl) as face:
             yield face
 
     def setup(self) -> None:
@@ -303,7 +318,7 @@ class HoldallStore(_Face):
         await asyncio.to_thread(self.close)  # which waits for the sweeper
 
 
-class AsyncHoldallStore(_Face):
+class AsyncHoldallStore(_Base):
     """`HoldallStore` for code that was written for LangGraph's `Async…` stores: what they await is awaited here."""
 
     _sweeper: asyncio.Task[None] | None = None
@@ -320,10 +335,7 @@ class AsyncHoldallStore(_Face):
         ttl: TTLConfig | None = None,
     ) -> AsyncIterator[Self]:
         """A store for an `async with` block, made as LangGraph's own are, and closed after it."""
-        store = open_from(conn_string, pool_config, **_sweeping(ttl))
-        face = cls(store, index=index, ttl=ttl)
-        face._to_close = store
-        async with face:
+        async with cls._opened_from(conn_string, pool_config, index, ttl) as face:
             yield face
 
     async def setup(self) -> None:
