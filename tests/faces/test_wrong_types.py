@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from conftest import Calls
+from calls import Calls
 from deepagents.backends import protocol
 
 from holdall.faces import spoon
