@@ -38,7 +38,7 @@ _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
 _EVERYTHING = 2**63 - 1
 #: Ops that are one query, whose rows cannot refuse anything.
-LOOK_UPS = frozenset({ops.Get, ops.ReadRange})
+LOOK_UPS = frozenset({ops.Get, ops.ReadRange, ops.Stat})
 
 
 class Sql:
@@ -203,6 +203,8 @@ class Sql:
             return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         if isinstance(op, ops.ReadRange):
             return self._files.range_statement(op, now)
+        if isinstance(op, ops.Stat):
+            return self._files.stat_statement(op, now)
         if isinstance(op, ops.Put):
             keep, expect, value = op.ttl is KEEP, op.expect, op.value
             is_file = type(value) is ops.File
@@ -259,6 +261,8 @@ class Sql:
             return to_entry(rows[0]) if rows else None
         if isinstance(op, ops.ReadRange):
             return self._files.range_result(op, rows)
+        if isinstance(op, ops.Stat):
+            return self._files.stat_result(op, rows)
         if isinstance(op, ops.Put):
             if params["size"] is not None:
                 return self._files.put_result(op, params, rows)
