@@ -67,6 +67,10 @@ class Dialect(Fields):
     vector_out: tuple[str, Callable[[Any], bytes]] = ("data", bytes)
     for_update: str = ""  # said after a query for a row that nobody else may change until the end
 
+    def part(self, piece: Any, start: int, end: int | None) -> bytes:
+        """The bytes `[start, end)` of a piece of a body."""
+        return bytes(piece)[start:end]
+
     def parameters(self, op: Op) -> Mapping[str, Any]:
         """What the expressions above need for one op."""
         del op

@@ -154,11 +154,20 @@ class SqlFiles:
             return None
         if op.start or op.end is not None:
             self._note_pieces(op.namespace, op.key, len(rows))
-            return _cut(rows, op.start, op.end)
+            return self._cut(rows, op.start, op.end)
         [(pieces, content)] = rows
         if pieces is not None:
             self._note_pieces(op.namespace, op.key, pieces)
         return bytes(content or b"")
+
+    def _cut(self, rows: Rows, start: int, end: int | None) -> bytes:
+        """The bytes asked for, from the pieces that have them."""
+        part = self._dialect.part
+        return b"".join(
+            part(data, max(start - at, 0), None if end is None else max(end - at, 0))
+            for at, data in rows
+            if data is not None
+        )
 
     def _note_pieces(self, namespace: Namespace, key: str, pieces: int) -> None:
         if pieces > _MANY_PIECES and len(self.ragged) < _MANY_PIECES:
@@ -511,13 +520,6 @@ def tree(ns: str, path: str) -> dict[str, Any]:
 def _pieces(content: bytes) -> list[tuple[int, bytes]]:
     """What is written in one, cut up, and where in it each piece begins."""
     return [(start, content[start : start + PIECE]) for start in range(0, len(content), PIECE)]
-
-
-def _cut(rows: Rows, start: int, end: int | None) -> bytes:
-    """The bytes asked for, from the pieces that have them."""
-    first = rows[0][0] or 0
-    content = b"".join(bytes(data) for _, data in rows if data is not None)
-    return content[max(start - first, 0) : None if end is None else max(end - first, 0)]
 
 
 def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
