@@ -57,9 +57,9 @@ def open(
 ) -> Store:
     """Open a store; it connects on first use.
 
-    `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain files), `"memory:"`
-    (private to this store) or `"memory:name"` (shared within the process); `"postgresql://…"`. Some have options of
-    their own (`EngineOptions`).
+    `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain files),
+    `"memory:"` (private to this store) or `"memory:name"` (shared within the process); `"postgresql://…"`. Some have
+    options of their own (`EngineOptions`).
     Without a URL, the environment variable HOLDALL_URL says which. An engine of your own is given as a function that
     makes it from the `holdall.engine.Options` below.
 
@@ -146,7 +146,9 @@ def _target(url: str, options: Options, own: dict[str, Any]) -> _Target:
         return _disk(rest.removeprefix("///"), options, own)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, options, own)
-    raise InvalidInput(f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory: and postgresql:, or a plain path")
+    raise InvalidInput(
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory: and postgresql:, or a plain path"
+    )
 
 
 def _memory(name: str, options: Options) -> _Target:

@@ -1,4 +1,4 @@
-"""The disk engine: every file an ordinary file in a folder, every item a JSON file there, for any tool to read and edit.
+"""The disk engine: each file an ordinary file in a folder, each item a JSON file there, for any tool to read and edit.
 
 It is the SQLite engine, whose database is a catalogue in `.holdall/`: what has no place in a plain file, such as
 versions, lifetimes and indexes. The catalogue can be deleted, and is made anew from the files. How the two are kept
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from .. import keys
 from ..engine import Options
-from ..errors import HoldallError, StoreClosed, Timeout, Unavailable, Unsupported
+from ..errors import HoldallError, Timeout, Unavailable, Unsupported
 from ..ops import Namespace, Op
 from .commit import Submission
 from .disk_catalogue import Catalogue, DiskDialect

@@ -2,6 +2,7 @@
 
     path      where in the folder        ns, key   whose place that is; null: nobody's any more, to be removed
     is_file   of a volume, or an item    stamp     how the file is known again (`disk_tree`); null: not written yet
+    folded    the path as the file system compares it, which may not tell "A" from "a"
 
 Three steps, each within one transaction and under the lock that one process at a time has. `place`, before a batch is
 committed: everything that it changed gets its place. `settle`, after that: the files are written, and every step of it
@@ -10,10 +11,12 @@ may have been taken before, by a process that was killed. `take_in`: what was ed
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from .. import keys, ops, shapes
 from ..engine import system_clock
@@ -28,23 +31,32 @@ from .sqlite_sql import DOUBT_FIELDS, SqliteDialect, SqliteSql, is_misread
 
 logger = logging.getLogger("holdall")
 
+_TICK, _SMALL, _MANY = 50_000_000, 1 << 20, 1000  # nanoseconds; bytes; files
+
 _SCHEMA = """
-    CREATE TABLE holdall_places (path TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT);
+    CREATE TABLE holdall_places (
+        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT
+    );
     CREATE UNIQUE INDEX holdall_place_of ON holdall_places (ns, key) WHERE ns IS NOT NULL;
     CREATE UNIQUE INDEX holdall_place_at ON holdall_places (path) WHERE ns IS NOT NULL;
+    CREATE UNIQUE INDEX holdall_place_as ON holdall_places (folded) WHERE ns IS NOT NULL;
     CREATE INDEX holdall_doomed ON holdall_places (path) WHERE ns IS NULL;
     INSERT INTO holdall_state VALUES ('settled', '0');
 """
 _SETTLED = """
     SELECT (SELECT CAST(value AS INTEGER) FROM holdall_state WHERE name = 'settled'),
         (SELECT coalesce(max(version), 0) FROM holdall_entries)"""
-_SETTLE = "UPDATE holdall_state SET value = (SELECT coalesce(max(version), 0) FROM holdall_entries) WHERE name = 'settled'"
+_SETTLE = (
+    "UPDATE holdall_state SET value = (SELECT coalesce(max(version), 0) FROM holdall_entries) WHERE name = 'settled'"
+)
 _CHANGED = """
     FROM holdall_entries AS entry NOT INDEXED LEFT JOIN holdall_places AS place
         ON place.ns = entry.ns AND place.key = entry.key
     WHERE entry.version > :settled AND NOT (entry.ns >= :low AND entry.ns < :high)"""
 _KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places WHERE ns IS NOT NULL"
-_TAKEN = "SELECT 1 FROM holdall_places WHERE ns IS NOT NULL AND path"
+_INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp)"
+_STAMP = "UPDATE holdall_places SET stamp = ? WHERE path = ? AND ns IS NOT NULL"
+_TAKEN = "SELECT path FROM holdall_places WHERE ns IS NOT NULL AND folded"
 _BODY = """UPDATE holdall_entries SET body = version, shared = NULL
     WHERE version = :version AND (body <> version OR shared IS NOT NULL)"""
 
@@ -81,6 +93,7 @@ class Catalogue:
     def __init__(self, tree: Tree, sql: SqliteSql, sync: bool) -> None:
         self._tree, self._sql, self._sync = tree, sql, sync
         self.volume: Namespace = ("filesystem",)
+        self._young: dict[str, tuple[int, bytes]] = {}
 
     def migrate(self, writer: Any, volume: Namespace | None) -> None:
         """See that the tables are there, and which volume lies in the folder itself."""
@@ -119,7 +132,7 @@ class Catalogue:
             writer.executemany("UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?", left)
         for ns, key, is_file in new:
             path = self._free_place(writer, keys.decode(ns), key, bool(is_file))
-            writer.execute("INSERT INTO holdall_places VALUES (?, ?, ?, ?, NULL)", (path, ns, key, is_file))
+            self._insert(writer, path, ns, key, is_file, None)
         if not rows:  # nothing that has to be written
             writer.execute(_SETTLE)
 
@@ -130,13 +143,23 @@ class Catalogue:
                 names[depth] = other(names[depth])
         return _joined(names)
 
+    def _insert(self, writer: Any, path: str, ns: str, key: str, is_file: bool, known: str | None) -> None:
+        row = {"path": path, "ns": ns, "key": key, "is_file": is_file, "stamp": known}
+        writer.execute(_INSERT, {**row, "folded": self._tree.folded(path)})
+
     def _is_taken(self, writer: Any, names: list[str], is_last: bool) -> bool:
-        """Whether something is there that has to stay: a file, where a folder is to be, or the other way round."""
+        """Whether something is there that has to stay: a file, where a folder is to be, or the other way round.
+
+        Where "A" and "a" are the same to the file system, also a folder of the other name.
+        """
         path = _joined(names)
-        if writer.execute(f"{_TAKEN} = ?", (path,)).fetchall():
+        folded = self._tree.folded(path)
+        if writer.execute(f"{_TAKEN} = ?", (folded,)).fetchall():
             return True
-        if is_last and writer.execute(f"{_TAKEN} > ? AND path < ?", (path + "/", path + "0")).fetchall():
-            return True
+        if is_last or self._tree.folds:
+            inside = writer.execute(f"{_TAKEN} > ? AND folded < ? LIMIT 1", (folded + "/", folded + "0")).fetchall()
+            if inside and (is_last or not inside[0][0].startswith(path + "/")):
+                return True
         obstacles = self._tree.obstacles(path, is_last)
         return any(
             not writer.execute("SELECT 1 FROM holdall_places WHERE ns IS NULL AND path = ?", (there,)).fetchall()
@@ -191,13 +214,10 @@ class Catalogue:
             self._append(writer, work, (version, path, known, body), touched)
         if self._sync:
             self._tree.sync(touched)
-        for version, _, body, size, path in rows:
+        for version, _, _, size, path in rows:
             if size is not None:
-                self._refer(writer, version, body, f"{work.stamps[path]}/{path}" if size else None)
-        writer.executemany(
-            "UPDATE holdall_places SET stamp = ? WHERE path = ? AND ns IS NOT NULL",
-            [(known, path) for path, known in work.stamps.items()],
-        )
+                self._refer(writer, version, f"{work.stamps[path]}/{path}" if size else None)
+        writer.executemany(_STAMP, [(known, path) for path, known in work.stamps.items()])
         writer.execute("DELETE FROM holdall_places WHERE ns IS NULL")
         writer.execute(_SETTLE)
         return work.stamps, work.doubtful
@@ -208,7 +228,7 @@ class Catalogue:
         rows = writer.execute(sql, (body,)).fetchall()
         return rows[0][0] if rows else None
 
-    def _refer(self, writer: Any, version: int, body: int, reference: str | None) -> None:
+    def _refer(self, writer: Any, version: int, reference: str | None) -> None:
         """From now on, the plain file is the body."""
         writer.execute(_BODY, {"version": version})
         writer.execute("DELETE FROM holdall_chunks WHERE body_id = ?", (version,))
@@ -267,13 +287,14 @@ class Catalogue:
         known: dict[str, tuple[str, str, int, str | None]] = {}
         found: dict[str, str] = {}
         for path in _outermost(paths):
-            sql, params = _KNOWN, ()
-            if path:
-                sql, params = f"{_KNOWN} AND (path = ? OR path > ? AND path < ?)", (path, path + "/", path + "0")
-            known |= {there: tuple(rest) for there, *rest in writer.execute(sql, params)}
+            below = f"{_KNOWN} AND (path = ? OR path > ? AND path < ?)", (path, path + "/", path + "0")
+            rows = writer.execute(*below) if path else writer.execute(_KNOWN)
+            known |= {there: (ns, key, is_file, then) for there, ns, key, is_file, then in rows}
             found |= {there: stamp(state) for there, state in self._tree.scan(path, entering)}
         gone = [path for path in known if path not in found]
-        changed = [path for path, there in found.items() if path not in known or known[path][3] != there]
+        changed = [
+            path for path, there in found.items() if path not in known or known[path][3] != there or self._differs(path)
+        ]
         if not gone and not changed:
             return None
         return lambda: self._take_in(writer, gone, changed, known, found)
@@ -296,7 +317,7 @@ class Catalogue:
             if path in known:
                 ns, key, is_file, _ = known[path]
                 count += self._take(writer, path, keys.decode(ns), key, bool(is_file), found[path])
-                writer.execute("UPDATE holdall_places SET stamp = ? WHERE path = ? AND ns IS NOT NULL", (found[path], path))
+                writer.execute(_STAMP, (found[path], path))
                 continue
             place = place_of(path, self.volume)
             if place is None:
@@ -310,18 +331,18 @@ class Catalogue:
                 logger.warning("%r would be the same entry as %r, and is left alone", path, taken[0][0])
                 continue
             if self._take(writer, path, *place, found[path]):
-                row = (path, ns, place.key, place.is_file, found[path])
-                writer.execute("INSERT INTO holdall_places VALUES (?, ?, ?, ?, ?)", row)
+                self._insert(writer, path, ns, place.key, place.is_file, found[path])
                 count += 1
         writer.execute(_SETTLE)
         return count
 
     def _take(self, writer: Any, path: str, namespace: Namespace, key: str, is_file: bool, known: str) -> int:
         """Make a file an entry; whether it can be one."""
+        self._remember(path, known)
         if not is_file:
             try:
                 value = decode((self._tree.current(path) or b"").decode())
-                put = ops.Put(namespace, key, encode(value), KEEP, ANY)
+                put = ops.Put(namespace, key, cast(Any, encode(value)), KEEP, ANY)
             except (HoldallError, UnicodeDecodeError) as error:
                 logger.warning("%r does not hold a JSON object, and is left alone: %s", path, error)
                 return 0
@@ -331,12 +352,31 @@ class Catalogue:
             return 1
         self._run(writer, ops.Put(namespace, key, ops.File(shapes.NATIVE, b""), KEEP, ANY))
         size = size_of(known)
-        [(version, body)] = writer.execute(
-            "UPDATE holdall_entries SET size = ? WHERE ns = ? AND key = ? RETURNING version, body",
+        [(version,)] = writer.execute(
+            "UPDATE holdall_entries SET size = ? WHERE ns = ? AND key = ? RETURNING version",
             (size, keys.encode(namespace), key),
         ).fetchall()
-        self._refer(writer, version, body, f"{known}/{path}" if size else None)
+        self._refer(writer, version, f"{known}/{path}" if size else None)
         return 1
+
+    # A clock may tick every few milliseconds only: what is changed twice in one tick has the same stamp.
+
+    def _remember(self, path: str, known: str) -> None:
+        """Of a file that was just written, what is in it."""
+        if abs(time.time_ns() - int(known.split(".")[1])) < _TICK and size_of(known) <= _SMALL:
+            if len(self._young) >= _MANY:
+                self._young.clear()
+            self._young[path] = (time.monotonic_ns(), self._digest(path))
+
+    def _differs(self, path: str) -> bool:
+        """Whether a file that somebody has written to has other contents than it had in the same tick."""
+        if path not in self._young:
+            return False
+        then, before = self._young.pop(path)
+        return time.monotonic_ns() - then < 2 * _TICK and self._digest(path) != before
+
+    def _digest(self, path: str) -> bytes:
+        return hashlib.blake2b(self._tree.current(path) or b"").digest()
 
     def _run(self, writer: Any, op: ops.Op) -> None:
         drive(self._sql.batch([op]), writer.run)

@@ -50,7 +50,12 @@ class Tree:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._temporary = f"{root}/{OWN}/tmp/"
+        self._temporary = f"{root}/{OWN}/new/"
+        self.folds = False  # whether "A" and "a" are one name here
+
+    def folded(self, path: str) -> str:
+        """What the file system takes a path for."""
+        return path.casefold() if self.folds else path
 
     def make(self) -> None:
         """The folder, and ours in it."""
@@ -59,6 +64,7 @@ class Tree:
             ignore = Path(self.root, OWN, ".gitignore")
             if not ignore.exists():
                 ignore.write_text("*\n")
+            self.folds = Path(self.root, OWN.upper()).exists()
         except OSError as error:
             raise Unavailable(f"cannot make the folder {self.root!r} for the store: {error.strerror}") from error
 
@@ -161,7 +167,7 @@ class Tree:
 
     def is_empty(self) -> bool:
         """Whether nobody has put anything there yet."""
-        return all(name == OWN for name in os.listdir(self.root))
+        return all(there.name == OWN for there in Path(self.root).iterdir())
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
@@ -202,7 +208,11 @@ class Tree:
         folders = [path]
         while folders:
             path = folders.pop()
-            with contextlib.suppress(FileNotFoundError), self.folder(path + "/") as folder, os.scandir(folder) as inside:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                self.folder(path + "/") as folder,
+                os.scandir(folder) as inside,
+            ):
                 for entry in inside:
                     is_folder = entry.is_dir(follow_symlinks=False) and not is_foreign(entry.name)
                     (folders if is_folder else found).append(f"{path}/{entry.name}")
@@ -246,8 +256,7 @@ class Tree:
 
     def stage_link(self, version: int, path: str) -> bool:
         """Have a file under a temporary name too; whether that can be done."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.staged(version))
+        Path(self.staged(version)).unlink(missing_ok=True)
         try:
             with self.folder(path) as folder:
                 os.link(path.rpartition("/")[2], self.staged(version), src_dir_fd=folder, follow_symlinks=False)
@@ -264,8 +273,7 @@ class Tree:
             except IsADirectoryError:  # an empty one, that nobody needs
                 os.rmdir(name, dir_fd=folder)
                 os.rename(self.staged(version), name, dst_dir_fd=folder)
-        with contextlib.suppress(FileNotFoundError):  # two names of one file: renaming does nothing
-            os.unlink(self.staged(version))
+        Path(self.staged(version)).unlink(missing_ok=True)  # two names of one file: renaming does nothing
         touched.add(path.rpartition("/")[0] + "/" if "/" in path else "")
 
     def append(self, path: str, offset: int, pieces: list[bytes], sync: bool) -> str:
@@ -313,9 +321,9 @@ class Tree:
 
     def forget_staged(self) -> None:
         """Remove what a killed process left under temporary names."""
-        for name in os.listdir(self._temporary):
+        for left in Path(self._temporary).iterdir():
             with contextlib.suppress(OSError):
-                os.unlink(self._temporary + name)
+                left.unlink()
 
 
 def _write(file: int, data: bytes) -> None:

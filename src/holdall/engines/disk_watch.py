@@ -1,7 +1,7 @@
 """Noticing what is done to a folder outside: by an editor, by git, by another process's writes.
 
-Linux puts a notice in our queue before the call that changed something returns to whoever made it. So who asks the queue
-before a read has seen every edit that was over by then. Each folder is watched by itself; one that is new, or was
+Linux puts a notice in our queue before the call that changed something returns to whoever made it. So who asks the
+queue before a read has seen every edit that was over by then. Each folder is watched by itself; one that is new, or was
 moved here, is read after its watch was set, so that nothing falls in between.
 
 Where there are no notices, or not for all folders, `is_complete` is false, and all has to be compared now and then.
