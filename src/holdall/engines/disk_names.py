@@ -29,7 +29,7 @@ OWN = ".holdall"
 _FOREIGN = re.compile(r"\.(git|holdall)", re.IGNORECASE)
 _SPECIAL = re.compile(r"[\x00-\x1f\x7f/]|%(?=[0-9A-F]{2}|[+~])")
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
-_MORE, _OTHER = "%+", "%~"
+_MORE, _OTHER, _OTHERS = "%+", "%~", re.compile("(%~)+$")
 _ITEM = ".json"
 _LONGEST, _PIECE = 255, 240  # bytes of one name; and of a part of one that is longer
 
@@ -80,7 +80,7 @@ def cut(name: str) -> str:
 def place_of(path: str, volume: Namespace) -> Place | None:
     """Which entry lies at a path in the folder; None where none can."""
     names = path.replace(f"{_MORE}/{_MORE}", "").split("/")
-    names = [name.removesuffix(_OTHER) for name in names]
+    names = [_OTHERS.sub("", name) for name in names]
     labels: list[str] = []
     for name in names[:-1]:
         if name[0] != "@":
@@ -119,4 +119,7 @@ def _escape_foreign(name: str) -> str:
 
 def _unescape_foreign(name: str) -> str:
     own = "." + name[3:]
-    return own if name.startswith("%2E") and is_foreign(own) else _unescape(name)
+    if name.startswith("%2E") and is_foreign(own):
+        return own
+    text = _unescape(name)
+    return name if "/" in text else text

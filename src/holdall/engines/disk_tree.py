@@ -200,19 +200,17 @@ class Tree:
         A link is not passed, and not replaced by a folder.
         """
         state = self.stat(path)
-        if state is None or stat.S_ISDIR(state.st_mode) != is_file:
-            if state is not None and stat.S_ISLNK(state.st_mode) and not is_file:
+        if state is None or stat.S_ISDIR(state.st_mode) is not is_file:
+            return []
+        if not is_file:
+            if stat.S_ISLNK(state.st_mode):
                 raise NotADirectory(f"{path!r} is a symbolic link in the store's folder, which is not followed")
-            return [] if state is None or is_file or stat.S_ISDIR(state.st_mode) else [path]
+            return [path]
         found: list[str] = []
         folders = [path]
         while folders:
             path = folders.pop()
-            with (
-                contextlib.suppress(FileNotFoundError),
-                self.folder(path + "/") as folder,
-                os.scandir(folder) as inside,
-            ):
+            with self.folder(path + "/") as folder, os.scandir(folder) as inside:
                 for entry in inside:
                     is_folder = entry.is_dir(follow_symlinks=False) and not is_foreign(entry.name)
                     (folders if is_folder else found).append(f"{path}/{entry.name}")
