@@ -29,11 +29,13 @@ NS = ("filesystem",)
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "disk"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """How to open one new store, here and in other processes."""
     if request.param == "sqlite":
         return {"url": str(tmp_path / "agent.db")}
+    if request.param == "disk":
+        return {"url": f"disk:///{tmp_path}/agent", "durability": "relaxed"}
     return {"url": postgres_url(), "schema": f"torture_{next(_numbers)}"}
 
 

@@ -57,8 +57,9 @@ _KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places WHERE ns IS N
 _INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp)"
 _STAMP = "UPDATE holdall_places SET stamp = ? WHERE path = ? AND ns IS NOT NULL"
 _TAKEN = "SELECT path FROM holdall_places WHERE ns IS NOT NULL AND folded"
-_BODY = """UPDATE holdall_entries SET body = version, shared = NULL
-    WHERE version = :version AND (body <> version OR shared IS NOT NULL)"""
+_BODY = """
+    UPDATE holdall_entries SET body = version, shared = NULL
+    WHERE version = ? AND (body <> version OR shared IS NOT NULL)"""
 
 
 class DiskDialect(SqliteDialect):
@@ -214,6 +215,8 @@ class Catalogue:
             self._append(writer, work, (version, path, known, body), touched)
         if self._sync:
             self._tree.sync(touched)
+        # First each gets a body of its own: one that several share goes with the last that leaves it.
+        writer.executemany(_BODY, [(version,) for version, _, _, size, _ in rows if size is not None])
         for version, _, _, size, path in rows:
             if size is not None:
                 self._refer(writer, version, f"{work.stamps[path]}/{path}" if size else None)
@@ -230,7 +233,6 @@ class Catalogue:
 
     def _refer(self, writer: Any, version: int, reference: str | None) -> None:
         """From now on, the plain file is the body."""
-        writer.execute(_BODY, {"version": version})
         writer.execute("DELETE FROM holdall_chunks WHERE body_id = ?", (version,))
         if reference is not None:
             writer.execute("INSERT INTO holdall_chunks VALUES (?, 0, ?)", (version, reference))

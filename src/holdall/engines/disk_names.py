@@ -29,7 +29,7 @@ OWN = ".holdall"
 _FOREIGN = re.compile(r"\.(git|holdall)", re.IGNORECASE)
 _SPECIAL = re.compile(r"[\x00-\x1f\x7f/]|%(?=[0-9A-F]{2}|[+~])")
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
-_MORE, _OTHER, _OTHERS = "%+", "%~", re.compile("(%~)+$")
+_MORE, _OTHER, _OTHERS = "%+", "%~", re.compile("(?<=.)(%~)+$")
 _ITEM = ".json"
 _LONGEST, _PIECE = 255, 240  # bytes of one name; and of a part of one that is longer
 
