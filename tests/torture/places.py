@@ -1,4 +1,4 @@
-"""Where the stores of a torture test are: a file, a folder, or a schema of a real PostgreSQL, as a process can be told."""
+"""Where the stores of a torture test are: a file, a folder, a schema of a real PostgreSQL, as a process is told."""
 
 from __future__ import annotations
 
