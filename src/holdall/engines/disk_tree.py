@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ..errors import NotADirectory, Unavailable
+from ..errors import InvalidInput, Unavailable
 from .disk_names import OWN, is_foreign
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -204,7 +204,7 @@ class Tree:
             return []
         if not is_file:
             if stat.S_ISLNK(state.st_mode):
-                raise NotADirectory(f"{path!r} is a symbolic link in the store's folder, which is not followed")
+                raise InvalidInput(f"Path traversal blocked: {path!r} is a symbolic link, which is not followed")
             return [path]
         found: list[str] = []
         folders = [path]
