@@ -23,7 +23,7 @@ from ..ops import Namespace, Op
 from .commit import Submission
 from .disk_catalogue import Catalogue, DiskDialect
 from .disk_names import OWN
-from .disk_tree import Stale, Tree
+from .disk_tree import Stale, Tree, size_of
 from .disk_watch import DiskListener, FolderWatch
 from .sqlite import Connection, SqliteEngine
 
@@ -273,9 +273,14 @@ class DiskEngine(SqliteEngine):
 
     def _connect(self, flags: int) -> Connection:
         connection = super()._connect(flags)
+        connection.create_scalar_function("holdall_plain", self._plain, 2)
         connection.create_aggregate_function("holdall_joined", self._joined, 1)
         connection.create_aggregate_function("holdall_head", self._beginning, 1)
         return connection
+
+    def _plain(self, piece: Any, size: Any) -> bytes | None:
+        """A body that is one plain file and nothing else."""
+        return self._tree.read(piece) if isinstance(piece, str) and size_of(piece.partition("/")[0]) == size else None
 
     def _joined(self) -> Any:
         """Joins pieces of a body."""

@@ -66,8 +66,10 @@ class DiskDialect(SqliteDialect):
     """SQLite's, where a piece of a body may be a reference to a plain file: a text, and not bytes."""
 
     tree: Tree
-    content = """CASE WHEN size > 0 THEN (
-        SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start)
+    # The usual body is a plain file; an aggregate, which takes all of one, costs more than reading that.
+    content = """CASE WHEN size > 0 THEN coalesce(
+        (SELECT holdall_plain(data, size) FROM holdall_chunks WHERE body_id = body AND start = 0),
+        (SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start))
     ) END"""
     head = """(SELECT holdall_head(data) FROM (
         SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
