@@ -74,6 +74,15 @@ BEFORE = [
     *(file("/gone/far/away", "x"), file("/a", "a file"), Put(("items",), "k", {"step": 0}), Put(("items",), "l", {})),
 ]
 BATCHES: dict[str, list[Op]] = {
+    "new contents": [
+        *(
+            Put(("items",), "k", {"step": 1}),
+            Put(("items", "deep"), "m", {}),
+            file("/log", "anew"),
+            file("/a", "other"),
+        ),
+        *(file(f"/new/{name}/file", name * 100000) for name in "abc"),
+    ],
     "everything": [
         *(Put(("items",), "k", {"step": 1}), Delete(("items",), "l"), file("/new/file", "new")),
         *(Append(VOLUME, "/log", b"x" * 70000), Append(VOLUME, "/log", b"end\n"), Move(VOLUME, "/tree", "/wood")),

@@ -141,30 +141,45 @@ class DiskEngine(SqliteEngine):
         batches = [member for member in members if member.batch is not _LOOK]
         with self._lock(writer, members[0].began):
             self._catch_up(writer)
-            for tries in range(_MOST if batches else 0):
-                try:
-                    super()._transact(batches)
-                    break
-                except Stale as stale:
-                    if tries == _MOST - 1:
-                        raise Unavailable(f"the file {stale.path!r} is changed all the time from outside") from stale
-                    self._dirty.add(stale.path)
-                    self._catch_up(writer)
             if batches:
-                self._settle(writer)
+                self._commit_steadily(writer, batches)
         for member in members:
             member.finished = True
 
+    def _commit_steadily(self, writer: Connection, batches: list[Submission]) -> None:
+        for tries in range(_MOST):
+            try:
+                super()._transact(batches)
+                break
+            except Stale as stale:
+                self._catalogue.discard()
+                if tries == _MOST - 1:
+                    raise Unavailable(f"the file {stale.path!r} is changed all the time from outside") from stale
+                self._dirty.add(stale.path)
+                self._catch_up(writer)
+            except BaseException:
+                self._catalogue.discard()
+                raise
+        if self._catalogue.ready:
+            self._bring(self._catalogue.finish)
+        else:
+            self._settle(writer)
+
     def _before_commit(self, writer: Connection) -> None:
-        self._catalogue.place(writer)
+        try:
+            self._catalogue.place(writer)
+        except OSError as error:
+            raise Unavailable(f"cannot write to the folder {self._tree.root!r}: {error.strerror}") from error
 
     def _catch_up(self, writer: Connection) -> None:
         """What a killed process has left to do; then, what was edited outside."""
         assert self._watch is not None
         watch, is_new = self._watch, self._is_new
-        self._settle(writer)
-        if is_new:
-            self._tree.forget_staged()
+        with self._translating():
+            strays = self._catalogue.recover(writer)
+        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer):
+            raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see that the disk has room")
+        self._catalogue.forget(strays)
         if not (is_new or self._dirty or watch.waiting() or watch.is_due()):
             return
         self._is_looking = True
@@ -188,25 +203,35 @@ class DiskEngine(SqliteEngine):
         finally:
             self._is_looking = False
 
-    def _settle(self, writer: Connection) -> None:
+    def _settle(self, writer: Connection) -> bool:
         """Bring what was committed to its place. What cannot go there is safe in the catalogue, and waits."""
+
+        def settle() -> dict[str, str]:
+            with self._translating(), self._transaction(writer, relaxed=True):
+                written, doubtful = self._catalogue.settle(writer)
+            with self._marking:
+                self._dirty |= doubtful
+            return written
+
+        return self._catalogue.is_settled(writer) or self._bring(settle)
+
+    def _bring(self, settle: Callable[[], dict[str, str]]) -> bool:
+        """Have files brought to their places, if that can be done; what we then notice of it is no news."""
         assert self._watch is not None
         try:
-            with self._translating():
-                if self._catalogue.is_settled(writer):
-                    return
-                with self._transaction(writer, relaxed=True):
-                    written, doubtful = self._catalogue.settle(writer)
+            written = settle()
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
-            return
+            return False
         noticed = self._watch.take() if self._watch.waiting() else set()
         own = {path for path in noticed & written.keys() if self._tree.stamp_at(path) == written[path]}
         with self._marking:
-            self._dirty |= (noticed - own) | doubtful
+            self._dirty |= noticed - own
+        return True
 
     @contextlib.contextmanager
     def _transaction(self, writer: Connection, relaxed: bool = False) -> Iterator[None]:
+        relaxed = relaxed and self._synchronous != "NORMAL"
         if relaxed:
             writer.execute("PRAGMA synchronous = NORMAL")
         try:
@@ -273,7 +298,8 @@ class DiskEngine(SqliteEngine):
 
     def _connect(self, flags: int) -> Connection:
         connection = super()._connect(flags)
-        connection.create_scalar_function("holdall_plain", self._plain, 2)
+        plain: Any = self._plain
+        connection.create_scalar_function("holdall_plain", plain, 2)
         connection.create_aggregate_function("holdall_joined", self._joined, 1)
         connection.create_aggregate_function("holdall_head", self._beginning, 1)
         return connection

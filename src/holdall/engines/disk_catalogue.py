@@ -80,6 +80,19 @@ class DiskDialect(SqliteDialect):
 
 
 @dataclass(slots=True)
+class _Changed:
+    """An entry that a batch has written."""
+
+    version: int
+    ns: str
+    key: str
+    value: str
+    body: int
+    size: int | None
+    path: str | None  # its place, if it has one
+
+
+@dataclass(slots=True)
 class _Work:
     """What is left to be done with the files of changed entries."""
 
@@ -96,6 +109,7 @@ class Catalogue:
     def __init__(self, tree: Tree, sql: SqliteSql, sync: bool) -> None:
         self._tree, self._sql, self._sync = tree, sql, sync
         self.volume: Namespace = ("filesystem",)
+        self.ready: list[tuple[int, str, str]] = []  # versions that are staged and committed; their paths and stamps
         self._young: dict[str, tuple[int, bytes]] = {}
 
     def migrate(self, writer: Any, volume: Namespace | None) -> None:
@@ -118,33 +132,86 @@ class Catalogue:
     # Before a batch is committed -------------------------------------------------------------------------------------
 
     def place(self, writer: Any) -> None:
-        """Give what a batch has changed its place; what has left its own is to be removed."""
+        """Give what a batch has changed its place; what has left its own is to be removed.
+
+        Where there is nothing but new contents, these are staged at once, and settled with the commit but for a rename:
+        whoever finds a temporary file with an entry's stamp knows that it was not made any more.
+        """
+        self.ready = []
         [(settled, _)] = writer.execute(_SETTLED).fetchall()
         rows = writer.execute(
-            f"SELECT entry.ns, entry.key, entry.value IS NOT NULL, entry.size IS NOT NULL, place.rowid, place.is_file"
-            f"{_CHANGED} ORDER BY entry.ns, entry.key",
+            f"SELECT entry.version, entry.ns, entry.key, entry.value, entry.body, entry.size,"
+            f" place.rowid, place.path, place.is_file {_CHANGED} ORDER BY entry.ns, entry.key",
             {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
         ).fetchall()
-        left = [(row,) for *_, is_live, is_file, row, was_file in rows if row and (not is_live or is_file != was_file)]
-        new = [
-            (ns, key, is_file)
-            for ns, key, is_live, is_file, row, was_file in rows
-            if is_live and (row is None or is_file != was_file)
-        ]
+        left: list[tuple[int]] = []
+        live: list[_Changed] = []
+        for version, ns, key, value, body, size, row, path, was_file in rows:
+            stays = row is not None and value is not None and bool(was_file) is (size is not None)
+            if row is not None and not stays:
+                left.append((row,))
+            if value is not None:
+                live.append(_Changed(version, ns, key, value, body, size, path if stays else None))
         if left:
             writer.executemany("UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?", left)
-        for ns, key, is_file in new:
-            path = self._free_place(writer, keys.decode(ns), key, bool(is_file))
-            self._insert(writer, path, ns, key, is_file, None)
-        if not rows:  # nothing that has to be written
+        for one in live:
+            if one.path is None:
+                is_file = one.size is not None
+                one.path = self._free_place(writer, keys.decode(one.ns), one.key, is_file)
+                self._insert(writer, one.path, one.ns, one.key, is_file, None)
+        if not left and all(one.size is None or self._reference(writer, one.body) is None for one in live):
+            self._settle_at_once(writer, live)
             writer.execute(_SETTLE)
+
+    def _settle_at_once(self, writer: Any, live: list[_Changed]) -> None:
+        for one in live:
+            assert one.path is not None
+            self.ready.append((one.version, one.path, ""))
+            pieces = [indented(one.value)] if one.size is None else _pieces(writer, one.body)
+            known = self._tree.stage(one.version, pieces, self._sync)
+            self.ready[-1] = one.version, one.path, known
+            writer.execute(_STAMP, (known, one.path))
+        if self._sync and len(live) > 1:  # half of a batch must not be lost with the names in that folder
+            self._tree.sync_staged()
+        writer.executemany(_BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
+        for one, (_, _, known) in zip(live, self.ready, strict=True):
+            if one.size is not None:
+                self._refer(writer, one.version, f"{known}/{one.path}" if one.size else None)
+
+    def discard(self) -> None:
+        """The batch was not committed."""
+        for version, _, _ in self.ready:
+            self._tree.unstage(version)
+        self.ready = []
+
+    def finish(self) -> dict[str, str]:
+        """The batch was committed: bring what was staged to its place; the files' stamps."""
+        touched: set[str] = set()
+        for version, path, _ in self.ready:
+            self._tree.settle(version, path, touched)
+        if self._sync:
+            self._tree.sync(touched)
+        done, self.ready = self.ready, []
+        return {path: known for _, path, known in done}
 
     def _free_place(self, writer: Any, namespace: Namespace, key: str, is_file: bool) -> str:
         names = names_of(namespace, key, is_file, self.volume)
+        if not self._tree.folds and self._is_free(writer, names):  # the usual case
+            return _joined(names)
         for depth in range(len(names)):
             while self._is_taken(writer, names[: depth + 1], depth == len(names) - 1):
                 names[depth] = other(names[depth])
         return _joined(names)
+
+    def _is_free(self, writer: Any, names: list[str]) -> bool:
+        """Whether nothing at all is in the way."""
+        path = _joined(names)
+        places = [path[:end] for end, letter in enumerate(path) if letter == "/"]
+        here = ", ".join("?" * (len(places) + 1))
+        taken = f"{_TAKEN} IN ({here}) UNION ALL SELECT * FROM ({_TAKEN} > ? AND folded < ? LIMIT 1)"
+        if writer.execute(taken, (*places, path, path + "/", path + "0")).fetchall():
+            return False
+        return self._tree.is_free(path)
 
     def _insert(self, writer: Any, path: str, ns: str, key: str, is_file: bool, known: str | None) -> None:
         row = {"path": path, "ns": ns, "key": key, "is_file": is_file, "stamp": known}
@@ -212,7 +279,7 @@ class Catalogue:
             if path not in places:
                 self._tree.remove(path, touched)
         for version, path in work.staged:
-            self._tree.settle(version, path, touched)
+            self._tree.settle(version, path, touched, is_link=bool(moving))
         for version, path, known, body in work.grown:
             self._append(writer, work, (version, path, known, body), touched)
         if self._sync:
@@ -238,6 +305,26 @@ class Catalogue:
         writer.execute("DELETE FROM holdall_chunks WHERE body_id = ?", (version,))
         if reference is not None:
             writer.execute("INSERT INTO holdall_chunks VALUES (?, 0, ?)", (version, reference))
+
+    def recover(self, writer: Any) -> list[int]:
+        """Find what a killed process had staged and committed, for `finish`; the versions of what else it has staged."""
+        self.ready, strays = [], []
+        for version in self._tree.all_staged():
+            rows = writer.execute(
+                "SELECT path, stamp FROM holdall_entries AS entry JOIN holdall_places AS place"
+                " ON place.ns = entry.ns AND place.key = entry.key WHERE entry.version = ?",
+                (version,),
+            ).fetchall()
+            if rows and rows[0][1] == self._tree.staged_stamp(version):
+                self.ready.append((version, *rows[0]))
+            else:
+                strays.append(version)
+        return strays
+
+    def forget(self, strays: list[int]) -> None:
+        """Remove what was never committed."""
+        for version in strays:
+            self._tree.unstage(version)
 
     def _stage_moving(
         self, writer: Any, work: _Work, moving: list[tuple[int, int, str, str, int]], left: set[str]

@@ -194,6 +194,24 @@ class Tree:
         finally:
             os.close(handle)
 
+    def is_free(self, path: str) -> bool:
+        """Whether a file can be put at a path and nothing but missing folders made for it."""
+        *folders, name = path.split("/")
+        handle = os.open(self.root, _FOLDER)
+        try:
+            for folder in folders:
+                inner = os.open(folder, _FOLDER, dir_fd=handle)
+                os.close(handle)
+                handle = inner
+            os.stat(name, dir_fd=handle, follow_symlinks=False)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return False
+
     def obstacles(self, path: str, is_file: bool) -> list[str]:
         """What is in the way of a file, or else of a folder, at a path: the paths of what would have to go first.
 
@@ -254,7 +272,7 @@ class Tree:
 
     def stage_link(self, version: int, path: str) -> bool:
         """Have a file under a temporary name too; whether that can be done."""
-        Path(self.staged(version)).unlink(missing_ok=True)
+        self.unstage(version)
         try:
             with self.folder(path) as folder:
                 os.link(path.rpartition("/")[2], self.staged(version), src_dir_fd=folder, follow_symlinks=False)
@@ -262,7 +280,7 @@ class Tree:
             return False
         return True
 
-    def settle(self, version: int, path: str, touched: set[str]) -> None:
+    def settle(self, version: int, path: str, touched: set[str], is_link: bool = False) -> None:
         """Bring a temporary file to its place."""
         with self.folder(path, touched) as folder:
             name = path.rpartition("/")[2]
@@ -271,7 +289,8 @@ class Tree:
             except IsADirectoryError:  # an empty one, that nobody needs
                 os.rmdir(name, dir_fd=folder)
                 os.rename(self.staged(version), name, dst_dir_fd=folder)
-        Path(self.staged(version)).unlink(missing_ok=True)  # two names of one file: renaming does nothing
+        if is_link:  # two names of one file, perhaps: then renaming does nothing
+            self.unstage(version)
         touched.add(path.rpartition("/")[0] + "/" if "/" in path else "")
 
     def append(self, path: str, offset: int, pieces: list[bytes], sync: bool) -> str:
@@ -317,11 +336,13 @@ class Tree:
         finally:
             os.close(handle)
 
-    def forget_staged(self) -> None:
-        """Remove what a killed process left under temporary names."""
-        for left in Path(self._temporary).iterdir():
-            with contextlib.suppress(OSError):
-                left.unlink()
+    def all_staged(self) -> list[int]:
+        """The versions that there are temporary files of."""
+        return [int(name) for name in os.listdir(self._temporary) if name.isdecimal()]  # noqa: PTH208  # the quickest
+
+    def unstage(self, version: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.staged(version))  # noqa: PTH108  # as above
 
 
 def _write(file: int, data: bytes) -> None:
