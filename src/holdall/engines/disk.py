@@ -23,7 +23,7 @@ from ..ops import Namespace, Op
 from .commit import Submission
 from .disk_catalogue import Catalogue, DiskDialect
 from .disk_names import OWN
-from .disk_tree import Stale, Tree, size_of
+from .disk_tree import Stale, Tree
 from .disk_watch import DiskListener, FolderWatch
 from .sqlite import Connection, SqliteEngine
 
@@ -306,7 +306,8 @@ class DiskEngine(SqliteEngine):
 
     def _plain(self, piece: Any, size: Any) -> bytes | None:
         """A body that is one plain file and nothing else."""
-        return self._tree.read(piece) if isinstance(piece, str) and size_of(piece.partition("/")[0]) == size else None
+        data = self._tree.read(piece) if type(piece) is str else piece
+        return data if len(data) == size else None
 
     def _joined(self) -> Any:
         """Joins pieces of a body."""

@@ -307,7 +307,7 @@ class Catalogue:
             writer.execute("INSERT INTO holdall_chunks VALUES (?, 0, ?)", (version, reference))
 
     def recover(self, writer: Any) -> list[int]:
-        """Find what a killed process had staged and committed, for `finish`; the versions of what else it has staged."""
+        """Find what a killed process had staged and committed, for `finish`; the versions of what else it staged."""
         self.ready, strays = [], []
         for version in self._tree.all_staged():
             rows = writer.execute(
