@@ -62,14 +62,20 @@ _BODY = """
     WHERE version = ? AND (body <> version OR shared IS NOT NULL)"""
 
 
+_JOINED = """
+    (SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start))"""
+
+
 class DiskDialect(SqliteDialect):
     """SQLite's, where a piece of a body may be a reference to a plain file: a text, and not bytes."""
 
     tree: Tree
-    # The usual body is a plain file; an aggregate, which takes all of one, costs more than reading that.
-    content = """CASE WHEN size > 0 THEN coalesce(
-        (SELECT holdall_plain(data, size) FROM holdall_chunks WHERE body_id = body AND start = 0),
-        (SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start))
+    content = f"CASE WHEN size > 0 THEN {_JOINED} END"
+    # The usual body is one plain file, for good: then all that SQLite has to do with it is to say which.
+    whole = f"""CASE WHEN size > 0 THEN coalesce(
+        (SELECT data FROM holdall_chunks WHERE body_id = body AND start = 0 AND expires IS NULL
+            AND typeof(data) = 'text' AND instr(data, '.' || size || '/') = instr(data, '/') - length(size) - 1),
+        {_JOINED}
     ) END"""
     head = """(SELECT holdall_head(data) FROM (
         SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start

@@ -118,9 +118,12 @@ class Tree:
                 return None
             raise
 
-    def stamp_at(self, path: str) -> str | None:
-        state = self.stat(path)
-        return None if state is None else stamp(state)
+    def is_known(self, path: str, known: str) -> bool:
+        """Whether the file at a path is still the one that a stamp is of."""
+        try:
+            return stamp(os.lstat(f"{self.root}/{path}")) == known
+        except OSError:
+            return False
 
     def current(self, path: str, limit: int | None = None) -> bytes | None:
         """The bytes that are at a path now; None where there is no file, or none that may be read."""
@@ -286,12 +289,20 @@ class Tree:
             name = path.rpartition("/")[2]
             try:
                 os.rename(self.staged(version), name, dst_dir_fd=folder)
-            except IsADirectoryError:  # an empty one, that nobody needs
-                os.rmdir(name, dir_fd=folder)
+            except IsADirectoryError:  # of empty ones, that nobody needs
+                self._remove_folders(path)
                 os.rename(self.staged(version), name, dst_dir_fd=folder)
         if is_link:  # two names of one file, perhaps: then renaming does nothing
             self.unstage(version)
         touched.add(path.rpartition("/")[0] + "/" if "/" in path else "")
+
+    def _remove_folders(self, path: str) -> None:
+        with self.folder(path + "/") as folder, os.scandir(folder) as inside:
+            names = [entry.name for entry in inside]
+        for name in names:
+            self._remove_folders(f"{path}/{name}")
+        with self.folder(path) as folder:
+            os.rmdir(path.rpartition("/")[2], dir_fd=folder)
 
     def append(self, path: str, offset: int, pieces: list[bytes], sync: bool) -> str:
         """Write on in a file, from a place on; the stamp that it then has."""

@@ -96,8 +96,8 @@ class SqlFiles:
         )
         pieces = f"SELECT count(*) FROM {chunks} WHERE body_id = body"
         self._whole = (
-            f"SELECT CASE WHEN appended IS NOT NULL THEN ({pieces}) END, {dialect.content} FROM {table}"
-            f" WHERE {_FILES} AND key = :key"
+            f"SELECT CASE WHEN appended IS NOT NULL THEN ({pieces}) END, {dialect.whole or dialect.content}"
+            f" FROM {table} WHERE {_FILES} AND key = :key"
         )
         self._info = f"SELECT {_INFO} FROM {table} WHERE {_FILES} AND key = :key"
         self._one_below = f"SELECT key FROM {table} WHERE {_FILES} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
@@ -158,7 +158,7 @@ class SqlFiles:
         [(pieces, content)] = rows
         if pieces is not None:
             self._note_pieces(op.namespace, op.key, pieces)
-        return bytes(content or b"")
+        return self._dialect.part(content or b"", 0, None)
 
     def _cut(self, rows: Rows, start: int, end: int | None) -> bytes:
         """The bytes asked for, from the pieces that have them."""
@@ -500,7 +500,9 @@ class SqlFiles:
             contents: list[Rows] = []
             if chosen:
                 contents = yield [(self._whole, {"ns": params["ns"], "key": key, "now": now}) for key in chosen]
-            found += [(key, bytes(whole[0][1] or b"")) for key, whole in zip(chosen, contents, strict=True) if whole]
+            part = self._dialect.part
+            wholes = [(key, rows[0][1] or b"") for key, rows in zip(chosen, contents, strict=True) if rows]
+            found += [(key, part(content, 0, None)) for key, content in wholes]
             if room < 0:
                 found.next = after
                 return found
