@@ -130,6 +130,38 @@ def test_the_core_and_the_engines_know_no_face_and_no_test_suite(module: str) ->
     assert {name for name in ours(module) if name.startswith(("holdall.faces", "holdall.testing"))} == set()
 
 
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("faces/")])
+def test_faces_touch_nothing_private_of_the_core(module: str) -> None:
+    """They have `holdall.seam`. What they call `self._x` is their own."""
+    imported = {
+        alias.name
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom) and (node.level != 1 or node.module == "holdall")
+        for alias in node.names
+    }
+    touched = {
+        f"{ast.unparse(node.value)}.{node.attr}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and node.attr in private_names_of_the_core()
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    }
+    assert touched == set()
+    assert {name for name in imported if name.startswith("_")} == set()
+
+
+@cache
+def private_names_of_the_core() -> frozenset[str]:
+    """Of its classes: their methods, and what they keep in `self`."""
+    found = set()
+    for module in CORE_AND_ENGINES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                found.add(node.attr)
+    return frozenset(name for name in found if name.startswith("_") and not name.startswith("__"))
+
+
 def test_each_outside_package_is_imported_in_few_places() -> None:
     found: dict[str, list[str]] = {}
     for module in MODULES:

@@ -101,7 +101,8 @@ class SqlFiles:
         )
         self._info = f"SELECT {_INFO} FROM {table} WHERE {_FILES} AND key = :key"
         self._one_below = f"SELECT key FROM {table} WHERE {_FILES} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
-        self._stat = f"{self._info} UNION ALL SELECT key, NULL, NULL, NULL, NULL FROM ({self._one_below}) AS inside"
+        folder = f"SELECT key, NULL, NULL, NULL, NULL FROM ({self._one_below}) AS inside"
+        self._stat = f"{self._info} UNION ALL {folder} LIMIT 1"  # of a file, nobody asks what is below it
         self._children = self._stepping()
         below = f"{_FILES} AND key >= :low AND key < :high"
         self._deep = f"SELECT {_INFO} FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
@@ -112,9 +113,6 @@ class SqlFiles:
     def statement(self, op: Op, now: int | None) -> Statement | None:
         """The statement of an op on files that needs no more than one."""
         match op:
-            case ops.Stat(namespace, path):
-                low, high = keys.in_folder(path + "/")
-                return self._stat, {"ns": keys.encode(namespace), "key": path, "low": low, "high": high, "now": now}
             case ops.CheckPath(namespace, path):
                 params = {**tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
@@ -133,13 +131,19 @@ class SqlFiles:
     def result(self, op: Op, rows: Rows) -> Any:
         """What the rows of such a statement mean."""
         match op:
-            case ops.Stat(path=path):
-                info = next((to_info(*row) for row in rows if row[1] is not None), None)
-                return FileInfo(path + "/", is_dir=True) if info is None and rows else info
             case ops.CheckPath(path=path):
                 check_unblocked(path, (key for (key,) in rows))
                 return None
         return len(rows)
+
+    def stat_statement(self, op: ops.Stat, now: int | None) -> Statement:
+        low, high = keys.in_folder(op.path + "/")
+        return self._stat, {"ns": keys.encode(op.namespace), "key": op.path, "low": low, "high": high, "now": now}
+
+    def stat_result(self, op: ops.Stat, rows: Rows) -> FileInfo | None:
+        if not rows:
+            return None
+        return FileInfo(op.path + "/", is_dir=True) if rows[0][1] is None else to_info(*rows[0])
 
     def range_statement(self, op: ops.ReadRange, now: int | None) -> Statement:
         """The statement of the most frequent of them."""
