@@ -30,6 +30,7 @@ import pytest
 
 import holdall
 from holdall import testing
+from holdall.engines.disk import DiskOptions
 from holdall.engines.postgres import PostgresOptions
 from holdall.errors import Unavailable
 from holdall.faces import ag2, ag2_protocol, conversations, deepagents, langgraph, spoon, spoon_protocol
@@ -193,7 +194,7 @@ OPTIONS = [
     for name, parameter in inspect.signature(holdall.open).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY
 ]
-OPTIONS += [field.name for field in fields(PostgresOptions)]
+OPTIONS += [field.name for options in (DiskOptions, PostgresOptions) for field in fields(options)]
 OPS = [
     op
     for op in vars(holdall.ops).values()

@@ -86,6 +86,12 @@ SHARED_BY_ENGINES = {
     )
 }
 OWN = {
+    "engines/disk.py": {
+        f"holdall.engines.{name}" for name in ("disk_catalogue", "disk_names", "disk_tree", "disk_watch", "sqlite")
+    },
+    "engines/disk_catalogue.py": {f"holdall.engines.{name}" for name in ("disk_names", "disk_tree", "sqlite_sql")},
+    "engines/disk_tree.py": {"holdall.engines.disk_names"},
+    "engines/disk_watch.py": {"holdall.engines.disk_names", "holdall.engines.notices"},
     "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "listener", "sql", "wire")},
     "engines/postgres_dialect.py": {"holdall.engines.postgres_contents", "holdall.engines.postgres_views"},
@@ -93,7 +99,7 @@ OWN = {
     "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
-    "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "sqlite_sql", "turns")},
+    "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "readers", "sqlite_sql", "turns")},
 }
 MOST_LINES = 600
 

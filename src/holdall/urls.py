@@ -31,8 +31,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
 class EngineOptions(TypedDict, total=False):
-    """Options that only some engines take. PostgreSQL: all of these."""
+    """Options that only some engines take. Disk: `volume`. PostgreSQL: all others."""
 
+    volume: tuple[str, ...]
     schema: str
     pool_min: int
     pool_max: int
@@ -62,8 +63,9 @@ def open(
 ) -> Store:
     """Open a store; it connects on first use.
 
-    `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"memory:"` (private to this store) or
-    `"memory:name"` (shared within the process); `"postgresql://…"`, which has options of its own (`EngineOptions`).
+    `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain files),
+    `"memory:"` (private to this store) or `"memory:name"` (shared within the process); `"postgresql://…"`. Some have
+    options of their own (`EngineOptions`).
     Without a URL, the environment variable HOLDALL_URL says which. An engine of your own is given as a function that
     makes it from the `holdall.engine.Options` below.
 
@@ -160,9 +162,15 @@ def _target(url: str, options: Options, own: dict[str, Any]) -> _Target:
                 f"{shown(url)} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db"
             )
         return _sqlite(rest.removeprefix("///"), options)
+    if scheme == "disk":
+        if not rest.startswith("///"):
+            raise InvalidInput(f"{shown(url)} has no path: write disk:///folder (relative) or disk:////var/folder")
+        return _disk(rest.removeprefix("///"), options, own)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, options, own)
-    raise InvalidInput(f"unknown URL scheme {scheme!r}; there are sqlite:, memory: and postgresql:, or a plain path")
+    raise InvalidInput(
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory: and postgresql:, or a plain path"
+    )
 
 
 def _memory(name: str, options: Options) -> _Target:
@@ -181,6 +189,17 @@ def _sqlite(path: str, options: Options) -> _Target:
         raise InvalidInput(f"{path!r} is a folder; name a file in it")
     module = _module("sqlite", None)
     return ("sqlite", path, options), lambda: module.SqliteEngine(path, options)
+
+
+def _disk(path: str, options: Options, own: dict[str, Any]) -> _Target:
+    if "?" in path:
+        raise InvalidInput(f"{path!r}: options are keyword arguments of open(), not part of the URL")
+    path = os.path.realpath(path or ".")
+    if os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112  # as above
+        raise InvalidInput(f"{path!r} is a file; a disk: store is a folder")
+    module = _module("disk", None)
+    given = module.DiskOptions(**({"volume": own.pop("volume")} if "volume" in own else {}))
+    return ("disk", path, options, given), lambda: module.DiskEngine(path, options, given)
 
 
 def _postgres(url: str, options: Options, own: dict[str, Any]) -> _Target:

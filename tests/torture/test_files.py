@@ -28,7 +28,7 @@ PROCESSES = 8
 NS = ("filesystem",)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "disk"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """How to open one new store, here and in other processes."""
     return place(request.param, tmp_path)

@@ -46,6 +46,7 @@ __all__ = [
     "ChangeCallback",
     "ChangeSubscription",
     "DefaultBootstrap",
+    "DiskKnowledgeStore",
     "EventLogWriter",
     "HoldallKnowledgeStore",
     "KnowledgeStore",
@@ -198,6 +199,17 @@ class SqliteKnowledgeStore(HoldallKnowledgeStore):
         if path != ":memory:":
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120
         super().__init__("memory:" if path == ":memory:" else f"sqlite:///{path}")
+
+
+class DiskKnowledgeStore(HoldallKnowledgeStore):
+    """Knowledge in plain files of a folder, which is made if it is missing: any tool may read and edit them.
+
+    They are the files that `holdall.open("disk:///folder").files()` has. Changes are told whoever makes them, be it an
+    editor.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        super().__init__(f"disk:///{os.fspath(root)}", namespace=("filesystem",))
 
 
 class LockedKnowledgeStore:
