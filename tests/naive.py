@@ -175,6 +175,7 @@ class NaiveEngine:
         if op.since is not None and since < self.forgotten:
             raise HistoryGone("forgotten")
         rows = [row for row in self.rows if row["version"] > since and row["namespace"][: len(op.prefix)] == op.prefix]
+        rows = [row for row in rows if not row["expires"] or row["expires"] > self.clock()]
         rows.sort(key=lambda row: row["version"])
         changes = [
             Change(row["version"], row["namespace"], row["key"], row["kind"], str(row["version"])) for row in rows

@@ -30,7 +30,11 @@ def postgres_url() -> str:
     folder.chmod(0o755)  # under root the server runs as a user of its own
     server = get_server(folder / "data", cleanup_mode="delete")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(server.get_uri())
+    url = str(server.get_uri())
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")  # no machine is switched off here
+        connection.execute("SELECT pg_reload_conf()")
+    return url
 
 
 class Postgres:

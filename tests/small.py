@@ -20,12 +20,10 @@ SMALL: dict[Any, dict[str, int]] = {
 }
 
 
-def in_small(machine: Any, examples: int) -> type[unittest.TestCase]:
-    """A state machine's test, run with all of that; of so many examples."""
+def in_small(machine: Any, share: float = 1) -> type[unittest.TestCase]:
+    """A state machine's test, run with all of that."""
 
-    class Small(machine.TestCase):  # type: ignore[misc,name-defined]  # made by Hypothesis
-        settings = settings(machine.TestCase.settings, max_examples=examples, deadline=None)
-
+    class Small(fewer(machine, share)):  # type: ignore[misc]  # a class that is made here
         @classmethod
         def setUpClass(cls) -> None:
             for module, numbers in SMALL.items():
@@ -34,3 +32,14 @@ def in_small(machine: Any, examples: int) -> type[unittest.TestCase]:
                 cls.addClassCleanup(patch.stop)
 
     return Small
+
+
+def fewer(machine: Any, share: float = 0.4) -> type[unittest.TestCase]:
+    """A state machine's test, of this share of the usual examples: a server takes its time."""
+
+    class Fewer(machine.TestCase):  # type: ignore[misc,name-defined]  # made by Hypothesis
+        settings = settings(
+            machine.TestCase.settings, max_examples=round(settings.default.max_examples * share), deadline=None
+        )
+
+    return Fewer

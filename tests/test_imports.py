@@ -94,6 +94,12 @@ SHARED_BY_ENGINES = {
     )
 }
 OWN = {
+    "engines/disk.py": {
+        f"holdall.engines.{name}" for name in ("disk_catalogue", "disk_names", "disk_tree", "disk_watch", "sqlite")
+    },
+    "engines/disk_catalogue.py": {f"holdall.engines.{name}" for name in ("disk_names", "disk_tree", "sqlite_sql")},
+    "engines/disk_tree.py": {"holdall.engines.disk_names"},
+    "engines/disk_watch.py": {"holdall.engines.disk_names", "holdall.engines.notices"},
     "engines/memory.py": {"holdall.engines.memory_search"},
     "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "listener", "sql", "wire")},
     "engines/postgres_dialect.py": {"holdall.engines.postgres_contents", "holdall.engines.postgres_views"},
@@ -111,7 +117,7 @@ OWN = {
     "engines/redis_walks.py": {
         f"holdall.engines.redis_{name}" for name in ("fields", "ops", "search", "shards", "texts")
     },
-    "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "sqlite_sql", "turns")},
+    "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "readers", "sqlite_sql", "turns")},
 }
 MOST_LINES = 600
 
@@ -140,6 +146,38 @@ CORE_AND_ENGINES = [name for name in MODULES if not name.startswith(("faces/", "
 @pytest.mark.parametrize("module", CORE_AND_ENGINES)
 def test_the_core_and_the_engines_know_no_face_and_no_test_suite(module: str) -> None:
     assert {name for name in ours(module) if name.startswith(("holdall.faces", "holdall.testing"))} == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("faces/")])
+def test_faces_touch_nothing_private_of_the_core(module: str) -> None:
+    """They have `holdall.seam`. What they call `self._x` is their own."""
+    imported = {
+        alias.name
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom) and (node.level != 1 or node.module == "holdall")
+        for alias in node.names
+    }
+    touched = {
+        f"{ast.unparse(node.value)}.{node.attr}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and node.attr in private_names_of_the_core()
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    }
+    assert touched == set()
+    assert {name for name in imported if name.startswith("_")} == set()
+
+
+@cache
+def private_names_of_the_core() -> frozenset[str]:
+    """Of its classes: their methods, and what they keep in `self`."""
+    found = set()
+    for module in CORE_AND_ENGINES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                found.add(node.attr)
+    return frozenset(name for name in found if name.startswith("_") and not name.startswith("__"))
 
 
 def test_each_outside_package_is_imported_in_few_places() -> None:

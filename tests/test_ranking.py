@@ -28,7 +28,7 @@ def open_postgres(folder: Path, clock: Clock) -> holdall.Store:
     return holdall.open(postgres_url(), schema=folder.name, clock=clock, sweep_interval=None, **own)
 
 
-TestMemory = in_small(ranking_machine(open_memory), 100)
-TestSqlite = in_small(ranking_machine(open_sqlite), 60)
-TestAsyncSqlite = in_small(ranking_machine(open_sqlite, use_async=True), 20)
-TestPostgres = in_small(ranking_machine(open_postgres), 15)
+TestMemory = in_small(ranking_machine(open_memory), 2)
+TestSqlite = in_small(ranking_machine(open_sqlite))
+TestAsyncSqlite = in_small(ranking_machine(open_sqlite, use_async=True), 0.6)
+TestPostgres = in_small(ranking_machine(open_postgres), 0.4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -187,6 +188,31 @@ def test_an_engine_of_ones_own_is_made_by_a_function():
 
     with holdall.open(MemoryEngine, ttl=5) as store:
         assert store.put(("a",), "k", {}).expires_at is not None
+
+
+@pytest.mark.parametrize("make", [lambda _: None, lambda _: 5, lambda _: object(), str])
+def test_what_makes_no_engine_is_refused(make):
+    with pytest.raises(InvalidInput, match=r"must make an engine.*execute"):
+        holdall.open(make)
+
+
+@pytest.mark.parametrize(
+    "own", [{"prepare": "no"}, {"prepare": []}, {"pool_min": 3, "pool_max": 2}, {"pool_max": 0}, {"pool_timeout": "5"}]
+)
+def test_bad_options_of_postgresql_are_refused(own):
+    with pytest.raises(InvalidInput, match=next(iter(own))):
+        holdall.open("postgresql://nowhere/db", **own)
+
+
+def test_locks_say_what_they_take():
+    with pytest.raises(InvalidInput, match="Store"):
+        holdall.Locks(5)
+    with holdall.open("memory:") as store:
+        with pytest.raises(InvalidInput, match="namespace"):
+            holdall.Locks(store, ns="users")
+        with pytest.raises(InvalidInput, match="key"):
+            asyncio.run(holdall.Locks(store).release([]))
+        assert store.lease("name", 10, wait=10**400).release()
 
 
 def test_wrong_arguments_are_told_in_the_public_methods_name():

@@ -129,6 +129,8 @@ class Batching:
                 keys.check_count("end", 0 if op.end is None else op.end, most=2**62)
             home, key = self._home(op.namespace), keys.check_path(op.key)
             return op if home is op.namespace and key is op.key else ops.ReadRange(home, key, op.start, op.end)
+        if isinstance(op, ops.Stat):
+            return ops.Stat(self._home(op.namespace), keys.check_folder(op.path)[:-1])
         match op:
             case ops.Delete(namespace, key, expect):
                 self._keep_swept()
@@ -158,8 +160,6 @@ class Batching:
                 return ops.Append(
                     self._home(namespace), keys.check_path(key), data, _expected(expect, key), self._lifetime(ttl)
                 )
-            case ops.Stat(namespace, path):
-                return ops.Stat(self._home(namespace), keys.check_folder(path)[:-1])
             case ops.CheckPath(namespace, path):
                 return ops.CheckPath(self._home(namespace), keys.check_path(path))
             case ops.Move(namespace, src, dst, source, ttl):

@@ -26,6 +26,7 @@ def unwrapped(cursor: Any, query: str) -> str:
     owner, mark = cursor.split(".", 1)
     if owner != query:
         raise InvalidInput(
-            "this cursor belongs to another search: keep the namespace, query, filter and recursive= the same"
+            "this cursor belongs to another search: keep the namespace, the query and its mode, the filter, recursive="
+            " and rest= the same"
         )
     return mark

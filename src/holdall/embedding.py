@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from . import fields, keys, ops, shapes
 from .embed import Embedder, Metric, same_model
-from .errors import Conflict, InvalidInput
+from .errors import Conflict, EmbeddingError, InvalidInput
 from .ops import ABSENT, KEEP, Entry, Namespace, PointOp
-from .programs import Program
+from .programs import Call, Program
 from .values import decode, plain_object
 
 _HOME = keys.Reserved(("embedding",))
@@ -45,10 +45,24 @@ class Embedding:
         texts = [_texts(op, default) for op in batch]
         if not any(texts):
             return batch
-        model = yield from self._known_model()
-        return _with_vectors(
-            batch, texts, model, (yield from self._embedder.documents(list(chain.from_iterable(texts))))
-        )
+        try:
+            model = yield from self.known_model()
+            vectors = yield from self._embedder.documents(list(chain.from_iterable(texts)))
+        except EmbeddingError as error:
+            # Is it a text, or the model? Who has gathered this batch would ask it once more for each part of it.
+            error._is_the_model = len(batch) > 1 and not (yield from self._answers())
+            raise
+        return _with_vectors(batch, texts, model, vectors)
+
+    def _answers(self) -> Program[bool]:
+        """Whether the model can be asked for what it could be asked for before."""
+        if self._probe is None:
+            return False
+        try:
+            yield from self._embedder.probe()
+        except EmbeddingError:
+            return False
+        return True
 
     @staticmethod
     def has_embedded(batch: list[Any]) -> bool:
@@ -82,7 +96,7 @@ class Embedding:
         walk = ops.Unembedded(model, scope, limit=_SLICE)
         while True:
             if progress is not None:
-                progress(seen, max(seen, total))
+                yield Call(progress, (seen, max(seen, total)))
             found: list[tuple[Entry, str | None]] = (yield [walk])[0]
             texts = [_texts_of(entry.key, entry.value, _paths(index, default)) for entry, index in found]
             vectors = iter((yield from self._embedder.documents(list(chain.from_iterable(texts)))))
@@ -101,12 +115,17 @@ class Embedding:
             seen += len(found)
             if len(found) < _SLICE:
                 if progress is not None:
-                    progress(seen, max(seen, total))
+                    yield Call(progress, (seen, max(seen, total)))
                 return done
             last = found[-1][0]
             walk = replace(walk, after=(last.namespace, last.key))
 
-    def _known_model(self) -> Program[int]:
+    def documents(self, texts: list[str]) -> Program[list[bytes]]:
+        """Their vectors, by this model."""
+        return self._embedder.documents(texts)
+
+    def known_model(self) -> Program[int]:
+        """The number by which the store knows this model: noted, where it is the first."""
         if self._model is None:
             self._model = yield from self._this_model("note")
         return self._model

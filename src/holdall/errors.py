@@ -159,6 +159,8 @@ class Timeout(Unavailable):
 class EmbeddingError(HoldallError):
     """The embedder that was given as `embed=` failed (`__cause__` says how), or returned no usable vectors."""
 
+    _is_the_model = False  # known to fail whatever it is given, and not for what it was given here
+
 
 class Corrupt(HoldallError):
     """The file or row found is not one that holdall wrote."""

@@ -3,6 +3,7 @@
 A framework that calls `await store.aput(…)` from sixty tasks pays for one round trip and one commit, not for sixty. The
 first to ask begins; who asks while a batch is under way is in the next. No event loop is special: each has a queue of
 its own. And nobody shares another's fate: a batch that fails is cut in two, until what cannot be done stands alone.
+Where the embedder is away, all that was to be embedded fails at once: it would be waited for, once for each of them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from .errors import StoreClosed, Unavailable
-from .ops import PointOp
+from .errors import EmbeddingError, StoreClosed, Unavailable
+from .ops import PointOp, Put
 
 _LARGEST_BATCH = 512
 
@@ -97,15 +98,23 @@ class _Queue:
         try:
             results = await self._execute([op for op, _ in some])
         except Exception as error:
+            if isinstance(error, EmbeddingError) and error._is_the_model:  # what it is not asked for can still be done
+                _fail([one for one in some if type(one[0]) is Put and one[0].index is not False] or some, error)
+                await self._perform(some)
+                return
             if len(some) > 1 and not isinstance(error, Unavailable | StoreClosed):  # which concern them all
                 middle = len(some) // 2
                 await self._perform(some[:middle])
                 await self._perform(some[middle:])
                 return
-            for _, future in some:
-                if not future.done():
-                    future.set_exception(error)
+            _fail(some, error)
         else:
             for (_, future), result in zip(some, results, strict=True):
                 if not future.done():
                     future.set_result(result)
+
+
+def _fail(some: list[_Waiting], error: Exception) -> None:
+    for _, future in some:
+        if not future.done():
+            future.set_exception(error)

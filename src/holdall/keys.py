@@ -56,6 +56,12 @@ def check_count(name: str, value: Any, least: int = 0, most: int = 2**31) -> Non
         raise InvalidInput(f"{name} is at least {least} and less than 2**{most.bit_length() - 1}, not {shown(value)}")
 
 
+def check_function(name: str, value: Any) -> None:
+    """A function that a caller gave, or None where it was left out; else `InvalidInput`."""
+    if not (value is None or callable(value)):
+        raise InvalidInput(f"{name} is a function, not {type(value).__name__} {shown(value)}")
+
+
 def check_namespace(namespace: Any, *, empty: bool = False) -> Namespace:
     """The namespace as a tuple, or `InvalidInput`. `()` passes only where it means something: prefixes and scopes."""
     if type(namespace) is not tuple:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdall")
 
+_FOR_EVER = 1e12  # seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # between two looks of who waits for a lease, in seconds
 
 
@@ -266,7 +267,7 @@ class Lease:
             raise self._lost()
 
     async def _keep_on(self) -> None:
-        """Renew, until the block ends; if the lease is lost, end the block as `asyncio.timeout` would."""
+        """Renew, until the block ends; if the lease is lost, cancel the block: `__aexit__` makes that `LeaseLost`."""
         import asyncio
 
         due: float | None = self._until_due()
@@ -367,6 +368,10 @@ class Locks:
     """
 
     def __init__(self, store: Batching, *, ns: Namespace | None = None, wait: float | None = 10.0) -> None:
+        if not isinstance(store, Batching):
+            raise InvalidInput(f"locks are kept in a Store, not in {shown(store)}")
+        if ns is not None:
+            keys.check_namespace(ns, empty=True)
         self._store = store
         self._ns = ns
         self._wait = check_wait(wait)
@@ -399,7 +404,7 @@ class Locks:
         """Give it back, if it was had here; whether it was still held."""
         import asyncio
 
-        held = self._held.get(name)
+        held = self._held.get(keys.check_key(name))
         if not held:
             return False
         task = asyncio.current_task()
@@ -431,9 +436,12 @@ class Leasing(Batching):
         return Acquiring(Lease(self, name, ttl, ns), check_wait(wait))
 
     def _change(self, batch: list[PointOp], lease: Lease | None) -> Program[list[Any]]:
-        """Run a batch that changes something; with a lease, if that is held."""
+        """Run a batch that changes something; with a lease, if that is held, even where there is nothing to be done."""
         if lease is None:
-            return (yield batch)  # type: ignore[no-any-return]  # the results
+            if batch:
+                return (yield batch)  # type: ignore[no-any-return]  # the results
+            self._engine()  # a closed store has none, whatever is to be done
+            return []
         if not isinstance(lease, Lease) or lease._store._shared is not self._shared:
             raise InvalidInput(f"lease= is a lease that this store has given, not {shown(lease)}")
         return (yield from lease.guard(batch))
@@ -447,4 +455,4 @@ def check_wait(wait: Any) -> float | None:
         wait = wait.total_seconds()
     if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
         raise InvalidInput(f"wait= is a number of seconds, or None to try once, not {shown(wait)}")
-    return float(wait)
+    return float(min(wait, _FOR_EVER))  # an int may be too large for a float

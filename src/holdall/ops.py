@@ -367,7 +367,7 @@ class Learn(Op):
     Not a change.
     """
 
-    limit: int = 256
+    limit: int = 512
     prepared: Any = None  # an engine's own, which did what it could before anybody had to wait for it
 
 
@@ -482,8 +482,9 @@ class Scan(Op):
 class Changes(Op):
     """The feed after `since`, in order of change -> `Page[Change]`, whose `next` resumes after the page.
 
-    `since=None` starts before the first change. One entry's changes may arrive merged into its newest. With a path:
-    those of the file or folder there, in exactly this namespace. With a limit of 0, `next` is where it stands now.
+    `since=None` starts before the first change. One entry's changes may arrive merged into its newest; what has expired
+    and is not swept yet is left out, as its expiry is still to come. With a path: those of the file or folder there, in
+    exactly this namespace. With a limit of 0, `next` is where it stands now.
     """
 
     prefix: Namespace = ()

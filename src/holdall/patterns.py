@@ -70,7 +70,7 @@ class Lines:
 
     def __init__(self, pattern: str, is_regex: bool, ignore_case: bool) -> None:
         if not isinstance(pattern, str):
-            raise InvalidInput(f"grep looks for a str, not {type(pattern).__name__} {pattern!r:.80}")
+            raise InvalidInput(f"grep looks for a str, not {type(pattern).__name__} {shown(pattern, 80)}")
         if not pattern.isascii() and any("\ud800" <= letter <= "\udfff" for letter in pattern):
             raise InvalidInput(f"lone surrogates are not text, and in no file: {pattern!r:.80}")
         self._pattern = pattern

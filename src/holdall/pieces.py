@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from . import keys, ops
-from .errors import HoldallError, InvalidInput, IsADirectory, NotFound, Unavailable
+from .errors import HoldallError, InvalidInput, IsADirectory, NotFound, Unavailable, shown
 from .ops import DEFAULT, FileInfo
 from .programs import Program
 
@@ -30,7 +30,7 @@ class Pieces:
 
     def __init__(self, files: Files, path: str, mode: str, lease: Lease | None) -> None:
         if mode not in ("rb", "wb", "ab"):
-            raise InvalidInput(f'a file is opened with "rb", "wb" or "ab", not {mode!r}')
+            raise InvalidInput(f'a file is opened with "rb", "wb" or "ab", not {shown(mode)}')
         self.files, self.mode, self.lease = files, mode, lease
         self.path = keys.check_path(path)
         self.info: FileInfo | None = None

@@ -2,8 +2,9 @@
 
 A *program* is a generator: it yields a request and is sent the reply. It never does I/O itself, so it does not know
 whether anybody awaits. Two drivers run it, `drive` and `adrive`; what a request means is up to the `perform` function
-that they are given. The store's programs yield batches of ops, `Call`, `Work` and `Sleep`; the SQL engines' programs
-yield statements and `Work`.
+that they are given. The store's programs yield batches of ops, `Call`, `Work` and `Sleep`; those of the SQL that
+engines share yield statements and `Work`, and PostgreSQL's engine runs them in programs of its own, which yield what is
+done with connections. Any of them may yield `AWAITED`: the drivers answer it.
 """
 
 from __future__ import annotations

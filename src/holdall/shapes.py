@@ -5,7 +5,8 @@ times beside it. Put under a path, such a dict is stored as a file, bytes apart 
 again gives exactly that dict; otherwise it stays a plain item. Read as an item, any file has such a shape.
 
 What is stored beside a file's bytes is its *shape*: the dict, with the name of its form in place of the content. The
-shape of a file that was written as one is empty: its item is text or base64, with the entry's own times.
+shape of a file that was written as one is empty: its item is text or base64, with the entry's own times. A volume may
+have its files as lists of lines instead, spoon_ai's form, which has no encoding.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from .values import decode, encode_plain, plain_object, to_datetime
 
 #: The shape of a file that was written as a file.
 NATIVE = Json("{}")
+#: The same, where a volume has its files as lists of lines.
+LINES = Json('{"content":"lines of a file"}')
+#: The shapes of what was written as a file.
+WRITTEN = (NATIVE, LINES)
 #: The fields of a file's item: what a database keeps of them is not what a filter sees.
 FIELDS = frozenset({"content", "encoding", "created_at", "modified_at"})
 _TIMES = ("created_at", "modified_at")
@@ -43,7 +48,7 @@ def stored(key: str, value: Any) -> Json | File:
 
 def is_native(value: Any) -> bool:
     """Whether what is put was written as a file, not put as an item that has the shape of one."""
-    return isinstance(value, File) and value.shape == NATIVE
+    return isinstance(value, File) and value.shape in WRITTEN
 
 
 def item(shape: str, content: bytes, created: int, updated: int, appended: bool) -> dict[str, Any]:
@@ -57,6 +62,8 @@ def item(shape: str, content: bytes, created: int, updated: int, appended: bool)
             "created_at": _iso(created),
             "modified_at": _iso(updated),
         }
+    if shape == LINES:
+        fields = {"content": "lines", "created_at": _iso(created), "modified_at": _iso(updated)}
     form = fields["content"]
     text = None if form == "base64" else to_text(content)
     if text is None:

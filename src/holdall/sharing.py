@@ -17,6 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
+from . import closers
 from .engine import Engine
 from .errors import HoldallError, StoreClosed
 from .ops import Forget, Learn, Op, Sweep, Tidy
@@ -129,7 +130,7 @@ class Shared:
     def release_soon(self) -> None:
         """`release`, for a finalizer: it may run in the middle of anything, even of this engine's own work."""
         if not _program_has_ended:
-            threading.Thread(target=self.release, name="holdall-closer").start()
+            closers.closer(self.release)
 
     def before_fork(self) -> None:
         self.engine.before_fork()
@@ -266,6 +267,7 @@ _forking: list[Shared] = []
 
 def _before_fork() -> None:
     _lock.acquire()
+    closers.before_fork()
     for shared in list(_all):
         try:
             shared.before_fork()
@@ -289,6 +291,7 @@ def _after_fork(in_child: bool) -> None:
             _lock = threading.Lock()
         else:
             _lock.release()
+        closers.after_fork()
 
 
 @cache

@@ -1,8 +1,8 @@
 """The store: the object that users and faces hold.
 
 Every method is written once, as a program (`holdall.programs`), and stands here twice: `put` runs it, `aput` awaits it.
-Programs yield batches of ops; `_prepared` is the one place where a batch is checked and moved into the store's scope
-before an engine sees it, and `_finished` the one where results come back out of it.
+Programs yield batches of ops, which `holdall.batches` checks, and takes to the engine and back. What watches and what
+leases is in modules of its own, and `Store` is made of all three.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Store(Watching, Leasing):
                 raise _no_point_op(op)
             if isinstance(op, ops.Put) and op.vectors is not None:
                 raise InvalidInput("a Put's vectors are made by the store: open it with embed=, and leave them out")
-        return (yield from self._embedded(operations, lease)) if operations else []
+        return (yield from self._embedded(operations, lease))
 
     execute = run(_execute)
     aexecute = arun(_execute)
@@ -270,7 +270,7 @@ class Store(Watching, Leasing):
             batch = yield from embedding.embedded(batch, self._settings.fields)
             if embedding.has_embedded(batch):
                 return (yield from embedding.checked(lambda checks: self._change([*checks, *batch], lease)))
-        results: list[Any] = (yield batch) if lease is None else (yield from self._change(batch, lease))
+        results: list[Any] = (yield batch) if lease is None and batch else (yield from self._change(batch, lease))
         return results
 
     def _learn(self, behind: int) -> Program[None]:
@@ -290,6 +290,7 @@ class Store(Watching, Leasing):
         For after a change of model, or where entries were put without an embedder. It may be interrupted and called
         again, while the store is in use. `progress` is told how many of how many it has seen to.
         """
+        keys.check_function("progress", progress)
         if not self._engine().capabilities.ranks:
             raise Unsupported("this engine keeps no vectors")
         embedding = self._settings.embedding

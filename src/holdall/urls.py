@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
+from . import keys
 from .embed import Embedder, Metric, check_metric
 from .embedding import Embedding
 from .engine import Clock, Engine, Options
@@ -20,13 +22,18 @@ from .sharing import engine_module, share
 from .store import Store
 from .values import ttl_seconds
 
+_LATEST = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
+_FOR_EVER = 1e12  # seconds
+
 _Target: TypeAlias = tuple[Hashable, Callable[[], Engine]]
+_ENGINE = tuple(name for name in vars(Engine) if not name.startswith("_"))
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
 class EngineOptions(TypedDict, total=False):
-    """Options that only some engines take. PostgreSQL: all but `prefix`; Redis: that and those of the pool."""
+    """Options that only some engines take. Disk: `volume`. Redis: `prefix` and the pool's. PostgreSQL: all others."""
 
+    volume: tuple[str, ...]
     prefix: str
     schema: str
     pool_min: int
@@ -57,9 +64,9 @@ def open(
 ) -> Store:
     """Open a store; it connects on first use.
 
-    `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"memory:"` (private to this store) or
-    `"memory:name"` (shared within the process); `"postgresql://…"` and `"redis://…"`, which have options of their own
-    (`EngineOptions`).
+    `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain files),
+    `"memory:"` (private to this store) or `"memory:name"` (shared within the process); `"postgresql://…"`,
+    `"redis://…"` or `"redis+cluster://…"`. Some have options of their own (`EngineOptions`).
     Without a URL, the environment variable HOLDALL_URL says which. An engine of your own is given as a function that
     makes it from the `holdall.engine.Options` below.
 
@@ -88,24 +95,40 @@ def open(
     _check_seconds("timeout", timeout)
     if sweep_interval is not None:
         _check_seconds("sweep_interval", sweep_interval)
-    for name, hook in (("on_op", on_op), ("clock", clock)):
-        if hook is not None and not callable(hook):
-            raise InvalidInput(f"{name} is a function, not {shown(hook)}")
+    keys.check_function("on_op", on_op)
+    _check_clock(clock)
+    for name, flag in (("refresh_on_read", refresh_on_read), ("full_text", full_text)):
+        if not isinstance(flag, bool):
+            raise InvalidInput(f"{name} is True or False, not {shown(flag)}")
+    check_metric(metric)
     options = Options(float(timeout), durability, tuple(indexed), clock)
     settings = Settings(
         ttl_seconds(ttl),
-        bool(refresh_on_read),
+        refresh_on_read,
         on_op,
-        bool(full_text),
+        full_text,
         WHOLE if fields is None else check_paths(fields),
-        None if embed is None else Embedding(Embedder(embed), check_metric(metric)),
+        None if embed is None else Embedding(Embedder(embed), metric),
     )
     key, make = (
-        (None, lambda: url(options)) if callable(url) else _target(_url(url), options, cast("dict[str, Any]", own))
+        (None, lambda: _checked_engine(url, options))
+        if callable(url)
+        else _target(_url(url), options, cast("dict[str, Any]", own))
     )
     if own:
         raise InvalidInput(f"unknown option {min(own)!r}; the options are {', '.join(_option_names())}")
     return Store(share(key, make, sweep_interval, _forgetting(history)), settings)
+
+
+def _checked_engine(make: Callable[[Options], Engine], options: Options) -> Engine:
+    engine = make(options)
+    missing = [name for name in _ENGINE if not hasattr(engine, name)]
+    if missing:
+        raise InvalidInput(
+            f"{shown(make)} was given in place of a URL, so it must make an engine (holdall.engine.Engine); it made"
+            f" {shown(engine)}, which has no {', '.join(missing)}"
+        )
+    return engine
 
 
 def _url(url: Any) -> str:
@@ -140,12 +163,16 @@ def _target(url: str, options: Options, own: dict[str, Any]) -> _Target:
                 f"{shown(url)} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db"
             )
         return _sqlite(rest.removeprefix("///"), options)
+    if scheme == "disk":
+        if not rest.startswith("///"):
+            raise InvalidInput(f"{shown(url)} has no path: write disk:///folder (relative) or disk:////var/folder")
+        return _disk(rest.removeprefix("///"), options, own)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, options, own)
     if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
         return _redis(f"{scheme}:{rest}", options, own)
     raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, memory:, postgresql: and redis:, or a plain path"
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql: and redis:, or a plain path"
     )
 
 
@@ -165,6 +192,17 @@ def _sqlite(path: str, options: Options) -> _Target:
         raise InvalidInput(f"{path!r} is a folder; name a file in it")
     module = _module("sqlite", None)
     return ("sqlite", path, options), lambda: module.SqliteEngine(path, options)
+
+
+def _disk(path: str, options: Options, own: dict[str, Any]) -> _Target:
+    if "?" in path:
+        raise InvalidInput(f"{path!r}: options are keyword arguments of open(), not part of the URL")
+    path = os.path.realpath(path or ".")
+    if os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112  # as above
+        raise InvalidInput(f"{path!r} is a file; a disk: store is a folder")
+    module = _module("disk", None)
+    given = module.DiskOptions(**({"volume": own.pop("volume")} if "volume" in own else {}))
+    return ("disk", path, options, given), lambda: module.DiskEngine(path, options, given)
 
 
 def _postgres(url: str, options: Options, own: dict[str, Any]) -> _Target:
@@ -197,10 +235,24 @@ def _forgetting(history: Any) -> Forget | None:
     if history is None:
         return None
     if isinstance(history, timedelta) and history > timedelta(0):
-        return Forget(age=history.total_seconds())
-    if type(history) is int and history >= 0:
+        return Forget(age=min(history.total_seconds(), _FOR_EVER))
+    if type(history) is int and 0 <= history < 2**62:
         return Forget(keep=history)
     raise InvalidInput(f"history is a timedelta, a number of deleted entries, or None, not {shown(history)}")
+
+
+def _check_clock(clock: Any) -> None:
+    """That a clock can be read, and tells a time that entries can have."""
+    keys.check_function("clock", clock)
+    if clock is None:
+        return
+    now = clock()
+    if type(now) is not int or not 0 <= now <= _LATEST:
+        if inspect.iscoroutine(now):
+            now.close()
+        raise InvalidInput(f"clock gives an int, the microseconds since 1970 until now, not {shown(now)}")
+    if type(clock).__hash__ is None:
+        raise InvalidInput(f"clock must be hashable, as stores with one clock share an engine; {shown(clock)} is not")
 
 
 def _check_seconds(name: str, value: Any) -> None:
@@ -209,7 +261,5 @@ def _check_seconds(name: str, value: Any) -> None:
 
 
 def _option_names() -> list[str]:
-    import inspect
-
     kept = inspect.signature(open).parameters.values()
     return [parameter.name for parameter in kept if parameter.kind is parameter.KEYWORD_ONLY]

@@ -77,6 +77,11 @@ def decode(text: str) -> dict[str, Any]:
             raise Corrupt(f"a stored value is not JSON: {text!r:.80}") from error
 
 
+def indented(text: str) -> bytes:
+    """The same value, for people to read."""
+    return msgspec.json.format(text.encode(), indent=2) + b"\n"
+
+
 def to_plain(value: Any, *, finite: bool = True) -> Any:
     """Dicts, lists, str, numbers, bools and None, where a value can be said with these; else `InvalidValue`.
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable
 from typing import Protocol
 
+from .closers import closer
 from .engine import Engine, Listener
 
 #: How often those look who use an engine that many processes may share, and that cannot listen, in seconds.
@@ -76,22 +77,25 @@ class Waker:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lock = threading.RLock()  # a subscription that is collected may come here in the middle of anything
-        self._bells: tuple[Bell, ...] = ()  # replaced, never changed: ringing takes no lock
+        # A subscription that is collected may come here in the middle of anything, even in the thread that has the
+        # lock. So what is kept is changed in single steps of Python's own, and never read, changed and written back.
+        self._lock = threading.RLock()
+        self._bells: dict[Bell, None] = {}
         self._listener: Listener | None = None
-        self._closers: list[threading.Thread] = []
+        self._closers: dict[threading.Thread, None] = {}
         can_listen = hasattr(engine, "listen")
         self.interval = None if can_listen or not engine.capabilities.multiprocess else _INTERVAL
 
     def ring(self) -> None:
         """Something may have changed."""
-        for bell in self._bells:
-            bell.ring()
+        if self._bells:
+            for bell in list(self._bells):  # others may add theirs meanwhile: ringing takes no lock
+                bell.ring()
 
     def add(self, bell: Bell) -> None:
         """Ring this one, too. The first has the engine listen."""
         with self._lock:
-            self._bells += (bell,)
+            self._bells[bell] = None
             if self._listener is None and hasattr(self._engine, "listen"):
                 self._listener = self._engine.listen(self.ring)
 
@@ -105,16 +109,15 @@ class Waker:
         """`remove`, for a finalizer: it may run in the middle of what the listener waits for, and waits for nobody."""
         listener = self._drop(bell)
         if listener is not None:
-            closer = threading.Thread(target=listener.close, name="holdall-closer")
             with contextlib.suppress(RuntimeError):  # the program is ending, and the listener with it
-                closer.start()
-                with self._lock:
-                    self._closers = [one for one in self._closers if one.is_alive()] + [closer]
+                self._closers[closer(listener.close)] = None
+                for ended in [one for one in list(self._closers) if one.ident is not None and not one.is_alive()]:
+                    self._closers.pop(ended, None)
 
     def _drop(self, bell: Bell) -> Listener | None:
         """Ring it no more -> the listener that nobody needs any more."""
         with self._lock:
-            self._bells = tuple(one for one in self._bells if one is not bell)
+            self._bells.pop(bell, None)
             if self._bells:
                 return None
             listener, self._listener = self._listener, None
@@ -123,19 +126,20 @@ class Waker:
     def stop(self) -> None:
         """The engine is closed: all wake, and find out."""
         with self._lock:
-            bells, self._bells = self._bells, ()
+            bells, self._bells = list(self._bells), {}
             listener, self._listener = self._listener, None
-            closers, self._closers = self._closers, []
+            closers = list(self._closers)
         if listener is not None:
             listener.close()
         for bell in bells:
             bell.ring()
-        for closer in closers:
-            closer.join()
+        for thread in closers:
+            if thread.ident is not None:  # else it waits for a fork to end
+                thread.join()
 
     def abandon(self) -> None:
         """In a forked child, whose subscriptions get a waker of their own."""
-        self._lock, self._bells, self._closers = threading.RLock(), (), []
+        self._lock, self._bells, self._closers = threading.RLock(), {}, {}
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.abandon()

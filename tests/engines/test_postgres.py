@@ -29,6 +29,7 @@ from holdall.testing.contract import filtering
 from holdall.testing.embedder import embed
 from processes import hear, start, tell
 from servers import postgres_url
+from small import fewer
 
 _numbers = itertools.count()
 
@@ -46,12 +47,10 @@ def open_store(folder: Path, clock: Clock) -> holdall.Store:
     return holdall.open(postgres_url(), schema=folder.name, clock=clock, sweep_interval=None, indexed=["a", "a.b"])
 
 
-TestMachine = store_machine(open_store).TestCase
-TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
-TestFileMachine = file_machine(open_store).TestCase
-TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
-for _machine in (TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMachine):  # a server takes its time
-    _machine.settings = settings(_machine.settings, max_examples=15, deadline=None)
+TestMachine = fewer(store_machine(open_store))
+TestAsyncMachine = fewer(store_machine(open_store, use_async=True))
+TestFileMachine = fewer(file_machine(open_store))
+TestAsyncFileMachine = fewer(file_machine(open_store, use_async=True))
 
 
 def test_writers_whose_random_is_seeded_alike_do_not_take_each_others_writes_for_their_own() -> None:

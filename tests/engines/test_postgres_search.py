@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 from array import array
 from typing import Any
 
 import pytest
 
 import holdall
-from holdall import ranking, vectors
+from holdall import filters, ranking, vectors
+from holdall.engines import sql_search
 from holdall.ops import Put
 from servers import postgres_url
 
@@ -43,3 +46,51 @@ def test_neighbours_that_float32_cannot_tell_apart_are_in_order(
         scores = {version: vectors.score(data["query"], [data[key]], metric) for version, key in versions.items()}
         found = store.search(query="query", mode="semantic", limit=1000)
         assert [hit.version for hit in found] == sorted(scores, key=lambda one: (scores[one], one), reverse=True)
+
+
+MANY, FEW = 300, 3
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda store, ns: store.asearch(ns, filter={"n": {"$gte": 0}}, limit=1000), id="a filter"),
+        pytest.param(lambda store, ns: store.acount(ns, filter={"n": {"$gte": 0}}), id="a filter, counted"),
+        pytest.param(lambda store, ns: store.asearch(ns, query='"red apple"', limit=1000), id="a phrase"),
+        pytest.param(
+            lambda store, ns: store.asearch(ns, query="apple", filter={"n": {"$gte": 0}}, limit=1000),
+            id="a query and a filter",
+        ),
+    ],
+)
+@pytest.mark.parametrize("many", [True, False])
+def test_many_entries_are_looked_through_beside_the_event_loop(
+    look: Any, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a few in it, since a thread would take longer than they do. Long ones are as good as many."""
+    threads: set[int] = set()
+
+    def noting(function: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            threads.add(threading.get_ident())
+            return function(*args)
+
+        return noted
+
+    monkeypatch.setattr(filters.Filter, "matches", noting(filters.Filter.matches))
+    monkeypatch.setattr(sql_search, "has_phrases", noting(sql_search.has_phrases))
+
+    async def main(store: holdall.Store) -> int:
+        await look(store, ("many",) if many else ("few",))
+        if many:
+            await look(store, ("long",))
+        return threading.get_ident()
+
+    with holdall.open(postgres_url(), schema="beside") as store:
+        if not store.count():
+            store.execute([Put(("many",), str(n), {"n": n, "text": "red apple"}) for n in range(MANY)])
+            store.execute([Put(("few",), str(n), {"n": n, "text": "red apple"}) for n in range(FEW)])
+            store.put(("long",), "k", {"n": 1, "text": "red apple " + "pie " * 20_000})
+        loop_thread = asyncio.run(main(store))
+    assert threads
+    assert (loop_thread in threads) is not many

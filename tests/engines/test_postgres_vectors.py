@@ -98,4 +98,4 @@ def open_without(folder: Path, clock: Clock) -> holdall.Store:
     return store
 
 
-TestWithoutPgvector = in_small(ranking_machine(open_without), 10)
+TestWithoutPgvector = in_small(ranking_machine(open_without), 0.3)

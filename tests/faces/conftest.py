@@ -1,11 +1,10 @@
-"""A store on each engine, and a way to call a face sync or async, for tests that are written once."""
+"""A store on each engine, and a loop for async calls, for tests that are written once."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -45,18 +44,3 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner | None]:
         return
     with asyncio.Runner() as loop:
         yield loop
-
-
-class Calls:
-    """`calls.read(…)` is `face.read(…)`, or, with a runner, `face.aread(…)` awaited."""
-
-    def __init__(self, face: Any, runner: asyncio.Runner | None) -> None:
-        self.face = face
-        self._runner = runner
-
-    def __getattr__(self, name: str) -> Any:
-        runner = self._runner
-        if runner is None:
-            return getattr(self.face, name)
-        method = getattr(self.face, f"a{name}")
-        return lambda *args, **kwargs: runner.run(method(*args, **kwargs))

@@ -13,7 +13,7 @@ import holdall
 from servers import postgres_url
 
 P = ParamSpec("P")
-ENGINES = ["memory", "sqlite", "postgres"]
+ENGINES = ["memory", "sqlite", "postgres", "disk"]
 _numbers = itertools.count()
 
 
@@ -24,6 +24,8 @@ def where(engine: str, folder: Path) -> dict[str, Any]:
         return {"url": f"memory:knowledge-{number}"}
     if engine == "sqlite":
         return {"url": str(folder / f"knowledge-{number}.db")}
+    if engine == "disk":
+        return {"url": f"disk:///{folder}/knowledge-{number}", "durability": "relaxed"}
     return {"url": postgres_url(), "schema": f"knowledge_{number}"}
 
 

@@ -25,6 +25,7 @@ from holdall.errors import HoldallError, InvalidInput, LeaseLost, NotADirectory,
 from holdall.faces.ag2 import (
     ChangeSubscription,
     DefaultBootstrap,
+    DiskKnowledgeStore,
     HoldallKnowledgeStore,
     KnowledgeStore,
     LockedKnowledgeStore,
@@ -236,6 +237,35 @@ async def test_what_was_written_is_there_after_reopening(tmp_path: Path) -> None
         assert await second.append("/log", "b\n") == 2
     with pytest.raises(StoreClosed):
         await second.read("/kept")
+
+
+@awaited
+async def test_what_is_written_is_a_plain_file_and_what_is_edited_there_is_told(tmp_path: Path) -> None:
+    """AG2's disk store reads CRLF as LF, tells the offset before it appends, and deletes what a link leads to."""
+    root = tmp_path / "deep" / "er"
+    told = Told()
+    async with DiskKnowledgeStore(root) as store:
+        await store.write("/notes/a.md", "one\r\n")
+        assert (root / "notes" / "a.md").read_bytes() == b"one\r\n"
+        subscription = await store.on_change("/notes", told)
+        (root / "notes" / "b.md").write_text("theirs")
+        assert await told.of(1) == ["/notes/b.md"]
+        assert await store.read("/notes/b.md") == "theirs"
+        assert await asyncio.gather(*(store.append("/log", "line\n") for _ in range(20))) == [*range(0, 100, 5)]
+        (root / "link").symlink_to(tmp_path / "outside", target_is_directory=True)
+        (tmp_path / "outside").mkdir()
+        (tmp_path / "outside" / "secret").write_text("secret")
+        for path in ("../outside/secret", "/notes/../../outside/secret", "/link/secret"):
+            with pytest.raises(ValueError, match="Path traversal"):
+                await store.write(path, "x")
+        assert await store.read("/link/secret") is None
+        await store.delete("/link")
+        await store.delete("/notes")
+        assert await store.read("/log") == "line\n" * 20
+        await subscription.close()
+        assert holdall.open(f"disk:///{root}").files().read_text("/log") == "line\n" * 20
+    assert (tmp_path / "outside" / "secret").read_text() == "secret"
+    assert sorted(path.name for path in root.iterdir()) == [".holdall", "link", "log"]
 
 
 @awaited

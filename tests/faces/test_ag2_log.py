@@ -392,6 +392,34 @@ async def test_a_tail_follows_a_log_that_grows(store: HoldallKnowledgeStore) -> 
 
 
 @awaited
+async def test_a_tail_may_be_closed_while_others_wait_in_it(store: HoldallKnowledgeStore) -> None:
+    for turns in (0, 1, 2, 5, None):
+        tail = EventLogWriter(store).tail("s")
+        waiting = [asyncio.ensure_future(anext(tail, "ended")) for _ in range(2)]
+        while turns is None and not store._subscriptions:
+            await asyncio.sleep(0)
+        for _ in range(turns or 0):
+            await asyncio.sleep(0)
+        await asyncio.create_task(tail.aclose())
+        assert await asyncio.gather(*waiting, anext(tail, "ended")) == ["ended"] * 3
+    assert len(asyncio.all_tasks()) == 1
+
+
+@awaited
+async def test_a_step_of_a_tail_that_was_given_up_loses_nothing(store: HoldallKnowledgeStore) -> None:
+    writer = EventLogWriter(store)
+    tail = writer.tail("s")
+    waiting = asyncio.ensure_future(anext(tail))
+    while not store._subscriptions:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await writer.append_events("s", [{"n": 1}])
+    assert await anext(tail) == {"n": 1}
+    await tail.aclose()
+
+
+@awaited
 async def test_a_tail_follows_stores_of_ag2s_too() -> None:
     class CannotWatch(ag2.knowledge.MemoryKnowledgeStore):  # type: ignore[misc, name-defined]
         async def on_change(self, path: str, callback: Any) -> Any:

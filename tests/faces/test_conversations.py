@@ -29,7 +29,16 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 
 import holdall
-from holdall.errors import InvalidInput, NotFound
+from holdall.engines import sql
+from holdall.errors import (
+    AlreadyExists,
+    Conflict,
+    HoldallError,
+    InvalidInput,
+    IsADirectory,
+    NotFound,
+    Unavailable,
+)
 from holdall.faces.conversations import (
     BaseStoreRepository,
     Conversation,
@@ -246,6 +255,29 @@ def test_resume_gives_the_newest_checkpoint_whichever_was_archived_last(calls: C
     assert len(calls.conversations("ada", limit=2)) == 2
 
 
+def test_of_two_checkpoints_of_one_moment_the_later_id_is_newer(calls: Calls) -> None:
+    for minute in "364":
+        calls.archive("ada", "t", Saver([HumanMessage(minute)], id=f"1f0-{minute}"))
+    assert [message.text for message in calls.resume("ada", "t")] == ["6"]
+
+
+def test_resume_loads_what_it_gives_and_not_every_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def noting(function: Any, op: Any, rows: list[tuple[Any, ...]]) -> Any:
+        loaded.extend(row[1] for row in rows)
+        return reckoned(function, op, rows)
+
+    reckoned = sql.reckoned
+    monkeypatch.setattr(sql, "reckoned", noting)
+    with ConversationRepository(str(tmp_path / "agent.db")) as repository:
+        for n in range(20):
+            saver = Saver([HumanMessage(str(n))], id=f"1f0-{n:02}", ts=f"2026-03-04T05:00:{n:02}+00:00")
+            repository.archive("ada", "t", saver)
+        assert [message.text for message in repository.resume("ada", "t")] == ["19"]
+    assert 0 < len(loaded) <= 3, "one to give, one to know whether there are more, one to compare"
+
+
 def test_one_users_thread_never_opens_anothers(calls: Calls) -> None:
     calls.archive("ada", "t", Saver([HumanMessage("secret")]))
     calls.archive("ada-2", "t", Saver([HumanMessage("theirs")]))
@@ -287,6 +319,50 @@ def test_a_source_that_is_none_and_a_state_without_messages_are_said_to_be(calls
         calls.archive("ada", "t", InMemorySaver())
     assert calls.archive("ada", "t", Saver([])).message_count == 0
     assert calls.resume("ada", "t") == []
+
+
+@pytest.mark.parametrize("channel", [[], None, 5, b"messages"])
+def test_a_channel_that_is_no_name_is_refused(calls: Calls, channel: Any) -> None:
+    with pytest.raises(InvalidInput, match="channel"):
+        calls.archive("ada", "t", Saver([HumanMessage("x")]), channel=channel)
+
+
+@pytest.mark.parametrize("odd", [5, [5], [{"no": "message"}]])
+def test_a_channel_without_messages_is_refused(calls: Calls, odd: Any) -> None:
+    with pytest.raises(InvalidInput, match="'messages' has no messages"):
+        calls.archive("ada", "t", Saver(odd))
+
+
+@pytest.mark.parametrize("thread", [None, "", 5, []])
+def test_a_thread_that_is_none_is_not_resumed(calls: Calls, thread: Any) -> None:
+    calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    with pytest.raises(InvalidInput, match="thread_id"):
+        calls.resume("ada", thread)
+
+
+def test_what_else_is_in_an_archives_place_is_left_there(calls: Calls) -> None:
+    home = ("users", "ada", "conversations")
+    archived = calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    calls.put(home, archived.key, {"somebody": "else's"})
+    with pytest.raises(AlreadyExists, match=archived.key):
+        calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    assert calls.get(home, archived.key) == {"somebody": "else's"}
+
+
+def test_what_is_erased_while_it_is_archived_again_is_archived(calls: Calls) -> None:
+    """Between the put that finds it and the look at what it has found."""
+    store = calls.repository.store.store
+    archived = calls.archive("ada", "t", Saver([HumanMessage("x")]))
+
+    def erase(event: holdall.OpEvent) -> None:
+        if event.error is Conflict:
+            store.erased = store.delete_tree(("users",))  # type: ignore[attr-defined]  # noted for below
+
+    object.__setattr__(store._settings, "on_op", erase)
+    again = calls.archive("ada", "t", Saver([HumanMessage("x")]))
+    assert store.erased == 1  # type: ignore[attr-defined]  # as above
+    assert again.key == archived.key
+    assert [message.text for message in calls.resume("ada", "t")] == ["x"]
 
 
 MESSAGES: list[BaseMessage] = [
@@ -463,6 +539,31 @@ def test_exporting_to_an_open_file(calls: Calls) -> None:
     assert sink.getvalue().startswith("user_id,thread_id,")
 
 
+def test_a_target_that_cannot_be_written_is_said_to_be(calls: Calls, tmp_path: Path) -> None:
+    fill(calls)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").write_text("")
+    closed = io.StringIO()
+    closed.close()
+    refused: list[tuple[Any, type[HoldallError]]] = [
+        (5, InvalidInput),
+        (None, InvalidInput),
+        (io.BytesIO(), InvalidInput),
+        (closed, InvalidInput),
+        ("a\x00.csv", InvalidInput),
+        (tmp_path / "missing" / "x.jsonl", NotFound),
+        (tmp_path / "folder.csv", IsADirectory),
+        (tmp_path / "file" / "x.csv", Unavailable),
+    ]
+    for target, error in refused:
+        with pytest.raises(error):
+            calls.export(target)
+    for progress in (5, "x", []):
+        with pytest.raises(InvalidInput, match="progress"):
+            calls.export(io.StringIO(), progress=progress)
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == [], "nothing is left behind"
+
+
 # Keeping -------------------------------------------------------------------------------------------------------------
 
 
@@ -479,6 +580,9 @@ def test_retain_deletes_what_is_older(calls: Calls) -> None:
     assert calls.get(("users", "ada", "conversations"), "not one") is not None
     with pytest.raises(InvalidInput, match="aware"):
         calls.retain(datetime(2026, 1, 1))  # noqa: DTZ001  # which is the mistake
+    for odd in (5, None, "30d", [], timedelta.max):
+        with pytest.raises(InvalidInput, match="timedelta"):
+            calls.retain(odd)
 
 
 def test_many_are_retained_exported_and_resumed_in_pages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,6 +609,8 @@ def test_the_four_methods_over_any_value(calls: Calls) -> None:
     assert (found["namespace"], found["key"], found["value"], found["score"]) == (list(home), "k", {"n": 1}, None)
     assert calls.delete(home, "k") is None
     assert calls.search(home) == []
+    with pytest.raises(InvalidInput, match="langgraph"):
+        calls.put(("langgraph", "notes"), "k", {})
 
 
 def test_its_store_is_for_a_graph(repository: ConversationRepository) -> None:

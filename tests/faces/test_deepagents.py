@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from conftest import Calls
+from calls import Calls
 from deepagents.backends import CompositeBackend, StateBackend, StoreBackend
 from deepagents.backends.protocol import (
     BackendProtocol,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Calls
+from calls import Calls
 from deepagents.backends import StoreBackend
 from scripted import agent, answers, call
 

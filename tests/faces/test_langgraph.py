@@ -25,7 +25,7 @@ from langgraph.store.base import (
 )
 
 import holdall
-from holdall.errors import InvalidInput, InvalidValue
+from holdall.errors import InvalidInput, InvalidValue, StoreClosed, Unavailable
 from holdall.faces.langgraph import AsyncHoldallStore, HoldallStore
 from holdall.testing import Clock
 from langgraph_calls import ENGINES, Calls, Open, opener
@@ -583,6 +583,32 @@ async def _sweep_in_a_task(open_store: Open) -> None:
         assert sweeping.done()
         assert await face.stop_ttl_sweeper()
         assert await (await AsyncHoldallStore(store).start_ttl_sweeper()) is None
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_sweep_that_fails_is_tried_again_and_a_closed_store_ends_it(
+    awaited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = iter([Unavailable("away"), Unavailable("still away"), None, StoreClosed("closed")])
+
+    def sweep(_: holdall.Store) -> Any:
+        outcome = next(outcomes)
+        if outcome is not None:
+            raise outcome
+        yield from ()
+
+    monkeypatch.setattr("holdall.seam.sweep", sweep)
+
+    async def in_a_task() -> None:
+        async with asyncio.timeout(30):
+            await (await AsyncHoldallStore("memory:", ttl={"default_ttl": 1}).start_ttl_sweeper(0.00001))
+
+    if awaited:
+        asyncio.run(in_a_task())
+    else:
+        face = HoldallStore("memory:", ttl={"default_ttl": 1})
+        face.start_ttl_sweeper(0.00001).result(30)
+    assert next(outcomes, "none left") == "none left"
 
 
 def _is_swept(store: holdall.Store) -> bool:

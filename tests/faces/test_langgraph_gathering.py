@@ -13,9 +13,10 @@ import pytest
 
 import holdall
 from holdall import OpEvent
-from holdall.errors import InvalidValue, StoreClosed, Unavailable
+from holdall.errors import EmbeddingError, InvalidValue, StoreClosed, Unavailable
 from holdall.faces.langgraph import HoldallStore
 from holdall.gathering import Gathering
+from holdall.testing import embed
 from langgraph_calls import ENGINES, Open, opener
 
 HOME = ("users", "ada")
@@ -106,6 +107,33 @@ def test_what_concerns_the_whole_store_is_told_to_all_at_once() -> None:
 
     assert [type(outcome) for outcome in asyncio.run(ask())] == [Unavailable] * 8
     assert tries == 1
+
+
+@pytest.mark.parametrize("worked", [False, True])
+def test_an_embedder_that_is_away_is_not_waited_for_again_and_again(face: HoldallStore, worked: bool) -> None:
+    """And what needs no embedder is done."""
+    asked: list[list[str]] = []
+
+    def fails(texts: list[str]) -> list[list[float]]:
+        asked.append(texts)
+        if is_away:
+            raise TimeoutError("the model is away")
+        return embed(texts)
+
+    async def all_at_once() -> list[Any]:
+        puts = [embedding.aput(HOME, f"k{n}", {"text": f"text {n}"}) for n in range(32)]
+        others = [embedding.aput(HOME, "plain", {"text": "no vector"}, index=False), embedding.adelete(HOME, "old")]
+        return await asyncio.gather(*puts, *others, return_exceptions=True)
+
+    is_away = not worked
+    embedding = HoldallStore(face.store.with_embedder(fails))
+    embedding.put(HOME, "old", {"text": "old"}, index=None if worked else False)
+    is_away = True
+    asked.clear()
+    outcomes = asyncio.run(all_at_once())
+    assert [type(outcome) for outcome in outcomes] == [EmbeddingError] * 32 + [type(None)] * 2
+    assert len(asked) <= 2, "the texts, and one to see whether it is the model"
+    assert [item.key for item in face.search(HOME, limit=100)] == ["plain"]
 
 
 def test_puts_to_one_key_are_done_in_the_order_in_which_they_were_asked_for(face: HoldallStore) -> None:

@@ -14,14 +14,15 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Calls
+from calls import Calls
 
 import holdall
-from holdall.errors import InvalidInput, InvalidValue, NotFound, StoreClosed
+from holdall.errors import InvalidInput, NotFound, StoreClosed
 from holdall.faces import spoon, spoon_protocol
 from holdall.faces.spoon import (
     BackendProtocol,
@@ -29,12 +30,14 @@ from holdall.faces.spoon import (
     EditResult,
     FileDownloadResponse,
     FileUploadResponse,
+    Imported,
     InMemoryStore,
     SQLiteStore,
     StoreBackend,
     WriteResult,
+    aimport_from,
     create_store_backend,
-    import_sqlite,
+    import_from,
 )
 from servers import postgres_url
 from threads import together
@@ -485,13 +488,19 @@ def old_database(path: Path, rows: list[tuple[str, str, Any]]) -> None:
 TIMES = {"created_at": "2026-06-01T10:00:00+00:00", "modified_at": "2026-06-02T10:00:00+00:00"}
 
 
-def test_a_database_of_spoon_ais_is_imported(any_store: holdall.Store, place: tuple[str, ...], tmp_path: Path) -> None:
+def bring(path: Path, into: Any, runner: asyncio.Runner | None) -> Imported:
+    return import_from(path, into) if runner is None else runner.run(aimport_from(path, into))
+
+
+def test_a_database_of_spoon_ais_is_imported(
+    any_store: holdall.Store, runner: asyncio.Runner | None, place: tuple[str, ...], tmp_path: Path
+) -> None:
     home = "/".join(place)
     notes = {"content": ["a", "é", ""], **TIMES}
     rows: list[tuple[str, str, Any]] = [(home, f"/d/{number:03}", {"content": [str(number)]}) for number in range(250)]
     rows += [(f"{home}/agent-1/filesystem", "/notes.txt", notes), (home, "a fact", {"any": ["thing"]})]
     old_database(tmp_path / "old.db", rows)
-    assert import_sqlite(tmp_path / "old.db", any_store) == 252
+    assert bring(tmp_path / "old.db", any_store, runner) == Imported(total=252, imported=252)
     backend = StoreBackend(any_store, (*place, "agent-1", "filesystem"))
     assert backend.read("/notes.txt") == "     1\ta\n     2\té"
     assert backend.store.get((*place, "agent-1", "filesystem"), "/notes.txt") == notes
@@ -499,41 +508,77 @@ def test_a_database_of_spoon_ais_is_imported(any_store: holdall.Store, place: tu
     assert len(StoreBackend(any_store, place).ls_info("/d")) == 250
     # again: what has changed since stays
     backend.edit("/notes.txt", "é", "e")
-    assert import_sqlite(tmp_path / "old.db", any_store) == 0
+    assert bring(tmp_path / "old.db", any_store, runner) == Imported(total=252, present=252)
     assert backend.read("/notes.txt") == "     1\ta\n     2\te"
 
 
 def test_an_import_may_be_told_where_labels_end(tmp_path: Path) -> None:
     old_database(tmp_path / "old.db", [("a/b", "k", {"n": 1}), ("a//b", "k", {"n": 2})])
-    assert import_sqlite(tmp_path / "old.db", tmp_path / "new.db", namespace_of=lambda text: ("kept", text)) == 2
+    assert import_from(tmp_path / "old.db", tmp_path / "new.db", namespace_of=lambda text: ["kept", text]).imported == 2
     with closing(SQLiteStore(tmp_path / "new.db")) as store:
         assert store.get(("kept", "a/b"), "k") == {"n": 1}
         assert store.get(("kept", "a//b"), "k") == {"n": 2}
     with holdall.open("memory:") as store_itself:
-        assert import_sqlite(str(tmp_path / "old.db"), store_itself) == 2
+        assert import_from(str(tmp_path / "old.db"), store_itself).imported == 2
         assert store_itself.namespaces() == [("a", "b"), ("a//b",)]
 
 
 def test_an_import_that_cannot_be_says_why(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no file"):
-        import_sqlite(tmp_path / "missing.db", "memory:")
+        import_from(tmp_path / "missing.db", "memory:")
     assert not (tmp_path / "missing.db").exists()
     (tmp_path / "text").write_text("no database at all")
     with closing(sqlite3.connect(tmp_path / "other.db")) as database:
         database.execute("CREATE TABLE other (x)")
     for name in ("text", "other.db"):
         with pytest.raises(InvalidInput, match="not a database of spoon_ai's"):
-            import_sqlite(tmp_path / name, "memory:")
-    old_database(tmp_path / "bad.db", [("a", "k", "{not json"), ("a", "l", {})])
-    with pytest.raises(InvalidValue, match="'k' in 'a'"):
-        import_sqlite(tmp_path / "bad.db", "memory:")
+            import_from(tmp_path / name, "memory:")
+
+
+def test_what_cannot_be_imported_is_said_and_the_rest_comes(tmp_path: Path) -> None:
+    rows = [("a", "k", "{not json"), ("a", "l", "[]"), ("a", "m", {}), ("b", "m", {"second": True}), ("c", "m", {})]
+    old_database(tmp_path / "old.db", rows)
+    told: list[tuple[int, int]] = []
+    with holdall.open("memory:") as store:
+        outcome = import_from(
+            tmp_path / "old.db",
+            store,
+            namespace_of=lambda label: "no tuple" if label == "c" else ("one",),  # type: ignore[return-value]
+            progress=lambda done, total: told.append((done, total)),
+        )
+        assert [(entry.namespace, entry.key, entry.value) for entry in store.scan()] == [(("one",), "m", {})]
+    assert (outcome.total, outcome.imported, outcome.present) == (5, 1, 1)
+    assert [(one.namespace, one.key) for one in outcome.refused] == [
+        (("one",), "k"),
+        (("one",), "l"),
+        ("no tuple", "m"),
+    ]
+    assert told == [(5, 5)]
+
+
+def test_a_file_comes_with_its_times_and_comes_again_where_it_has_changed(tmp_path: Path) -> None:
+    old_database(tmp_path / "old.db", [("filesystem", "/f", {"content": ["a"], **TIMES})])
+    with holdall.open("memory:") as store:
+        import_from(tmp_path / "old.db", store)
+        info = store.files().stat("/f")
+        assert [info.created_at, info.modified_at] == [datetime.fromisoformat(time) for time in TIMES.values()]
+        with closing(sqlite3.connect(tmp_path / "old.db")) as database:
+            changed = {"content": ["b"], **TIMES, "modified_at": "2026-06-03T10:00:00+00:00"}
+            database.execute("UPDATE store SET value = ?", [json.dumps(changed)])
+            database.commit()
+        assert import_from(tmp_path / "old.db", store).imported == 1
+        backend = StoreBackend(store)
+        assert backend.read("/f") == "     1\tb"
+        backend.edit("/f", "b", "c")
+        assert backend.store.get(("filesystem",), "/f")["created_at"] == TIMES["created_at"]
+        assert import_from(tmp_path / "old.db", store).present == 1
 
 
 def test_a_database_of_spoon_ais_is_left_alone_and_the_way_is_shown(tmp_path: Path) -> None:
     old = tmp_path / "agent_files.db"
     old_database(old, [("filesystem", "/f", {"content": ["x"]})])
     before = old.read_bytes()
-    with pytest.raises(InvalidInput, match="import_sqlite"):
+    with pytest.raises(InvalidInput, match="import_from"):
         SQLiteStore(old)
     assert old.read_bytes() == before
     with closing(sqlite3.connect(tmp_path / "other.db")) as database:

@@ -1,4 +1,4 @@
-"""Where the stores of a torture test are: a file, or a schema of a real PostgreSQL, as a process can be told."""
+"""Where the stores of a torture test are: a file, a folder, a schema of a real PostgreSQL, as a process is told."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def place(engine: str, tmp_path: Path) -> dict[str, str]:
     """What `open_at` opens."""
     if engine == "sqlite":
         return {"url": str(tmp_path / "agent.db")}
+    if engine == "disk":
+        return {"url": f"disk:///{tmp_path}/agent", "durability": "relaxed"}
     return {"url": postgres_url(), "schema": f"torture_{next(_numbers)}"}
 
 

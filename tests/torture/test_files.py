@@ -15,26 +15,23 @@ from typing import Any
 
 import psycopg
 import pytest
+from places import place
 
 import holdall
 from holdall.errors import Conflict, NotFound
 from holdall.files import Files
 from holdall.ops import Append, ReadRange, Stat
 from processes import Process, hear, start, tell
-from servers import postgres_url
 from threads import together
 
 PROCESSES = 8
 NS = ("filesystem",)
-_numbers = itertools.count()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgres", "disk"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """How to open one new store, here and in other processes."""
-    if request.param == "sqlite":
-        return {"url": str(tmp_path / "agent.db")}
-    return {"url": postgres_url(), "schema": f"torture_{next(_numbers)}"}
+    return place(request.param, tmp_path)
 
 
 def open_files(where: dict[str, str]) -> Files:

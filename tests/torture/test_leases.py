@@ -144,6 +144,7 @@ def add_one(store: holdall.Store) -> int:
     while True:
         entry = store.get(HOME, "expected")
         assert entry is not None
+        time.sleep(random.uniform(0, 0.002))  # for somebody else to come between
         try:
             store.put(HOME, "expected", {"n": entry.value["n"] + 1}, expect=entry)
         except Conflict:

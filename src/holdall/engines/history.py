@@ -80,6 +80,15 @@ class SqlHistory:
         return len(doomed) == op.limit
 
 
+def beginning(version: int) -> Statement:
+    """A first entry for a store that goes on where another was, of which nothing is known: with versions above its."""
+    sql = (
+        "INSERT INTO holdall_entries (version, ns, key, value, created, updated)"
+        " VALUES (:version, :ns, :key, :value, :version, :version)"
+    )
+    return sql, {"version": version, "ns": keys.encode(_HOME), "key": _KEY, "value": encode({"mark": version})}
+
+
 def mark_of(rows: Rows) -> int:
     """How far it was forgotten what was deleted; 0: not at all."""
     mark: Any = decode(rows[0][0])["mark"] if rows else 0

@@ -428,11 +428,14 @@ class MemoryEngine:
         changes: Page[Change] = Page((), str(self._version))
         if op.limit == 0:
             return changes
+        now = self._clock()
         for version in self._feed.irange(since, None, inclusive=(False, False)):
             place = self._feed[version]
+            record = self._entries[place]
+            if record.value is not None and not _is_live(record, now):
+                continue  # that it has expired is a change of its own, once it is swept
             if _is_within(place, op.prefix, op.path) and not keys.HIDDEN[0] <= place[0] < keys.HIDDEN[1]:
-                kind = self._entries[place].kind
-                changes.append(Change(version, keys.decode(place[0]), place[1], kind, cursor(version)))
+                changes.append(Change(version, keys.decode(place[0]), place[1], record.kind, cursor(version)))
                 if len(changes) == op.limit:
                     changes.next = cursor(version)
                     break
@@ -485,7 +488,7 @@ def _is_live(record: _Record, now: int) -> bool:
 def _is_unembedded(record: _Record, model: int) -> bool:
     """Whether it has texts to be found by, but no vectors of a model."""
     has_vectors = record.vectors is not None and record.vectors.model == model
-    return not has_vectors and record.index != "[]" and record.value != shapes.NATIVE
+    return not has_vectors and record.index != "[]" and record.value not in shapes.WRITTEN
 
 
 def _entry(place: _Place, record: _Record, kind: Callable[..., Any] = Entry) -> Any:

@@ -28,7 +28,9 @@ _SOON, _OFTEN = 0.001, 0.005  # between looks then: the first, and the longest
 _WARM = 5.0  # for how long a busy disk may keep back what was written
 _SELDOM = 0.02  # between looks then; and always, where there are no notices: 0.7 % of a core
 _SLOW = 0.5  # between looks otherwise
-_MODIFIED, _GONE, _FORGOTTEN = 0x2, 0x400, 0x8000  # IN_MODIFY, IN_DELETE_SELF, IN_IGNORED
+_MODIFIED, _GONE = 0x2, 0x400  # IN_MODIFY, IN_DELETE_SELF
+#: IN_IGNORED: there will be no more notices of this number.
+FORGOTTEN = 0x8000
 _HEADER = struct.Struct("iIII")
 
 
@@ -99,13 +101,54 @@ class _Notices:
 
     def __init__(self, path: str) -> None:
         self._path = os.fsencode(path)
-        self._watch = self._file = -1
+        self._watch = -1
+        self._kernel = Inotify()
+        self.interrupt = self._kernel.interrupt
+
+    @property
+    def will_come(self) -> bool:
+        return self._watch >= 0
+
+    def ask(self) -> bool:
+        """Ask for them, unless that was done; whether they will come from now on."""
+        if self.will_come or not self._kernel.works:
+            return False
+        self._watch = self._kernel.add(self._path, _MODIFIED | _GONE)
+        return self.will_come
+
+    def wait(self, timeout: float) -> bool:
+        """Until one arrives, or for so many seconds; False at once, if none will come."""
+        if not self.will_come:
+            return False
+        self._kernel.wait(timeout)
+        return True
+
+    def arrived(self) -> bool:
+        """Whether the file was written since this was asked last."""
+        events = self._kernel.events()
+        if any(mask & FORGOTTEN for _, mask, _ in events):  # the file is gone, and with it the watch
+            self._watch = -1
+        return bool(events)
+
+    def close(self) -> None:
+        self._watch = -1
+        self._kernel.close()
+
+
+class Inotify:
+    """Linux's notices of what is done to files and folders; where there are none, it says so and gives none."""
+
+    def __init__(self) -> None:
+        self._file = -1
         self._files: list[int] = []
         if sys.platform != "linux":
             return
         with contextlib.suppress(ImportError, OSError, AttributeError):  # a libc without it
             import ctypes
+            import fcntl
+            import termios
 
+            self._ioctl, self._how_much = fcntl.ioctl, termios.FIONREAD
             self._libc: Any = ctypes.CDLL(None)
             self._file = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._file >= 0:
@@ -116,45 +159,56 @@ class _Notices:
                 self._poll.register(file, select.POLLIN)
 
     @property
-    def will_come(self) -> bool:
-        return self._watch >= 0
+    def works(self) -> bool:
+        return self._file >= 0
 
-    def ask(self) -> bool:
-        """Ask for them, unless that was done; whether they will come from now on."""
-        if self.will_come or self._file < 0:
-            return False
-        self._watch = self._libc.inotify_add_watch(self._file, self._path, _MODIFIED | _GONE)
-        return self.will_come
+    def add(self, path: bytes, mask: int) -> int:
+        """Ask for notices of a file or folder: the number that they will name it by, or -1."""
+        return int(self._libc.inotify_add_watch(self._file, path, mask)) if self.works else -1
 
-    def wait(self, timeout: float) -> bool:
-        """Until one arrives, or for so many seconds; False at once, if none will come."""
-        if not self.will_come:
-            return False
-        self._poll.poll(timeout * 1000)
-        return True
+    def remove(self, number: int) -> None:
+        if self.works:
+            self._libc.inotify_rm_watch(self._file, number)
+
+    def events(self) -> list[tuple[int, int, bytes]]:
+        """What has come since: the number, what happened, and the name of the file in a folder."""
+        found: list[tuple[int, int, bytes]] = []
+        while self.works:
+            try:
+                events = os.read(self._file, 1 << 16)
+            except BlockingIOError:
+                break
+            place = 0
+            while place < len(events):
+                number, mask, _, length = _HEADER.unpack_from(events, place)
+                place += _HEADER.size + length
+                found.append((number, mask, events[place - length : place].rstrip(b"\0")))
+        return found
+
+    def wait(self, timeout: float) -> None:
+        """Until something comes, or for so many seconds."""
+        if self.works:
+            self._poll.poll(timeout * 1000)
 
     def interrupt(self) -> None:
         """Let nobody wait any more."""
         if self._files:
             os.write(self._mouth, b"!")
 
-    def arrived(self) -> bool:
-        """Whether the file was written since this was asked last."""
-        if self._file < 0:
-            return False
-        try:
-            events = os.read(self._file, 4096)
-        except BlockingIOError:
-            return False
-        place = 0
-        while place < len(events):
-            _, mask, _, length = _HEADER.unpack_from(events, place)
-            place += _HEADER.size + length
-            if mask & _FORGOTTEN:  # the file is gone, and with it the watch
-                self._watch = -1
-        return True
+    def wait_again(self) -> None:
+        """After an interrupt that others do not mean."""
+        if self._files:
+            while select.select(self._files[1:2], (), (), 0)[0]:
+                os.read(self._files[1], 64)
+
+    def waiting(self) -> int:
+        """How many bytes of events there are; asked from any thread, and answered in a microsecond."""
+        file = self._file
+        if file < 0:
+            return 0
+        return int.from_bytes(self._ioctl(file, self._how_much, b"\0\0\0\0"), sys.byteorder)
 
     def close(self) -> None:
-        files, self._files, self._file, self._watch = self._files, [], -1, -1
+        files, self._files, self._file = self._files, [], -1
         for file in files:
             os.close(file)

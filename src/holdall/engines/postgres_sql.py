@@ -24,6 +24,7 @@ from .narrowing import narrow
 from .postgres_dialect import MIGRATIONS, Numbers, PostgresDialect, Texts, new_token, projected
 from .postgres_search import PostgresRanker
 from .sql import Sql, is_plain_put, takes_several, within
+from .sql_search import reckoned
 from .statements import LIVE, OLD_IS_LIVE, Rows, Statement
 
 T = TypeVar("T")
@@ -317,10 +318,7 @@ class PostgresSql(Sql):
         while len(found) < want:
             size = max(want, 64)
             rows, next_position = yield from self._since(position, self.columns, where, params, size)
-            for *row, after in rows:
-                hit: Hit = to_entry(tuple(row), Hit)
-                if op.filter is None or op.filter.matches(hit.value):
-                    found.append((hit, after))
+            found += yield from reckoned(_matching, op, rows)
             if len(rows) < size:
                 break
             position = next_position
@@ -374,6 +372,12 @@ class PostgresSql(Sql):
             bounds = {"since": since, "oldest": since.split(":")[0]}
         [[(count,)]] = yield [(sql, bounds)]
         return count  # type: ignore[no-any-return]  # a row's column
+
+
+def _matching(op: ops.Search, rows: Rows) -> list[tuple[Hit, str]]:
+    """The rows that match a filter as hits, each with the position after it."""
+    hits = ((to_entry(tuple(row), Hit), after) for *row, after in rows)
+    return [(hit, after) for hit, after in hits if op.filter is None or op.filter.matches(hit.value)]
 
 
 def _parsed(position: str) -> tuple[str, str | None, int]:

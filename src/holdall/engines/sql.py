@@ -14,7 +14,8 @@ one transaction. Parameters are named (`:ns`); a dialect says what differs betwe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import islice, pairwise
 from typing import Any, TypeGuard
 
 from .. import keys, ops
@@ -27,9 +28,9 @@ from .dialect import Dialect
 from .history import SqlHistory, mark_of
 from .narrowing import narrow
 from .sql_files import AT_OR_BELOW, SqlFiles, tree
-from .sql_search import UNEMBEDDED, SqlRanker
+from .sql_search import UNEMBEDDED, SqlRanker, reckoned
 from .sql_texts import SqlTexts
-from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, Rows, Statement, assigned
+from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, UNEXPIRED, Rows, Statement, assigned
 
 COLUMNS = "ns, key, value, version, created, updated, expires"
 _RETURNING = "RETURNING version, created, updated, expires"
@@ -37,7 +38,7 @@ _FIRST_PAGE, _LARGEST_PAGE = 64, 4096
 _LATEST = 1000
 _EVERYTHING = 2**63 - 1
 #: Ops that are one query, whose rows cannot refuse anything.
-LOOK_UPS = frozenset({ops.Get, ops.ReadRange})
+LOOK_UPS = frozenset({ops.Get, ops.ReadRange, ops.Stat})
 
 
 class Sql:
@@ -202,6 +203,8 @@ class Sql:
             return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         if isinstance(op, ops.ReadRange):
             return self._files.range_statement(op, now)
+        if isinstance(op, ops.Stat):
+            return self._files.stat_statement(op, now)
         if isinstance(op, ops.Put):
             keep, expect, value = op.ttl is KEEP, op.expect, op.value
             is_file = type(value) is ops.File
@@ -258,6 +261,8 @@ class Sql:
             return to_entry(rows[0]) if rows else None
         if isinstance(op, ops.ReadRange):
             return self._files.range_result(op, rows)
+        if isinstance(op, ops.Stat):
+            return self._files.stat_result(op, rows)
         if isinstance(op, ops.Put):
             if params["size"] is not None:
                 return self._files.put_result(op, params, rows)
@@ -331,7 +336,7 @@ class Sql:
         if not ordered and (not indexed or (yield from self._are_many(where, params))):
             latest = f"(SELECT * FROM {self._table} WHERE version < :below ORDER BY version DESC LIMIT {_LATEST})"
             sql = f"SELECT {self.columns} FROM {latest} WHERE {where} ORDER BY version DESC LIMIT :limit"
-            hits = yield from self._collect(sql, params, "below", start, op, want)
+            hits = yield from self._collect(sql, params, "below", start, op, want, bool(narrowed))
             if len(hits) == want:
                 return hits
         sql = (
@@ -339,7 +344,7 @@ class Sql:
             f" WHERE {where} AND version < :below ORDER BY {'' if ordered else '+'}version DESC LIMIT :limit)"
             f" ORDER BY version DESC"
         )
-        return (yield from self._collect(sql, params, "below", start, op, want))
+        return (yield from self._collect(sql, params, "below", start, op, want, bool(narrowed)))
 
     def _narrowed(self, filter: Any, params: dict[str, Any]) -> Program[tuple[str | None, bool]]:
         """`narrow`, unless the database is known to misread fields."""
@@ -368,21 +373,16 @@ class Sql:
         return [(hit, str(hit.version)) for hit in hits]
 
     def _collect(
-        self, sql: str, params: dict[str, Any], bound: str, start: int, op: ops.Search, want: int
+        self, sql: str, params: dict[str, Any], bound: str, start: int, op: ops.Search, want: int, likely: bool = False
     ) -> Program[list[Hit]]:
-        """Candidates page by page, verified, until there are enough or no more."""
+        """Candidates page by page, verified, until there are enough or no more; of likely ones no more than needed."""
         hits: list[Hit] = []
         params[bound] = start
-        size = want if op.filter is None else max(want, _FIRST_PAGE)
+        size = want if op.filter is None or likely else max(want, _FIRST_PAGE)
         while True:
             [rows] = yield [(sql, {**params, "limit": size})]
-            for row in rows:
-                hit: Hit = to_entry(row, Hit)
-                if op.filter is None or op.filter.matches(hit.value):
-                    hits.append(hit)
-                    if len(hits) == want:
-                        return hits
-            if len(rows) < size:
+            hits += yield from reckoned(partial(_matching, want=want - len(hits)), op, rows)
+            if len(hits) == want or len(rows) < size:
                 return hits
             params[bound] = rows[-1][3]
             size = max(size, min(size * 4, _LARGEST_PAGE))
@@ -412,7 +412,7 @@ class Sql:
         after: tuple[str, str] | None = None
         while True:
             rows = yield from self._in_key_order(where, params, after, _LARGEST_PAGE)
-            total += sum(1 for row in rows if op.filter.matches(to_entry(row).value))
+            total += yield from reckoned(_matching_count, op, rows)
             if len(rows) < _LARGEST_PAGE:
                 return total
             after = rows[-1][:2]
@@ -474,8 +474,9 @@ class Sql:
         here, position, cursor = yield from self._resumed(op.since)
         if op.limit == 0:
             return Page((), here)
-        params: dict[str, Any] = {}
-        where = f"kind IS DISTINCT FROM 'none' {changed_within(op, params)}"
+        # What has expired is nothing that can be read; that it has is a change of its own, once it is swept.
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"kind IS DISTINCT FROM 'none' AND {UNEXPIRED} {changed_within(op, params)}"
         columns = "ns, key, coalesce(kind, 'put'), version"
         rows, position = yield from self._since(position, columns, where, params, op.limit, here)
         changes = [Change(version, keys.decode(ns), key, kind, cursor(after)) for ns, key, kind, version, after in rows]
@@ -514,6 +515,16 @@ class Sql:
         narrowed, indexed = yield from self._narrowed(op.filter, params)
         where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
         return (f"{where} AND {narrowed}" if narrowed else where), indexed
+
+
+def _matching(op: ops.Search, rows: Rows, want: int) -> list[Hit]:
+    """The rows that match a filter as hits, at most so many."""
+    hits = (to_entry(row, Hit) for row in rows)
+    return list(islice((hit for hit in hits if op.filter is None or op.filter.matches(hit.value)), want))
+
+
+def _matching_count(op: Any, rows: Rows) -> int:
+    return sum(1 for row in rows if op.filter.matches(to_entry(row).value))
 
 
 def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:

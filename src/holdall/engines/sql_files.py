@@ -96,12 +96,13 @@ class SqlFiles:
         )
         pieces = f"SELECT count(*) FROM {chunks} WHERE body_id = body"
         self._whole = (
-            f"SELECT CASE WHEN appended IS NOT NULL THEN ({pieces}) END, {dialect.content} FROM {table}"
-            f" WHERE {_FILES} AND key = :key"
+            f"SELECT CASE WHEN appended IS NOT NULL THEN ({pieces}) END, {dialect.whole or dialect.content}"
+            f" FROM {table} WHERE {_FILES} AND key = :key"
         )
         self._info = f"SELECT {_INFO} FROM {table} WHERE {_FILES} AND key = :key"
         self._one_below = f"SELECT key FROM {table} WHERE {_FILES} AND key >= :low AND key < :high ORDER BY key LIMIT 1"
-        self._stat = f"{self._info} UNION ALL SELECT key, NULL, NULL, NULL, NULL FROM ({self._one_below}) AS inside"
+        folder = f"SELECT key, NULL, NULL, NULL, NULL FROM ({self._one_below}) AS inside"
+        self._stat = f"{self._info} UNION ALL {folder} LIMIT 1"  # of a file, nobody asks what is below it
         self._children = self._stepping()
         below = f"{_FILES} AND key >= :low AND key < :high"
         self._deep = f"SELECT {_INFO} FROM {table} WHERE {below} ORDER BY key LIMIT :limit"
@@ -112,9 +113,6 @@ class SqlFiles:
     def statement(self, op: Op, now: int | None) -> Statement | None:
         """The statement of an op on files that needs no more than one."""
         match op:
-            case ops.Stat(namespace, path):
-                low, high = keys.in_folder(path + "/")
-                return self._stat, {"ns": keys.encode(namespace), "key": path, "low": low, "high": high, "now": now}
             case ops.CheckPath(namespace, path):
                 params = {**tree(keys.encode(namespace), path), "now": now}
                 del params["key"]
@@ -133,13 +131,19 @@ class SqlFiles:
     def result(self, op: Op, rows: Rows) -> Any:
         """What the rows of such a statement mean."""
         match op:
-            case ops.Stat(path=path):
-                info = next((to_info(*row) for row in rows if row[1] is not None), None)
-                return FileInfo(path + "/", is_dir=True) if info is None and rows else info
             case ops.CheckPath(path=path):
                 check_unblocked(path, (key for (key,) in rows))
                 return None
         return len(rows)
+
+    def stat_statement(self, op: ops.Stat, now: int | None) -> Statement:
+        low, high = keys.in_folder(op.path + "/")
+        return self._stat, {"ns": keys.encode(op.namespace), "key": op.path, "low": low, "high": high, "now": now}
+
+    def stat_result(self, op: ops.Stat, rows: Rows) -> FileInfo | None:
+        if not rows:
+            return None
+        return FileInfo(op.path + "/", is_dir=True) if rows[0][1] is None else to_info(*rows[0])
 
     def range_statement(self, op: ops.ReadRange, now: int | None) -> Statement:
         """The statement of the most frequent of them."""
@@ -154,11 +158,20 @@ class SqlFiles:
             return None
         if op.start or op.end is not None:
             self._note_pieces(op.namespace, op.key, len(rows))
-            return _cut(rows, op.start, op.end)
+            return self._cut(rows, op.start, op.end)
         [(pieces, content)] = rows
         if pieces is not None:
             self._note_pieces(op.namespace, op.key, pieces)
-        return bytes(content or b"")
+        return self._dialect.part(content or b"", 0, None)
+
+    def _cut(self, rows: Rows, start: int, end: int | None) -> bytes:
+        """The bytes asked for, from the pieces that have them."""
+        part = self._dialect.part
+        return b"".join(
+            part(data, max(start - at, 0), None if end is None else max(end - at, 0))
+            for at, data in rows
+            if data is not None
+        )
 
     def _note_pieces(self, namespace: Namespace, key: str, pieces: int) -> None:
         if pieces > _MANY_PIECES and len(self.ragged) < _MANY_PIECES:
@@ -491,7 +504,9 @@ class SqlFiles:
             contents: list[Rows] = []
             if chosen:
                 contents = yield [(self._whole, {"ns": params["ns"], "key": key, "now": now}) for key in chosen]
-            found += [(key, bytes(whole[0][1] or b"")) for key, whole in zip(chosen, contents, strict=True) if whole]
+            part = self._dialect.part
+            wholes = [(key, rows[0][1] or b"") for key, rows in zip(chosen, contents, strict=True) if rows]
+            found += [(key, part(content, 0, None)) for key, content in wholes]
             if room < 0:
                 found.next = after
                 return found
@@ -511,13 +526,6 @@ def tree(ns: str, path: str) -> dict[str, Any]:
 def _pieces(content: bytes) -> list[tuple[int, bytes]]:
     """What is written in one, cut up, and where in it each piece begins."""
     return [(start, content[start : start + PIECE]) for start in range(0, len(content), PIECE)]
-
-
-def _cut(rows: Rows, start: int, end: int | None) -> bytes:
-    """The bytes asked for, from the pieces that have them."""
-    first = rows[0][0] or 0
-    content = b"".join(bytes(data) for _, data in rows if data is not None)
-    return content[max(start - first, 0) : None if end is None else max(end - first, 0)]
 
 
 def _small_runs(pieces: Rows) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import keys, ops, shapes
 from ..engine import to_entry
@@ -26,15 +26,20 @@ from .statements import LIVE, Rows, Statement
 if TYPE_CHECKING:
     from ..vectors import Matrix
 
+T = TypeVar("T")
+
 _PAGE = 4096
 #: So many vectors are compared without a thread of their own.
 SMALL = 256
+#: So many rows, and characters in them, are looked through as well: that is done within a millisecond or so.
+_FEW_ROWS, _SHORT = 64, 1 << 16
 _MATRICES = 4  # models whose vectors are kept in memory
 
+_WRITTEN = ", ".join(f"'{shape}'" for shape in shapes.WRITTEN)
 #: The condition that a row has texts to be found by, but no vectors of a model.
 UNEMBEDDED = (
     "(vectors IS NULL OR vectors <> :model) AND coalesce(fields, '') <> '[]'"
-    f" AND (size IS NULL OR value <> '{shapes.NATIVE}')"
+    f" AND (size IS NULL OR value NOT IN ({_WRITTEN}))"
 )
 
 #: The condition that a row is in a search's namespace and may match its filter, and whether an index finds such rows.
@@ -141,14 +146,7 @@ class SqlRanker:
             return {version for (version,) in rows}
         columns = f"{self._columns}, fields, {self._dialect.head}" if phrases else f"{self._columns}, NULL, NULL"
         [rows] = yield [(f"SELECT {columns} FROM {self._table} WHERE {among} AND {where}", params)]
-        fitting: set[int] = set()
-        for *row, index, head in rows:
-            if op.filter is not None and not op.filter.matches(to_entry(tuple(row)).value):
-                continue
-            _, _, value, version, *_, size = row
-            if not phrases or has_phrases(op.query, texts(value, index, head, size is not None)):
-                fitting.add(version)
-        return fitting
+        return (yield from reckoned(_fitting, op, rows))
 
     def load(self, op: ops.Search, versions: list[int]) -> Program[list[Hit]]:
         del op  # that they fit is known
@@ -222,6 +220,25 @@ class SqlRanker:
             sql = f"SELECT version, data FROM {self._vectors} WHERE {among} AND model = :model"
             [found] = yield [(sql, {**params, "model": model})]
             cached.add_older(found)
+
+
+def reckoned(function: Callable[[Any, Rows], T], op: ops.Search | ops.Count, rows: Rows) -> Program[T]:
+    """What a function makes of an engine's rows; where these are many or long, not in anybody's event loop."""
+    if len(rows) <= _FEW_ROWS and sum([len(row[2]) + (row[9] or 0) for row in rows]) <= _SHORT:  # a value, and a file
+        return function(op, rows)
+    return (yield Work(function, (op, rows)))  # type: ignore[no-any-return]  # what it gives
+
+
+def _fitting(op: ops.Search, rows: Rows) -> set[int]:
+    phrases = op.query is not None and bool(op.query.phrases)
+    fitting: set[int] = set()
+    for *row, index, head in rows:
+        if op.filter is not None and not op.filter.matches(to_entry(tuple(row)).value):
+            continue
+        _, _, value, version, *_, size = row
+        if not phrases or has_phrases(op.query, texts(value, index, head, size is not None)):
+            fitting.add(version)
+    return fitting
 
 
 def _added(matrix: Matrix, rows: Rows, taken: Callable[[Any], bytes]) -> Program[None]:

@@ -12,9 +12,7 @@ import asyncio
 import contextlib
 import threading
 import time
-import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
 from pathlib import Path as FilePath
@@ -29,12 +27,12 @@ from ..ops import READS, WALKS, Learn, Op, Refresh, Tidy
 from ..programs import Work, drive
 from .commit import GroupCommit, Submission, announce
 from .notices import WalListener
+from .readers import Readers
 from .sql import LOOK_UPS, is_plain_put, takes_several
 from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, is_misread
 from .statements import ManyTimes, Rows, Statement
 from .turns import Turns, folder_lock
 
-_IDLE_READERS = 8
 _MAPPED = 1 << 30  # bytes of the file that are read where the system has them, without a call for each page
 _WALKERS = 4
 _BUSY_SLEEP = 0.0005
@@ -45,11 +43,12 @@ class SqliteEngine:
     """Entries in one SQLite file."""
 
     capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
+    dialect: type[SqliteDialect] = SqliteDialect
 
     def __init__(self, path: str, options: Options) -> None:
         self._path = path
         self._options = options
-        self._dialect = SqliteDialect(options.indexed)
+        self._dialect = self.dialect(options.indexed)
         self._sql = SqliteSql(self._dialect, options.clock or system_clock)
         self._closed = False
         self._reset()
@@ -58,8 +57,8 @@ class SqliteEngine:
         """A state with nothing open: at the beginning, and in a forked child."""
         self._opening = threading.Lock()
         self._spawning = threading.Lock()  # not the one above, which an event loop must never wait for
-        self._writer: _Connection | None = None
-        self._readers = _Readers(self._connect_reader)
+        self._writer: Connection | None = None
+        self._readers = Readers(self._connect_reader)
         self._commits = GroupCommit(self._commit, lambda lead: self._spawn(lead, "writer", 1))
         self._workers: dict[str, ThreadPoolExecutor] = {}
         self._reads: list[Submission] = []
@@ -228,7 +227,7 @@ class SqliteEngine:
         except apsw.Error as error:
             raise self._translated(error) from error
 
-    def _transact_on(self, writer: _Connection, members: list[Submission]) -> None:
+    def _transact_on(self, writer: Connection, members: list[Submission]) -> None:
         committing = False
         for member in members:
             member.error = None  # of an earlier try, which was undone
@@ -246,6 +245,7 @@ class SqliteEngine:
                     members[0].results = drive(self._sql.batch(batch), writer.run)
                 else:
                     self._run_members(writer, members)
+            self._before_commit(writer)
             committing = True
             writer.execute("COMMIT")
         except BaseException as error:
@@ -260,7 +260,10 @@ class SqliteEngine:
                 for member in members:
                     member.finished = True
 
-    def _roll_back(self, writer: _Connection) -> None:
+    def _before_commit(self, writer: Connection) -> None:
+        """For an engine that keeps more than a database."""
+
+    def _roll_back(self, writer: Connection) -> None:
         """Undo; a connection that cannot even do that is left behind."""
         try:
             writer.execute("ROLLBACK")
@@ -268,7 +271,7 @@ class SqliteEngine:
             self._writer = None
             writer.close(force=True)
 
-    def _run_members(self, writer: _Connection, members: list[Submission]) -> None:
+    def _run_members(self, writer: Connection, members: list[Submission]) -> None:
         for plain, group in groupby(members, lambda member: all(map(is_plain_put, member.batch))):
             if plain:
                 self._run_together(writer, list(group))
@@ -276,13 +279,13 @@ class SqliteEngine:
                 for member in group:
                     self._run_member(writer, member)
 
-    def _run_together(self, writer: _Connection, members: list[Submission]) -> None:
+    def _run_together(self, writer: Connection, members: list[Submission]) -> None:
         """Batches of which none can be refused, as one."""
         results = iter(drive(self._sql.batch([op for member in members for op in member.batch]), writer.run))
         for member in members:
             member.results = list(islice(results, len(member.batch)))
 
-    def _run_member(self, writer: _Connection, member: Submission) -> None:
+    def _run_member(self, writer: Connection, member: Submission) -> None:
         """A batch among others, which alone is undone if it is refused."""
         guarded = len(member.batch) > 1 or takes_several(member.batch[0])  # one statement is atomic by itself
         if guarded:
@@ -302,7 +305,7 @@ class SqliteEngine:
     def _synchronous(self) -> str:
         return "FULL" if self._options.durability == "full" else "NORMAL"
 
-    def _open(self) -> _Connection:
+    def _open(self) -> Connection:
         """The writing connection, on a file that is there and up to date."""
         with self._opening:
             if self._closed:
@@ -314,7 +317,7 @@ class SqliteEngine:
                     raise self._translated(error) from error
             return self._writer
 
-    def _connect_writer(self) -> _Connection:
+    def _connect_writer(self) -> Connection:
         folder = FilePath(self._path).parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -340,7 +343,7 @@ class SqliteEngine:
             _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
         return writer
 
-    def _connect_reader(self) -> _Connection:
+    def _connect_reader(self) -> Connection:
         if self._writer is None:
             self._open()
         try:
@@ -351,8 +354,8 @@ class SqliteEngine:
             raise self._translated(error) from error
         return reader
 
-    def _connect(self, flags: int) -> _Connection:
-        connection = _Connection(self._path, flags=flags)
+    def _connect(self, flags: int) -> Connection:
+        connection = Connection(self._path, flags=flags)
         connection.patience = _Patience(self._options.timeout)
         connection.set_busy_handler(connection.patience)
         after: Any = keys.after
@@ -363,7 +366,7 @@ class SqliteEngine:
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew for each value that is bound
         return connection
 
-    def _refuse_foreign(self, writer: _Connection) -> None:
+    def _refuse_foreign(self, writer: Connection) -> None:
         """A database that others made is left alone: whoever named it here hardly meant to have our tables in it."""
         tables = [name for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*'")]
         if tables and "holdall_schema" not in tables:
@@ -372,7 +375,7 @@ class SqliteEngine:
                 " name a new file"
             )
 
-    def _migrate(self, writer: _Connection) -> None:
+    def _migrate(self, writer: Connection) -> None:
         present = _schema_version(writer)
         if present > len(MIGRATIONS):
             raise SchemaTooNew(
@@ -404,6 +407,13 @@ class SqliteEngine:
             except RuntimeError as error:  # Python's, when the program ends; or no thread can be had
                 raise StoreClosed(f"no more work can begin in this process: {error}") from error
 
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise self._translated(error) from error
+
     def _translated(self, error: apsw.Error) -> HoldallError:
         """Ours for a driver's error."""
         where = f"{self._path!r}: {error}"
@@ -429,7 +439,7 @@ class SqliteEngine:
         return HoldallError(f"SQLite refused what holdall asked of it; please report this: {where}")
 
 
-class _Connection(apsw.Connection):
+class Connection(apsw.Connection):
     """A connection that runs a program's statements."""
 
     patience: _Patience
@@ -455,13 +465,17 @@ class _Connection(apsw.Connection):
         if turns is None:
             self.execute("BEGIN IMMEDIATE")
             return
-        if time.monotonic() >= turns.next_look:
-            turns.let_others_in(lambda: _pragma(self, "data_version"))
+        self.stand_back()
         try:
             self.execute("BEGIN IMMEDIATE")
         finally:
             if turns.waits:
                 turns.stop_waiting()
+
+    def stand_back(self) -> None:
+        """Let others go first, who wait while we write and write."""
+        if self.turns is not None and time.monotonic() >= self.turns.next_look:
+            self.turns.let_others_in(lambda: _pragma(self, "data_version"))
 
     def close(self, force: bool = False) -> None:
         super().close(force)
@@ -504,68 +518,6 @@ class _Patience:
         return True
 
 
-class _Readers:
-    """Connections for reading, taken and given back without a lock; as many as threads read at once."""
-
-    def __init__(self, connect: Any) -> None:
-        self._connect = connect
-        self._idle: deque[_Connection] = deque()
-        self._all: weakref.WeakSet[_Connection] = weakref.WeakSet()  # weak: an interrupted reader loses its own
-        self._making = threading.Lock()
-        self._open = threading.Event()
-        self._open.set()
-        self._closed = False
-
-    def take(self) -> _Connection:
-        while True:
-            if self._closed:
-                raise StoreClosed("this store is closed; open a new one")
-            try:
-                reader = self._idle.pop()
-            except IndexError:
-                with self._making:  # not while a fork waits for everything to be closed
-                    reader = self._connect()
-                    self._all.add(reader)
-            if self._open.is_set():
-                return reader
-            self._idle.append(reader)  # a fork is about to happen: after it
-            self._open.wait()
-
-    def give_back(self, reader: _Connection) -> None:
-        if reader.in_transaction:  # an error, or an interrupt, left it there
-            reader.execute("ROLLBACK")
-        if self._closed or (len(self._idle) >= _IDLE_READERS and self._open.is_set()):
-            reader.close()
-            self._all.discard(reader)
-            return
-        self._idle.append(reader)
-        if self._closed:  # meanwhile
-            self._close_idle()
-
-    def pause(self) -> None:
-        """Wait until nobody reads, and close everything; readers that come later wait for `resume`."""
-        self._making.acquire()
-        self._open.clear()
-        while self._all:  # whoever takes one from now on puts it back
-            self._close_idle()
-            time.sleep(_BUSY_SLEEP)
-
-    def resume(self) -> None:
-        self._open.set()
-        self._making.release()
-
-    def close(self) -> None:
-        self._closed = True
-        self._close_idle()
-
-    def _close_idle(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                reader = self._idle.pop()
-                reader.close()
-                self._all.discard(reader)
-
-
 def _joined() -> Any:
     """SQLite has no aggregate that joins bytes."""
     return [], lambda pieces, data: pieces.append(data), b"".join
@@ -582,14 +534,14 @@ def _change_nothing(members: list[Submission]) -> bool:
     return all(type(op) in _NO_CHANGES for member in members for op in member.batch)
 
 
-def _schema_version(connection: _Connection) -> int:
+def _schema_version(connection: Connection) -> int:
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'holdall_schema'").fetchall():
         return 0
     rows = connection.execute("SELECT version FROM holdall_schema").fetchall()
     return int(str(rows[0][0])) if rows else 0
 
 
-def _pragma(connection: _Connection, name: str, value: str | None = None) -> Any:
+def _pragma(connection: Connection, name: str, value: str | None = None) -> Any:
     """Set a PRAGMA, one at a time, and give what it is now."""
     if value is not None:
         connection.execute(f"PRAGMA {name} = {value}").fetchall()

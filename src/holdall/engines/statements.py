@@ -18,6 +18,8 @@ def live(row: str = "") -> str:
 
 
 LIVE = live()
+#: Whether a row is an entry or a tombstone, and not one that has expired and is to become one.
+UNEXPIRED = "(expires IS NULL OR expires > :now)"
 #: The same of the row that an insert finds in its place.
 OLD_IS_LIVE = live("old.")
 #: The same as of the time that the insert says, which a database need not work out again.

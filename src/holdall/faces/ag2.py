@@ -15,10 +15,9 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from .. import keys, ops
+from .. import keys, ops, seam
 from ..errors import Conflict, HistoryGone, HoldallError, InvalidInput, StoreClosed, shown
 from ..files import Files
 from ..leases import Lease, Locks
@@ -38,7 +37,7 @@ from .ag2_protocol import (
     create,
     takes,
 )
-from .opening import opened
+from .opening import Face
 
 __all__ = [
     "CONVERSATIONS_PREFIX",
@@ -47,6 +46,7 @@ __all__ = [
     "ChangeCallback",
     "ChangeSubscription",
     "DefaultBootstrap",
+    "DiskKnowledgeStore",
     "EventLogWriter",
     "HoldallKnowledgeStore",
     "KnowledgeStore",
@@ -68,7 +68,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0  # before a subscription whose store wa
 _telling: ContextVar[bool] = ContextVar("holdall: in a callback of on_change", default=False)
 
 
-class HoldallKnowledgeStore:
+class HoldallKnowledgeStore(Face):
     """An agent's knowledge: the files of one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `namespace` says whose knowledge it
@@ -79,8 +79,7 @@ class HoldallKnowledgeStore:
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("knowledge",)) -> None:
         #: The `holdall.Store` beneath.
-        self.store: Store
-        self.store, self._is_ours = opened(store_or_url)
+        self.store: Store = self._open(store_or_url)
         #: The same files with all that holdall can do with them, sync and async.
         self.files: Files = self.store.files(namespace)
         self._subscriptions: set[_Subscription] = set()
@@ -170,31 +169,13 @@ class HoldallKnowledgeStore:
         """End the subscriptions that were made here, and close the store if it was opened here."""
         for subscription in list(self._subscriptions):
             subscription.end_soon()
-        if self._is_ours:
-            self.store.close()
+        super().close()
 
     async def aclose(self) -> None:
         """`close`, awaited: the subscriptions have ended by then."""
         for subscription in list(self._subscriptions):
             await subscription.close()
-        if self._is_ours:
-            await self.store.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
+        await super().aclose()
 
 
 class MemoryKnowledgeStore(HoldallKnowledgeStore):
@@ -204,7 +185,6 @@ class MemoryKnowledgeStore(HoldallKnowledgeStore):
 
     def __init__(self) -> None:
         super().__init__("memory:")
-        self._is_ours = True
 
 
 class SqliteKnowledgeStore(HoldallKnowledgeStore):
@@ -219,6 +199,17 @@ class SqliteKnowledgeStore(HoldallKnowledgeStore):
         if path != ":memory:":
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120
         super().__init__("memory:" if path == ":memory:" else f"sqlite:///{path}")
+
+
+class DiskKnowledgeStore(HoldallKnowledgeStore):
+    """Knowledge in plain files of a folder, which is made if it is missing: any tool may read and edit them.
+
+    They are the files that `holdall.open("disk:///folder").files()` has. Changes are told whoever makes them, be it an
+    editor.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        super().__init__(f"disk:///{os.fspath(root)}", namespace=("filesystem",))
 
 
 class LockedKnowledgeStore:
@@ -239,7 +230,7 @@ class LockedKnowledgeStore:
         self._fences = (
             isinstance(lock, Locks)
             and isinstance(store, HoldallKnowledgeStore)
-            and lock.store._shared is store.store._shared
+            and seam.is_same_storage(lock.store, store.store)
         )
 
     async def read(self, path: str) -> str | None:

@@ -115,6 +115,9 @@ class Tail:
         self._path = path
         self._classes = classes
         self._following: AsyncGenerator[Any, None] | None = None
+        self._steps = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._is_closed = False
         #: After the last event that was given: another `tail` with this goes on there.
         self.cursor = since
 
@@ -122,18 +125,27 @@ class Tail:
         return self
 
     async def __anext__(self) -> Any:
-        if self._following is None:
-            self._following = self._follow()
-        return await anext(self._following)
+        async with self._steps:  # of several tasks, one after the other: each event is given once
+            if self._is_closed:
+                raise StopAsyncIteration
+            if self._following is None:
+                self._following = self._follow()
+            try:
+                return await anext(self._following)
+            except BaseException:  # cancelled, or the store is away: who asks again goes on after the cursor
+                self._following = None
+                raise
 
     def __await__(self) -> Generator[Any, Any, list[Any]]:
         return self._so_far().__await__()
 
     async def aclose(self) -> None:
-        """End the iteration. Closing twice is fine."""
-        if self._following is None:
-            self._following = self._follow()
-        await self._following.aclose()
+        """End the iteration, also for another task that waits in it. Closing twice is fine."""
+        self._is_closed = True
+        self._changed.set()
+        async with self._steps:
+            if self._following is not None:
+                await self._following.aclose()
 
     async def _so_far(self) -> list[Any]:
         found = await self._lines()
@@ -141,21 +153,19 @@ class Tail:
         return [from_line(line, self._classes) for line, _ in found]
 
     async def _follow(self) -> AsyncGenerator[Any, None]:
-        changed = asyncio.Event()
-
         async def ring(_path: str) -> None:
-            changed.set()
+            self._changed.set()
 
         subscription = await self._store.on_change(self._path, ring)
         interval = _INTERVAL if isinstance(subscription, NoopChangeSubscription) else None
         try:
-            while True:
-                changed.clear()
+            while not self._is_closed:
+                self._changed.clear()
                 for line, end in await self._lines():
                     self.cursor = end
                     yield from_line(line, self._classes)
                 try:
-                    await asyncio.wait_for(changed.wait(), interval)
+                    await asyncio.wait_for(self._changed.wait(), interval)
                 except TimeoutError:
                     continue
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from ..errors import InvalidInput, shown
+from ..errors import InvalidInput, IsADirectory, NotFound, Unavailable, shown
 
 if TYPE_CHECKING:
     from .conversations import Conversation
@@ -30,6 +30,8 @@ class Audit:
 
     def __init__(self, target: str | os.PathLike[str] | Sink, format: Literal["jsonl", "csv"] | None) -> None:
         self._path = Path(target) if isinstance(target, str | os.PathLike) else None
+        if self._path is None and not callable(getattr(target, "write", None)):
+            raise InvalidInput(f"an export goes to a path or an open text file, not to {shown(target)}")
         chosen = format or (self._path.suffix.removeprefix(".") if self._path is not None else "jsonl")
         if chosen not in ("jsonl", "csv"):
             raise InvalidInput(f"the format is 'jsonl' or 'csv', not {shown(chosen)}; say so with format=")
@@ -40,10 +42,11 @@ class Audit:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            self._part = tempfile.NamedTemporaryFile(  # closed in __exit__
-                "w", encoding="utf-8", newline="", dir=self._path.parent, prefix=f".{self._path.name}.", delete=False
-            )
-            self._sink = self._part
+            self._part = self._sink = _beside(self._path)
+        try:
+            self._sink.write("")
+        except (TypeError, ValueError, OSError) as error:  # it takes bytes, is closed, or is for reading
+            raise InvalidInput(f"{shown(self._sink)} is no text file that can be written to: {error}") from error
         if self._as_csv:
             csv.writer(self._sink).writerow(_COLUMNS)
         return self
@@ -54,10 +57,14 @@ class Audit:
         if self._part is None:
             return
         self._part.close()
-        if kind is None and self._path is not None:
-            Path(self._part.name).replace(self._path)
-        else:
-            Path(self._part.name).unlink(missing_ok=True)
+        part = Path(self._part.name)
+        try:
+            if kind is None and self._path is not None:
+                part.replace(self._path)
+        except OSError as failure:
+            raise Unavailable(f"{str(self._path)!r} cannot be written: {failure}") from failure
+        finally:
+            part.unlink(missing_ok=True)
 
     def write(self, conversation: Conversation, messages: list[dict[str, Any]]) -> None:
         """The messages of one conversation."""
@@ -79,6 +86,24 @@ class Audit:
                 line = json.dumps(facts | {"message": message}, ensure_ascii=False)
                 self._sink.write(line + "\n")
             self.written += 1
+
+
+def _beside(path: Path) -> IO[str]:
+    """A new file in the folder of another, whose place it takes in the end."""
+    try:
+        if path.is_dir():
+            raise IsADirectory(f"{str(path)!r} is a folder; name a file in it")
+        return tempfile.NamedTemporaryFile(  # closed by `Audit`
+            "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}.", delete=False
+        )
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no folder {str(path.parent)!r} to write {path.name!r} to") from error
+    except ValueError as error:
+        raise InvalidInput(f"not a path: {shown(str(path))}: {error}") from error
+    except IsADirectory:
+        raise
+    except OSError as error:
+        raise Unavailable(f"{str(path)!r} cannot be written: {error}") from error
 
 
 def _cell(fact: Any) -> Any:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal
 
 try:
     from langchain_core.messages import BaseMessage
@@ -35,15 +35,13 @@ except ModuleNotFoundError as missing:
         f"conversations need the package {missing.name!r}: pip install 'holdall[langgraph]'", name=missing.name
     ) from missing
 
-from .. import keys, ops
-from ..errors import Conflict, InvalidInput, NotFound, shown
+from .. import keys, ops, seam
+from ..errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
 from ..ops import ABSENT, Entry, Hit, Namespace
-from ..programs import Call, Program, Work, arun, run
-from ..store import Store
+from ..programs import Call, Program, Work, arun, before_retry, run
 from .audit import Audit, Sink
-from .conn_strings import is_postgres, open_from
-
-T = TypeVar("T")
+from .conn_strings import is_postgres
+from .opening import Face
 
 __all__ = ["BaseStoreRepository", "Conversation", "ConversationRepository", "PostgresStoreRepository"]
 
@@ -90,7 +88,7 @@ class BaseStoreRepository(ABC):
         """Remove a value."""
 
 
-class ConversationRepository(BaseStoreRepository):
+class ConversationRepository(Face, BaseStoreRepository):
     """Archived conversations, on any engine. Each method has an `a…` twin, which is awaited.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `index` is LangGraph's, for search
@@ -98,7 +96,11 @@ class ConversationRepository(BaseStoreRepository):
     """
 
     def __init__(self, store_or_url: Any = None, *, index: Any = None) -> None:
-        self._face = HoldallStore(store_or_url, index=index)
+        self._stand_on(HoldallStore(store_or_url, index=index))
+
+    def _stand_on(self, face: HoldallStore) -> None:
+        self._face = face
+        self._beneath = face.store
 
     @property
     def store(self) -> HoldallStore:
@@ -108,8 +110,10 @@ class ConversationRepository(BaseStoreRepository):
     # Any value -------------------------------------------------------------------------------------------------------
 
     def _put(self, namespace: Namespace, key: str, value: Mapping[str, Any]) -> Program[None]:
-        """Write a value."""
-        yield from self._store._put(namespace, key, value)
+        """Write a value; not below "langgraph", which is LangGraph's own."""
+        if isinstance(namespace, tuple | list) and namespace[:1] in (("langgraph",), ["langgraph"]):
+            raise InvalidInput(f"the root 'langgraph' is LangGraph's own: put it elsewhere than {shown(namespace)}")
+        yield from seam.put(self._beneath, namespace, key, value)
 
     put = run(_put)
     aput = arun(_put)
@@ -127,7 +131,8 @@ class ConversationRepository(BaseStoreRepository):
 
         A dict has `namespace`, `key`, `value`, `created_at`, `updated_at` and `score`.
         """
-        return [_shown(hit) for hit in (yield from self._found(namespace, query, None, limit))]
+        found = yield from seam.search(self._beneath, namespace, query=query, limit=limit)
+        return [_shown(hit) for hit in found]
 
     search = run(_search)
     asearch = arun(_search)
@@ -158,8 +163,9 @@ class ConversationRepository(BaseStoreRepository):
         self, user_id: str, thread_id: str, channel: str, read: Callable[[], _Snapshot | Awaitable[_Snapshot]]
     ) -> Program[Conversation]:
         home = _home(user_id)
-        if not isinstance(thread_id, str) or not thread_id:
-            raise InvalidInput(f"a thread_id is a non-empty str, not {shown(thread_id)}")
+        _checked_thread(thread_id)
+        if not isinstance(channel, str):
+            raise InvalidInput(f"channel= is the name of a channel of the state, not {shown(channel)}")
         snapshot: _Snapshot = yield Call(read, ())
         if channel not in snapshot.values:
             where = snapshot.hint or "; channel= says where its messages are"
@@ -172,14 +178,23 @@ class ConversationRepository(BaseStoreRepository):
             "thread_id": thread_id,
             "checkpoint_id": snapshot.checkpoint_id,
             "checkpoint_at": _text_of(at),
-            "messages": to_stored(snapshot.values[channel]),
+            "messages": _stored(snapshot.values[channel], channel),
         }
-        try:
-            put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
-            entry = (yield from self._store._embedded([put], None))[0]
-        except Conflict:  # archived already
-            entry = (yield [ops.Get(home, key)])[0]
-        return _conversation(entry)
+        put = ops.Put(home, key, value, None, ABSENT, index=_SAID)
+        for tries in itertools.count(1):
+            try:
+                return _conversation((yield from seam.written(self._beneath, [put]))[0])
+            except Conflict as conflict:
+                entry: Entry | None = (yield [ops.Get(home, key)])[0]
+                if entry is None:  # it is gone again
+                    yield from before_retry(conflict, tries)
+                elif _is_conversation(entry):  # archived already
+                    return _conversation(entry)
+                else:
+                    raise AlreadyExists(
+                        f"{key!r} in {home!r} is no archived conversation, and would be lost; delete it first"
+                    ) from None
+        raise AssertionError("unreachable")
 
     def _conversations(
         self, user_id: str, *, thread_id: str | None = None, query: str | None = None, limit: int = 100
@@ -189,8 +204,14 @@ class ConversationRepository(BaseStoreRepository):
         found: list[Conversation] = []
         cursor: str | None = None
         while len(found) < limit:
-            page = yield from self._store._search(
-                _home(user_id), query=query, filter=_of_thread(thread_id), limit=limit, cursor=cursor, recursive=False
+            page = yield from seam.search(
+                self._beneath,
+                _home(user_id),
+                query=query,
+                filter=_of_thread(thread_id),
+                limit=limit,
+                cursor=cursor,
+                recursive=False,
             )
             found += [_conversation(hit) for hit in page if _is_conversation(hit)]
             cursor = page.next
@@ -203,15 +224,11 @@ class ConversationRepository(BaseStoreRepository):
 
     def _resume(self, user_id: str, thread_id: str) -> Program[list[BaseMessage]]:
         """The messages of a user's thread at its newest checkpoint that was archived, to go on with in a new one."""
-        newest: Hit | None = None
-
-        def keep_newest(hits: list[Hit]) -> Program[None]:
-            nonlocal newest
-            newest = max([*hits, *([newest] if newest else [])], key=_age, default=None)
-            return
-            yield  # a program that asks for nothing
-
-        yield from self._visit(_home(user_id), _of_thread(thread_id), keep_newest)
+        home, of_thread = _home(user_id), {"thread_id": {"$eq": _checked_thread(thread_id)}}
+        # The last archived is mostly the newest; then nothing is found that is newer, and no other state is loaded.
+        newest = found = yield from self._last_archived(home, of_thread)
+        while found is not None:
+            newest, found = found, (yield from self._last_archived(home, {"$and": [of_thread, _newer_than(found)]}))
         if newest is None:
             raise NotFound(f"user {user_id!r} has no archived conversation of thread {thread_id!r}")
         return from_stored(newest.value["messages"])
@@ -233,6 +250,7 @@ class ConversationRepository(BaseStoreRepository):
         `target` is a path or a text file. A line of JSONL has everything; a row of CSV is for spreadsheets. By default
         the path's ending says which. `progress(done, total)` counts conversations.
         """
+        keys.check_function("progress", progress)
         wanted = _of_thread(thread_id)
         done = total = 0
         with Audit(target, format) as audit:
@@ -243,11 +261,11 @@ class ConversationRepository(BaseStoreRepository):
                     yield Work(audit.write, (_conversation(hit), hit.value["messages"]))
                 done += len(hits)
                 if progress is not None:
-                    progress(done, max(done, total))
+                    yield Call(progress, (done, max(done, total)))
 
             homes = yield from self._homes(user_id)
             for home in homes:
-                total += yield from self._store._count(home, filter=wanted, recursive=False)
+                total += yield from seam.count(self._beneath, home, filter=wanted, recursive=False)
             for home in homes:
                 yield from self._visit(home, wanted, write)
             return audit.written
@@ -257,7 +275,7 @@ class ConversationRepository(BaseStoreRepository):
 
     def _retain(self, older_than: timedelta | datetime, *, user_id: str | None = None) -> Program[int]:
         """Delete conversations whose checkpoint is older, of one user or of all; how many."""
-        end = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
+        end = _text_of(_before(older_than))
         deleted = 0
 
         def delete(hits: list[Hit]) -> Program[None]:
@@ -266,7 +284,7 @@ class ConversationRepository(BaseStoreRepository):
             deleted += sum(gone)
 
         for home in (yield from self._homes(user_id)):
-            yield from self._visit(home, {"checkpoint_at": {"$lt": _text_of(end)}}, delete)
+            yield from self._visit(home, {"checkpoint_at": {"$lt": end}}, delete)
         return deleted
 
     retain = run(_retain)
@@ -274,21 +292,12 @@ class ConversationRepository(BaseStoreRepository):
 
     def _erase(self, user_id: str) -> Program[int]:
         """Delete all that is archived of a user, at once; how many entries."""
-        return (yield from self._store._delete_tree(_home(user_id)))
+        return (yield from seam.delete_tree(self._beneath, _home(user_id)))
 
     erase = run(_erase)
     aerase = arun(_erase)
 
     # Below -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def _store(self) -> Store:
-        return self._face.store
-
-    def _found(
-        self, namespace: Namespace, query: str | None, filter: dict[str, Any] | None, limit: int
-    ) -> Program[list[Hit]]:
-        return (yield from self._store._search(namespace, query=query, filter=filter, limit=limit))
 
     def _visit(
         self, home: Namespace, filter: dict[str, Any] | None, visit: Callable[[list[Hit]], Program[None]]
@@ -296,11 +305,24 @@ class ConversationRepository(BaseStoreRepository):
         """Every conversation of a user that matches, some at a time."""
         cursor: str | None = None
         while True:
-            page = yield from self._store._search(home, filter=filter, limit=_AT_ONCE, cursor=cursor, recursive=False)
+            page = yield from seam.search(
+                self._beneath, home, filter=filter, limit=_AT_ONCE, cursor=cursor, recursive=False
+            )
             yield from visit([hit for hit in page if _is_conversation(hit)])
             cursor = page.next
             if cursor is None:
                 return
+
+    def _last_archived(self, home: Namespace, filter: dict[str, Any]) -> Program[Hit | None]:
+        """The conversation of a user that was archived last, of those that match."""
+        cursor: str | None = None
+        while True:
+            page = yield from seam.search(self._beneath, home, filter=filter, limit=1, cursor=cursor, recursive=False)
+            if page and _is_conversation(page[0]):
+                return page[0]
+            cursor = page.next
+            if cursor is None:
+                return None
 
     def _homes(self, user_id: str | None) -> Program[list[Namespace]]:
         """Where one user's conversations are, or everybody's."""
@@ -309,17 +331,11 @@ class ConversationRepository(BaseStoreRepository):
         homes: list[Namespace] = []
         offset = 0
         while True:
-            some = yield from self._store._namespaces(prefix=_home("*"), max_depth=3, limit=1000, offset=offset)
+            some = yield from seam.namespaces(self._beneath, prefix=_home("*"), max_depth=3, limit=1000, offset=offset)
             homes += some
             offset += 1000
             if len(some) < 1000:
                 return homes
-
-    def _run(self, program: Program[T]) -> T:
-        return self._store._run(program)
-
-    async def _arun(self, program: Program[T]) -> T:
-        return await self._store._arun(program)
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
@@ -329,22 +345,6 @@ class ConversationRepository(BaseStoreRepository):
         """`close`, awaited."""
         await self._face.aclose()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
 
 class PostgresStoreRepository(ConversationRepository):
     """`ConversationRepository` on PostgreSQL, where SQL can look into it (the views `holdall_conversations`, …)."""
@@ -352,9 +352,7 @@ class PostgresStoreRepository(ConversationRepository):
     def __init__(self, conn_string: str, *, pool_config: Mapping[str, Any] | None = None, index: Any = None) -> None:
         if not isinstance(conn_string, str) or not is_postgres(conn_string):
             raise InvalidInput("PostgresStoreRepository takes a URL of PostgreSQL; ConversationRepository takes any")
-        store = open_from(conn_string, pool_config)
-        super().__init__(store, index=index)
-        self._face._to_close = store
+        self._stand_on(HoldallStore._opened_from(conn_string, pool_config, index, None))
 
 
 # Checkpointers -------------------------------------------------------------------------------------------------------
@@ -424,6 +422,19 @@ def _home(user_id: str) -> Namespace:
     return "users", user_id, "conversations"
 
 
+def _checked_thread(thread_id: Any) -> str:
+    if not isinstance(thread_id, str) or not thread_id:
+        raise InvalidInput(f"a thread_id is a non-empty str, not {shown(thread_id)}")
+    return thread_id
+
+
+def _stored(messages: Any, channel: str) -> list[dict[str, Any]]:
+    try:
+        return to_stored(messages)
+    except (NotImplementedError, TypeError, ValueError, KeyError) as error:  # as LangChain says it
+        raise InvalidInput(f"the channel {channel!r} has no messages, but {shown(messages)}: {error}") from error
+
+
 def _of_thread(thread_id: str | None) -> dict[str, Any] | None:
     """The filter for one thread's conversations, whatever was given for its id; None for all."""
     return None if thread_id is None else {"thread_id": {"$eq": thread_id}}
@@ -457,14 +468,26 @@ def _conversation(entry: Entry) -> Conversation:
     )
 
 
-def _age(hit: Hit) -> tuple[str, str]:
-    return hit.value["checkpoint_at"], hit.value["checkpoint_id"]
+def _newer_than(hit: Hit) -> dict[str, Any]:
+    """The filter for conversations of a later checkpoint: by its time and, of two at one time, by its id."""
+    at, checkpoint_id = hit.value["checkpoint_at"], hit.value["checkpoint_id"]
+    return {"$or": [{"checkpoint_at": {"$gt": at}}, {"checkpoint_at": at, "checkpoint_id": {"$gt": checkpoint_id}}]}
+
+
+def _before(older_than: Any) -> datetime:
+    """The moment that a conversation is older than."""
+    if isinstance(older_than, datetime) and older_than.tzinfo is not None:
+        return older_than
+    if not isinstance(older_than, timedelta):
+        raise InvalidInput(f"older_than is a timedelta or an aware datetime, not {shown(older_than)}")
+    try:
+        return datetime.now(UTC) - older_than
+    except OverflowError:
+        raise InvalidInput(f"older_than is a timedelta that leads to no year there was: {shown(older_than)}") from None
 
 
 def _text_of(moment: datetime) -> str:
     """A time as text that sorts as times do."""
-    if moment.tzinfo is None:
-        raise InvalidInput(f"a time is an aware datetime, not {shown(moment)}")
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 try:
     from deepagents.backends.protocol import (
@@ -35,18 +34,17 @@ except ModuleNotFoundError as missing:
         f"deepagents' backend needs the package {missing.name!r}: pip install 'holdall[deepagents]'", name=missing.name
     ) from missing
 
-from .. import keys, ops
-from ..errors import AmbiguousMatch, HoldallError, InvalidInput, IsADirectory, NoMatch, NotFound, NotText, shown
+from .. import keys, ops, seam
+from ..errors import HoldallError, InvalidInput, NoMatch, NotFound, shown
 from ..files import Files, split_lines
 from ..ops import Namespace
 from ..programs import Program, arun, run
 from ..store import Store
-from .opening import opened
-from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, code, newest_first
+from .opening import Face
+from .words import absolute, as_dict, as_match, downloaded, newest_first, not_edited, not_found, number, uploaded
 
 __all__ = ["HoldallBackend"]
 
-T = TypeVar("T")
 #: A namespace, or what makes one for the run that a call is part of: `lambda runtime: ("users", runtime.context.user)`.
 NamespaceOrFactory: TypeAlias = Namespace | Callable[[Runtime[Any]], Namespace]
 
@@ -58,7 +56,7 @@ WHOLE = re.compile(
 _NO_NEWLINE_AT_END = "Error: old_string ends with a newline, but the file does not end with a newline."
 
 
-class HoldallBackend(BackendProtocol):
+class HoldallBackend(Face, BackendProtocol):
     """The files of one namespace, exactly that one and no child's, as a backend for deepagents.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `namespace` is a tuple, or a
@@ -68,8 +66,7 @@ class HoldallBackend(BackendProtocol):
 
     def __init__(self, store_or_url: Any, *, namespace: NamespaceOrFactory) -> None:
         #: The `holdall.Store` beneath.
-        self.store: Store
-        self.store, self._is_ours = opened(store_or_url)
+        self.store: Store = self._open(store_or_url)
         self._namespace = namespace
         if not callable(namespace):
             self.store.files(namespace)  # so that a wrong one is refused here
@@ -83,7 +80,7 @@ class HoldallBackend(BackendProtocol):
         """What is in a folder; its subfolders end in "/". Nothing, for a missing one."""
         files = self._files()
         try:
-            found = yield from files._ls(absolute(path))
+            found = yield from seam.ls(files, absolute(path))
         except HoldallError as error:
             return LsResult(error=str(error))
         return LsResult(entries=[as_dict(info) for info in found])
@@ -96,7 +93,7 @@ class HoldallBackend(BackendProtocol):
         files = self._files()
         try:
             path = _file_path(file_path)
-            first, most = _number(offset), _number(limit)
+            first, most = number("offset", offset), number("limit", limit)
             info, entry = yield [ops.Stat(files.namespace, path), ops.Get(files.namespace, path)]
             if info is None or info.is_dir or entry is None:
                 raise NotFound(path)
@@ -117,10 +114,10 @@ class HoldallBackend(BackendProtocol):
     ) -> Program[GrepResult]:
         """The lines that contain a text, as it stands, in path and line order; `truncated` if there are more."""
         files = self._files()
-        most = None if max_count is None else max(max_count, 0)
         try:
-            found = yield from files._grep(
-                pattern, absolute(path or "/"), glob=glob or None, limit=None if most is None else most + 1
+            most = None if max_count is None else number("max_count", max_count)
+            found = yield from seam.grep(
+                files, pattern, absolute(path or "/"), glob=glob or None, limit=None if most is None else most + 1
             )
         except HoldallError as error:
             return GrepResult(error=f"Error: {error}")
@@ -139,7 +136,7 @@ class HoldallBackend(BackendProtocol):
         except HoldallError as error:
             return GlobResult(error=str(error))
         try:
-            found = yield from files._glob(pattern, folder)
+            found = yield from seam.glob(files, pattern, folder)
         except InvalidInput as error:
             return GlobResult(error=f"Invalid glob pattern {shown(pattern)}: {error}")
         except HoldallError as error:
@@ -155,7 +152,7 @@ class HoldallBackend(BackendProtocol):
         """Create a file, or replace it."""
         files = self._files()
         try:
-            info = yield from files._write(absolute(file_path), content)
+            info = yield from seam.write(files, absolute(file_path), content)
         except HoldallError as error:
             return WriteResult(error=f"Error: {error}")
         return WriteResult(path=info.path)
@@ -168,9 +165,11 @@ class HoldallBackend(BackendProtocol):
         files = self._files()
         try:
             path = _file_path(file_path)
-            count = yield from files._edit(path, old_string, new_string, replace_all=replace_all)
+            count = yield from seam.edit(files, path, old_string, new_string, replace_all=replace_all)
         except HoldallError as error:
-            return EditResult(error=(yield from _why_not(files, file_path, old_string, error)))
+            if isinstance(error, NoMatch):
+                return EditResult(error=(yield from _why_no_match(files, file_path, old_string, error)))
+            return EditResult(error=_not_edited(file_path, old_string, error))
         return EditResult(path=path, occurrences=count)
 
     edit = run(_edit)
@@ -180,10 +179,10 @@ class HoldallBackend(BackendProtocol):
         """Remove a file, or a folder with all that is in it. `*` is a character like any other."""
         files = self._files()
         try:
-            count = yield from files._delete(absolute(file_path))
+            count = yield from seam.delete(files, absolute(file_path))
         except HoldallError as error:
             return DeleteResult(error=f"Error: {error}")
-        return DeleteResult(path=file_path) if count else DeleteResult(error=_not_found(file_path))
+        return DeleteResult(path=file_path) if count else DeleteResult(error=not_found(file_path))
 
     delete = run(_delete)
     adelete = arun(_delete)
@@ -192,65 +191,21 @@ class HoldallBackend(BackendProtocol):
 
     def _upload_files(self, files: list[tuple[str, bytes]]) -> Program[list[FileUploadResponse]]:
         """Create or replace files, each for itself; the answers are in their order."""
-        volume, given = self._files(), list(files)
-        done = yield from volume._write_each((absolute(path), content) for path, content in given)
-        errors = [code(answer) if isinstance(answer, HoldallError) else None for answer in done]
-        return [FileUploadResponse(path, error) for (path, _), error in zip(given, errors, strict=True)]
+        return (yield from uploaded(self._files(), files, FileUploadResponse))
 
     upload_files = run(_upload_files)
     aupload_files = arun(_upload_files)
 
     def _download_files(self, paths: list[str]) -> Program[list[FileDownloadResponse]]:
         """The bytes of files, each for itself; the answers are in their order."""
-        volume, given = self._files(), list(paths)
-        found = yield from volume._read_each(map(absolute, given))
-        return [
-            FileDownloadResponse(path, None, code(answer))
-            if isinstance(answer, HoldallError)
-            else FileDownloadResponse(path, answer)
-            for path, answer in zip(given, found, strict=True)
-        ]
+        return (yield from downloaded(self._files(), paths, FileDownloadResponse))
 
     download_files = run(_download_files)
     adownload_files = arun(_download_files)
 
-    # Running and closing ---------------------------------------------------------------------------------------------
-
     def _files(self) -> Files:
         """The files of the namespace that is meant in this call."""
         return self.store.files(_made(self._namespace) if callable(self._namespace) else self._namespace)
-
-    def _run(self, program: Program[T]) -> T:
-        return self.store._run(program)
-
-    async def _arun(self, program: Program[T]) -> T:
-        return await self.store._arun(program)
-
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
-        if self._is_ours:
-            self.store.close()
-
-    async def aclose(self) -> None:
-        """`close`, awaited."""
-        if self._is_ours:
-            await self.store.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def _made(factory: Callable[[Runtime[Any]], Namespace]) -> Namespace:
@@ -277,14 +232,6 @@ def _file_path(path: Any) -> str:
     if whole.endswith("/"):
         raise NotFound(f"{shown(path)} names a folder")
     return folder[:-1]
-
-
-def _number(given: Any) -> int:
-    """A line number or a count as models give them: none below 0."""
-    try:
-        return max(int(given), 0)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(f"offset and limit are numbers of lines, not {shown(given)}") from None
 
 
 def _file_data(item: dict[str, Any]) -> FileData:
@@ -322,35 +269,18 @@ def _window(data: FileData, offset: int, limit: int) -> ReadResult:
     )
 
 
-def _not_found(path: str) -> str:
-    return f"Error: File '{path}' not found"
+def _not_edited(path: str, old: str, error: HoldallError) -> str:
+    return not_edited(path, old, error, " with surrounding context")
 
 
-def _why_not(files: Files, path: str, old: str, error: HoldallError) -> Program[str]:
-    """Why an edit was not made, in deepagents' words."""
-    match error:
-        case NotFound() | IsADirectory():
-            return _not_found(path)
-        case NotText():
-            return BINARY
-        case AmbiguousMatch(count=count):
-            return (
-                f"Error: String '{old}' appears {count} times in file. Use replace_all=True to replace all instances,"
-                " or provide a more specific string with surrounding context."
-            )
-        case NoMatch():
-            return (yield from _why_no_match(files, path, old))
-    return EMPTY_OLD_STRING if old == "" else f"Error: {error}"
-
-
-def _why_no_match(files: Files, path: str, old: str) -> Program[str]:
+def _why_no_match(files: Files, path: str, old: str, error: NoMatch) -> Program[str]:
     """Models put a newline at the end of a file that has none; they are told so."""
     begin = old.removesuffix("\n")
     if begin and begin != old:
         try:
-            text = yield from files._read_text(absolute(path))
+            text = yield from seam.read_text(files, absolute(path))
         except HoldallError:  # gone in the meantime
-            return _not_found(path)
+            return not_found(path)
         if text.endswith(begin):
             if text.count(begin) == 1:
                 return (
@@ -362,4 +292,4 @@ def _why_no_match(files: Files, path: str, old: str) -> Program[str]:
                 " times in the file. Retry with the trailing newline removed and add surrounding context so the match"
                 " is unique."
             )
-    return f"Error: String not found in file: '{old}'"
+    return _not_edited(path, old, error)

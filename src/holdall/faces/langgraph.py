@@ -12,12 +12,11 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 try:
     from langgraph.store.base import (
@@ -44,18 +43,17 @@ except ModuleNotFoundError as missing:
         f"LangGraph's store needs the package {missing.name!r}: pip install 'holdall[langgraph]'", name=missing.name
     ) from missing
 
-from .. import keys, ops
+from .. import keys, ops, seam
 from ..embed import Metric
 from ..errors import HoldallError, InvalidInput, StoreClosed, shown
 from ..gathering import Gathering
 from ..ops import ANY, Delete, Entry, Hit, Namespace, Put
-from ..programs import Program, arun, run
+from ..programs import Call, Program, arun, run
 from ..store import Store
 from .conn_strings import open_from
-from .langgraph_import import Imported, Refused, aimport_from, import_from
-from .opening import opened
-
-T = TypeVar("T")
+from .importing import Imported, Refused
+from .langgraph_import import aimport_from, import_from
+from .opening import Face
 
 __all__ = ["AsyncHoldallStore", "HoldallStore", "Imported", "Refused", "aimport_from", "import_from"]
 
@@ -64,7 +62,7 @@ logger = logging.getLogger("holdall")
 _SWEEP_MINUTES = 5.0  # between two sweeps, unless somebody says otherwise, as at LangGraph's own stores
 
 
-class _Face(BaseStore):
+class _Base(Face, BaseStore):
     """What both stores are: LangGraph's methods, over a `Store`."""
 
     supports_ttl = True
@@ -77,15 +75,33 @@ class _Face(BaseStore):
         ttl: TTLConfig | None = None,
     ) -> None:
         super().__init__()
-        store, is_ours = opened(store_or_url, **_sweeping(ttl))
-        self._to_close = store if is_ours else None
+        store = self._open(store_or_url, **_sweeping(ttl))
         #: The `holdall.Store` beneath.
-        self.store = store if index is None else _embedding(store, index)
+        self.store: Store = store if index is None else _embedding(store, index)
+        self._beneath = self.store
         self.index_config = index
         self.ttl_config = ttl if ttl is not None else _ttl_config_of(store)
         execute = self.store.aexecute
         # A refresh must not wait for what is being embedded.
         self._reads, self._writes, self._refreshes = Gathering(execute), Gathering(execute), Gathering(execute)
+
+    @classmethod
+    def _opened_from(
+        cls,
+        conn_string: str,
+        pool_config: Mapping[str, Any] | None,
+        index: IndexConfig | None,
+        ttl: TTLConfig | None,
+    ) -> Self:
+        """One on a store of its own, which is closed with it."""
+        store = open_from(conn_string, pool_config, **_sweeping(ttl))
+        try:
+            face = cls(store, index=index, ttl=ttl)
+        except BaseException:
+            store.close()
+            raise
+        face._to_close = store
+        return face
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.store!r}>"
@@ -120,7 +136,7 @@ class _Face(BaseStore):
             results[place] = yield from self._searched(op) if isinstance(op, SearchOp) else self._listed(op)
         written = [write for write in writes.values() if write.namespace]
         if written:
-            yield from self.store._embedded(written, None)
+            yield from seam.written(self.store, written)
         return results
 
     batch = run(_batch)
@@ -135,8 +151,9 @@ class _Face(BaseStore):
 
     def _searched(self, op: SearchOp) -> Program[list[SearchItem]]:
         prefix = _checked(op.namespace_prefix)
-        ranks = bool(op.query) and self.store._settings.embedding is not None
-        hits: list[Hit] = yield from self.store._search(
+        ranks = bool(op.query) and seam.settings(self.store).embedding is not None
+        hits: list[Hit] = yield from seam.search(
+            self.store,
             prefix,
             query=op.query,
             mode="semantic" if ranks else None,
@@ -160,8 +177,8 @@ class _Face(BaseStore):
         if prefix is None or suffix is None:
             return []
         return (
-            yield from self.store._namespaces(
-                prefix=prefix, suffix=suffix, max_depth=op.max_depth, limit=op.limit, offset=op.offset
+            yield from seam.namespaces(
+                self.store, prefix=prefix, suffix=suffix, max_depth=op.max_depth, limit=op.limit, offset=op.offset
             )
         )
 
@@ -236,30 +253,12 @@ class _Face(BaseStore):
     def _is_refreshing(self, refresh_ttl: bool | None) -> bool:
         return (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
 
-    def _run(self, program: Program[T]) -> T:
-        return self.store._run(program)
-
-    async def _arun(self, program: Program[T]) -> T:
-        return await self.store._arun(program)
-
     def _sweep_seconds(self, minutes: float | None) -> float:
         chosen = minutes or (self.ttl_config or {}).get("sweep_interval_minutes") or _SWEEP_MINUTES
         return float(chosen) * 60
 
-    # Closing ---------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
-        if self._to_close is not None:
-            self._to_close.close()
-
-    async def aclose(self) -> None:
-        """`close`, awaited."""
-        if self._to_close is not None:
-            await self._to_close.aclose()
-
-
-class HoldallStore(_Face):
+class HoldallStore(_Base):
     """A LangGraph store on a holdall store, for sync and async graphs alike.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `index` and `ttl` are what
@@ -280,10 +279,7 @@ class HoldallStore(_Face):
         ttl: TTLConfig | None = None,
     ) -> Iterator[Self]:
         """A store for a `with` block, made as LangGraph's own are, and closed after it."""
-        store = open_from(conn_string, pool_config, **_sweeping(ttl))
-        face = cls(store, index=index, ttl=ttl)
-        face._to_close = store
-        with face:
+        with cls._opened_from(conn_string, pool_config, index, ttl) as face:
             yield face
 
     def setup(self) -> None:
@@ -317,16 +313,12 @@ class HoldallStore(_Face):
         self.stop_ttl_sweeper()
         super().close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    async def aclose(self) -> None:
+        """`close`, awaited."""
+        await asyncio.to_thread(self.close)  # which waits for the sweeper
 
 
-class AsyncHoldallStore(_Face):
+class AsyncHoldallStore(_Base):
     """`HoldallStore` for code that was written for LangGraph's `Async…` stores: what they await is awaited here."""
 
     _sweeper: asyncio.Task[None] | None = None
@@ -343,10 +335,7 @@ class AsyncHoldallStore(_Face):
         ttl: TTLConfig | None = None,
     ) -> AsyncIterator[Self]:
         """A store for an `async with` block, made as LangGraph's own are, and closed after it."""
-        store = open_from(conn_string, pool_config, **_sweeping(ttl))
-        face = cls(store, index=index, ttl=ttl)
-        face._to_close = store
-        async with face:
+        async with cls._opened_from(conn_string, pool_config, index, ttl) as face:
             yield face
 
     async def setup(self) -> None:
@@ -366,7 +355,9 @@ class AsyncHoldallStore(_Face):
             return asyncio.create_task(asyncio.sleep(0))
         if self._sweeper is None or self._sweeper.done():
             seconds = self._sweep_seconds(sweep_interval_minutes)
-            self._sweeper = asyncio.create_task(_sweep_for_ever(self.store, seconds), name="holdall-ttl-sweeper")
+            self._sweeper = asyncio.create_task(
+                self._arun(_sweeping_every(self.store, seconds, asyncio.sleep)), name="holdall-ttl-sweeper"
+            )
         return self._sweeper
 
     async def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
@@ -382,14 +373,6 @@ class AsyncHoldallStore(_Face):
         """Stop the sweeper, and close the store if it was opened here."""
         await self.stop_ttl_sweeper()
         await super().aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 # Ops and results -----------------------------------------------------------------------------------------------------
@@ -492,7 +475,7 @@ def _embedding(store: Store, index: IndexConfig) -> Store:
 
 def _ttl_config_of(store: Store) -> TTLConfig | None:
     """What a store was opened with, in LangGraph's words, so that its own TTL holds for LangGraph's puts too."""
-    settings = store._settings
+    settings = seam.settings(store)
     if settings.ttl is None:
         return None
     return {"default_ttl": settings.ttl / 60, "refresh_on_read": settings.refresh_on_read}
@@ -517,13 +500,7 @@ class _Sweeper:
         self._thread.start()
 
     def _sweep(self, store: Store, seconds: float) -> None:
-        while not self._ended.wait(seconds):
-            try:
-                store.sweep()
-            except StoreClosed:
-                break
-            except HoldallError:
-                logger.exception("a sweep failed, trying again later")
+        seam.run(store, _sweeping_every(store, seconds, self._ended.wait))
         if not self.future.done():
             self.future.set_result(None)
 
@@ -536,11 +513,14 @@ class _Sweeper:
         return not self._thread.is_alive()
 
 
-async def _sweep_for_ever(store: Store, seconds: float) -> None:
-    while True:
-        await asyncio.sleep(seconds)
+def _sweeping_every(store: Store, seconds: float, wait: Callable[[float], Any]) -> Program[None]:
+    """Sweep a store every so often, in a thread or a task, until it is closed or `wait` says that it is time to end.
+
+    The store's own upkeep is another: it goes with an engine and not with a face, and does more than sweep.
+    """
+    while not (yield Call(wait, (seconds,))):
         try:
-            await store.asweep()
+            yield from seam.sweep(store)
         except StoreClosed:
             return
         except HoldallError:

@@ -1,134 +1,55 @@
 """Moving in: what LangGraph's own `SqliteStore` or `PostgresStore` has stored, brought into a holdall store.
 
 Their tables are read, never written. Items come with their times and what is left of their TTLs, oldest change first,
-so that the newest there are the newest here. What is here already, as new as there or newer, is left alone; so an
-import that was cut short goes on where it ended when it is run again, and brings what has changed since.
+so that the newest there are the newest here; and run again, an import brings what has changed since.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sqlite3
 import struct
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from langgraph.store.base import get_text_at_path
 
-from .. import ops
+from .. import ops, seam
 from ..embed import same_model
-from ..errors import Conflict, InvalidInput, MissingExtra, NotFound, Unavailable
-from ..ops import ABSENT, Entry, Namespace
-from ..programs import Program, Work, before_retry
+from ..errors import InvalidInput, MissingExtra, Unavailable
+from ..programs import Program, Work
 from ..store import Store
 from ..values import decode
 from .conn_strings import is_postgres
-from .opening import opened
+from .importing import Found, Imported, Progress, Refused, Source, aimport_all, import_all, read_only, reading
 
 _AT_ONCE = 500
 _SAMPLES = 5
 _Row: TypeAlias = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """An item that cannot be stored here, and why."""
-
-    namespace: Namespace
-    key: str
-    why: str
-
-
-@dataclass(slots=True)
-class Imported:
-    """What came of an import."""
-
-    total: int = 0  # items there
-    imported: int = 0  # brought here
-    vectors: int = 0  # of these, with the vectors that they had
-    present: int = 0  # here already, as new or newer
-    expired: int = 0  # gone there, too
-    refused: list[Refused] = field(default_factory=list)
-
-
-def import_from(
-    source: str | os.PathLike[str], into: Any, *, progress: Callable[[int, int], object] | None = None
-) -> Imported:
+def import_from(source: str | os.PathLike[str], into: Any, *, progress: Progress | None = None) -> Imported:
     """Bring the items of a `SqliteStore` (the path of its file) or a `PostgresStore` (its URL) into a store.
 
     `into` is a URL, a `holdall.Store` or a face. `progress(done, total)` is called as it goes on. Run again, it goes on
     where it ended.
     """
-    store, is_ours = opened(into)
-    try:
-        return store._run(_import(store, source, progress))
-    finally:
-        if is_ours:
-            store.close()
+    return import_all(_database(source), into, progress)
 
 
-async def aimport_from(
-    source: str | os.PathLike[str], into: Any, *, progress: Callable[[int, int], object] | None = None
-) -> Imported:
+async def aimport_from(source: str | os.PathLike[str], into: Any, *, progress: Progress | None = None) -> Imported:
     """`import_from`, awaited."""
-    store, is_ours = opened(into)
-    try:
-        return await store._arun(_import(store, source, progress))
-    finally:
-        if is_ours:
-            await store.aclose()
+    return await aimport_all(_database(source), into, progress)
 
 
-def _import(
-    store: Store, source: str | os.PathLike[str], progress: Callable[[int, int], object] | None
-) -> Program[Imported]:
+def _database(source: str | os.PathLike[str]) -> _Database:
     name = os.fspath(source)
-    database = _PostgresDatabase(name) if is_postgres(name) else _SqliteDatabase(name)
-    with closing(database):
-        return (yield from _moving(store, database, progress))
-
-
-def _moving(store: Store, database: _Database, progress: Callable[[int, int], object] | None) -> Program[Imported]:
-    outcome = Imported(total=(yield Work(database.count, ())))
-    vectors = _Vectors(store, database)
-    done = 0
-    while rows := (yield Work(database.page, ())):
-        items = [item for row in rows if (item := _wanted(store, row, outcome)) is not None]
-        if items:
-            yield from _bring(store, items, vectors, outcome)
-        done += len(rows)
-        if progress is not None:
-            progress(done, max(done, outcome.total))
-    return outcome
-
-
-def _bring(store: Store, items: list[_Item], vectors: _Vectors, outcome: Imported) -> Program[None]:
-    """Those of a page that are newer than what is here: looked at again if somebody writes one of them meanwhile."""
-    for tries in itertools.count(1):
-        here: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
-        newer = [
-            (item, replace(item.put, expect=ABSENT if entry is None else entry))
-            for item, entry in zip(items, here, strict=True)
-            if entry is None or entry.updated_at < item.updated_at
-        ]
-        puts = yield from vectors.carried([put for _, put in newer])
-        try:
-            if puts:
-                yield from store._embedded([*puts, *(item.dated for item, _ in newer)], None)
-        except Conflict as conflict:
-            yield from before_retry(conflict, tries)
-            continue
-        outcome.vectors += sum(put.vectors is not None for put in puts)
-        outcome.imported += len(newer)
-        outcome.present += len(items) - len(newer)
-        return
+    return _PostgresDatabase(name) if is_postgres(name) else _SqliteDatabase(name)
 
 
 class _Vectors:
@@ -138,7 +59,7 @@ class _Vectors:
     """
 
     def __init__(self, store: Store, database: _Database) -> None:
-        self._embedding = store._settings.embedding
+        self._embedding = seam.settings(store).embedding
         self._database = database
         self._is_same: bool | None = None  # not known yet
 
@@ -153,7 +74,7 @@ class _Vectors:
             self._is_same = yield from self._try(puts, there)
         if not self._is_same:
             return puts
-        model = yield from self._embedding._known_model()
+        model = yield from self._embedding.known_model()
         return [
             replace(put, vectors=ops.Vectors(model, tuple(vectors.values()))) if vectors else put
             for put, vectors in zip(puts, there, strict=True)
@@ -170,7 +91,7 @@ class _Vectors:
                     samples[text] = vector
         if not samples:
             return None
-        given = yield from self._embedding._embedder.documents(list(samples))
+        given = yield from self._embedding.documents(list(samples))
         return all(map(same_model, samples.values(), given))
 
 
@@ -184,33 +105,18 @@ def _text_at(value: Any, name: str) -> str | None:
     return texts[int(place)] if texts and int(place) < len(texts) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    put: ops.Put
-    dated: ops.Backdate
-    updated_at: datetime
-
-
-def _wanted(store: Store, row: _Row, outcome: Imported) -> _Item | None:
+def _found(row: _Row) -> Found | None:
     prefix, key, text, *times, minutes = row
     created, updated, expires = map(_moment, times)
-    assert created is not None
     assert updated is not None
     if expires is not None and expires <= datetime.now(UTC):
-        outcome.expired += 1
         return None
-    namespace = tuple(prefix.split("."))
     ttl = None
     if expires is not None:
         # PostgresStore keeps whole minutes: of less than one, only the end tells.
         ttl = max(timedelta(minutes=minutes or 0) or expires - updated, timedelta(milliseconds=1))
-    put = ops.Put(namespace, key, decode(text if isinstance(text, str) else text.decode()), ttl)
-    try:
-        store._prepared(put)
-    except InvalidInput as error:
-        outcome.refused.append(Refused(namespace, key, str(error)))
-        return None
-    return _Item(put, ops.Backdate(namespace, key, created, updated, expires), updated)
+    value = decode(text if isinstance(text, str) else text.decode())
+    return Found(ops.Put(tuple(prefix.split(".")), key, value, ttl), created, updated, expires)
 
 
 def _moment(time: datetime | str | None) -> datetime | None:
@@ -222,7 +128,7 @@ def _moment(time: datetime | str | None) -> datetime | None:
 # Their databases -----------------------------------------------------------------------------------------------------
 
 
-class _Database(ABC):
+class _Database(Source):
     """A table of LangGraph's, read from its oldest change to its newest. Opened by its first use."""
 
     value = "value"  # as text
@@ -233,14 +139,14 @@ class _Database(ABC):
         self._connection: Any = None
         self._walking: Any = None
         self._has_vectors: bool | None = None
+        self._carrying: _Vectors | None = None
 
     def count(self) -> int:
         with self._translating():
             self._connection = self._connect()
             return int(self._connection.execute("SELECT count(*) FROM store").fetchone()[0])
 
-    def page(self) -> list[_Row]:
-        """The next rows; none after the last."""
+    def page(self) -> list[Found | Refused | None]:
         with self._translating():
             if self._walking is None:
                 there = {column[0] for column in self._connection.execute("SELECT * FROM store LIMIT 0").description}
@@ -248,8 +154,12 @@ class _Database(ABC):
                 columns = f"prefix, key, {self.value}, created_at, updated_at, {lifetime}"
                 self._walking = self._cursor()
                 self._walking.execute(f"SELECT {columns} FROM store ORDER BY updated_at, {self.order}")  # noqa: S608  # ours
-            rows: list[_Row] = self._walking.fetchmany(_AT_ONCE)
-            return rows
+            return [_found(row) for row in self._walking.fetchmany(_AT_ONCE)]
+
+    def carried(self, store: Store, puts: list[ops.Put]) -> Program[list[ops.Put]]:
+        if self._carrying is None:
+            self._carrying = _Vectors(store, self)
+        return self._carrying.carried(puts)
 
     def vectors(self, places: list[tuple[str, str]]) -> list[dict[str, bytes]]:
         """The vectors of items, by field; they have none where there is no table for them."""
@@ -282,10 +192,7 @@ class _Database(ABC):
 
 class _SqliteDatabase(_Database):
     def _connect(self) -> sqlite3.Connection:
-        path = Path(self._source)
-        if not path.is_file():
-            raise NotFound(f"there is no file {self._source!r} to import from")
-        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        return read_only(self._source)
 
     def _cursor(self) -> sqlite3.Cursor:
         cursor: sqlite3.Cursor = self._connection.cursor()
@@ -298,12 +205,8 @@ class _SqliteDatabase(_Database):
         sql = "SELECT field_name, embedding FROM store_vectors WHERE prefix = ? AND key = ?"
         return [dict(self._connection.execute(sql, place).fetchall()) for place in places]
 
-    @contextmanager
-    def _translating(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise InvalidInput(f"{self._source!r} is not a database of LangGraph's SqliteStore: {error}") from error
+    def _translating(self) -> AbstractContextManager[None]:
+        return reading(self._source, "LangGraph's SqliteStore")
 
 
 class _PostgresDatabase(_Database):

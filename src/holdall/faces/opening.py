@@ -1,14 +1,19 @@
-"""What a face is given: a URL, a store, or another face."""
+"""What a face is given, a URL, a store or another face, and what becomes of it when the face is closed."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import holdall
 
+from .. import seam
 from ..errors import InvalidInput, shown
+from ..programs import Program
 from ..store import Store
+
+T = TypeVar("T")
 
 
 def opened(store_or_url: Any, **options: Any) -> tuple[Store, bool]:
@@ -27,3 +32,49 @@ def opened(store_or_url: Any, **options: Any) -> tuple[Store, bool]:
             )
         found = beneath
     return found, False
+
+
+class Face:
+    """What faces are: they run programs on a store, and close it if it was opened for them. A context manager, sync
+    and async."""
+
+    _beneath: Store
+    _to_close: Store | None = None
+
+    def _open(self, store_or_url: Any, **options: Any) -> Store:
+        """Stand on what was given."""
+        self._beneath, is_ours = opened(store_or_url, **options)
+        self._to_close = self._beneath if is_ours else None
+        return self._beneath
+
+    def _run(self, program: Program[T]) -> T:
+        return seam.run(self._beneath, program)
+
+    async def _arun(self, program: Program[T]) -> T:
+        return await seam.arun(self._beneath, program)
+
+    def close(self) -> None:
+        """Close the store, if it was opened here. Closing twice is fine."""
+        if self._to_close is not None:
+            self._to_close.close()
+
+    async def aclose(self) -> None:
+        """`close`, awaited."""
+        if self._to_close is not None:
+            await self._to_close.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -3,7 +3,7 @@
     backend = StoreBackend(SQLiteStore("agent_files.db"), assistant_id="agent-001")
 
 `SQLiteStore` takes any URL in place of a file's name. spoon_ai need not be installed; where it is, its own classes are
-the base of these, and its results are what they give. `import_sqlite` brings what spoon_ai's `SQLiteStore` has kept.
+the base of these, and its results are what they give. `import_from` brings what spoon_ai's `SQLiteStore` has kept.
 """
 
 from __future__ import annotations
@@ -11,33 +11,27 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import holdall
-
-from .. import filters, ops
+from .. import filters, ops, seam
 from ..errors import (
-    AmbiguousMatch,
     Conflict,
     HoldallError,
     InvalidInput,
-    InvalidValue,
     IsADirectory,
-    NoMatch,
     NotFound,
-    NotText,
     shown,
 )
-from ..files import Files, split_lines
-from ..ops import ABSENT, Namespace, Value
+from ..files import split_lines
+from ..ops import ABSENT, Namespace
 from ..programs import Program, arun, run
 from ..store import Store
-from .opening import opened
-from .words import BINARY, EMPTY_OLD_STRING, absolute, as_dict, as_match, code, newest_first
+from .importing import Found, Imported, Progress, Refused, Source, aimport_all, import_all, read_only, reading
+from .opening import Face
+from .words import absolute, as_dict, as_match, downloaded, newest_first, not_edited, not_found, number, uploaded
 
 if TYPE_CHECKING:
     from .spoon_protocol import (
@@ -86,15 +80,16 @@ __all__ = [
     "FileOperationError",
     "FileUploadResponse",
     "GrepMatch",
+    "Imported",
     "InMemoryStore",
+    "Refused",
     "SQLiteStore",
     "StoreBackend",
     "WriteResult",
+    "aimport_from",
     "create_store_backend",
-    "import_sqlite",
+    "import_from",
 ]
-
-T = TypeVar("T")
 
 _EMPTY = "System reminder: File exists but has empty contents"
 _LONGEST_LINE = 10_000
@@ -103,12 +98,12 @@ _AT_ONCE = 100
 # Stores --------------------------------------------------------------------------------------------------------------
 
 
-class _Kept(BaseStore):
+class _Kept(Face, BaseStore):
     """spoon_ai's store of dicts, over a `holdall.Store`. A namespace is exactly itself, and no child's."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store_or_url: Any) -> None:
         #: The `holdall.Store` beneath.
-        self.store = store
+        self.store: Store = self._open(store_or_url)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.store!r}>"
@@ -152,16 +147,12 @@ class _Kept(BaseStore):
         """The entries of exactly a namespace: in a scan, its children's come after them."""
         return itertools.takewhile(lambda entry: entry.namespace == namespace, self.store.scan(namespace))
 
-    def close(self) -> None:
-        """Close the store."""
-        self.store.close()
-
 
 class InMemoryStore(_Kept):
     """A store that is gone with the process."""
 
     def __init__(self) -> None:
-        super().__init__(holdall.open("memory:"))
+        super().__init__("memory:")
 
 
 class SQLiteStore(_Kept):
@@ -172,9 +163,8 @@ class SQLiteStore(_Kept):
 
     def __init__(self, db_path: Any = "store.db") -> None:
         self.db_path = db_path
-        store, self._is_ours = opened("memory:" if db_path == ":memory:" else db_path)
-        super().__init__(store)
-        if self._is_ours:
+        super().__init__("memory:" if db_path == ":memory:" else db_path)
+        if self._to_close is not None:
             self._set_up()
 
     def _set_up(self) -> None:
@@ -185,14 +175,9 @@ class SQLiteStore(_Kept):
             if _is_spoons(self.db_path):
                 raise InvalidInput(
                     f"{shown(self.db_path)} was made by spoon_ai itself; bring what is in it to a store of holdall's"
-                    f" with holdall.faces.spoon.import_sqlite({shown(self.db_path)}, 'new.db'), and open that"
+                    f" with holdall.faces.spoon.import_from({shown(self.db_path)}, 'new.db'), and open that"
                 ) from error
             raise
-
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
-        if self._is_ours:
-            super().close()
 
 
 def _content(value: dict[str, Any]) -> str:
@@ -203,24 +188,7 @@ def _content(value: dict[str, Any]) -> str:
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-class _Lines(Files):
-    """Files that read as spoon_ai's do when they are read as dicts: a list of lines, and two times."""
-
-    def _new(self, content: bytes) -> Value | ops.File:
-        try:
-            lines = content.decode().split("\n")
-        except UnicodeDecodeError:
-            return super()._new(content)
-        now = datetime.now(UTC).isoformat()
-        return {"content": lines, "created_at": now, "modified_at": now}
-
-    def _changed(self, path: str, content: bytes) -> Program[Value | ops.File]:
-        [entry] = yield [ops.Get(self.namespace, path)]
-        new: Any = self._new(content)
-        return new if entry is None else {**new, "created_at": entry.value.get("created_at", "")}
-
-
-class StoreBackend(BackendProtocol):
+class StoreBackend(Face, BackendProtocol):
     """The files of one namespace, as a backend for spoon_ai's agents.
 
     `namespace` is `("filesystem",)` unless said otherwise; `assistant_id` comes before it, so that agents have files of
@@ -229,8 +197,10 @@ class StoreBackend(BackendProtocol):
 
     def __init__(self, store: Any, namespace: tuple[str, ...] | None = None, assistant_id: str | None = None) -> None:
         self.store = store if isinstance(store, _Kept) else SQLiteStore(store)
+        self._beneath = self.store.store
+        self._to_close = None if self.store is store else self.store._to_close
         home = (*((assistant_id,) if assistant_id else ()), *(namespace or ("filesystem",)))
-        self._files = _Lines(self.store.store, self.store.store.files(home).namespace)
+        self._files = seam.files_as_lines(self._beneath, home)
 
     def __repr__(self) -> str:
         return f"<StoreBackend of {self._files.namespace!r} in {self.store!r}>"
@@ -240,7 +210,7 @@ class StoreBackend(BackendProtocol):
     def _ls_info(self, path: str) -> Program[list[FileInfo]]:
         """What is in a folder; its subfolders end in "/". Nothing, for one that is missing or cannot be."""
         try:
-            found = yield from self._files._ls(absolute(path))
+            found = yield from seam.ls(self._files, absolute(path))
         except InvalidInput:  # there is nothing of that name
             return []
         return [as_dict(info) for info in found]
@@ -251,18 +221,18 @@ class StoreBackend(BackendProtocol):
     def _read(self, file_path: str, offset: int = 0, limit: int = 2000) -> Program[str]:
         """Up to `limit` lines from line `offset` on, with their numbers; or what is wrong, beginning with "Error:"."""
         try:
-            text = yield from self._files._read_text(absolute(file_path))
+            start, most = number("offset", offset), number("limit", limit)
+            text = yield from seam.read_text(self._files, absolute(file_path))
         except (NotFound, IsADirectory):
-            return _not_found(file_path)
+            return not_found(file_path)
         except HoldallError as error:
             return f"Error: {error}"
         if not text.strip():
             return _EMPTY
         lines = split_lines(text)
-        if offset >= len(lines):
-            return f"Error: Line offset {offset} exceeds file length ({len(lines)} lines)"
-        start = max(offset, 0)
-        return _numbered(lines[start : start + max(limit, 0)], start + 1)
+        if start >= len(lines):
+            return f"Error: Line offset {start} exceeds file length ({len(lines)} lines)"
+        return _numbered(lines[start : start + most], start + 1)
 
     read = run(_read)
     aread = arun(_read)
@@ -272,7 +242,7 @@ class StoreBackend(BackendProtocol):
     ) -> Program[list[GrepMatch] | str]:
         """The lines that contain a text, as it stands; or what is wrong."""
         try:
-            found = yield from self._files._grep(pattern, absolute(path or "/"), glob=glob or None)
+            found = yield from seam.grep(self._files, pattern, absolute(path or "/"), glob=glob or None)
         except HoldallError as error:
             return f"Error: {error}"
         return [as_match(match) for match in found]
@@ -284,7 +254,7 @@ class StoreBackend(BackendProtocol):
         """The files whose path from `path` on matches, newest first. Nothing, where no path can match."""
         anchored = f"/{pattern}" if isinstance(pattern, str) and pattern and "/" not in pattern else pattern
         try:
-            found = yield from self._files._glob(anchored, absolute(path or "/"))
+            found = yield from seam.glob(self._files, anchored, absolute(path or "/"))
         except InvalidInput:
             return []
         return newest_first(found)
@@ -297,7 +267,7 @@ class StoreBackend(BackendProtocol):
     def _write(self, file_path: str, content: str) -> Program[WriteResult]:
         """Create a file; one that is there stays as it is, whoever came first."""
         try:
-            yield from self._files._write(absolute(file_path), content, expect=ABSENT)
+            yield from seam.write(self._files, absolute(file_path), content, expect=ABSENT)
         except Conflict:
             return WriteResult(
                 error=f"Cannot write to {file_path} because it already exists. Read and then make an edit, or write to"
@@ -314,9 +284,9 @@ class StoreBackend(BackendProtocol):
         """Replace a text that is in a file exactly once, or everywhere. Edits that others make at once are kept."""
         path = absolute(file_path)
         try:
-            count = yield from self._files._edit(path, old_string, new_string, replace_all=replace_all)
+            count = yield from seam.edit(self._files, path, old_string, new_string, replace_all=replace_all)
         except HoldallError as error:
-            return EditResult(error=_why_not(file_path, old_string, error))
+            return EditResult(error=not_edited(file_path, old_string, error, ""))
         return EditResult(path=file_path, occurrences=count)
 
     edit = run(_edit)
@@ -326,33 +296,17 @@ class StoreBackend(BackendProtocol):
 
     def _upload_files(self, files: list[tuple[str, bytes]]) -> Program[list[FileUploadResponse]]:
         """Create or replace files, each for itself; the answers are in their order."""
-        given = list(files)
-        done = yield from self._files._write_each((absolute(path), content) for path, content in given)
-        errors = [code(answer) if isinstance(answer, HoldallError) else None for answer in done]
-        return [FileUploadResponse(path, error) for (path, _), error in zip(given, errors, strict=True)]
+        return (yield from uploaded(self._files, files, FileUploadResponse))
 
     upload_files = run(_upload_files)
     aupload_files = arun(_upload_files)
 
     def _download_files(self, paths: list[str]) -> Program[list[FileDownloadResponse]]:
         """The bytes of files, each for itself; the answers are in their order."""
-        given = list(paths)
-        found = yield from self._files._read_each(map(absolute, given))
-        return [
-            FileDownloadResponse(path, None, code(answer))
-            if isinstance(answer, HoldallError)
-            else FileDownloadResponse(path, answer)
-            for path, answer in zip(given, found, strict=True)
-        ]
+        return (yield from downloaded(self._files, paths, FileDownloadResponse))
 
     download_files = run(_download_files)
     adownload_files = arun(_download_files)
-
-    def _run(self, program: Program[T]) -> T:
-        return self._files._run(program)
-
-    async def _arun(self, program: Program[T]) -> T:
-        return await self._files._arun(program)
 
 
 def create_store_backend(
@@ -368,77 +322,89 @@ def create_store_backend(
     return StoreBackend(store, namespace, assistant_id)
 
 
-def _not_found(path: str) -> str:
-    return f"Error: File '{path}' not found"
-
-
-def _why_not(path: str, old: str, error: HoldallError) -> str:
-    """Why an edit was not made, in spoon_ai's words."""
-    match error:
-        case NotFound() | IsADirectory():
-            return _not_found(path)
-        case NotText():
-            return BINARY
-        case NoMatch():
-            return f"Error: String not found in file: '{old}'"
-        case AmbiguousMatch(count=count):
-            return (
-                f"Error: String '{old}' appears {count} times in file. Use replace_all=True to replace all instances,"
-                " or provide a more specific string."
-            )
-    return EMPTY_OLD_STRING if old == "" else f"Error: {error}"
-
-
 def _numbered(lines: list[str], first: int) -> str:
     """Lines with their numbers before them; what is longer than a line should be goes on below, as 12.1, 12.2 …"""
     rows = []
-    for number, line in enumerate(lines, first):
-        rows.append(f"{number:6d}\t{line[:_LONGEST_LINE]}")
+    for place, line in enumerate(lines, first):
+        rows.append(f"{place:6d}\t{line[:_LONGEST_LINE]}")
         for part, start in enumerate(range(_LONGEST_LINE, len(line), _LONGEST_LINE), 1):
-            rows.append(f"{f'{number}.{part}':>6}\t{line[start : start + _LONGEST_LINE]}")
+            rows.append(f"{f'{place}.{part}':>6}\t{line[start : start + _LONGEST_LINE]}")
     return "\n".join(rows)
 
 
 # What spoon_ai has kept ----------------------------------------------------------------------------------------------
 
 
-def import_sqlite(
-    db_path: str | os.PathLike[str], into: Any, *, namespace_of: Callable[[str], Namespace] | None = None
-) -> int:
-    """Bring what spoon_ai's own `SQLiteStore` kept in a file to a store; how many entries came.
+def import_from(
+    db_path: str | os.PathLike[str],
+    into: Any,
+    *,
+    namespace_of: Callable[[str], Namespace] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Bring what spoon_ai's own `SQLiteStore` kept in a file to a store. The file is only read.
 
-    `into` is a URL, a `holdall.Store`, or a face such as `SQLiteStore`. What is there already stays as it is, so an
-    import may be made again. The file is only read.
+    `into` is a URL, a `holdall.Store`, or a face such as `SQLiteStore`. What is there already stays as it is, unless it
+    is an older state of a file; so an import may be made again. `progress(done, total)` is called as it goes on.
 
     spoon_ai wrote a namespace's labels with "/" between them and forgot where one ends, so they are taken apart there;
     `namespace_of` says otherwise for those of yours that contain one.
     """
-    store, is_ours = opened(into)
+    return import_all(_Database(db_path, namespace_of or _split), into, progress)
+
+
+async def aimport_from(
+    db_path: str | os.PathLike[str],
+    into: Any,
+    *,
+    namespace_of: Callable[[str], Namespace] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """`import_from`, awaited."""
+    return await aimport_all(_Database(db_path, namespace_of or _split), into, progress)
+
+
+_WHOSE = "spoon_ai's SQLiteStore"
+
+
+class _Database(Source):
+    """The table that spoon_ai's `SQLiteStore` keeps in a file."""
+
+    def __init__(self, path: str | os.PathLike[str], namespace_of: Callable[[str], Any]) -> None:
+        self._path = os.fspath(path)
+        self._namespace_of = namespace_of
+        self._connection: Any = None
+        self._rows: Any = None
+
+    def count(self) -> int:
+        with reading(self._path, _WHOSE):
+            self._connection = read_only(self._path)
+            self._rows = self._connection.execute("SELECT namespace, key, value FROM store ORDER BY namespace, key")
+            return int(self._connection.execute("SELECT count(*) FROM store").fetchone()[0])
+
+    def page(self) -> list[Found | Refused | None]:
+        with reading(self._path, _WHOSE):
+            rows = self._rows.fetchmany(_AT_ONCE)
+        return [_found(self._namespace_of(namespace), key, text) for namespace, key, text in rows]
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _found(namespace: Any, key: str, text: str) -> Found | Refused:
     try:
-        count = 0
-        with closing(_rows(Path(db_path))) as rows:
-            while some := list(itertools.islice(rows, _AT_ONCE)):
-                count += _bring(store, some, namespace_of or _split)
-        return count
-    finally:
-        if is_ours:
-            store.close()
-
-
-def _bring(store: Store, rows: list[tuple[str, str, str]], namespace_of: Callable[[str], Namespace]) -> int:
-    values: dict[tuple[Namespace, str], Any] = {}
-    for namespace, key, value in rows:
-        try:
-            values.setdefault((namespace_of(namespace), key), json.loads(value))
-        except ValueError as error:
-            raise InvalidValue(f"{key!r} in {namespace!r} cannot be brought: {error}") from error
-    while True:
-        found = store.execute([ops.Get(*place) for place in values])
-        missing = [place for place, entry in zip(values, found, strict=True) if entry is None]
-        try:
-            return len(store.execute([ops.Put(*place, values[place], expect=ABSENT) for place in missing]))
-        except Conflict:  # somebody put one of them in the meantime
-            continue
+        value = json.loads(text)
+    except ValueError as error:
+        return Refused(namespace, key, f"not JSON: {error}")
+    put = ops.Put(tuple(namespace) if isinstance(namespace, list) else namespace, key, value)
+    try:  # files say when they were made and changed
+        created, updated = (
+            datetime.fromisoformat(value[time]).astimezone(UTC) for time in ("created_at", "modified_at")
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return Found(put)
+    return Found(put, created, updated)
 
 
 def _split(namespace: str) -> Namespace:
@@ -446,22 +412,10 @@ def _split(namespace: str) -> Namespace:
     return labels if all(labels) else (namespace,)
 
 
-def _rows(path: Path) -> Generator[tuple[str, str, str], None, None]:
-    import sqlite3  # not before it is needed
-
-    if not path.is_file():
-        raise NotFound(f"there is no file {str(path)!r}")
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        try:
-            yield from database.execute("SELECT namespace, key, value FROM store ORDER BY namespace, key")
-        except sqlite3.Error as error:
-            raise InvalidInput(f"{str(path)!r} is not a database of spoon_ai's SQLiteStore: {error}") from error
-
-
 def _is_spoons(path: Any) -> bool:
     try:
-        with closing(_rows(Path(path))) as rows:
-            next(rows, None)
+        with closing(_Database(path, _split)) as database:
+            database.count()
     except (HoldallError, OSError, TypeError):
         return False
     return True

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ... import ABSENT
-from ...errors import Conflict, InvalidInput
+from ...errors import Conflict, InvalidInput, StoreClosed
 from ...ops import Check, Delete, DeleteTree, Get, Put, Refresh, Search, Sweep
 from ..caller import Caller
 from ..clock import Clock
@@ -69,6 +69,9 @@ class BatchContract(Contract):
 
     def test_an_empty_batch_is_fine(self, store: Caller) -> None:
         assert store.execute([]) == []
+        store.close()
+        with pytest.raises(StoreClosed):
+            store.execute([])
 
     @pytest.mark.parametrize("place", [0, 2, 4])
     def test_a_conflict_anywhere_leaves_nothing_of_the_batch(self, store: Caller, place: int) -> None:

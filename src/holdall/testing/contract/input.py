@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -32,6 +33,13 @@ def circular() -> dict[str, Any]:
 class Unshowable:
     def __repr__(self) -> str:
         raise RuntimeError("not even its repr works")
+
+
+class UnhashableClock:
+    __hash__ = None  # type: ignore[assignment]  # as that of a dataclass
+
+    def __call__(self) -> int:
+        return 0
 
 
 #: Longer than Python will turn into text, and what a message may choke on, too.
@@ -153,6 +161,9 @@ class InputContract(Contract):
             lambda: store.namespaces(prefix=thing),
             lambda: store.namespaces(max_depth=thing),
             lambda: store.scoped(thing),
+            lambda: store.reindex(progress=thing),
+            lambda: store.files(NS).grep(thing),
+            lambda: store.files(NS).open("/file", thing),
         ]
         for call in calls:
             with pytest.raises(InvalidInput) as caught:
@@ -282,8 +293,16 @@ class InputContract(Contract):
             {"indexed": [""]},
             {"on_op": 5},
             {"clock": 5},
+            {"clock": lambda: None},
+            {"clock": time.time},
+            {"clock": lambda: -1},
+            {"clock": UnhashableClock()},
+            {"refresh_on_read": "no"},
+            {"full_text": 0},
+            {"metric": "nearest"},
+            {"history": 10**400},
         ],
-        ids=repr,
+        ids=lambda options: " ".join(options),
     )
     def test_bad_options_are_refused(self, opened: Opener, options: dict[str, Any]) -> None:
         with pytest.raises(InvalidInput, match=next(iter(options))):

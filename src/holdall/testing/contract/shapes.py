@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ...errors import AlreadyExists, Conflict, NotFound
+from ...files import Files
 from ...ops import FileInfo, Get, Put
+from ...shapes import LINES
 from ..caller import Caller, FilesCaller
 from ..clock import Clock
 from .base import Contract
@@ -149,6 +151,26 @@ class ShapeContract(Contract):
         volume.append("/text", b"\xff")
         assert store.get(NS, "/text").value["encoding"] == "base64"
         assert store.get(NS, "/text").value["content"] == base64.b64encode("a\r\né!".encode() + b"\xff").decode()
+
+    def test_a_volume_may_have_its_files_as_lists_of_lines(
+        self, store: Caller, volume: FilesCaller, clock: Clock
+    ) -> None:
+        lines = FilesCaller(Files(store.store, NS, LINES), volume._runner)
+        created = clock.now.isoformat()
+        info = lines.write("/text", "a\r\né\n")
+        assert info == volume.stat("/text")
+        value = {"content": ["a\r", "é", ""], "created_at": created, "modified_at": created}
+        assert identical(store.get(NS, "/text").value, value)
+        assert [hit.key for hit in store.search(NS, filter={"content": {"$contains": "é"}})] == ["/text"]
+        clock.advance(90)
+        assert lines.edit("/text", "é", "e") == 1
+        volume.append("/text", "!")
+        value = {"content": ["a\r", "e", "!"], "created_at": created, "modified_at": clock.now.isoformat()}
+        assert identical(store.get(NS, "/text").value, value)
+        assert volume.read("/text") == b"a\r\ne\n!"
+        lines.write("/binary", b"\x00\xff")
+        value = {"content": "AP8=", "created_at": clock.now.isoformat(), "modified_at": clock.now.isoformat()}
+        assert identical(store.get(NS, "/binary").value, {**value, "encoding": "base64"})
 
     @many
     @given(data=st.binary(max_size=30) | st.text(st.characters(exclude_categories=["Cs"]), max_size=20))

@@ -58,6 +58,28 @@ class WatchContract(Contract):
         assert [change.version for change in before] == [newest.version]
         assert last.key == "after"
 
+    def test_what_has_expired_comes_once_and_as_its_expiry(self, store: Caller, clock: Clock) -> None:
+        """Not as a put that nobody can read any more: before it is swept not at all, and then as what it is by then."""
+        cursor = store.cursor()
+        early = store.watch(NS)
+        store.put(NS, "seen", {}, ttl=5)
+        assert seen(early.take(1)) == [("put", "seen")]
+        store.put(NS, "short", {}, ttl=5)
+        store.put(NS, "again", {}, ttl=5)
+        store.put(NS, "stays", {}, ttl=6)
+        clock.advance(5)
+        store.put(NS, "again", {})
+        late = store.watch(NS, since=cursor)
+        for watch in (early, late):
+            assert seen(watch.take(2)) == [("put", "stays"), ("put", "again")]
+        store.sweep()
+        store.put(NS, "end", {})
+        for watch in (early, late):
+            *expired, end = watch.take(3)
+            assert sorted(seen(expired)) == [("expire", "seen"), ("expire", "short")]
+            assert seen([end]) == [("put", "end")]
+            watch.close()
+
     def test_others_changes_are_not_its_own(self, store: Caller, watch: WatchCaller) -> None:
         store.put(("watchedish",), "k", {})
         store.put(("other",), "k", {})
@@ -330,7 +352,7 @@ class WatchContract(Contract):
             assert not others[1].done()
 
         asyncio.run(main())
-        assert store._shared.companion(_waker())._bells == ()
+        assert store._shared.companion(_waker())._bells == {}
         store.close()
         assert set(threading.enumerate()) <= before
 
@@ -345,7 +367,7 @@ class WatchContract(Contract):
         next_one.join()
         del watch
         gc.collect()
-        assert store._shared.companion(_waker())._bells == ()
+        assert store._shared.companion(_waker())._bells == {}
 
     def test_a_forked_child_watches_on(self, store: Caller) -> None:
         if not store.store._shared.engine.capabilities.multiprocess:

@@ -1,4 +1,4 @@
-"""How hard the torture tests work: a few seconds in `make test`, minutes in `make torture`, the same code in both."""
+"""How hard the tests that race, kill and try at random work: little in `make test`, for minutes in `make torture`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 LONG = os.environ.get("HOLDALL_TORTURE") == "long"
+
+settings.register_profile("short", max_examples=30)
+settings.register_profile("long", max_examples=300)
+settings.load_profile("long" if LONG else "short")
 
 
 @pytest.fixture

@@ -1,0 +1,362 @@
+"""The folder of a `disk:` store: reading, writing and walking plain files, and never through a symbolic link.
+
+A path is relative to the folder, its parts joined by "/". Whatever changes something goes to its place one folder at a
+time, by handles that follow no link, so that nobody can have us write elsewhere by putting a link in the way. A *stamp*
+is how a file is known again: its inode, the time of its last change, its size. A *reference* is a stamp and a path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from ..errors import InvalidInput, Unavailable
+from .disk_names import OWN, is_foreign
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not keep us waiting
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_PIECE = 1 << 20
+
+
+class Stale(Exception):
+    """A file is not what the catalogue says of it: somebody has changed it, just now or outside."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def stamp(state: os.stat_result) -> str:
+    return f"{state.st_ino}.{state.st_mtime_ns}.{state.st_size}"
+
+
+def size_of(known: str) -> int:
+    """The size that a stamp says."""
+    return int(known.rpartition(".")[2])
+
+
+def is_same_file(known: str, state: os.stat_result) -> bool:
+    """Whether a file is the one that a stamp is of, though it may have grown since."""
+    return known.partition(".")[0] == str(state.st_ino)
+
+
+class Tree:
+    """The files below one folder."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._temporary = f"{root}/{OWN}/new/"
+        self.folds = False  # whether "A" and "a" are one name here
+
+    def folded(self, path: str) -> str:
+        """What the file system takes a path for."""
+        return path.casefold() if self.folds else path
+
+    def make(self) -> None:
+        """The folder, and ours in it."""
+        try:
+            Path(self._temporary).mkdir(parents=True, exist_ok=True)
+            ignore = Path(self.root, OWN, ".gitignore")
+            if not ignore.exists():
+                ignore.write_text("*\n")
+            self.folds = Path(self.root, OWN.upper()).exists()
+        except OSError as error:
+            raise Unavailable(f"cannot make the folder {self.root!r} for the store: {error.strerror}") from error
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def read(self, reference: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes `[start, end)` of a file, if it is still the one that is meant."""
+        known, _, path = reference.partition("/")
+        # In one step and not folder by folder: whoever puts a link in the way cannot have this inode at its end.
+        try:
+            file = os.open(f"{self.root}/{path}", _READ)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                with self.folder(path) as folder:
+                    return self._read(os.open(path.rpartition("/")[2], _READ, dir_fd=folder), known, path, start, end)
+            raise self._unreadable(path, error) from error
+        return self._read(file, known, path, start, end)
+
+    def _read(self, file: int, known: str, path: str, start: int, end: int | None) -> bytes:
+        try:
+            state = os.fstat(file)
+            if stamp(state) != known:
+                raise Stale(path)
+            end = state.st_size if end is None else min(end, state.st_size)
+            data = os.pread(file, max(end - start, 0), start)
+            if len(data) < end - start:  # more than a call gives at a time; or it has been cut off meanwhile
+                pieces = [data]
+                while data and start + sum(map(len, pieces)) < end:
+                    place = start + sum(map(len, pieces))
+                    pieces.append(data := os.pread(file, end - place, place))
+                data = b"".join(pieces)
+                if len(data) < end - start:
+                    raise Stale(path)
+            return data
+        finally:
+            os.close(file)
+
+    @staticmethod
+    def _unreadable(path: str, error: OSError) -> Exception:
+        if error.errno in _MISSING:
+            return Stale(path)
+        return Unavailable(f"cannot read the file {path!r} of the store: {error.strerror}")
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """What is at a path, unless it is behind a link."""
+        try:
+            with self.folder(path) as folder:
+                return os.stat(path.rpartition("/")[2] or ".", dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _MISSING:
+                return None
+            raise
+
+    def is_known(self, path: str, known: str) -> bool:
+        """Whether the file at a path is still the one that a stamp is of."""
+        try:
+            return stamp(os.lstat(f"{self.root}/{path}")) == known
+        except OSError:
+            return False
+
+    def current(self, path: str, limit: int | None = None) -> bytes | None:
+        """The bytes that are at a path now; None where there is no file, or none that may be read."""
+        try:
+            with self.folder(path) as folder:
+                file = os.open(path.rpartition("/")[2], _READ, dir_fd=folder)
+        except OSError:
+            return None
+        with os.fdopen(file, "rb") as opened:
+            return opened.read() if limit is None else opened.read(limit)
+
+    def scan(self, path: str, entering: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
+        """The file at a path, or all below it; links and what is not ours are passed over.
+
+        `entering` is called with each folder before it is read.
+        """
+        if path and any(map(is_foreign, path.split("/"))):
+            return
+        state = self.stat(path)
+        if state is None:
+            return
+        if not stat.S_ISDIR(state.st_mode):
+            if stat.S_ISREG(state.st_mode):
+                yield path, state
+            return
+        folders = [path]
+        while folders:
+            path = folders.pop()
+            entering(path)
+            try:
+                with self.folder(f"{path}/" if path else "") as folder, os.scandir(folder) as found:
+                    for entry in found:
+                        inside = f"{path}/{entry.name}" if path else entry.name
+                        if is_foreign(entry.name):
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(inside)
+                        elif entry.is_file(follow_symlinks=False):
+                            with contextlib.suppress(FileNotFoundError):
+                                yield inside, entry.stat(follow_symlinks=False)
+            except OSError as error:  # gone meanwhile; or one that we may not read, which is none of ours then
+                if error.errno not in (*_MISSING, errno.EACCES):
+                    raise
+
+    def is_empty(self) -> bool:
+        """Whether nobody has put anything there yet."""
+        return all(there.name == OWN for there in Path(self.root).iterdir())
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def folder(self, path: str, make: set[str] | None = None) -> Iterator[int]:
+        """A handle on the folder that a path is in. `make` has missing ones made, and takes the paths of where."""
+        handle = os.open(self.root, _FOLDER)
+        try:
+            done = ""
+            for name in path.split("/")[:-1]:
+                try:
+                    inner = os.open(name, _FOLDER, dir_fd=handle)
+                except FileNotFoundError:
+                    if make is None:
+                        raise
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=handle)
+                    make.add(done)
+                    inner = os.open(name, _FOLDER, dir_fd=handle)
+                os.close(handle)
+                handle = inner
+                done += name + "/"
+            yield handle
+        finally:
+            os.close(handle)
+
+    def is_free(self, path: str) -> bool:
+        """Whether a file can be put at a path and nothing but missing folders made for it."""
+        *folders, name = path.split("/")
+        handle = os.open(self.root, _FOLDER)
+        try:
+            for folder in folders:
+                inner = os.open(folder, _FOLDER, dir_fd=handle)
+                os.close(handle)
+                handle = inner
+            os.stat(name, dir_fd=handle, follow_symlinks=False)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return False
+
+    def obstacles(self, path: str, is_file: bool) -> list[str]:
+        """What is in the way of a file, or else of a folder, at a path: the paths of what would have to go first.
+
+        A link is not passed, and not replaced by a folder.
+        """
+        state = self.stat(path)
+        if state is None or stat.S_ISDIR(state.st_mode) is not is_file:
+            return []
+        if not is_file:
+            if stat.S_ISLNK(state.st_mode):
+                raise InvalidInput(f"Path traversal blocked: {path!r} is a symbolic link, which is not followed")
+            return [path]
+        found: list[str] = []
+        folders = [path]
+        while folders:
+            path = folders.pop()
+            with self.folder(path + "/") as folder, os.scandir(folder) as inside:
+                for entry in inside:
+                    is_folder = entry.is_dir(follow_symlinks=False) and not is_foreign(entry.name)
+                    (folders if is_folder else found).append(f"{path}/{entry.name}")
+        return found
+
+    def staged(self, version: int) -> str:
+        return f"{self._temporary}{version}"
+
+    def staged_stamp(self, version: int) -> str | None:
+        """Of a temporary file, if it is there."""
+        try:
+            return stamp(os.lstat(self.staged(version)))
+        except FileNotFoundError:
+            return None
+
+    def stage(self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool) -> str:
+        """Write a temporary file whole, of bytes and of files with the size that they had; its stamp."""
+        file = os.open(self.staged(version), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            for piece in pieces:
+                if isinstance(piece, bytes):
+                    _write(file, piece)
+                else:
+                    self._copy(piece[0], piece[1], file)
+            if sync:
+                os.fsync(file)
+            return stamp(os.fstat(file))
+        finally:
+            os.close(file)
+
+    def _copy(self, path: str, size: int, to: int) -> None:
+        with self.folder(path) as folder:
+            source = os.open(path.rpartition("/")[2], _READ, dir_fd=folder)
+        try:
+            place = 0
+            while place < size and (data := os.pread(source, min(_PIECE, size - place), place)):
+                _write(to, data)
+                place += len(data)
+        finally:
+            os.close(source)
+
+    def stage_link(self, version: int, path: str) -> bool:
+        """Have a file under a temporary name too; whether that can be done."""
+        self.unstage(version)
+        try:
+            with self.folder(path) as folder:
+                os.link(path.rpartition("/")[2], self.staged(version), src_dir_fd=folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    def settle(self, version: int, path: str, touched: set[str], is_link: bool = False) -> None:
+        """Bring a temporary file to its place."""
+        with self.folder(path, touched) as folder:
+            name = path.rpartition("/")[2]
+            try:
+                os.rename(self.staged(version), name, dst_dir_fd=folder)
+            except IsADirectoryError:  # of empty ones, that nobody needs
+                self._remove_folders(path)
+                os.rename(self.staged(version), name, dst_dir_fd=folder)
+        if is_link:  # two names of one file, perhaps: then renaming does nothing
+            self.unstage(version)
+        touched.add(path.rpartition("/")[0] + "/" if "/" in path else "")
+
+    def _remove_folders(self, path: str) -> None:
+        with self.folder(path + "/") as folder, os.scandir(folder) as inside:
+            names = [entry.name for entry in inside]
+        for name in names:
+            self._remove_folders(f"{path}/{name}")
+        with self.folder(path) as folder:
+            os.rmdir(path.rpartition("/")[2], dir_fd=folder)
+
+    def append(self, path: str, offset: int, pieces: list[bytes], sync: bool) -> str:
+        """Write on in a file, from a place on; the stamp that it then has."""
+        with self.folder(path) as folder:
+            file = os.open(path.rpartition("/")[2], os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.lseek(file, offset, os.SEEK_SET)
+            for piece in pieces:
+                _write(file, piece)
+            if sync:
+                os.fsync(file)
+            return stamp(os.fstat(file))
+        finally:
+            os.close(file)
+
+    def remove(self, path: str, touched: set[str]) -> None:
+        """Remove a file, and the folders that are empty without it. A link goes itself, not what it leads to."""
+        parts = path.split("/")
+        for depth in range(len(parts), 0, -1):
+            with contextlib.suppress(OSError):
+                with self.folder("/".join(parts[:depth])) as folder:
+                    if depth == len(parts):
+                        os.unlink(parts[-1], dir_fd=folder)
+                    else:
+                        os.rmdir(parts[depth - 1], dir_fd=folder)
+                touched.discard("/".join(parts[:depth]) + "/")
+                touched.add("".join(part + "/" for part in parts[: depth - 1]))
+                continue
+            if depth < len(parts):  # not empty
+                return
+
+    def sync(self, folders: Iterable[str]) -> None:
+        """Have the names in these folders survive a power cut."""
+        for folder in folders:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.folder(folder) as handle:
+                os.fsync(handle)
+
+    def sync_staged(self) -> None:
+        handle = os.open(self._temporary, _FOLDER)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def all_staged(self) -> list[int]:
+        """The versions that there are temporary files of."""
+        return [int(name) for name in os.listdir(self._temporary) if name.isdecimal()]  # noqa: PTH208  # the quickest
+
+    def unstage(self, version: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.staged(version))  # noqa: PTH108  # as above
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

@@ -1,0 +1,228 @@
+"""What is the disk engine's own: the folder, its catalogue, and what happens where the files cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.engines.disk_tree import Tree
+from holdall.errors import Conflict, HistoryGone, InvalidInput, StoreClosed, Unavailable
+from holdall.ops import Append, Copy, Move, Put, ReadRange
+from holdall.testing import Clock
+from threads import together
+
+VOLUME = ("filesystem",)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def opened(folder: Path, **options: Any) -> holdall.Store:
+    return holdall.open(f"disk:///{folder}", **{"durability": "relaxed", **options})
+
+
+def catalogued(store: holdall.Store, sql: str) -> list[Any]:
+    engine: Any = store._shared.engine
+    return engine._writer.execute(sql).fetchall()  # type: ignore[no-any-return]  # a driver's
+
+
+# The folder and its catalogue ----------------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_files_are_in_the_files_alone(folder: Path) -> None:
+    with opened(folder) as store:
+        files = store.files()
+        files.write("/a.bin", os.urandom(500_000))
+        files.append("/a.bin", os.urandom(100_000))
+        files.copy("/a.bin", "/b.bin")
+        with files.open("/c.bin", "wb") as file:
+            for _ in range(4):
+                file.write(os.urandom(1 << 20))
+        assert catalogued(store, "SELECT count(*) FROM holdall_chunks WHERE typeof(data) = 'blob'") == [(0,)]
+        assert (folder / "c.bin").read_bytes() == files.read("/c.bin")
+        assert (folder / "a.bin").read_bytes() == (folder / "b.bin").read_bytes() == files.read("/a.bin")
+        assert files.read_range("/a.bin", 499_990, 500_010) == files.read("/a.bin")[499_990:500_010]
+        files.append("/b.bin", "only here")
+        assert files.stat("/a.bin").size == 600_000
+
+
+def test_copies_made_with_what_they_are_of_are_all_whole(folder: Path) -> None:
+    with opened(folder) as store:
+        put = Put(VOLUME, "/a", {"content": "text", "encoding": "utf-8"})
+        store.execute([put, Copy(VOLUME, "/a", "/b"), Copy(VOLUME, "/b", "/c"), Append(VOLUME, "/b", b"!")])
+        assert [store.files().read(path) for path in ("/a", "/b", "/c")] == [b"text", b"text!", b"text"]
+        store.execute([Move(VOLUME, "/a", "/d"), Copy(VOLUME, "/d", "/a"), ReadRange(VOLUME, "/a", 0)])
+        assert (folder / "a").read_text() == (folder / "d").read_text() == "text"
+        assert (folder / "a").stat().st_ino != (folder / "d").stat().st_ino
+
+
+def test_a_catalogue_that_was_deleted_is_made_anew(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/notes/a.md", "fish")
+        last = store.put(("users",), "ada", {"n": 1, "text": "tea"})
+        cursor = store.cursor()
+    shutil.rmtree(folder / ".holdall")
+    with opened(folder) as store:
+        again = store.get(("users",), "ada")
+        assert again is not None and again.value == last.value
+        assert again.version > last.version
+        assert store.files().grep("fish")[0].path == "/notes/a.md"
+        assert [hit.key for hit in store.search((), query="tea")] == ["ada"]
+        with pytest.raises(HistoryGone), store.watch(since=cursor) as watch:
+            next(watch)
+        with pytest.raises(Conflict):
+            store.put(("users",), "ada", {}, expect=last)
+        version = again.version
+    with opened(folder) as store:
+        assert store.get(("users",), "ada").version == version
+
+
+def test_the_volume_in_the_folder_itself_is_chosen_once(folder: Path) -> None:
+    with opened(folder, volume=("team", "wiki")) as store:
+        store.files(("team", "wiki")).write("/index.md", "x")
+        store.files().write("/index.md", "y")
+    assert (folder / "index.md").read_text() == "x"
+    assert (folder / "@filesystem" / "index.md").read_text() == "y"
+    with opened(folder) as store:
+        assert store.files(("team", "wiki")).read_text("/index.md") == "x"
+    store = opened(folder, volume=("other",))
+    with pytest.raises(InvalidInput, match=r"holds the files of \('team', 'wiki'\)"):
+        store.setup()
+    store.close()
+    for volume in ("team", (), ("",), ("__holdall__",)):
+        with pytest.raises(InvalidInput):
+            opened(folder, volume=volume)
+
+
+def test_expired_files_go_with_the_sweep(folder: Path) -> None:
+    clock = Clock()
+    with opened(folder, clock=clock, sweep_interval=None, ttl=60) as store:
+        store.files().write("/a/b", "x")
+        store.put(("items",), "k", {})
+        assert store.files().read("/a/b") == store.files().read("/a/b") == b"x"
+        clock.advance(61)
+        assert not store.files().exists("/a/b")
+        with pytest.raises(FileNotFoundError):
+            store.files().read("/a/b")
+        (folder / "@items" / "@k.json").unlink()  # by somebody who was quicker
+        assert store.sweep() == 2
+        assert not (folder / "a").exists()
+        assert store.put(("items",), "k", {}) == store.get(("items",), "k")
+        assert (folder / "@items" / "@k.json").exists()
+
+
+def test_leases_and_uploads_are_no_files(folder: Path) -> None:
+    with opened(folder) as store:
+        file = store.files().open("/a", "wb")
+        file.write(b"x" * (3 << 20))
+        with store.lease("report", 30):
+            assert [path.name for path in folder.iterdir()] == [".holdall"]
+        file.close()
+        assert (folder / "a").stat().st_size == 3 << 20
+
+
+def test_stores_in_one_process_with_other_options_agree(folder: Path) -> None:
+    with opened(folder) as one, opened(folder, timeout=20.0) as other:
+        assert one._shared is not other._shared
+
+        def count(store: holdall.Store) -> None:
+            for _ in range(30):
+                store.update(("n",), "n", lambda value: {"n": value["n"] + 1}, default={"n": 0})
+
+        together([lambda: count(one), lambda: count(other), lambda: count(one)])
+        assert one.get(("n",), "n") == other.get(("n",), "n")
+        assert one.get(("n",), "n").value == {"n": 90}
+
+
+def test_a_closed_store_reads_nothing(folder: Path) -> None:
+    store = opened(folder)
+    store.files().write("/a", "x")
+    assert store.files().read("/a") == store.files().read("/a")
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.files().read("/a")
+    with pytest.raises(StoreClosed):
+        asyncio.run(store.files().aread("/a"))
+
+
+def test_a_file_is_no_folder_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="is a file"):
+        opened(tmp_path / "file")
+    for url in ("disk:", "disk://host/folder", "disk:///folder?volume=a"):
+        with pytest.raises(InvalidInput):
+            holdall.open(url)
+
+
+def test_an_empty_folder_in_the_way_gives_way_and_a_full_one_does_not(folder: Path) -> None:
+    with opened(folder) as store:
+        (folder / "a" / "b").mkdir(parents=True)
+        (folder / "c").mkdir()
+        (folder / "c" / "pipe").symlink_to("nowhere")
+        for path in ("/a", "/c"):
+            store.files().write(path, path)
+        assert (folder / "c%~").read_text() == store.files().read_text("/c") == "/c"
+        assert store.files().read_text("/a") == "/a"
+        assert sorted(path.name for path in folder.iterdir()) == [".holdall", "a", "c", "c%~"]
+
+
+# Where files cannot be written ---------------------------------------------------------------------------------------
+
+
+def failing(name: str) -> Callable[[], None]:
+    """Have a step towards the files fail, as on a full disk, until what this returns is called."""
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Tree, name, fail)
+    return patch.undo
+
+
+def test_what_cannot_be_staged_is_not_written_at_all(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "before")
+        mend = failing("stage")
+        for change in (lambda: store.files().write("/a", "after"), lambda: store.put(("items",), "k", {})):
+            with pytest.raises(Unavailable, match="No space left"):
+                change()
+        mend()
+        assert store.files().read("/a") == b"before"
+        assert store.count() == 1
+        assert [*(folder / ".holdall" / "new").iterdir()] == []
+        assert store.files().write("/a", "after").size == 5
+
+
+@pytest.mark.parametrize("step", ["settle", "append", "remove"])
+def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
+    folder: Path, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes: dict[str, Callable[[holdall.Store], object]] = {
+        "settle": lambda store: store.files().write("/a", "before, after"),
+        "append": lambda store: store.files().append("/a", ", after"),
+        "remove": lambda store: store.files().move("/a", "/b"),
+    }
+    with opened(folder) as store:
+        store.files().write("/a", "before")
+        mend = failing(step)
+        changes[step](store)  # it is safe in the catalogue
+        assert "the plain files are behind" in caplog.text
+        with pytest.raises(Unavailable, match="see that the disk has room"):
+            store.files().write("/c", "x")
+        mend()
+        there = "/b" if step == "remove" else "/a"
+        assert store.files().write("/c", "x").size == 1
+        assert [info.path for info in store.files().walk()] == [there, "/c"]
+        assert (folder / there[1:]).read_bytes() == store.files().read(there)
+        assert store.files().read_text(there) == ("before" if step == "remove" else "before, after")
+        assert [*(folder / ".holdall" / "new").iterdir()] == []

@@ -1,0 +1,289 @@
+"""What is done to the files of a disk store from outside: seen by the next call, and told to those who watch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.engines import disk_watch, notices
+from holdall.errors import Conflict
+from holdall.ops import ABSENT, Change
+
+GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+
+
+only_with_notices = pytest.mark.parametrize("store", ["with notices"], indirect=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture(params=["with notices", "without"])
+def store(folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdall.Store]:
+    if request.param == "without":  # another system than Linux, or more folders than it will watch
+        monkeypatch.setattr(notices.sys, "platform", "plan9")
+        monkeypatch.setattr(disk_watch, "_INTERVAL", 0.0)
+        monkeypatch.setattr(disk_watch, "_SHARE", 0)
+    with holdall.open(f"disk:///{folder}", durability="relaxed") as store:
+        yield store
+
+
+def paths(store: holdall.Store) -> list[str]:
+    return [info.path for info in store.files().walk()]
+
+
+# Seen by the next call -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_made_outside_is_a_file(store: holdall.Store, folder: Path) -> None:
+    files = store.files()
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "er" / "new.md").write_bytes(b"made\r\noutside\r\n")
+    assert [info.path for info in files.ls("/")] == ["/deep/"]
+    assert files.read("/deep/er/new.md") == b"made\r\noutside\r\n"
+    assert files.stat("/deep/er/new.md").size == 15
+    assert [match.path for match in files.grep("outside")] == ["/deep/er/new.md"]
+    files.append("/deep/er/new.md", "and in")
+    assert (folder / "deep" / "er" / "new.md").read_bytes() == b"made\r\noutside\r\nand in"
+
+
+def test_an_edit_in_place_is_a_new_version(store: holdall.Store, folder: Path) -> None:
+    files = store.files()
+    before = files.write("/a.md", "one fish")
+    (folder / "a.md").write_text("two fish")
+    after = files.stat("/a.md")
+    assert after.version > before.version
+    assert (after.created_at, after.size) == (before.created_at, 8)
+    assert files.read("/a.md") == b"two fish"
+    assert (files.grep("one"), [match.text for match in files.grep("two")]) == ([], ["two fish"])
+    with pytest.raises(Conflict):
+        files.write("/a.md", "mine", expect=before)
+    assert (folder / "a.md").read_text() == "two fish"
+
+
+@only_with_notices
+def test_a_second_edit_in_the_same_tick_of_the_clock_is_seen(store: holdall.Store, folder: Path) -> None:
+    """Some file systems count time in steps of milliseconds; git calls such files racy."""
+    files = store.files()
+    (folder / "a.md").write_text("one")
+    first, before = files.stat("/a.md"), (folder / "a.md").stat()
+    (folder / "a.md").write_text("two")
+    os.utime(folder / "a.md", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert files.stat("/a.md").version > first.version
+    assert [match.text for match in files.grep("two")] == ["two"]
+    assert files.stat("/a.md") == files.stat("/a.md")
+
+
+def test_a_save_as_vim_does_it(store: holdall.Store, folder: Path) -> None:
+    files = store.files()
+    before = files.write("/notes/todo.md", "milk\n")
+    save_like_vim(folder / "notes" / "todo.md", "milk\neggs\n")
+    assert paths(store) == ["/notes/todo.md"]
+    assert files.read_text("/notes/todo.md") == "milk\neggs\n"
+    assert files.stat("/notes/todo.md").version > before.version
+    assert [match.line for match in files.grep("eggs")] == [2]
+
+
+def save_like_vim(path: Path, text: str) -> None:
+    """With a swap file, a probe whether the folder can be written, and the old text away while the new is written."""
+    swap, probe, backup = path.with_name(f".{path.name}.swp"), path.with_name("4913"), path.with_name(path.name + "~")
+    swap.write_bytes(b"b0VIM")
+    probe.touch()
+    probe.unlink()
+    path.rename(backup)
+    path.write_text(text)
+    backup.unlink()
+    swap.unlink()
+
+
+def test_files_and_folders_that_are_moved_outside(store: holdall.Store, folder: Path) -> None:
+    files = store.files()
+    for name in ("/a/one.md", "/a/b/two.md", "/c.md"):
+        files.write(name, name)
+    (folder / "a").rename(folder / "z")
+    (folder / "c.md").rename(folder / "z" / "d.md")
+    assert paths(store) == ["/z/b/two.md", "/z/d.md", "/z/one.md"]
+    assert files.read("/z/b/two.md") == b"/a/b/two.md"
+    (folder / "z" / "b" / "two.md").write_text("edited where it is now")
+    (folder / "a").mkdir()
+    (folder / "a" / "new.md").write_text("in the old place")
+    assert files.read_text("/z/b/two.md") == "edited where it is now"
+    assert files.read_text("/a/new.md") == "in the old place"
+
+
+def test_rm_r_outside(store: holdall.Store, folder: Path) -> None:
+    files = store.files()
+    for number in range(20):
+        files.write(f"/a/{number % 3}/{number}.md", "x")
+    kept = files.write("/kept.md", "x")
+    store.put(("users", "ada"), "likes", {"tea": True})
+    subprocess.run(["rm", "-r", folder / "a", folder / "@users"], check=True)
+    assert [*files.walk()] == [kept]
+    assert files.grep("x")[0].path == "/kept.md"
+    assert store.get(("users", "ada"), "likes") is None
+    assert files.write("/a/1/1.md", "back", expect=ABSENT).version > kept.version
+
+
+def test_git_checkout(store: holdall.Store, folder: Path) -> None:
+    files = store.files()
+    git = lambda *words: subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True)  # noqa: E731
+    git("init")
+    files.write("/src/a.py", "print('one')\n")
+    files.write("/src/only_here.py", "")
+    store.put(("memories",), "first", {"text": "hello"})
+    git("add", ".")
+    git("commit", "-m", "one")
+    assert b"catalogue" not in git("ls-files").stdout
+    git("checkout", "-b", "other")
+    git("rm", "src/only_here.py")
+    files.write("/src/a.py", "print('two')\n")
+    files.write("/src/b.py", "")
+    git("add", ".")
+    git("commit", "-m", "two")
+    git("checkout", "main")
+    assert paths(store) == ["/src/a.py", "/src/only_here.py"]
+    assert [match.text for match in files.grep("print")] == ["print('one')"]
+    git("checkout", "other")
+    assert paths(store) == ["/src/a.py", "/src/b.py"]
+    assert [match.text for match in files.grep("print")] == ["print('two')"]
+    assert store.get(("memories",), "first").value == {"text": "hello"}
+
+
+def test_an_item_is_a_json_file(store: holdall.Store, folder: Path) -> None:
+    store.put(("users", "ada"), "likes", {"tea": True, "n": 10**30, "é": [1.0, None]})
+    file = folder / "@users" / "@ada" / "@likes.json"
+    assert json.loads(file.read_text()) == {"tea": True, "n": 10**30, "é": [1.0, None]}
+    file.write_text('{"tea": false,\n "n": 1}')
+    assert store.get(("users", "ada"), "likes").value == {"tea": False, "n": 1}
+    assert [hit.key for hit in store.search(("users",), filter={"tea": False})] == ["likes"]
+    (folder / "@users" / "@ada" / "@new.json").write_text('{"text": "made outside"}')
+    assert [hit.key for hit in store.search((), query="outside")] == ["new"]
+
+
+def test_what_is_no_json_object_leaves_the_item_as_it_was(
+    store: holdall.Store, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = store.put(("users",), "ada", {"n": 1})
+    for broken in ('{"n": ', "[1]", '{"n": NaN}', "\udcff"):
+        (folder / "@users" / "@ada.json").write_text(broken, errors="surrogateescape")
+        with caplog.at_level(logging.WARNING, "holdall"):
+            assert store.get(("users",), "ada") == before
+        assert "@ada.json' does not hold a JSON object" in caplog.text
+        caplog.clear()
+    (folder / "@users" / "@ada.json").write_text('{"n": 2}')
+    assert store.get(("users",), "ada").value == {"n": 2}
+
+
+def test_a_lifetime_survives_an_edit(store: holdall.Store, folder: Path) -> None:
+    before = store.put(("users",), "ada", {"n": 1}, ttl=1000)
+    (folder / "@users" / "@ada.json").write_text('{"n": 2}')
+    after = store.get(("users",), "ada")
+    assert (after.value, after.expires_at, after.created_at) == ({"n": 2}, before.expires_at, before.created_at)
+
+
+def test_what_was_done_while_nobody_was_there_is_found_at_the_next_opening(folder: Path) -> None:
+    with holdall.open(f"disk:///{folder}") as store:
+        versions = [store.files().write(f"/{name}.md", name).version for name in "abc"]
+        cursor = store.cursor()
+    (folder / "a.md").write_text("edited")
+    (folder / "b.md").unlink()
+    (folder / "d.md").write_text("new")
+    with holdall.open(f"disk:///{folder}") as store:
+        assert paths(store) == ["/a.md", "/c.md", "/d.md"]
+        assert [store.files().read_text(path) for path in paths(store)] == ["edited", "c", "new"]
+        assert store.files().stat("/c.md").version == versions[2]
+        assert sorted(told(store, cursor, 3)) == [("delete", "/b.md"), ("put", "/a.md"), ("put", "/d.md")]
+
+
+def told(store: holdall.Store, since: str | None, count: int) -> list[tuple[str, str]]:
+    with store.watch(since=since) as watch:
+        return [(change.kind, change.key) for change in islice(watch, count)]
+
+
+# Told to those who watch ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def changes(store: holdall.Store) -> Iterator[Callable[[Callable[[Change], bool]], list[Change]]]:
+    """A function that gives the changes that came, up to one that is awaited."""
+    came: list[Change] = []
+    news = threading.Condition()
+    watch = store.watch()
+
+    def listen() -> None:
+        for change in watch:
+            with news:
+                came.append(change)
+                news.notify_all()
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+
+    def until(awaited: Callable[[Change], bool]) -> list[Change]:
+        with news:
+            assert news.wait_for(lambda: any(map(awaited, came)), timeout=30), came
+            return came[:]
+
+    store.put(("begun",), "k", {})
+    until(lambda change: change.key == "k")
+    yield until
+    watch.close()
+    thread.join()
+
+
+def test_edits_are_told_to_those_who_watch(store: holdall.Store, folder: Path, changes: Any) -> None:
+    (folder / "notes").mkdir()
+    (folder / "notes" / "a.md").write_text("new")
+    changes(is_("put", "/notes/a.md"))
+    save_like_vim(folder / "notes" / "a.md", "edited")
+    (folder / "last").touch()
+    seen = changes(is_("put", "/last"))
+    assert [change.kind for change in seen if change.key == "/notes/a.md"][-1] == "put"
+    (folder / "notes").rename(folder / "moved")
+    changes(is_("delete", "/notes/a.md"))
+    changes(is_("put", "/moved/a.md"))
+    (folder / "moved" / "a.md").write_text("once more")
+    changes(lambda change: change.key == "/moved/a.md" and change.version > seen[-1].version + 1)
+    subprocess.run(["rm", "-r", folder / "moved"], check=True)
+    changes(is_("delete", "/moved/a.md"))
+
+
+def is_(kind: str, key: str) -> Callable[[Change], bool]:
+    return lambda change: (change.kind, change.key) == (kind, key)
+
+
+def test_our_own_writes_are_told_once(store: holdall.Store, changes: Any) -> None:
+    files = store.files()
+    for number in range(10):
+        files.write(f"/a/{number}.md", "x")
+        files.append(f"/a/{number}.md", "y")
+    files.move("/a", "/b")
+    files.write("/last", "x")
+    seen = changes(is_("put", "/last"))
+    assert files.stat("/last").version == 1 + 20 + 20 + 1
+    assert len([change for change in seen if change.key == "/b/0.md"]) == 1
+
+
+@only_with_notices
+def test_an_idle_watch_takes_nothing_in(store: holdall.Store, changes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = store._shared.engine
+    store.files().write("/a.md", "x")
+    changes(is_("put", "/a.md"))
+    store.files().ls("/")
+    calls: list[object] = []
+    monkeypatch.setattr(engine, "_catch_up", calls.append)
+    for _ in range(100):
+        store.files().ls("/")
+    assert calls == []
