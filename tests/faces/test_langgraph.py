@@ -28,7 +28,8 @@ import holdall
 from holdall.errors import InvalidInput, InvalidValue, StoreClosed, Unavailable
 from holdall.faces.langgraph import AsyncHoldallStore, HoldallStore
 from holdall.testing import Clock
-from langgraph_calls import ENGINES, Calls, Open, opener
+from langgraph_calls import Calls, Open, opener
+from places import ENGINES
 
 HOME = ("users", "ada", "memories")
 

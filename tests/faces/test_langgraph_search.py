@@ -18,7 +18,8 @@ import holdall
 from holdall.errors import EmbeddingError, InvalidInput
 from holdall.faces.langgraph import HoldallStore
 from holdall.testing import Clock
-from langgraph_calls import ENGINES, Calls, Open, opener
+from langgraph_calls import Calls, Open, opener
+from places import ENGINES
 
 DOCS = ("docs",)
 
