@@ -193,7 +193,7 @@ class DiskEngine(SqliteEngine):
         if self._catalogue.ready:
             self._bring(self._catalogue.finish)
         else:
-            self._settle(writer)
+            self._settle(writer, again=False)
 
     def _before_commit(self, writer: Connection) -> None:
         try:
@@ -207,7 +207,9 @@ class DiskEngine(SqliteEngine):
         watch, is_new = self._watch, self._is_new
         with self._translating():
             strays = self._catalogue.recover(writer)
-        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer):
+        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(
+            writer, again=True
+        ):
             raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see that the disk has room")
         self._catalogue.forget(strays)
         if not (is_new or self._dirty or watch.waiting() or watch.is_due()):
@@ -233,12 +235,12 @@ class DiskEngine(SqliteEngine):
         finally:
             self._is_looking = False
 
-    def _settle(self, writer: Connection) -> bool:
+    def _settle(self, writer: Connection, again: bool) -> bool:
         """Bring what was committed to its place. What cannot go there is safe in the catalogue, and waits."""
 
         def settle() -> dict[str, str]:
             with self._translating(), self._transaction(writer, relaxed=True):
-                written, doubtful = self._catalogue.settle(writer)
+                written, doubtful = self._catalogue.settle(writer, again)
             with self._marking:
                 self._dirty |= doubtful
             return written

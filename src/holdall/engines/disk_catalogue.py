@@ -248,8 +248,11 @@ class Catalogue:
         [(settled, newest)] = writer.execute(_SETTLED).fetchall()
         return bool(settled == newest)
 
-    def settle(self, writer: Any) -> tuple[dict[str, str], set[str]]:
-        """Write what is in the catalogue alone to its place: the files' stamps, and what has to be looked at again."""
+    def settle(self, writer: Any, again: bool) -> tuple[dict[str, str], set[str]]:
+        """Write what is in the catalogue alone to its place: the files' stamps, and what has to be looked at again.
+
+        `again`: somebody may have begun with it before.
+        """
         [(settled, _)] = writer.execute(_SETTLED).fetchall()
         rows = writer.execute(
             f"SELECT entry.version, entry.value, entry.body, entry.size, place.path"
@@ -287,7 +290,7 @@ class Catalogue:
         for version, path in work.staged:
             self._tree.settle(version, path, touched, is_link=bool(moving))
         for version, path, known, body in work.grown:
-            self._append(writer, work, (version, path, known, body), touched)
+            self._append(writer, work, (version, path, known, body), again, touched)
         if self._sync:
             self._tree.sync(touched)
         # First each gets a body of its own: one that several share goes with the last that leaves it.
@@ -363,16 +366,24 @@ class Catalogue:
         if self._sync:
             self._tree.sync_staged()
 
-    def _append(self, writer: Any, work: _Work, grown: tuple[int, str, str, int], touched: set[str]) -> None:
+    def _append(self, writer: Any, work: _Work, grown: tuple[int, str, str, int], again: bool, touched: set[str]) -> None:
+        """Write on at the end of a file, wherever that is: others may have written on, too, in the very moment."""
         version, path, known, body = grown
+        added = b"".join(_pieces(writer, body))
+        before, after = size_of(known), size_of(known) + len(added)
         here = self._tree.stat(path)
-        if here is None or not is_same_file(known, here) or here.st_size < size_of(known):  # edited outside just now
-            work.doubtful.add(path)
-            pieces = _copied(path, 0 if here is None else here.st_size, _pieces(writer, body))
-            work.stamps[path] = self._tree.stage(version, pieces, self._sync)
+        if here is not None and is_same_file(known, here) and here.st_size >= before:
+            there = (self._tree.current(path, before, len(added)) or b"") if again else b""
+            missing = added[len(there) :] if added.startswith(there) else added  # who was killed had got so far
+            work.stamps[path] = self._tree.append(path, missing, self._sync)
+            if size_of(work.stamps[path]) == after:
+                return
+        else:
+            pieces = [added] if here is None else _copied(path, here.st_size, [added])
+            self._tree.stage(version, pieces, self._sync)
             self._tree.settle(version, path, touched)
-            return
-        work.stamps[path] = self._tree.append(path, size_of(known), list(_pieces(writer, body)), self._sync)
+        work.doubtful.add(path)
+        work.stamps[path] = f"0.0.{after}"  # as no file has it
 
     # What was edited outside -----------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class Tree:
         except OSError:
             return False
 
-    def current(self, path: str, limit: int | None = None) -> bytes | None:
+    def current(self, path: str, start: int = 0, limit: int = -1) -> bytes | None:
         """The bytes that are at a path now; None where there is no file, or none that may be read."""
         try:
             with self.folder(path) as folder:
@@ -133,7 +133,8 @@ class Tree:
         except OSError:
             return None
         with os.fdopen(file, "rb") as opened:
-            return opened.read() if limit is None else opened.read(limit)
+            opened.seek(start)
+            return opened.read(limit)
 
     def scan(self, path: str, entering: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
         """The file at a path, or all below it; links and what is not ours are passed over.
@@ -304,14 +305,13 @@ class Tree:
         with self.folder(path) as folder:
             os.rmdir(path.rpartition("/")[2], dir_fd=folder)
 
-    def append(self, path: str, offset: int, pieces: list[bytes], sync: bool) -> str:
-        """Write on in a file, from a place on; the stamp that it then has."""
+    def append(self, path: str, data: bytes, sync: bool) -> str:
+        """Write on at the end of a file; the stamp that it then has."""
         with self.folder(path) as folder:
-            file = os.open(path.rpartition("/")[2], os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            how = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(path.rpartition("/")[2], how, dir_fd=folder)
         try:
-            os.lseek(file, offset, os.SEEK_SET)
-            for piece in pieces:
-                _write(file, piece)
+            _write(file, data)
             if sync:
                 os.fsync(file)
             return stamp(os.fstat(file))
