@@ -193,6 +193,23 @@ def test_names_that_others_gave_stand_for_themselves(folder: Path, caplog: pytes
     assert caplog.text.count("cannot be the name of an entry") == 3
 
 
+def test_a_name_that_is_not_utf_8_is_in_nobodys_way(folder: Path) -> None:
+    with opened(folder) as store:
+        files = store.files()
+        files.write("/a", "x")
+        for name in (b"\xff.md", b"\xfe/in/side", b"b/\xff", b"c/\xff"):
+            path = folder / os.fsdecode(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("not ours")
+            assert [info.path for info in files.walk()] == ["/a"]
+        files.write("/b", "a file")
+        files.write("/c/d", "beside it")
+        assert (folder / "c" / "d").read_text() == "beside it"
+        assert (folder / os.fsdecode(b"b/\xff")).read_text() == "not ours"
+    with opened(folder) as store:
+        assert [info.path for info in store.files().walk()] == ["/a", "/b", "/c/d"]
+
+
 def test_two_names_for_one_entry_are_not_both_taken(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder.mkdir()
     (folder / "a").write_text("first")

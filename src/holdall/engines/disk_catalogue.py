@@ -237,10 +237,8 @@ class Catalogue:
             if inside and (is_last or not inside[0][0].startswith(path + "/")):
                 return True
         obstacles = self._tree.obstacles(path, is_last)
-        return any(
-            not writer.execute("SELECT 1 FROM holdall_places WHERE ns IS NULL AND path = ?", (there,)).fetchall()
-            for there in obstacles
-        )
+        doomed = "SELECT 1 FROM holdall_places WHERE ns IS NULL AND path = ?"
+        return any(not _is_text(there) or not writer.execute(doomed, (there,)).fetchall() for there in obstacles)
 
     # After it --------------------------------------------------------------------------------------------------------
 
@@ -395,9 +393,10 @@ class Catalogue:
         known: dict[str, tuple[str, str, int, str | None]] = {}
         found: dict[str, str] = {}
         for path in _outermost(paths):
-            below = f"{_KNOWN} AND (path = ? OR path > ? AND path < ?)", (path, path + "/", path + "0")
-            rows = writer.execute(*below) if path else writer.execute(_KNOWN)
-            known |= {there: (ns, key, is_file, then) for there, ns, key, is_file, then in rows}
+            if _is_text(path):
+                below = f"{_KNOWN} AND (path = ? OR path > ? AND path < ?)", (path, path + "/", path + "0")
+                rows = writer.execute(*below) if path else writer.execute(_KNOWN)
+                known |= {there: (ns, key, is_file, then) for there, ns, key, is_file, then in rows}
             found |= {there: stamp(state) for there, state in self._tree.scan(path, entering)}
         gone = [path for path in known if path not in found]
         changed = [
@@ -505,6 +504,15 @@ def _copied(path: str, size: int, pieces: Iterable[bytes]) -> Iterator[bytes | t
     """What a temporary file is made of: so much of another, and what follows."""
     yield path, size
     yield from pieces
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path is UTF-8. Others may have names that are not, and then nothing there is an entry."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
