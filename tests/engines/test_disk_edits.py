@@ -177,7 +177,8 @@ def test_what_is_no_json_object_leaves_the_item_as_it_was(
     store: holdall.Store, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = store.put(("users",), "ada", {"n": 1})
-    for broken in ('{"n": ', "[1]", '{"n": NaN}', "\udcff"):
+    too_deep = '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for broken in ('{"n": ', "[1]", '{"n": NaN}', "\udcff", too_deep):
         (folder / "@users" / "@ada.json").write_text(broken, errors="surrogateescape")
         with caplog.at_level(logging.WARNING, "holdall"):
             assert store.get(("users",), "ada") == before

@@ -450,7 +450,7 @@ class Catalogue:
             try:
                 value = decode((self._tree.current(path) or b"").decode())
                 put = ops.Put(namespace, key, cast(Any, encode(value)), KEEP, ANY)
-            except (HoldallError, UnicodeDecodeError) as error:
+            except (HoldallError, UnicodeDecodeError, RecursionError) as error:
                 logger.warning("%r does not hold a JSON object, and is left alone: %s", path, error)
                 return 0
             if is_misread(put):
