@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +17,8 @@ from hypothesis import strategies as st
 import holdall
 from holdall import keys
 from holdall.engines.disk_names import Place, cut, names_of, place_of
-from holdall.engines.disk_tree import Tree
-from holdall.errors import HoldallError, InvalidInput, NotFound
+from holdall.engines.disk_tree import Tree, stamp
+from holdall.errors import Corrupt, HoldallError, InvalidInput, NotFound, Unavailable
 from holdall.ops import Delete, Put
 
 VOLUME = ("filesystem",)
@@ -325,6 +327,39 @@ def test_a_link_in_the_place_of_a_folder_is_not_passed(folder: Path, outside: Pa
         with pytest.raises(InvalidInput, match="symbolic link"):
             files.append("/notes/secret.txt", "x")
     assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("secret.txt", SECRET)]
+
+
+@pytest.mark.parametrize("name", [".holdall", ".holdall/new", ".holdall/catalogue.db", ".holdall/.gitignore"])
+def test_a_link_in_the_place_of_the_catalogue_is_refused(folder: Path, outside: Path, name: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to(outside / "secret.txt" if "." in name[9:] else outside)
+    with pytest.raises(InvalidInput, match="Path traversal blocked"):
+        opened(folder).files().write("/a", "x")
+    assert [path.name for path in outside.iterdir()] == ["secret.txt"]
+    assert (outside / "secret.txt").read_bytes() == SECRET
+
+
+def test_a_catalogue_that_came_with_the_folder_names_nothing_outside(folder: Path, outside: Path) -> None:
+    secret = outside / "secret.txt"
+    away = f"../{outside.name}/secret.txt"
+    statements = {
+        "removed": f"INSERT INTO holdall_places VALUES ('{away}', '{away}', NULL, NULL, 1, NULL)",
+        "written": f"UPDATE holdall_places SET path = '{away}', folded = '{away}', stamp = '{stamp(secret.stat())}'",
+        "read": f"UPDATE holdall_chunks SET data = '{stamp(secret.stat())}/{away}'",
+    }
+    for what, statement in statements.items():
+        here = folder / what
+        with opened(here) as store:
+            store.files().write("/a", SECRET)
+        catalogue = apsw.Connection(str(here / ".holdall" / "catalogue.db"))
+        catalogue.execute(statement.replace("../", "../../"))
+        catalogue.close()
+        with opened(here) as store, contextlib.suppress(Unavailable, Corrupt):
+            assert what != "read" or store.files().read("/a") != SECRET
+            store.files().delete("/a")
+            store.files().write("/a", "evil")
+            store.files().write("/b", "evil")
+        assert secret.read_bytes() == SECRET, what
 
 
 def test_a_deleted_link_leaves_its_target(folder: Path, outside: Path) -> None:

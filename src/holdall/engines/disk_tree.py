@@ -14,11 +14,12 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ..errors import InvalidInput, Unavailable
+from ..errors import Corrupt, InvalidInput, Unavailable
 from .disk_names import OWN, is_foreign
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not keep us waiting
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _PIECE = 1 << 20
 
@@ -59,9 +60,12 @@ class Tree:
 
     def make(self) -> None:
         """The folder, and ours in it."""
+        own = Path(self.root, OWN)
         try:
+            if (link := next((there for there in (own, *own.glob("*")) if there.is_symlink()), None)) is not None:
+                raise InvalidInput(f"Path traversal blocked: {str(link)!r} is a symbolic link, which is not followed")
             Path(self._temporary).mkdir(parents=True, exist_ok=True)
-            ignore = Path(self.root, OWN, ".gitignore")
+            ignore = own / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")
             self.folds = Path(self.root, OWN.upper()).exists()
@@ -73,6 +77,7 @@ class Tree:
     def read(self, reference: str, start: int = 0, end: int | None = None) -> bytes:
         """The bytes `[start, end)` of a file, if it is still the one that is meant."""
         known, _, path = reference.partition("/")
+        self._check(path)
         # In one step and not folder by folder: whoever puts a link in the way cannot have this inode at its end.
         try:
             file = os.open(f"{self.root}/{path}", _READ)
@@ -178,6 +183,7 @@ class Tree:
     @contextlib.contextmanager
     def folder(self, path: str, make: set[str] | None = None) -> Iterator[int]:
         """A handle on the folder that a path is in. `make` has missing ones made, and takes the paths of where."""
+        self._check(path)
         handle = os.open(self.root, _FOLDER)
         try:
             done = ""
@@ -197,6 +203,11 @@ class Tree:
             yield handle
         finally:
             os.close(handle)
+
+    def _check(self, path: str) -> None:
+        """Refuse what leads out of the folder: a catalogue that came with it may be anybody's."""
+        if ".." in path and ".." in path.split("/"):
+            raise Corrupt(f"the catalogue of {self.root!r} names {path!r}, which is outside; delete its {OWN!r}")
 
     def is_free(self, path: str) -> bool:
         """Whether a file can be put at a path and nothing but missing folders made for it."""
@@ -250,7 +261,7 @@ class Tree:
 
     def stage(self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool) -> str:
         """Write a temporary file whole, of bytes and of files with the size that they had; its stamp."""
-        file = os.open(self.staged(version), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        file = os.open(self.staged(version), _NEW, 0o666)
         try:
             for piece in pieces:
                 if isinstance(piece, bytes):
