@@ -16,6 +16,7 @@ from holdall.engines.disk_tree import Tree
 from holdall.errors import Conflict, HistoryGone, InvalidInput, StoreClosed, Unavailable
 from holdall.ops import Append, Copy, Move, Put, ReadRange
 from holdall.testing import Clock
+from processes import start, tell
 from threads import together
 
 VOLUME = ("filesystem",)
@@ -84,6 +85,42 @@ def test_a_catalogue_that_was_deleted_is_made_anew(folder: Path) -> None:
         version = again.version
     with opened(folder) as store:
         assert store.get(("users",), "ada").version == version
+
+
+def test_a_catalogue_that_is_deleted_in_use_is_missed_and_nothing_is_lost(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "before")
+        shutil.rmtree(folder / ".holdall")
+        for is_there in (False, True):
+            with pytest.raises(Unavailable, match="open it again"):
+                store.files().write("/a", "not written")
+            with pytest.raises(Unavailable, match="open it again"):
+                store.lease("one", 10)
+            (folder / "b").write_text("made outside")
+            with pytest.raises(Unavailable, match="open it again"):
+                store.files().read("/b")
+            assert is_there or start(make_anew, folder=str(folder)).finish() == [["/a", "/b"]]
+    with opened(folder) as store:
+        assert [info.path for info in store.files().walk()] == ["/a", "/b"]
+        assert store.files().read_text("/a") == "before"
+
+
+def make_anew(folder: str) -> None:
+    """What another process does that opens the store."""
+    with opened(Path(folder)) as store:
+        tell([info.path for info in store.files().walk()])
+
+
+@pytest.mark.parametrize("change", [shutil.rmtree, lambda folder: folder.rename(folder.parent / "moved")])
+def test_a_folder_that_goes_away_in_use_is_missed(folder: Path, change: Callable[[Path], object]) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "x")
+        change(folder)
+        with pytest.raises(Unavailable):
+            store.files().read("/a")
+        with pytest.raises(Unavailable, match="open it again"):
+            store.files().write("/b", "x")
+    assert not folder.exists()
 
 
 def test_the_volume_in_the_folder_itself_is_chosen_once(folder: Path) -> None:

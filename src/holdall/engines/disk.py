@@ -33,6 +33,7 @@ T = TypeVar("T")
 _SLEEP = 0.0005
 _UNLOCKED, _MOST = 3, 20  # tries to read what is being changed: without a lock, and in all
 _HEAD = 1 << 20
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _REFERENCES = 10_000
 
 
@@ -73,6 +74,7 @@ class DiskEngine(SqliteEngine):
         if self._watch is not None:
             self._watch.close()
         self._watch = None
+        self._catalogue_inode: int | None = None
         self._is_new = True  # to this process: all has to be compared
         self._dirty: set[str] = set()  # paths that have to be
         self._marking = threading.Lock()  # for the line above
@@ -288,7 +290,10 @@ class DiskEngine(SqliteEngine):
         turns = None if writer is None else writer.turns
         if writer is not None:
             writer.stand_back()
-        handle = os.open(f"{self._tree.root}/{OWN}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            handle = os.open(f"{self._tree.root}/{OWN}/lock", _LOCK, 0o666)
+        except OSError as error:
+            raise self._lost() from error
         try:
             while True:
                 try:
@@ -304,11 +309,36 @@ class DiskEngine(SqliteEngine):
                     time.sleep(_SLEEP)
             if turns is not None:
                 turns.stop_waiting()
+            if self._inode() != self._catalogue_inode:
+                raise self._lost()
             yield
         finally:
             if turns is not None:
                 turns.stop_waiting()
             os.close(handle)
+
+    def _inode(self) -> int | None:
+        """Which file the catalogue is. Whoever deletes it in use has others make a new one, of which we know nothing."""
+        try:
+            return os.stat(self._path).st_ino  # noqa: PTH116  # the quickest
+        except OSError:
+            return None
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(
+            f"the catalogue {self._path!r} was deleted, moved or replaced while the store was open; close the store"
+            " and open it again, and it is made anew from the files"
+        )
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        with super()._translating():
+            try:
+                yield
+            except OSError as error:
+                if isinstance(error, HoldallError):
+                    raise
+                raise Unavailable(f"cannot read the folder {self._tree.root!r}: {error}") from error
 
     # Connections -----------------------------------------------------------------------------------------------------
 
@@ -319,6 +349,7 @@ class DiskEngine(SqliteEngine):
             raise Unsupported("a store on plain files needs a system with flock; use sqlite: here") from error
         self._tree.make()
         writer = super()._connect_writer()
+        self._catalogue_inode = self._inode()
         if self._watch is None:
             self._watch = FolderWatch(self._tree.root)
         return writer

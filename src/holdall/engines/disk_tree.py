@@ -148,7 +148,10 @@ class Tree:
         """
         if path and any(map(is_foreign, path.split("/"))):
             return
-        state = self.stat(path)
+        try:
+            state = self.stat(path)
+        except PermissionError:  # as below
+            return
         if state is None:
             return
         if not stat.S_ISDIR(state.st_mode):
