@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,74 @@ def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
         assert (folder / there[1:]).read_bytes() == store.files().read(there)
         assert store.files().read_text(there) == ("before" if step == "remove" else "before, after")
         assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
+# Without the right to write, or to read ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ours() -> Iterator[Path]:
+    """The folder of a store, in a test that runs without root's rights: what root may do says nothing of others."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as place:
+        if is_root:
+            os.chown(place, 65534, 65534)
+        with opened(Path(place, "warm")) as store:  # imports what it needs
+            store.files().write("/a", "x")
+            store.search(query="x")
+        if is_root:
+            os.setresuid(65534, 65534, 0)
+        try:
+            with opened(Path(place, "store")) as store:
+                store.files().write("/sub/a", "before")
+            yield Path(place, "store")
+        finally:
+            if is_root:
+                os.setresuid(0, 0, 0)
+            Path(place, "store", "sub").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files: files.write("/sub/a", "after"),
+        lambda files: files.write("/sub/b", "new"),
+        lambda files: files.write("/sub/deep/er", "new"),
+        lambda files: files.delete("/sub/a"),
+        lambda files: files.move("/sub/a", "/moved"),
+        lambda files: files.move("/other", "/sub/other"),
+    ],
+)
+def test_where_no_file_can_be_written_nothing_is_promised(ours: Path, change: Callable[[Any], object]) -> None:
+    with opened(ours) as store:
+        files = store.files()
+        files.write("/other", "x")
+        (ours / "sub").chmod(0o555)
+        with pytest.raises(Unavailable, match="'sub/': Permission denied"):
+            change(files)
+        assert files.write("/other", "y").size == 1
+        (ours / "new").write_text("made outside")
+        assert [info.path for info in files.walk()] == ["/new", "/other", "/sub/a"]
+        assert files.read("/sub/a") == b"before"
+    with opened(ours) as store:
+        assert [info.path for info in store.files().walk()] == ["/new", "/other", "/sub/a"]
+
+
+def test_a_file_that_is_read_only_can_be_replaced_and_so_be_appended_to(ours: Path) -> None:
+    with opened(ours) as store:
+        (ours / "sub" / "a").chmod(0o444)
+        store.files().append("/sub/a", ", after")
+        assert (ours / "sub" / "a").read_bytes() == store.files().read("/sub/a") == b"before, after"
+        assert store.files().stat("/sub/a").size == 13
+
+
+def test_a_file_system_within_the_folder_is_refused_as_nothing_can_be_renamed_to_it(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "before")
+        engine: Any = store._shared.engine
+        engine._tree._device, device = -1, engine._tree._device
+        with pytest.raises(Unavailable, match="on another file system"):
+            store.files().write("/a", "after")
+        engine._tree._device = device
+        assert store.files().read("/a") == b"before"
+        assert store.files().write("/b", "x").size == 1

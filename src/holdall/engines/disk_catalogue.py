@@ -150,24 +150,35 @@ class Catalogue:
             f" place.rowid, place.path, place.is_file {_CHANGED} ORDER BY entry.ns, entry.key",
             {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
         ).fetchall()
-        left: list[tuple[int]] = []
+        left: dict[int, str] = {}
         live: list[_Changed] = []
         for version, ns, key, value, body, size, row, path, was_file in rows:
             stays = row is not None and value is not None and bool(was_file) is (size is not None)
             if row is not None and not stays:
-                left.append((row,))
+                left[row] = path
             if value is not None:
                 live.append(_Changed(version, ns, key, value, body, size, path if stays else None))
         if left:
-            writer.executemany("UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?", left)
+            leave = "UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?"
+            writer.executemany(leave, [(row,) for row in left])
         for one in live:
             if one.path is None:
                 is_file = one.size is not None
                 one.path = self._free_place(writer, keys.decode(one.ns), one.key, is_file)
                 self._insert(writer, one.path, one.ns, one.key, is_file, None)
+        self._refuse_unwritable(left.values(), live)
         if not left and all(one.size is None or self._reference(writer, one.body) is None for one in live):
             self._settle_at_once(writer, live)
             writer.execute(_SETTLE)
+
+    def _refuse_unwritable(self, left: Iterable[str], live: Iterable[_Changed]) -> None:
+        """What could never be settled must not be committed: everybody would wait for it."""
+        folders = {path.rpartition("/")[0]: path for path in left}
+        for path in folders.values():
+            self._tree.refuse_unwritable(path, is_new=False)
+        folders = {str(one.path).rpartition("/")[0]: str(one.path) for one in live}
+        for path in folders.values():
+            self._tree.refuse_unwritable(path, is_new=True)
 
     def _settle_at_once(self, writer: Any, live: list[_Changed]) -> None:
         for one in live:
@@ -373,15 +384,22 @@ class Catalogue:
         if here is not None and is_same_file(known, here) and here.st_size >= before:
             there = (self._tree.current(path, before, len(added)) or b"") if again else b""
             missing = added[len(there) :] if added.startswith(there) else added  # who was killed had got so far
-            work.stamps[path] = self._tree.append(path, missing, self._sync)
-            if size_of(work.stamps[path]) == after:
+            try:
+                stamped = self._tree.append(path, missing, self._sync)
+            except PermissionError:  # it may be replaced, as by any other write
+                stamped = self._replace(version, path, _copied(path, here.st_size, [missing]), touched)
+            if size_of(stamped) == after:
+                work.stamps[path] = stamped
                 return
         else:
-            pieces = [added] if here is None else _copied(path, here.st_size, [added])
-            self._tree.stage(version, pieces, self._sync)
-            self._tree.settle(version, path, touched)
+            self._replace(version, path, [added] if here is None else _copied(path, here.st_size, [added]), touched)
         work.doubtful.add(path)
         work.stamps[path] = f"0.0.{after}"  # as no file has it
+
+    def _replace(self, version: int, path: str, pieces: Iterable[bytes | tuple[str, int]], touched: set[str]) -> str:
+        stamped = self._tree.stage(version, pieces, self._sync)
+        self._tree.settle(version, path, touched)
+        return stamped
 
     # What was edited outside -----------------------------------------------------------------------------------------
 

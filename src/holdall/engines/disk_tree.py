@@ -52,6 +52,7 @@ class Tree:
     def __init__(self, root: str) -> None:
         self.root = root
         self._temporary = f"{root}/{OWN}/new/"
+        self._device = 0  # the file system
         self.folds = False  # whether "A" and "a" are one name here
 
     def folded(self, path: str) -> str:
@@ -69,6 +70,7 @@ class Tree:
             if not ignore.exists():
                 ignore.write_text("*\n")
             self.folds = Path(self.root, OWN.upper()).exists()
+            self._device = own.stat().st_dev
         except OSError as error:
             raise Unavailable(f"cannot make the folder {self.root!r} for the store: {error.strerror}") from error
 
@@ -229,6 +231,31 @@ class Tree:
         finally:
             os.close(handle)
         return False
+
+    def refuse_unwritable(self, path: str, is_new: bool) -> None:
+        """Raise an `OSError` where no file can be taken from a path, or put there: better now than when it is promised.
+
+        Files come by renaming, which leads to no other file system than that of the folder.
+        """
+        where = ""
+        handle = os.open(self.root, _FOLDER)
+        try:
+            for name in path.split("/")[:-1]:
+                try:
+                    inner = os.open(name, _FOLDER, dir_fd=handle)
+                except OSError as error:
+                    if error.errno not in _MISSING:
+                        raise OSError(error.errno, f"{where + name!r}: {error.strerror}") from error
+                    break
+                os.close(handle)
+                handle = inner
+                where += name + "/"
+            if is_new and os.fstat(handle).st_dev != self._device:
+                raise OSError(errno.EXDEV, f"{where!r} is on another file system")
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=handle):
+                raise PermissionError(errno.EACCES, f"{where or '.'!r}: {os.strerror(errno.EACCES)}")
+        finally:
+            os.close(handle)
 
     def obstacles(self, path: str, is_file: bool) -> list[str]:
         """What is in the way of a file, or else of a folder, at a path: the paths of what would have to go first.
