@@ -14,7 +14,7 @@ import pytest
 
 import holdall
 from holdall.engines.disk_tree import Tree
-from holdall.errors import Conflict, HistoryGone, InvalidInput, StoreClosed, Unavailable
+from holdall.errors import Conflict, HistoryGone, InvalidInput, NotFound, StoreClosed, Unavailable
 from holdall.ops import Append, Copy, Move, Put, ReadRange
 from holdall.testing import Clock
 from processes import start, tell
@@ -323,6 +323,25 @@ def test_a_file_that_is_read_only_can_be_replaced_and_so_be_appended_to(ours: Pa
         store.files().append("/sub/a", ", after")
         assert (ours / "sub" / "a").read_bytes() == store.files().read("/sub/a") == b"before, after"
         assert store.files().stat("/sub/a").size == 13
+
+
+@pytest.mark.parametrize("name", ["sub/a", "sub"])
+def test_what_may_not_be_read_is_no_file_of_the_store_while_that_is_so(ours: Path, name: str) -> None:
+    with opened(ours) as store:
+        files = store.files()
+        files.write("/other", "before")
+        rights = (ours / name).stat().st_mode
+        (ours / name).chmod(0)
+        assert [match.path for match in files.grep("before")] == ["/other"]
+        assert [hit.key for hit in store.search(query="before")] == ["/other"]
+        with pytest.raises(NotFound):
+            files.read("/sub/a")
+        with pytest.raises(NotFound):
+            files.copy("/sub/a", "/copy")
+        assert [entry.key for entry in store.scan()] == ["/other"]
+        (ours / name).chmod(rights)
+        assert files.read("/sub/a") == b"before"
+        assert [match.path for match in files.grep("before")] == ["/other", "/sub/a"]
 
 
 def test_a_file_system_within_the_folder_is_refused_as_nothing_can_be_renamed_to_it(folder: Path) -> None:

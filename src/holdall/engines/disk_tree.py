@@ -111,7 +111,7 @@ class Tree:
 
     @staticmethod
     def _unreadable(path: str, error: OSError) -> Exception:
-        if error.errno in _MISSING:
+        if error.errno in (*_MISSING, errno.EACCES):
             return Stale(path)
         return Unavailable(f"cannot read the file {path!r} of the store: {error.strerror}")
 
@@ -144,7 +144,7 @@ class Tree:
             return opened.read(limit)
 
     def scan(self, path: str, entering: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
-        """The file at a path, or all below it; links and what is not ours are passed over.
+        """The file at a path, or all below it; links, what is not ours and what we may not read are passed over.
 
         `entering` is called with each folder before it is read.
         """
@@ -158,7 +158,9 @@ class Tree:
             return
         if not stat.S_ISDIR(state.st_mode):
             if stat.S_ISREG(state.st_mode):
-                yield path, state
+                with contextlib.suppress(FileNotFoundError), self.folder(path) as folder:
+                    if _is_readable(state, path.rpartition("/")[2], folder):
+                        yield path, state
             return
         folders = [path]
         while folders:
@@ -174,7 +176,9 @@ class Tree:
                             folders.append(inside)
                         elif entry.is_file(follow_symlinks=False):
                             with contextlib.suppress(FileNotFoundError):
-                                yield inside, entry.stat(follow_symlinks=False)
+                                state = entry.stat(follow_symlinks=False)
+                                if _is_readable(state, entry.name, folder):
+                                    yield inside, state
             except OSError as error:  # gone meanwhile; or one that we may not read, which is none of ours then
                 if error.errno not in (*_MISSING, errno.EACCES):
                     raise
@@ -395,6 +399,10 @@ class Tree:
     def unstage(self, version: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.staged(version))  # noqa: PTH108  # as above
+
+
+def _is_readable(state: os.stat_result, name: str, folder: int) -> bool:
+    return state.st_mode & 0o444 == 0o444 or os.access(name, os.R_OK, dir_fd=folder)
 
 
 def _write(file: int, data: bytes) -> None:
