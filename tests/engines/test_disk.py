@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -266,6 +267,26 @@ def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
         assert [*(folder / ".holdall" / "new").iterdir()] == []
 
 
+def test_a_file_keeps_its_rights(folder: Path) -> None:
+    with opened(folder) as store:
+        files = store.files()
+        for name, rights in (("run.sh", 0o750), ("private", 0o600)):
+            files.write(f"/{name}", "before")
+            (folder / name).chmod(rights)
+            files.write(f"/{name}", "after")
+            files.edit(f"/{name}", "after", "later")
+            files.append(f"/{name}", ".")
+            files.copy(f"/{name}", f"/copies/{name}")
+            files.move(f"/{name}", f"/moved/{name}")
+            files.write(f"/moved/{name}", "again")
+            for there in ("copies", "moved"):
+                assert stat.S_IMODE((folder / there / name).stat().st_mode) == rights
+        store.put(("items",), "k", {})
+        (folder / "@items" / "@k.json").chmod(0o600)
+        store.put(("items",), "k", {"n": 1})
+        assert stat.S_IMODE((folder / "@items" / "@k.json").stat().st_mode) == 0o600
+
+
 # Without the right to write, or to read ------------------------------------------------------------------------------
 
 
@@ -320,7 +341,10 @@ def test_where_no_file_can_be_written_nothing_is_promised(ours: Path, change: Ca
 def test_a_file_that_is_read_only_can_be_replaced_and_so_be_appended_to(ours: Path) -> None:
     with opened(ours) as store:
         (ours / "sub" / "a").chmod(0o444)
+        mend = failing("settle")
         store.files().append("/sub/a", ", after")
+        mend()
+        store.files().write("/b", "and what was left to be done")
         assert (ours / "sub" / "a").read_bytes() == store.files().read("/sub/a") == b"before, after"
         assert store.files().stat("/sub/a").size == 13
 

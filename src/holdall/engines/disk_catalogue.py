@@ -185,7 +185,7 @@ class Catalogue:
             assert one.path is not None
             self.ready.append((one.version, one.path, ""))
             pieces = [indented(one.value)] if one.size is None else _pieces(writer, one.body)
-            known = self._tree.stage(one.version, pieces, self._sync)
+            known = self._tree.stage(one.version, pieces, self._sync, one.path)
             self.ready[-1] = one.version, one.path, known
             writer.execute(_STAMP, (known, one.path))
         if self._sync and len(live) > 1:  # half of a batch must not be lost with the names in that folder
@@ -273,12 +273,12 @@ class Catalogue:
         moving: list[tuple[int, int, str, str, int]] = []
         for version, value, body, size, path in rows:
             if size is None:
-                work.stamps[path] = self._tree.stage(version, [indented(value)], self._sync)
+                work.stamps[path] = self._tree.stage(version, [indented(value)], self._sync, path)
                 work.staged.append((version, path))
                 continue
             reference = self._reference(writer, body)
             if reference is None:
-                work.stamps[path] = self._tree.stage(version, _pieces(writer, body), self._sync)
+                work.stamps[path] = self._tree.stage(version, _pieces(writer, body), self._sync, path)
                 work.staged.append((version, path))
                 continue
             known, _, source = reference.partition("/")
@@ -370,7 +370,7 @@ class Catalogue:
                 work.stamps[path] = known
             else:
                 pieces = _copied(source, size_of(known), _pieces(writer, body))
-                work.stamps[path] = self._tree.stage(version, pieces, self._sync)
+                work.stamps[path] = self._tree.stage(version, pieces, self._sync, source)
             work.staged.append((version, path))
         if self._sync:
             self._tree.sync_staged()
@@ -397,7 +397,7 @@ class Catalogue:
         work.stamps[path] = f"0.0.{after}"  # as no file has it
 
     def _replace(self, version: int, path: str, pieces: Iterable[bytes | tuple[str, int]], touched: set[str]) -> str:
-        stamped = self._tree.stage(version, pieces, self._sync)
+        stamped = self._tree.stage(version, pieces, self._sync, path)
         self._tree.settle(version, path, touched)
         return stamped
 

@@ -293,10 +293,23 @@ class Tree:
         except FileNotFoundError:
             return None
 
-    def stage(self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool) -> str:
-        """Write a temporary file whole, of bytes and of files with the size that they had; its stamp."""
-        file = os.open(self.staged(version), _NEW, 0o666)
+    def stage(self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool, like: str) -> str:
+        """Write a temporary file whole, of bytes and of files with the size that they had; its stamp.
+
+        It gets the rights of the file at a path, if there is one: a script stays one, and what is private, too.
+        """
         try:
+            rights = os.lstat(f"{self.root}/{like}").st_mode
+        except OSError:
+            rights = 0
+        try:
+            file = os.open(self.staged(version), _NEW, 0o666)
+        except PermissionError:  # of one that a killed process has left, and that may not be written to
+            self.unstage(version)
+            file = os.open(self.staged(version), _NEW, 0o666)
+        try:
+            if stat.S_ISREG(rights):
+                os.fchmod(file, stat.S_IMODE(rights) & 0o777)
             for piece in pieces:
                 if isinstance(piece, bytes):
                     _write(file, piece)
