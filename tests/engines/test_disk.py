@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import stat
@@ -253,8 +254,11 @@ def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
     }
     with opened(folder) as store:
         store.files().write("/a", "before")
+        assert store.files().read("/a") == b"before"
         mend = failing(step)
         changes[step](store)  # it is safe in the catalogue
+        with contextlib.suppress(Unavailable, NotFound):
+            assert store.files().read("/a") == b"before, after"
         assert "the plain files are behind" in caplog.text
         with pytest.raises(Unavailable, match="see that the disk has room"):
             store.files().write("/c", "x")

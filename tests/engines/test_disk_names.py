@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,12 @@ def test_a_file_system_that_does_not_tell_cases_apart(folder: Path, monkeypatch:
     make = Tree.make
     monkeypatch.setattr(Tree, "make", lambda tree: (make(tree), setattr(tree, "folds", True)))
     with opened(folder) as store:
-        for path in ("/README.md", "/readme.md", "/Docs/a", "/docs/b", "/docs/A", "/docs"):
+        cases = ("/README.md", "/readme.md", "/Docs/a", "/docs/b", "/docs/A", "/docs")
+        for path in (*cases, "/caf\u00e9", "/cafe\u0301", "/CAFE\u0301/a", "/CAF\u00c9/b"):
             store.put(VOLUME, path, {"content": path, "encoding": "utf-8"})
         before = everything(store)
         there = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if ".holdall" not in path.parts]
-        assert len({name.casefold() for name in there}) == len(there)
+        assert len({unicodedata.normalize("NFC", name).casefold() for name in there}) == len(there)
     shutil.rmtree(folder / ".holdall")
     with opened(folder) as store:
         assert everything(store) == before == {(VOLUME, key): key for _, key in before}
@@ -220,6 +222,17 @@ def test_two_names_for_one_entry_are_not_both_taken(folder: Path, caplog: pytest
         assert store.files().read_text("/a") == "first"
         assert "'a%~' would be the same entry as 'a'" in caplog.text
     assert (folder / "a%~").read_text() == "second"
+
+
+def test_a_file_of_a_very_long_name_that_goes_away_is_just_not_there(folder: Path) -> None:
+    with opened(folder) as store:
+        files = store.files(("\x01" * 340,))
+        path = "/" + "%+" * 767
+        files.write(path, "deep")
+        assert files.read_text(path) == "deep"
+        shutil.rmtree(folder / next(there for there in os.listdir(folder) if there != ".holdall"))
+        with pytest.raises(NotFound):
+            files.read(path)
 
 
 # What is not ours ----------------------------------------------------------------------------------------------------

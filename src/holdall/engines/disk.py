@@ -256,6 +256,7 @@ class DiskEngine(SqliteEngine):
             written = settle()
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
+            self._references.clear()  # they still lead to what was there before
             return False
         noticed = self._watch.take() if self._watch.waiting() else set()
         own = {path for path in noticed & written.keys() if self._tree.is_known(path, written[path])}

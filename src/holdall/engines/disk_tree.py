@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -57,7 +58,9 @@ class Tree:
 
     def folded(self, path: str) -> str:
         """What the file system takes a path for."""
-        return path.casefold() if self.folds else path
+        if not self.folds:
+            return path
+        return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())  # nor "é" of one and of two
 
     def make(self) -> None:
         """The folder, and ours in it."""
@@ -82,11 +85,14 @@ class Tree:
         self._check(path)
         # In one step and not folder by folder: whoever puts a link in the way cannot have this inode at its end.
         try:
-            file = os.open(f"{self.root}/{path}", _READ)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
+            try:
+                file = os.open(f"{self.root}/{path}", _READ)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
                 with self.folder(path) as folder:
-                    return self._read(os.open(path.rpartition("/")[2], _READ, dir_fd=folder), known, path, start, end)
+                    file = os.open(path.rpartition("/")[2], _READ, dir_fd=folder)
+        except OSError as error:
             raise self._unreadable(path, error) from error
         return self._read(file, known, path, start, end)
 
