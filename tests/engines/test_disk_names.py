@@ -230,7 +230,7 @@ def test_a_file_of_a_very_long_name_that_goes_away_is_just_not_there(folder: Pat
         path = "/" + "%+" * 767
         files.write(path, "deep")
         assert files.read_text(path) == "deep"
-        shutil.rmtree(folder / next(there for there in os.listdir(folder) if there != ".holdall"))
+        shutil.rmtree(next(there for there in folder.iterdir() if there.name != ".holdall"))
         with pytest.raises(NotFound):
             files.read(path)
 

@@ -209,9 +209,7 @@ class DiskEngine(SqliteEngine):
         watch, is_new = self._watch, self._is_new
         with self._translating():
             strays = self._catalogue.recover(writer)
-        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(
-            writer, again=True
-        ):
+        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer, again=True):
             raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see that the disk has room")
         self._catalogue.forget(strays)
         if not (is_new or self._dirty or watch.waiting() or watch.is_due()):
@@ -319,7 +317,7 @@ class DiskEngine(SqliteEngine):
             os.close(handle)
 
     def _inode(self) -> int | None:
-        """Which file the catalogue is. Whoever deletes it in use has others make a new one, of which we know nothing."""
+        """Which file the catalogue is. Where it was deleted in use, others make a new one, of which we know nothing."""
         try:
             return os.stat(self._path).st_ino  # noqa: PTH116  # the quickest
         except OSError:

@@ -375,7 +375,9 @@ class Catalogue:
         if self._sync:
             self._tree.sync_staged()
 
-    def _append(self, writer: Any, work: _Work, grown: tuple[int, str, str, int], again: bool, touched: set[str]) -> None:
+    def _append(
+        self, writer: Any, work: _Work, grown: tuple[int, str, str, int], again: bool, touched: set[str]
+    ) -> None:
         """Write on at the end of a file, wherever that is: others may have written on, too, in the very moment."""
         version, path, known, body = grown
         added = b"".join(_pieces(writer, body))
@@ -383,7 +385,7 @@ class Catalogue:
         here = self._tree.stat(path)
         if here is not None and is_same_file(known, here) and here.st_size >= before:
             there = (self._tree.current(path, before, len(added)) or b"") if again else b""
-            missing = added[len(there) :] if added.startswith(there) else added  # who was killed had got so far
+            missing = added.removeprefix(there)  # who was killed had got so far
             try:
                 stamped = self._tree.append(path, missing, self._sync)
             except PermissionError:  # it may be replaced, as by any other write
