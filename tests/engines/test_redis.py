@@ -25,6 +25,7 @@ from holdall.testing import Clock, StoreContract, file_machine, ranking_machine,
 from holdall.testing.contract import filtering
 from holdall.testing.embedder import embed
 from servers import Redis, redis_url
+from small import in_small
 
 _numbers = itertools.count()
 
@@ -46,8 +47,13 @@ TestMachine = store_machine(open_store).TestCase
 TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
 TestFileMachine = file_machine(open_store).TestCase
 TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
-TestRanking = ranking_machine(open_store).TestCase
-for _machine in (TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMachine, TestRanking):  # a server is slow
+TestSmallMachine = in_small(store_machine(open_store))
+TestSmallRanking = in_small(ranking_machine(open_store))
+TestSmallAsyncRanking = in_small(ranking_machine(open_store, use_async=True))
+for _machine in (
+    *(TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMachine),
+    *(TestSmallMachine, TestSmallRanking, TestSmallAsyncRanking),
+):  # a server takes its time
     _machine.settings = settings(_machine.settings, max_examples=15, deadline=None)
 del _machine  # or it would run once more
 

@@ -20,7 +20,8 @@ from .. import keys
 from ..programs import Program, Work
 from ..ranking import Ranking, Ready, Worked
 from ..texts import MOST_BYTES, Texts
-from .postings import PART, Known, Lists, Slice, State, anew, first_few, is_worn, lists, matches, pieces, size_of
+from . import postings
+from .postings import Known, Lists, Slice, State, anew, first_few, is_worn, lists, matches, pieces, size_of
 from .redis_ops import parted
 
 #: How many changes, and of how many bytes, one slice takes in.
@@ -189,8 +190,8 @@ class RedisTexts:
         fresh.changes = state.changes
         start = 0
         if known.epoch == state.epoch and known.changes < state.changes:
-            start = len(known.versions) // PART
-        _, changes, rows = yield from self._ask.one(shard, "documents", start)
+            start = len(known.versions) // postings.PART
+        _, changes, rows = yield from self._ask.one(shard, "documents", start, postings.PART)
         if int(changes) != state.changes:
             raise _Moved
         fresh.read(known, start, sorted(tuple(row) for row in rows))
@@ -237,7 +238,7 @@ def _written(taken: Slice) -> list[Any]:
         words += [term, part, documents, times]
     parts: dict[int, tuple[array[int], array[int]]] = {}
     for place, number in enumerate(range(added.first, added.first + len(added.versions))):
-        versions, lengths = parts.setdefault(number // PART, (array("q"), array("I")))
+        versions, lengths = parts.setdefault(number // postings.PART, (array("q"), array("I")))
         versions.append(added.versions[place])
         lengths.append(added.lengths[place])
     words.append(len(parts))
@@ -245,7 +246,7 @@ def _written(taken: Slice) -> list[Any]:
         words += [part, versions.tobytes(), lengths.tobytes()]
     words.append(len(taken.gone))
     for number in taken.gone:
-        words += [number // PART, array("I", [number]).tobytes()]
+        words += [number // postings.PART, number % postings.PART, array("I", [number]).tobytes()]
     words.append(len(taken.places))
     for ns, key, number in taken.places:
         words += [f"{ns}\x00{key}", number]

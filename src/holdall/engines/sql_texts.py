@@ -23,8 +23,9 @@ import msgspec
 from ..programs import Program, Work
 from ..ranking import Ranking, Ready, Worked
 from ..texts import Texts
+from . import postings
 from .dialect import Dialect
-from .postings import PART, Known, Slice, State, anew, first_few, is_worn, lists, matches, pieces, size_of, unpacked
+from .postings import Known, Slice, State, anew, first_few, is_worn, lists, matches, pieces, size_of, unpacked
 from .statements import Rows
 
 #: How many bytes are indexed before other writers have their turn.
@@ -32,7 +33,7 @@ _SLICE_BYTES = 1 << 20
 #: How many changes, and of how many bytes, a search takes in by itself.
 _FEW_CHANGES, _FEW_BYTES = 16, 1 << 14
 #: How many bytes are tokenised, and how many postings and documents read, without a thread of their own.
-_SHORT_TEXTS, _SHORT_LISTS, _FEW_DOCUMENTS = 1 << 12, 512, 16 * PART
+_SHORT_TEXTS, _SHORT_LISTS, _FEW_DOCUMENTS = 1 << 12, 512, 16 * postings.PART
 #: How many of them are read at a time.
 _PAGE = 512
 
@@ -185,9 +186,9 @@ class SqlTexts:
     def _write_documents(self, added: Texts, gone: list[int]) -> Program[int]:
         """Note the new documents, and which are gone -> how long these were."""
         first, end = added.first, added.first + len(added.versions)
-        changed = {number // PART for number in gone}
-        if first % PART and end > first:
-            changed.add(first // PART)
+        changed = {number // postings.PART for number in gone}
+        if first % postings.PART and end > first:
+            changed.add(first // postings.PART)
         parts: dict[int, tuple[array[int], array[int], array[int]]] = {}
         if changed:
             among, params = self._dialect.among("part", sorted(changed))
@@ -195,14 +196,14 @@ class SqlTexts:
             [rows] = yield [(f"SELECT {columns} FROM {self._dialect.documents} WHERE {among}", params)]
             parts = {row[0]: (unpacked("q", row[1]), unpacked("I", row[2]), unpacked("I", row[3])) for row in rows}
         for place, number in enumerate(range(first, end)):
-            versions, lengths, _ = parts.setdefault(number // PART, (array("q"), array("I"), array("I")))
+            versions, lengths, _ = parts.setdefault(number // postings.PART, (array("q"), array("I"), array("I")))
             versions.append(added.versions[place])
             lengths.append(added.lengths[place])
         lost = 0
         for number in gone:
-            _, lengths, absent = parts[number // PART]
+            _, lengths, absent = parts[number // postings.PART]
             absent.append(number)
-            lost += lengths[number % PART]
+            lost += lengths[number % postings.PART]
         if parts:
             rows = [(part, *map(array.tobytes, columns)) for part, columns in sorted(parts.items())]
             columns = "part, versions, lengths, gone"
@@ -218,7 +219,7 @@ class SqlTexts:
         if not terms:
             return Ready(iter(()))
         late = yield from self._late(state)
-        any_part, parts_params = self._dialect.among("part", list(range(-(-state.documents // PART))))
+        any_part, parts_params = self._dialect.among("part", list(range(-(-state.documents // postings.PART))))
         any_term, terms_params = self._dialect.among_texts("term", list(terms))
         sql = f"SELECT term, documents, times FROM {self._dialect.terms} WHERE {any_part} AND {any_term}"
         [rows] = yield [(sql, {**parts_params, **terms_params})]
@@ -251,7 +252,7 @@ class SqlTexts:
         fresh.changes = state.changes
         start = 0
         if known.epoch == state.epoch and known.changes < state.changes:
-            start = len(known.versions) // PART
+            start = len(known.versions) // postings.PART
         sql = (
             f"SELECT part, CASE WHEN part >= :start THEN versions END, CASE WHEN part >= :start THEN lengths END, gone"
             f" FROM {self._dialect.documents} WHERE part >= :start OR length(gone) > 0 ORDER BY part"

@@ -1,11 +1,11 @@
--- The documents of the index of texts: at which change and in which epoch it is, and of each part from ARGV[2] on the number,
+-- The documents of the index of texts: at which change and in which epoch it is, and of each part of ARGV[3] from ARGV[2] on the number,
 -- versions, lengths, and who is gone; of parts before that, only who is gone.
 
 local Q = P .. ':q'
 local state = call('HMGET', Q, 'n', 'e', 'd')
 local E = Q .. ':' .. (state[2] or '0')
 local found, start = {}, tonumber(ARGV[2])
-for part = start, math.ceil(tonumber(state[3] or '0') / 1024) - 1 do
+for part = start, math.ceil(tonumber(state[3] or '0') / ARGV[3]) - 1 do
   local one = call('HMGET', E .. ':d:' .. fmt(part), 'v', 'l', 'g')
   found[#found + 1] = { part, one[1], one[2], one[3] or '' }
 end

@@ -1,6 +1,6 @@
 -- Write a slice of the index of texts, if the index is still at change ARGV[4]. ARGV[5] is the epoch that it is in then,
 -- ARGV[6] where in the feed it is then, ARGV[7] '1' if it begins anew with it. There follow, with their number before
--- them: lists (term, part, documents, times), new documents (part, versions, lengths), those that are gone (part, number),
+-- them: lists (term, part, documents, times), new documents (part, versions, lengths), those that are gone (part, which of it, number),
 -- whose they are (place, document), and who has none any more (place). Gives 1, or 0 if the index was at another change.
 
 local Q = P .. ':q'
@@ -42,9 +42,8 @@ for _ = 1, tonumber(take()) do
   end
 end
 for _ = 1, tonumber(take()) do
-  local part, number = take(), take()
+  local part, within, number = take(), take(), take()
   local key = E .. ':d:' .. part
-  local within = unsigned(number, 1) % 1024
   total, count = total - unsigned(call('HGET', key, 'l'), within * 4 + 1), count - 1
   follow(key, 'g', number)
   call('SADD', E .. ':g', part)
