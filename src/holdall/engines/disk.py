@@ -185,15 +185,19 @@ class DiskEngine(SqliteEngine):
                 self._catalogue.discard()
                 if tries == _MOST - 1:
                     raise Unavailable(f"the file {stale.path!r} is changed all the time from outside") from stale
-                self._dirty.add(stale.path)
+                with self._marking:
+                    self._dirty.add(stale.path)
                 self._catch_up(writer)
             except BaseException:
                 self._catalogue.discard()
                 raise
-        if self._catalogue.ready:
-            self._bring(self._catalogue.finish)
-        else:
-            self._settle(writer)
+        try:
+            if self._catalogue.ready:
+                self._bring(self._catalogue.finish)
+            else:
+                self._settle(writer)
+        except Exception:  # it is committed: whoever comes next goes on from here, and nobody begins again
+            logger.exception("the plain files are behind the store, trying again later")
 
     def _before_commit(self, writer: Connection) -> None:
         try:
@@ -253,10 +257,15 @@ class DiskEngine(SqliteEngine):
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
             return False
-        noticed = self._watch.take() if self._watch.waiting() else set()
-        own = {path for path in noticed & written.keys() if self._tree.is_known(path, written[path])}
-        with self._marking:
-            self._dirty |= noticed - own
+        if self._watch.waiting():
+            self._is_looking = True  # what has left the queue is nowhere else yet, and nobody must read without it
+            try:
+                noticed = self._watch.take()
+                own = {path for path in noticed & written.keys() if self._tree.is_known(path, written[path])}
+                with self._marking:
+                    self._dirty |= noticed - own
+            finally:
+                self._is_looking = False
         return True
 
     @contextlib.contextmanager
