@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 import holdall
 from holdall.engines.commit import Submission
 from holdall.engines.disk_watch import FolderWatch
+from holdall.errors import Unavailable
 from holdall.ops import Append
 
 VOLUME = ("filesystem",)
@@ -72,3 +74,50 @@ def test_what_is_noticed_between_two_steps_is_waited_for(folder: Path, monkeypat
         assert engine_of(store)._is_looking
         go_on.set()
         writer.join()
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, where: str) -> Callable[[], None]:
+    """Have a system call fail for each path that ends so, until what this returns is called."""
+    real = getattr(os, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        if any(str(arg).endswith(where) for arg in args):
+            raise OSError(number, os.strerror(number))
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, name, call)
+    return lambda: monkeypatch.setattr(os, name, real)
+
+
+def test_a_file_that_cannot_be_removed_does_not_come_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        store.files().write("/a/x", "data")
+        store.files().write("/b", "b")
+        mend = failing(monkeypatch, "unlink", errno.EPERM, "x")
+        store.files().delete("/a/x")
+        assert (folder / "a" / "x").exists()
+        assert [info.path for info in store.files().walk()] == ["/b"]
+        (folder / "c").write_text("made outside meanwhile")
+        assert [info.path for info in store.files().walk()] == ["/b"]
+    with opened(folder) as store:
+        assert [info.path for info in store.files().walk()] == ["/b"]
+        with pytest.raises(Unavailable, match="cannot be written"):
+            store.files().write("/b", "after")
+        mend()
+        store.files().write("/b", "after")
+        assert [info.path for info in store.files().walk()] == ["/b", "/c"]
+        assert not (folder / "a").exists()
+
+
+def test_a_folder_in_the_place_of_a_file_is_no_file_that_stays(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a/x", "data")
+        store.files().write("/b/y", "data")
+        mend = pytest.MonkeyPatch()
+        back = failing(mend, "unlink", errno.EIO, "x")
+        store.files().delete("/a/x")
+        (folder / "a" / "x").replace(folder / "z")
+        (folder / "a" / "x").mkdir()
+        (folder / "a" / "x" / "in").write_text("it")
+        back()
+        assert [info.path for info in store.files().walk()] == ["/a/x/in", "/b/y", "/z"]

@@ -170,7 +170,10 @@ class DiskEngine(SqliteEngine):
         writer = self._writer or self._open()
         batches = [member for member in members if member.batch is not _LOOK]
         with self._lock(writer, members[0].began):
-            self._catch_up(writer)
+            if self._settle_rest(writer):
+                self._catch_up(writer)
+            elif batches:
+                raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see that the disk has room")
             if batches:
                 self._commit_steadily(writer, batches)
         for member in members:
@@ -205,15 +208,23 @@ class DiskEngine(SqliteEngine):
         except OSError as error:
             raise Unavailable(f"cannot write to the folder {self._tree.root!r}: {error.strerror}") from error
 
-    def _catch_up(self, writer: Connection) -> None:
-        """What a killed process has left to do; then, what was edited outside."""
-        assert self._watch is not None
-        watch, is_new = self._watch, self._is_new
+    def _settle_rest(self, writer: Connection) -> bool:
+        """Do what a killed process has left to do, or an earlier try; whether all is where it belongs now.
+
+        Where it is not, nothing is taken in: what lies there is not what we know of, though nobody has edited it. Who
+        reads is given what is known.
+        """
         with self._translating():
             strays = self._catalogue.recover(writer)
         if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer):
-            raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see that the disk has room")
+            return False
         self._catalogue.forget(strays)
+        return True
+
+    def _catch_up(self, writer: Connection) -> None:
+        """Take in what was edited outside."""
+        assert self._watch is not None
+        watch, is_new = self._watch, self._is_new
         if not (is_new or self._dirty or watch.waiting() or watch.is_due()):
             return
         self._is_looking = True

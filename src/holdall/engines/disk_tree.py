@@ -322,17 +322,21 @@ class Tree:
         """Remove a file, and the folders that are empty without it. A link goes itself, not what it leads to."""
         parts = path.split("/")
         for depth in range(len(parts), 0, -1):
-            with contextlib.suppress(OSError):
+            try:
                 with self.folder("/".join(parts[:depth])) as folder:
                     if depth == len(parts):
                         os.unlink(parts[-1], dir_fd=folder)
                     else:
                         os.rmdir(parts[depth - 1], dir_fd=folder)
-                touched.discard("/".join(parts[:depth]) + "/")
-                touched.add("".join(part + "/" for part in parts[: depth - 1]))
+            except OSError:
+                if depth < len(parts):  # not empty
+                    return
+                there = self.stat(path)
+                if there is not None and not stat.S_ISDIR(there.st_mode):  # what stays would be an entry again
+                    raise
                 continue
-            if depth < len(parts):  # not empty
-                return
+            touched.discard("/".join(parts[:depth]) + "/")
+            touched.add("".join(part + "/" for part in parts[: depth - 1]))
 
     def sync(self, folders: Iterable[str]) -> None:
         """Have the names in these folders survive a power cut."""
