@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 import holdall
+from holdall.engines import disk_watch, notices
 from holdall.engines.commit import Submission
 from holdall.engines.disk_watch import FolderWatch
-from holdall.errors import Unavailable
+from holdall.errors import Conflict, Unavailable
 from holdall.ops import Append
+from holdall.testing.contract.base import forked
 
 VOLUME = ("filesystem",)
 
@@ -121,3 +124,73 @@ def test_a_folder_in_the_place_of_a_file_is_no_file_that_stays(folder: Path) -> 
         (folder / "a" / "x" / "in").write_text("it")
         back()
         assert [info.path for info in store.files().walk()] == ["/a/x/in", "/b/y", "/z"]
+
+
+# Killed, and edited before the next one comes ------------------------------------------------------------------------
+
+
+def killed_before(folder: Path, event: str, end: str, change: Callable[[holdall.Store], object]) -> None:
+    """Change something in a child that is killed before a system call on a path that ends so."""
+
+    def run() -> None:
+        store = opened(folder)
+        store.setup()
+
+        def hook(called: str, args: tuple[Any, ...]) -> None:
+            if called == event and any(str(arg).endswith(end) for arg in args):
+                os._exit(9)
+
+        sys.addaudithook(hook)
+        change(store)
+
+    assert os.waitstatus_to_exitcode(forked(run)) == 9
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_file_that_was_edited_after_a_kill_keeps_the_edit(folder: Path, existed: bool) -> None:
+    with opened(folder) as store:
+        store.files().write("/a" if existed else "/b", "one")
+    killed_before(folder, "os.rename", "a", lambda store: store.files().write("/a", "two"))
+    (folder / "a").write_text("a person wrote this")
+    with opened(folder) as store:
+        assert store.files().read_text("/a") == (folder / "a").read_text() == "a person wrote this"
+        assert store.files().stat("/a").size == 19
+        assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
+def test_an_item_that_was_edited_after_a_kill_keeps_the_edit(folder: Path) -> None:
+    with opened(folder) as store:
+        store.put(("n",), "k", {"step": 1})
+    killed_before(folder, "os.rename", "@k.json", lambda store: store.put(("n",), "k", {"step": 2}))
+    with opened(folder) as store:
+        assert store.get(("n",), "k").value == {"step": 2}
+    killed_before(folder, "os.rename", "@k.json", lambda store: store.put(("n",), "k", {"step": 3}))
+    (folder / "@n" / "@k.json").write_text('{"edited": true}')
+    with opened(folder) as store:
+        assert store.get(("n",), "k").value == {"edited": True}
+
+
+def test_a_write_after_an_edit_that_nobody_has_noticed_is_the_newer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices.sys, "platform", "plan9")
+    monkeypatch.setattr(disk_watch, "_INTERVAL", 1000.0)
+    with opened(folder) as store:
+        before = store.files().write("/a", "one")
+        (folder / "a").write_text("edited")
+        store.files().write("/a", "two")
+        assert store.files().read_text("/a") == (folder / "a").read_text() == "two"
+        (folder / "a").write_text("edited again")
+        with pytest.raises(Conflict):
+            store.files().write("/a", "three", expect=before)
+
+
+def test_a_catalogue_from_before_there_were_two_stamps(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "one")
+        version = store.files().stat("/a").version
+        engine_of(store)._writer.execute("ALTER TABLE holdall_places DROP COLUMN before")
+    with opened(folder) as store:
+        assert store.files().stat("/a").version == version
+        store.files().write("/a", "two")
+        assert (folder / "a").read_text() == "two"

@@ -251,23 +251,22 @@ class DiskEngine(SqliteEngine):
     def _settle(self, writer: Connection) -> bool:
         """Bring what was committed to its place. What cannot go there is safe in the catalogue, and waits."""
 
-        def settle() -> dict[str, str]:
+        def settle() -> tuple[dict[str, str], set[str]]:
             with self._translating(), self._transaction(writer, relaxed=True):
-                written, doubtful = self._catalogue.settle(writer)
-            with self._marking:
-                self._dirty |= doubtful
-            return written
+                return self._catalogue.settle(writer)
 
         return self._catalogue.is_settled(writer) or self._bring(settle)
 
-    def _bring(self, settle: Callable[[], dict[str, str]]) -> bool:
+    def _bring(self, settle: Callable[[], tuple[dict[str, str], set[str]]]) -> bool:
         """Have files brought to their places, if that can be done; what we then notice of it is no news."""
         assert self._watch is not None
         try:
-            written = settle()
+            written, doubtful = settle()
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
             return False
+        with self._marking:
+            self._dirty |= doubtful
         if self._watch.waiting():
             self._is_looking = True  # what has left the queue is nowhere else yet, and nobody must read without it
             try:

@@ -3,6 +3,7 @@
     path      where in the folder        ns, key   whose place that is; null: nobody's any more, to be removed
     is_file   of a volume, or an item    stamp     how the file is known again (`disk_tree`); null: not written yet
     folded    the path as the file system compares it, which may not tell "A" from "a"
+    before    the stamp that was there before this one; null: none
 
 Three steps, each within one transaction and under the lock that one process at a time has. `place`, before a batch is
 committed: everything that it changed gets its place. `settle`, after that: the files are written, and every step of it
@@ -16,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from .. import keys, ops, shapes
 from ..engine import system_clock
@@ -25,7 +26,7 @@ from ..ops import ANY, KEEP, Namespace
 from ..programs import drive
 from ..values import decode, encode, indented
 from .disk_names import cut, names_of, other, place_of
-from .disk_tree import Tree, is_same_file, size_of, stamp
+from .disk_tree import Stale, Tree, is_same_file, size_of, stamp
 from .history import beginning
 from .sqlite_sql import DOUBT_FIELDS, SqliteDialect, SqliteSql, is_misread
 
@@ -35,7 +36,8 @@ _TICK, _SMALL, _MANY = 50_000_000, 1 << 20, 1000  # nanoseconds; bytes; files
 
 _SCHEMA = """
     CREATE TABLE holdall_places (
-        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT
+        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT,
+        before TEXT
     );
     CREATE UNIQUE INDEX holdall_place_of ON holdall_places (ns, key) WHERE ns IS NOT NULL;
     CREATE UNIQUE INDEX holdall_place_at ON holdall_places (path) WHERE ns IS NOT NULL;
@@ -54,8 +56,8 @@ _CHANGED = """
         ON place.ns = entry.ns AND place.key = entry.key
     WHERE entry.version > :settled AND NOT (entry.ns >= :low AND entry.ns < :high)"""
 _KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places WHERE ns IS NOT NULL"
-_INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp)"
-_STAMP = "UPDATE holdall_places SET stamp = ? WHERE path = ? AND ns IS NOT NULL"
+_INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp, NULL)"
+_STAMP = "UPDATE holdall_places SET before = stamp, stamp = ? WHERE path = ? AND ns IS NOT NULL"
 _TAKEN = "SELECT path FROM holdall_places WHERE ns IS NOT NULL AND folded"
 _BODY = """
     UPDATE holdall_entries SET body = version, shared = NULL
@@ -96,6 +98,16 @@ class _Changed:
     body: int
     size: int | None
     path: str | None  # its place, if it has one
+    stamp: str | None = None  # of what was there
+
+
+class _Ready(NamedTuple):
+    """A file that is staged."""
+
+    version: int
+    path: str  # where it goes
+    stamp: str
+    before: str | None  # the stamp of what it replaces
 
 
 @dataclass(slots=True)
@@ -115,7 +127,7 @@ class Catalogue:
     def __init__(self, tree: Tree, sql: SqliteSql, sync: bool) -> None:
         self._tree, self._sql, self._sync = tree, sql, sync
         self.volume: Namespace = ("filesystem",)
-        self.ready: list[tuple[int, str, str]] = []  # versions that are staged and committed; their paths and stamps
+        self.ready: list[_Ready] = []  # what is staged and committed
         self._young: dict[str, tuple[int, bytes]] = {}
 
     def migrate(self, writer: Any, volume: Namespace | None) -> None:
@@ -127,6 +139,8 @@ class Catalogue:
             if not self._tree.is_empty():  # versions go on where those of a catalogue that is gone may have been
                 writer.run([beginning(system_clock())])
             return
+        if not writer.execute("SELECT 1 FROM pragma_table_info('holdall_places') WHERE name = 'before'").fetchall():
+            writer.execute("ALTER TABLE holdall_places ADD COLUMN before TEXT")
         [(known,)] = writer.execute("SELECT value FROM holdall_state WHERE name = 'volume'").fetchall()
         self.volume = keys.decode(known)
         if volume not in (None, self.volume):
@@ -147,17 +161,18 @@ class Catalogue:
         [(settled, _)] = writer.execute(_SETTLED).fetchall()
         rows = writer.execute(
             f"SELECT entry.version, entry.ns, entry.key, entry.value, entry.body, entry.size,"
-            f" place.rowid, place.path, place.is_file {_CHANGED} ORDER BY entry.ns, entry.key",
+            f" place.rowid, place.path, place.is_file, place.stamp {_CHANGED} ORDER BY entry.ns, entry.key",
             {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
         ).fetchall()
         left: list[tuple[int]] = []
         live: list[_Changed] = []
-        for version, ns, key, value, body, size, row, path, was_file in rows:
+        for version, ns, key, value, body, size, row, path, was_file, known in rows:
             stays = row is not None and value is not None and bool(was_file) is (size is not None)
             if row is not None and not stays:
                 left.append((row,))
             if value is not None:
-                live.append(_Changed(version, ns, key, value, body, size, path if stays else None))
+                there = (path, known) if stays else (None, None)
+                live.append(_Changed(version, ns, key, value, body, size, *there))
         if left:
             writer.executemany("UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?", left)
         for one in live:
@@ -172,33 +187,45 @@ class Catalogue:
     def _settle_at_once(self, writer: Any, live: list[_Changed]) -> None:
         for one in live:
             assert one.path is not None
-            self.ready.append((one.version, one.path, ""))
+            if self._tree.is_edited(one.path, one.stamp):  # and this comes after that
+                raise Stale(one.path)
+            self.ready.append(_Ready(one.version, one.path, "", one.stamp))
             pieces = [indented(one.value)] if one.size is None else _pieces(writer, one.body)
             known = self._tree.stage(one.version, pieces, self._sync)
-            self.ready[-1] = one.version, one.path, known
+            self.ready[-1] = _Ready(one.version, one.path, known, one.stamp)
             writer.execute(_STAMP, (known, one.path))
         if self._sync and len(live) > 1:  # half of a batch must not be lost with the names in that folder
             self._tree.sync_staged()
         writer.executemany(_BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
-        for one, (_, _, known) in zip(live, self.ready, strict=True):
+        for one, ready in zip(live, self.ready, strict=True):
             if one.size is not None:
-                self._refer(writer, one.version, f"{known}/{one.path}" if one.size else None)
+                self._refer(writer, one.version, f"{ready.stamp}/{one.path}" if one.size else None)
 
     def discard(self) -> None:
         """The batch was not committed."""
-        for version, _, _ in self.ready:
-            self._tree.unstage(version)
+        for one in self.ready:
+            self._tree.unstage(one.version)
         self.ready = []
 
-    def finish(self) -> dict[str, str]:
-        """The batch was committed: bring what was staged to its place; the files' stamps."""
+    def finish(self) -> tuple[dict[str, str], set[str]]:
+        """The batch was committed: bring what was staged to its place; the files' stamps, and what was edited.
+
+        What somebody has put there since, perhaps while no process was there, is newer, and stays.
+        """
         touched: set[str] = set()
-        for version, path, _ in self.ready:
-            self._tree.settle(version, path, touched)
+        written: dict[str, str] = {}
+        edited: set[str] = set()
+        for one in self.ready:
+            if self._tree.is_edited(one.path, one.before, one.stamp):
+                self._tree.unstage(one.version)
+                edited.add(one.path)
+            else:
+                self._tree.settle(one.version, one.path, touched)
+                written[one.path] = one.stamp
         if self._sync:
             self._tree.sync(touched)
-        done, self.ready = self.ready, []
-        return {path: known for _, path, known in done}
+        self.ready = []
+        return written, edited
 
     def _free_place(self, writer: Any, namespace: Namespace, key: str, is_file: bool) -> str:
         names = names_of(namespace, key, is_file, self.volume)
@@ -317,12 +344,12 @@ class Catalogue:
         self.ready, strays = [], []
         for version in self._tree.all_staged():
             rows = writer.execute(
-                "SELECT path, stamp FROM holdall_entries AS entry JOIN holdall_places AS place"
+                "SELECT path, stamp, before FROM holdall_entries AS entry JOIN holdall_places AS place"
                 " ON place.ns = entry.ns AND place.key = entry.key WHERE entry.version = ?",
                 (version,),
             ).fetchall()
             if rows and rows[0][1] == self._tree.staged_stamp(version):
-                self.ready.append((version, *rows[0]))
+                self.ready.append(_Ready(version, *rows[0]))
             else:
                 strays.append(version)
         return strays

@@ -125,6 +125,19 @@ class Tree:
         except OSError:
             return False
 
+    def is_edited(self, path: str, *known: str | None) -> bool:
+        """Whether there is a file at a path, and it is none of these stamps'."""
+        try:
+            there = os.lstat(f"{self.root}/{path}")
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                return False
+            found = self.stat(path)
+            if found is None:
+                return False
+            there = found
+        return stat.S_ISREG(there.st_mode) and stamp(there) not in known
+
     def current(self, path: str, limit: int | None = None) -> bytes | None:
         """The bytes that are at a path now; None where there is no file, or none that may be read."""
         try:
