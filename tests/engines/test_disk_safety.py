@@ -17,7 +17,7 @@ from holdall.engines import disk_watch, notices
 from holdall.engines.commit import Submission
 from holdall.engines.disk_watch import FolderWatch
 from holdall.errors import Conflict, Unavailable
-from holdall.ops import Append
+from holdall.ops import Append, Delete, Put
 from holdall.testing.contract.base import forked
 
 VOLUME = ("filesystem",)
@@ -194,3 +194,49 @@ def test_a_catalogue_from_before_there_were_two_stamps(folder: Path) -> None:
         assert store.files().stat("/a").version == version
         store.files().write("/a", "two")
         assert (folder / "a").read_text() == "two"
+
+
+def test_a_batch_that_was_edited_after_a_kill_keeps_the_edit(folder: Path) -> None:
+    def change(store: holdall.Store) -> None:
+        put = [Put(VOLUME, path, {"content": "two", "encoding": "utf-8"}) for path in ("/a", "/b", "/c")]
+        store.execute([*put, Put(("n",), "k", {"step": 2}), Delete(VOLUME, "/d")])
+
+    with opened(folder) as store:
+        for path in ("/a", "/b", "/c", "/d"):
+            store.files().write(path, "one")
+    killed_before(folder, "os.rename", "b", change)
+    assert [(folder / name).read_text() for name in "abc"] == ["two", "one", "one"]
+    (folder / "c").write_text("a person wrote this")
+    with opened(folder) as store:
+        assert [(folder / name).read_text() for name in "abc"] == ["two", "two", "a person wrote this"]
+        assert [store.files().read_text(f"/{name}") for name in "abc"] == ["two", "two", "a person wrote this"]
+        assert (store.files().stat("/c").size, store.get(("n",), "k").value) == (19, {"step": 2})
+        assert store.files().stat("/c").version > store.files().stat("/b").version
+        assert not (folder / "d").exists()
+
+
+def test_a_copy_that_was_half_made_is_not_taken_for_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its source was edited meanwhile, so that nothing is left of what it was a copy of but that half."""
+    with opened(folder) as store:
+        store.files().write("/source", b"x" * 3_000_000)
+
+    def copy() -> None:
+        write, count = os.write, iter(range(10))
+
+        def some(file: int, data: Any) -> int:
+            if next(count) == 1:
+                os._exit(9)
+            return write(file, data)
+
+        store = opened(folder)
+        store.setup()
+        monkeypatch.setattr(os, "write", some)
+        store.files().copy("/source", "/copy")
+
+    assert os.waitstatus_to_exitcode(forked(copy)) == 9
+    assert [path.stat().st_size for path in (folder / ".holdall" / "new").iterdir()] == [1 << 20]
+    (folder / "source").write_text("edited")
+    with opened(folder) as store:
+        for path in ("/source", "/copy"):
+            assert store.files().read_text(path) == (folder / path[1:]).read_text() == "edited"
+            assert store.files().stat(path).size == 6

@@ -120,6 +120,11 @@ class _Work:
     kept: set[str] = field(default_factory=set)  # files that stay what they are, but for what is added to them
     doubtful: set[str] = field(default_factory=set)  # files that were edited outside in the very moment
 
+    def leave(self, path: str, size: int | None) -> None:
+        """What is at a path is newer, and is taken in next: till then it has a stamp as no file has it."""
+        self.doubtful.add(path)
+        self.stamps[path] = f"0.0.{size or 0}"
+
 
 class Catalogue:
     """The three steps, on the connection that writes."""
@@ -279,21 +284,22 @@ class Catalogue:
         """Write what is in the catalogue alone to its place: the files' stamps, and what has to be looked at again."""
         [(settled, _)] = writer.execute(_SETTLED).fetchall()
         rows = writer.execute(
-            f"SELECT entry.version, entry.value, entry.body, entry.size, place.path"
+            f"SELECT entry.version, entry.value, entry.body, entry.size, place.path, place.stamp"
             f"{_CHANGED} AND place.path IS NOT NULL ORDER BY entry.version",
             {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
         ).fetchall()
-        doomed = [path for (path,) in writer.execute("SELECT path FROM holdall_places WHERE ns IS NULL").fetchall()]
+        doomed = dict(writer.execute("SELECT path, 0 FROM holdall_places WHERE ns IS NULL").fetchall())
         work = _Work()
         moving: list[tuple[int, int, str, str, int]] = []
-        for version, value, body, size, path in rows:
-            if size is None:
-                work.stamps[path] = self._tree.stage(version, [indented(value)], self._sync)
-                work.staged.append((version, path))
-                continue
-            reference = self._reference(writer, body)
+        for version, value, body, size, path, before in rows:
+            reference = None if size is None else self._reference(writer, body)
             if reference is None:
-                work.stamps[path] = self._tree.stage(version, _pieces(writer, body), self._sync)
+                pieces = [indented(value)] if size is None else _pieces(writer, body)
+                if path not in doomed and self._is_edited(path, before, pieces):
+                    work.leave(path, size)
+                    continue
+                pieces = [indented(value)] if size is None else _pieces(writer, body)
+                work.stamps[path] = self._tree.stage(version, pieces, self._sync)
                 work.staged.append((version, path))
                 continue
             known, _, source = reference.partition("/")
@@ -304,7 +310,7 @@ class Catalogue:
             work.kept.add(path)
             if size > size_of(known):
                 work.grown.append((version, path, known, body))
-        places = {path for *_, path in rows}
+        places = {row[4] for row in rows}
         if moving:
             self._stage_moving(writer, work, moving, {*doomed, *places} - work.kept)
         touched: set[str] = set()
@@ -318,14 +324,18 @@ class Catalogue:
         if self._sync:
             self._tree.sync(touched)
         # First each gets a body of its own: one that several share goes with the last that leaves it.
-        writer.executemany(_BODY, [(version,) for version, _, _, size, _ in rows if size is not None])
-        for version, _, _, size, path in rows:
+        writer.executemany(_BODY, [(version,) for version, _, _, size, *_ in rows if size is not None])
+        for version, _, _, size, path, _ in rows:
             if size is not None:
                 self._refer(writer, version, f"{work.stamps[path]}/{path}" if size else None)
         writer.executemany(_STAMP, [(known, path) for path, known in work.stamps.items()])
         writer.execute("DELETE FROM holdall_places WHERE ns IS NULL")
         writer.execute(_SETTLE)
         return work.stamps, work.doubtful
+
+    def _is_edited(self, path: str, before: str | None, pieces: Iterable[bytes]) -> bool:
+        """Whether a file is neither what it was nor, by somebody who was killed, what is to be written."""
+        return self._tree.is_edited(path, before) and self._tree.current(path) != b"".join(pieces)
 
     def _reference(self, writer: Any, body: int) -> str | None:
         """The plain file that a body begins with, if it does."""
@@ -369,7 +379,8 @@ class Catalogue:
             has_more = size > size_of(known)
             if there is None or stamp(there) != known:  # it was brought here before we were killed, or changed outside
                 here = self._tree.stat(path)
-                if (staged := self._tree.staged_stamp(version)) is not None:
+                staged = self._tree.staged_stamp(version)
+                if staged is not None and size_of(staged) == size:  # else it was half written
                     work.stamps[path] = staged
                     work.staged.append((version, path))
                     continue
@@ -385,7 +396,8 @@ class Catalogue:
                 work.stamps[path] = known
             else:
                 pieces = _copied(source, size_of(known), _pieces(writer, body))
-                work.stamps[path] = self._tree.stage(version, pieces, self._sync)
+                staged = self._tree.stage(version, pieces, self._sync)
+                work.stamps[path] = f"0.0.{size}" if path in work.doubtful else staged
             work.staged.append((version, path))
         if self._sync:
             self._tree.sync_staged()
