@@ -240,3 +240,58 @@ def test_a_copy_that_was_half_made_is_not_taken_for_whole(folder: Path, monkeypa
         for path in ("/source", "/copy"):
             assert store.files().read_text(path) == (folder / path[1:]).read_text() == "edited"
             assert store.files().stat(path).size == 6
+
+
+# A write that cannot reach its place ---------------------------------------------------------------------------------
+
+
+def test_what_waits_for_its_place_can_be_read_and_so_can_all_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as store:
+        files = store.files()
+        files.write("/a", "before, fish")
+        files.write("/b", "other fish")
+        mend = failing(monkeypatch, "rename", errno.ENOSPC, "a")
+        assert files.write("/a", "after, fish").size == 11
+        assert (folder / "a").read_text() == "before, fish"
+        assert files.read_text("/a") == "after, fish"
+        assert files.read_range("/a", 2, 5) == b"ter"
+        assert files.read_text("/b") == "other fish"
+        assert [match.text for match in files.grep("fish")] == ["after, fish", "other fish"]
+        assert [info.path for info in files.ls("/")] == ["/a", "/b"]
+        assert store.get(("n",), "k") is None
+        (folder / "c").write_text("made outside")
+        assert files.read_text("/a") == "after, fish"
+        mend()
+        assert [info.path for info in files.ls("/")] == ["/a", "/b", "/c"]
+        assert (folder / "a").read_text() == files.read_text("/a") == "after, fish"
+
+
+def test_a_folder_that_cannot_be_synced_is_told_and_synced_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder, durability="full") as store:
+        files = store.files()
+        files.write("/a/b", "before")
+        fsync = os.fsync
+        there = (folder / "a").stat().st_ino
+        synced: list[int] = []
+
+        def fail(handle: int) -> None:
+            synced.append(os.fstat(handle).st_ino)
+            if synced[-1] == there:
+                raise OSError(errno.EIO, "Input/output error")
+            fsync(handle)
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(Unavailable, match="power cut"):
+            files.write("/a/b", "after")
+        assert (folder / ".holdall" / "new").stat().st_ino in synced[: synced.index(there)]
+        with pytest.raises(Unavailable):
+            files.write("/c", "x")
+        assert files.read_text("/a/b") == "after"
+        there, synced[:] = 0, []
+        files.write("/c", "x")
+        assert (folder / "a").stat().st_ino in synced
+        synced[:] = []
+        files.write("/c", "y")
+        assert (folder / "a").stat().st_ino not in synced

@@ -196,7 +196,11 @@ class DiskEngine(SqliteEngine):
                 raise
         try:
             if self._catalogue.ready:
-                self._bring(self._catalogue.finish)
+                if not self._bring(self._catalogue.finish) and self._catalogue.unsynced:
+                    for member in batches:
+                        member.error = member.error or Unavailable(
+                            f"written to {self._tree.root!r}, but the disk does not say that it would survive a power cut"
+                        )
             else:
                 self._settle(writer)
         except Exception:  # it is committed: whoever comes next goes on from here, and nobody begins again
@@ -216,10 +220,18 @@ class DiskEngine(SqliteEngine):
         """
         with self._translating():
             strays = self._catalogue.recover(writer)
-        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer):
+        if self._catalogue.ready and not self._bring(self._catalogue.finish):
+            return False
+        if self._catalogue.unsynced and not self._bring(self._sync_again):
+            return False
+        if not self._settle(writer):
             return False
         self._catalogue.forget(strays)
         return True
+
+    def _sync_again(self) -> tuple[dict[str, str], set[str]]:
+        self._catalogue.sync()
+        return {}, set()
 
     def _catch_up(self, writer: Connection) -> None:
         """Take in what was edited outside."""

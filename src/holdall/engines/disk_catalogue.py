@@ -133,6 +133,7 @@ class Catalogue:
         self._tree, self._sql, self._sync = tree, sql, sync
         self.volume: Namespace = ("filesystem",)
         self.ready: list[_Ready] = []  # what is staged and committed
+        self.unsynced: set[str] = set()  # folders whose names may not survive a power cut
         self._young: dict[str, tuple[int, bytes]] = {}
 
     def migrate(self, writer: Any, volume: Namespace | None) -> None:
@@ -199,7 +200,7 @@ class Catalogue:
             known = self._tree.stage(one.version, pieces, self._sync)
             self.ready[-1] = _Ready(one.version, one.path, known, one.stamp)
             writer.execute(_STAMP, (known, one.path))
-        if self._sync and len(live) > 1:  # half of a batch must not be lost with the names in that folder
+        if self._sync:  # else what is committed could be lost with its name in that folder
             self._tree.sync_staged()
         writer.executemany(_BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
         for one, ready in zip(live, self.ready, strict=True):
@@ -227,10 +228,16 @@ class Catalogue:
             else:
                 self._tree.settle(one.version, one.path, touched)
                 written[one.path] = one.stamp
-        if self._sync:
-            self._tree.sync(touched)
         self.ready = []
+        self.sync(touched)
         return written, edited
+
+    def sync(self, touched: Iterable[str] = ()) -> None:
+        """Have the names in these folders survive a power cut, and those that an earlier try has left."""
+        if self._sync:
+            self.unsynced.update(touched)
+            self._tree.sync(self.unsynced)
+            self.unsynced.clear()
 
     def _free_place(self, writer: Any, namespace: Namespace, key: str, is_file: bool) -> str:
         names = names_of(namespace, key, is_file, self.volume)
@@ -321,8 +328,7 @@ class Catalogue:
             self._tree.settle(version, path, touched, is_link=bool(moving))
         for version, path, known, body in work.grown:
             self._append(writer, work, (version, path, known, body), touched)
-        if self._sync:
-            self._tree.sync(touched)
+        self.sync(touched)
         # First each gets a body of its own: one that several share goes with the last that leaves it.
         writer.executemany(_BODY, [(version,) for version, _, _, size, *_ in rows if size is not None])
         for version, _, _, size, path, _ in rows:

@@ -73,6 +73,18 @@ class Tree:
     def read(self, reference: str, start: int = 0, end: int | None = None) -> bytes:
         """The bytes `[start, end)` of a file, if it is still the one that is meant."""
         known, _, path = reference.partition("/")
+        try:
+            return self._read_at(path, known, start, end)
+        except Stale:
+            waiting = next((one for one in self.all_staged() if self.staged_stamp(one) == known), None)
+            if waiting is None:
+                raise
+            try:  # committed, and on its way to its place
+                return self._read(os.open(self.staged(waiting), _READ), known, path, start, end)
+            except OSError as error:
+                raise self._unreadable(path, error) from error
+
+    def _read_at(self, path: str, known: str, start: int, end: int | None) -> bytes:
         # In one step and not folder by folder: whoever puts a link in the way cannot have this inode at its end.
         try:
             file = os.open(f"{self.root}/{path}", _READ)
