@@ -33,6 +33,7 @@ T = TypeVar("T")
 _SLEEP = 0.0005
 _UNLOCKED, _MOST = 3, 20  # tries to read what is being changed: without a lock, and in all
 _HEAD = 1 << 20
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _REFERENCES = 10_000
 
 
@@ -73,6 +74,7 @@ class DiskEngine(SqliteEngine):
         if self._watch is not None:
             self._watch.close()
         self._watch = None
+        self._catalogue_inode: int | None = None
         self._is_new = True  # to this process: all has to be compared
         self._dirty: set[str] = set()  # paths that have to be
         self._marking = threading.Lock()  # for the line above
@@ -199,10 +201,10 @@ class DiskEngine(SqliteEngine):
                 if not self._bring(self._catalogue.finish) and self._catalogue.unsynced:
                     for member in batches:
                         member.error = member.error or Unavailable(
-                            f"written to {self._tree.root!r}, but the disk does not say that it would survive a power cut"
+                            f"written to {self._tree.root!r}, but the disk does not say that it survives a power cut"
                         )
             else:
-                self._settle(writer)
+                self._settle(writer, again=False)
         except Exception:  # it is committed: whoever comes next goes on from here, and nobody begins again
             logger.exception("the plain files are behind the store, trying again later")
 
@@ -224,7 +226,7 @@ class DiskEngine(SqliteEngine):
             return False
         if self._catalogue.unsynced and not self._bring(self._sync_again):
             return False
-        if not self._settle(writer):
+        if not self._settle(writer, again=True):
             return False
         self._catalogue.forget(strays)
         return True
@@ -260,12 +262,12 @@ class DiskEngine(SqliteEngine):
         finally:
             self._is_looking = False
 
-    def _settle(self, writer: Connection) -> bool:
+    def _settle(self, writer: Connection, again: bool) -> bool:
         """Bring what was committed to its place. What cannot go there is safe in the catalogue, and waits."""
 
         def settle() -> tuple[dict[str, str], set[str]]:
             with self._translating(), self._transaction(writer, relaxed=True):
-                return self._catalogue.settle(writer)
+                return self._catalogue.settle(writer, again)
 
         return self._catalogue.is_settled(writer) or self._bring(settle)
 
@@ -276,6 +278,7 @@ class DiskEngine(SqliteEngine):
             written, doubtful = settle()
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
+            self._references.clear()  # they still lead to what was there before
             return False
         with self._marking:
             self._dirty |= doubtful
@@ -317,7 +320,10 @@ class DiskEngine(SqliteEngine):
         turns = None if writer is None else writer.turns
         if writer is not None:
             writer.stand_back()
-        handle = os.open(f"{self._tree.root}/{OWN}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            handle = os.open(f"{self._tree.root}/{OWN}/lock", _LOCK, 0o666)
+        except OSError as error:
+            raise self._lost() from error
         try:
             while True:
                 try:
@@ -333,11 +339,36 @@ class DiskEngine(SqliteEngine):
                     time.sleep(_SLEEP)
             if turns is not None:
                 turns.stop_waiting()
+            if self._inode() != self._catalogue_inode:
+                raise self._lost()
             yield
         finally:
             if turns is not None:
                 turns.stop_waiting()
             os.close(handle)
+
+    def _inode(self) -> int | None:
+        """Which file the catalogue is. Where it was deleted in use, others make a new one, of which we know nothing."""
+        try:
+            return os.stat(self._path).st_ino  # noqa: PTH116  # the quickest
+        except OSError:
+            return None
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(
+            f"the catalogue {self._path!r} was deleted, moved or replaced while the store was open; close the store"
+            " and open it again, and it is made anew from the files"
+        )
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        with super()._translating():
+            try:
+                yield
+            except OSError as error:
+                if isinstance(error, HoldallError):
+                    raise
+                raise Unavailable(f"cannot read the folder {self._tree.root!r}: {error}") from error
 
     # Connections -----------------------------------------------------------------------------------------------------
 
@@ -348,6 +379,7 @@ class DiskEngine(SqliteEngine):
             raise Unsupported("a store on plain files needs a system with flock; use sqlite: here") from error
         self._tree.make()
         writer = super()._connect_writer()
+        self._catalogue_inode = self._inode()
         if self._watch is None:
             self._watch = FolderWatch(self._tree.root)
         return writer
