@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import holdall
 from holdall.engines import disk_watch, notices
 from holdall.engines.commit import Submission
 from holdall.engines.disk_watch import FolderWatch
+from holdall.engines.turns import folder_lock
 from holdall.errors import Conflict, Unavailable
 from holdall.ops import Append, Delete, Put
 from holdall.testing.contract.base import forked
@@ -295,3 +297,32 @@ def test_a_folder_that_cannot_be_synced_is_told_and_synced_later(folder: Path, m
         synced[:] = []
         files.write("/c", "y")
         assert (folder / "a").stat().st_ino not in synced
+
+
+# Locks and listeners -------------------------------------------------------------------------------------------------
+
+
+def test_a_child_that_was_forked_under_a_lock_does_not_keep_it(folder: Path) -> None:
+    folder.mkdir()
+    ours, theirs = os.pipe()
+    children: list[int] = []
+
+    def fork() -> None:
+        children.append(os.fork())
+        if not children[-1]:
+            os.close(theirs)
+            os.read(ours, 1)  # until the parent has done all
+            os._exit(0)
+
+    with opened(folder, timeout=2.0) as store:
+        with folder_lock(folder, 1.0):
+            fork()
+        with folder_lock(folder, 1.0):
+            pass
+        store.files().write("/a", "x")
+        with engine_of(store)._lock(None, time.monotonic()):
+            fork()
+        assert store.files().write("/b", "y").size == 1
+    os.close(theirs)
+    os.close(ours)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]

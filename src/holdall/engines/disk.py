@@ -345,6 +345,8 @@ class DiskEngine(SqliteEngine):
         finally:
             if turns is not None:
                 turns.stop_waiting()
+            with contextlib.suppress(OSError):  # closing is not enough: a child that was forked meanwhile has it open
+                fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
     def _inode(self) -> int | None:
