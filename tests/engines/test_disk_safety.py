@@ -326,3 +326,23 @@ def test_a_child_that_was_forked_under_a_lock_does_not_keep_it(folder: Path) -> 
     os.close(theirs)
     os.close(ours)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+
+
+def test_a_listener_outlives_any_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "x")
+        with store.watch() as watch:
+            (folder / "b").write_text("y")
+            assert next(watch).key == "/b"
+            failed = threading.Event()
+            take = FolderWatch.take
+
+            def fail(folder: FolderWatch) -> set[str]:
+                monkeypatch.setattr(FolderWatch, "take", take)
+                failed.set()
+                raise RuntimeError("a fault of ours")
+
+            monkeypatch.setattr(FolderWatch, "take", fail)
+            (folder / "c").write_text("y")
+            assert failed.wait(10)
+            assert next(watch).key == "/c"
