@@ -346,3 +346,27 @@ def test_a_listener_outlives_any_error(folder: Path, monkeypatch: pytest.MonkeyP
             (folder / "c").write_text("y")
             assert failed.wait(10)
             assert next(watch).key == "/c"
+
+
+def test_a_log_that_grows_all_the_time_does_not_keep_others_from_being_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "tea")
+        log = folder / "noisy.log"
+        log.write_text("tea\n")
+        file, fstat = log.stat().st_ino, os.fstat
+
+        def grow(handle: int) -> os.stat_result:
+            if fstat(handle).st_ino == file:  # between every look at it and the read that follows
+                with log.open("a") as other:
+                    other.write("more\n")
+            return fstat(handle)
+
+        monkeypatch.setattr(os, "fstat", grow)
+        assert [match.path for match in store.files().grep("tea")] == ["/a", "/noisy.log"]
+        assert len([*store.scan()]) == 2
+        assert store.files().read_text("/noisy.log").startswith("tea\nmore\n")
+        monkeypatch.setattr(os, "fstat", fstat)
+        assert store.files().read_text("/noisy.log") == log.read_text()
+        assert store.files().stat("/noisy.log").size == log.stat().st_size

@@ -153,8 +153,11 @@ class DiskEngine(SqliteEngine):
             try:
                 if tries < _UNLOCKED:
                     return read()
-                with self._lock(None, time.monotonic()):
-                    return read()
+                with self._lock(None, time.monotonic()), self._tree.growing() as grown:
+                    result = read()
+                with self._marking:
+                    self._dirty |= grown
+                return result
             except Stale as again:
                 stale = again
         raise Unavailable(f"the file {stale.path!r} is changed all the time from outside; try again")

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -54,6 +55,7 @@ class Tree:
         self.root = root
         self._temporary = f"{root}/{OWN}/new/"
         self._device = 0  # the file system
+        self._lenient = threading.local()
         self.folds = False  # whether "A" and "a" are one name here
 
     def folded(self, path: str) -> str:
@@ -112,8 +114,12 @@ class Tree:
         try:
             state = os.fstat(file)
             if stamp(state) != known:
-                raise Stale(path)
-            end = state.st_size if end is None else min(end, state.st_size)
+                grown: set[str] | None = getattr(self._lenient, "grown", None)
+                if grown is None or not is_same_file(known, state) or state.st_size < size_of(known):
+                    raise Stale(path)
+                grown.add(path)
+            size = size_of(known)
+            end = size if end is None else min(end, size)
             data = os.pread(file, max(end - start, 0), start)
             if len(data) < end - start:  # more than a call gives at a time; or it has been cut off meanwhile
                 pieces = [data]
@@ -126,6 +132,18 @@ class Tree:
             return data
         finally:
             os.close(file)
+
+    @contextlib.contextmanager
+    def growing(self) -> Iterator[set[str]]:
+        """Have this thread read files that have grown as they were before; takes the paths of such.
+
+        For the last tries only. One that was written anew in place, and not just appended to, looks the same.
+        """
+        self._lenient.grown = grown = set[str]()
+        try:
+            yield grown
+        finally:
+            self._lenient.grown = None
 
     @staticmethod
     def _unreadable(path: str, error: OSError) -> Exception:
