@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from holdall.engines.turns import folder_lock
 from holdall.errors import Conflict, Unavailable
 from holdall.ops import Append, Delete, Put
 from holdall.testing.contract.base import forked
+from holdall.testing.embedder import embed
 
 VOLUME = ("filesystem",)
 
@@ -370,3 +372,18 @@ def test_a_log_that_grows_all_the_time_does_not_keep_others_from_being_read(
         monkeypatch.setattr(os, "fstat", fstat)
         assert store.files().read_text("/noisy.log") == log.read_text()
         assert store.files().stat("/noisy.log").size == log.stat().st_size
+
+
+def test_a_copied_folder_has_the_versions_and_vectors_of_its_items(folder: Path, tmp_path: Path) -> None:
+    def vectors(store: holdall.Store) -> Any:
+        return engine_of(store)._writer.execute("SELECT count(*) FROM holdall_vectors").fetchall()
+
+    with opened(folder, embed=embed) as store:
+        before = store.put(("n",), "k", {"text": "tea", "b": [1.5, None]})
+        assert vectors(store) == [(1,)]
+    shutil.copytree(folder, tmp_path / "copy")
+    with opened(tmp_path / "copy", embed=embed) as store:
+        assert store.get(("n",), "k") == before
+        assert vectors(store) == [(1,)]
+        (tmp_path / "copy" / "@n" / "@k.json").write_text('{"text": "milk"}')
+        assert store.get(("n",), "k").version > before.version

@@ -518,6 +518,9 @@ class Catalogue:
             except (HoldallError, UnicodeDecodeError, RecursionError) as error:
                 logger.warning("%r does not hold a JSON object, and is left alone: %s", path, error)
                 return 0
+            same = "SELECT 1 FROM holdall_entries WHERE ns = ? AND key = ? AND value = ? AND size IS NULL"
+            if writer.execute(same, (keys.encode(namespace), key, put.value)).fetchall():  # touched, or copied
+                return 0
             if is_misread(put):
                 writer.execute(DOUBT_FIELDS)
             self._run(writer, put)
