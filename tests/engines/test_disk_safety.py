@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import sys
@@ -387,3 +388,36 @@ def test_a_copied_folder_has_the_versions_and_vectors_of_its_items(folder: Path,
         assert vectors(store) == [(1,)]
         (tmp_path / "copy" / "@n" / "@k.json").write_text('{"text": "milk"}')
         assert store.get(("n",), "k").version > before.version
+
+
+def test_the_name_of_a_new_folder_is_synced_in_the_one_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        synced.append(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with opened(tmp_path / "new" / "store") as store:
+        store.setup()
+        assert {tmp_path.stat().st_ino, (tmp_path / "new").stat().st_ino} <= {*synced}
+
+
+def test_where_an_fsync_stops_half_way_to_the_disk_the_other_kind_is_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS."""
+    control, calls = fcntl.fcntl, list[int]()
+
+    def note(handle: int, command: int, *args: Any) -> Any:
+        calls.append(command)
+        return None if command == 51 else control(handle, command, *args)
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", note)
+    with opened(folder, durability="full") as store:
+        store.setup()
+        calls.clear()
+        store.files().write("/a", "x")
+        assert calls == [51, 51, 51]  # the file, the folder it is staged in, its own

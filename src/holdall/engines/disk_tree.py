@@ -70,7 +70,15 @@ class Tree:
         try:
             if (link := next((there for there in (own, *own.glob("*")) if there.is_symlink()), None)) is not None:
                 raise InvalidInput(f"Path traversal blocked: {str(link)!r} is a symbolic link, which is not followed")
-            Path(self._temporary).mkdir(parents=True, exist_ok=True)
+            new = Path(self._temporary)
+            missing = [there for there in (new, *new.parents) if not there.exists()]
+            new.mkdir(parents=True, exist_ok=True)
+            for there in missing:
+                handle = os.open(there.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    _fsync(handle)
+                finally:
+                    os.close(handle)
             ignore = own / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")
@@ -365,7 +373,7 @@ class Tree:
                 else:
                     self._copy(piece[0], piece[1], file)
             if sync:
-                os.fsync(file)
+                _fsync(file)
             return stamp(os.fstat(file))
         finally:
             os.close(file)
@@ -420,7 +428,7 @@ class Tree:
         try:
             _write(file, data)
             if sync:
-                os.fsync(file)
+                _fsync(file)
             return stamp(os.fstat(file))
         finally:
             os.close(file)
@@ -449,12 +457,12 @@ class Tree:
         """Have the names in these folders survive a power cut."""
         for folder in folders:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.folder(folder) as handle:
-                os.fsync(handle)
+                _fsync(handle)
 
     def sync_staged(self) -> None:
         handle = os.open(self._temporary, _FOLDER)
         try:
-            os.fsync(handle)
+            _fsync(handle)
         finally:
             os.close(handle)
 
@@ -469,6 +477,17 @@ class Tree:
 
 def _is_readable(state: os.stat_result, name: str, folder: int) -> bool:
     return state.st_mode & 0o444 == 0o444 or os.access(name, os.R_OK, dir_fd=folder)
+
+
+def _fsync(handle: int) -> None:
+    """An fsync that reaches the disk, on macOS too."""
+    import fcntl
+
+    if (full := getattr(fcntl, "F_FULLFSYNC", None)) is not None:
+        with contextlib.suppress(OSError):  # a file system that knows it not
+            fcntl.fcntl(handle, full)
+            return
+    os.fsync(handle)
 
 
 def _write(file: int, data: bytes) -> None:
