@@ -34,6 +34,8 @@ logger = logging.getLogger("holdall")
 
 _TICK, _SMALL, _MANY = 50_000_000, 1 << 20, 1000  # nanoseconds; bytes; files
 
+_UNLIKE = "0.0.{}"  # a stamp as no file has it: it is to be looked at again
+
 _SCHEMA = """
     CREATE TABLE holdall_places (
         path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT,
@@ -331,7 +333,7 @@ class Catalogue:
                 work.grown.append((version, path, known, body))
         places = {row[4] for row in rows}
         if moving:
-            self._stage_moving(writer, work, moving, {*doomed, *places} - work.kept)
+            self._stage_moving(writer, work, moving, {*doomed, *places} - work.kept, again)
         touched: set[str] = set()
         for path in doomed:
             if path not in places:
@@ -388,7 +390,7 @@ class Catalogue:
             self._tree.unstage(version)
 
     def _stage_moving(
-        self, writer: Any, work: _Work, moving: list[tuple[int, int, str, str, int]], left: set[str]
+        self, writer: Any, work: _Work, moving: list[tuple[int, int, str, str, int]], left: set[str], again: bool
     ) -> None:
         """Files that come from another place: under a second name where that one is left, else as a copy."""
         for version, body, path, reference, size in moving:
@@ -397,12 +399,12 @@ class Catalogue:
             has_more = size > size_of(known)
             if there is None or stamp(there) != known:  # it was brought here before we were killed, or changed outside
                 here = self._tree.stat(path)
-                staged = self._tree.staged_stamp(version)
+                staged = self._tree.staged_stamp(version) if again else None
                 if staged is not None and size_of(staged) == size:  # else it was half written
                     work.stamps[path] = staged
                     work.staged.append((version, path))
                     continue
-                if here is not None and (is_same_file(known, here) or here.st_size == size):
+                if again and here is not None and (is_same_file(known, here) or here.st_size == size):
                     work.stamps[path] = stamp(here)
                     continue
                 work.doubtful.add(path)
@@ -413,9 +415,10 @@ class Catalogue:
                 left.discard(source)
                 work.stamps[path] = known
             else:
-                pieces = _copied(source, size_of(known), _pieces(writer, body))
+                is_changed = path in work.doubtful
+                pieces = _copied(source, there.st_size if is_changed else size_of(known), _pieces(writer, body))
                 staged = self._tree.stage(version, pieces, self._sync, source)
-                work.stamps[path] = f"0.0.{size}" if path in work.doubtful else staged
+                work.stamps[path] = _UNLIKE.format(size) if is_changed else staged
             work.staged.append((version, path))
         if self._sync:
             self._tree.sync_staged()
@@ -441,7 +444,7 @@ class Catalogue:
         else:
             self._replace(version, path, [added] if here is None else _copied(path, here.st_size, [added]), touched)
         work.doubtful.add(path)
-        work.stamps[path] = f"0.0.{after}"  # as no file has it
+        work.stamps[path] = _UNLIKE.format(after)
 
     def _replace(self, version: int, path: str, pieces: Iterable[bytes | tuple[str, int]], touched: set[str]) -> str:
         stamped = self._tree.stage(version, pieces, self._sync, path)
