@@ -22,7 +22,7 @@ from test_postgres_faults import (
 
 import holdall
 from holdall.engines import redis, redis_shards
-from holdall.errors import Unavailable
+from holdall.errors import Corrupt, Unavailable
 from holdall.ops import Changes, Put
 from processes import start
 from servers import Proxy, Redis, RedisCluster
@@ -210,3 +210,38 @@ def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:
         assert written > 10
         assert store.count() == 20 * written
         assert len(list(store.scan())) == 20 * written
+
+
+def test_a_body_that_was_lost_between_its_chunks_and_the_put_is_sent_again() -> None:
+    """A server that restarts without its memory, or evicts, may lose chunks that nobody owns yet."""
+    content = bytes(range(256)) * 12_000
+    with Redis() as server, Proxy(server.port) as proxy, holdall.open(f"redis://127.0.0.1:{proxy.port}/0") as store:
+        files = store.files()
+        files.write("/other", content)  # the server knows the scripts
+        proxy.hold(b"EVALSHA")
+        writing = threading.Thread(target=files.write, args=("/big", content))
+        writing.start()
+        assert proxy.is_holding.wait(30)
+        lost = [chunk for chunk in server.ask("KEYS", "*:b:u*") if server.ask("TTL", chunk) > 0]
+        assert len(lost) == 3
+        server.ask("DEL", *lost[:2])
+        proxy.let_go()
+        proxy.cut()
+        writing.join()
+        assert files.read("/big") == content
+        assert files.stat("/big").size == len(content)
+
+
+def test_a_file_whose_content_is_not_all_there_is_said_to_be_corrupt() -> None:
+    with Redis() as server, holdall.open(server.url) as store:
+        files = store.files()
+        files.write("/big", b"x" * 3_000_000)
+        store.put(("filesystem",), "/value", {"content": "y" * 3_000_000, "encoding": "utf-8"})
+        for chunk in server.ask("KEYS", "*:b:*:1"):
+            server.ask("DEL", chunk)
+        with pytest.raises(Corrupt, match="not all there"):
+            files.read("/big")
+        with pytest.raises(Corrupt, match="not all there"):
+            store.get(("filesystem",), "/value")
+        with pytest.raises(Corrupt, match="not all there"):
+            list(store.scan())

@@ -212,10 +212,7 @@ class RedisEngine:
     def _batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         shard = self._shards.of_batch(batch)
         deadline = self._shards.deadline()
-        sent = {}
-        for op in batch:
-            if isinstance(op, ops.Put) and isinstance(op.value, ops.File) and len(op.value.content) > INLINE:
-                sent[id(op)] = yield from self._send(shard, op.value.content, deadline)
+        sent = yield from self._send_all(shard, batch, deadline)
         if all(type(op) in READS for op in batch):
             return (yield from self._run(shard, batch, sent, ["", "", 0], "", deadline))
         memory = self._memories.pop() if self._memories else [next(self._count), 0]
@@ -255,8 +252,20 @@ class RedisEngine:
                 yield from self._shards.sweep(shard, ops.Sweep())
             elif status == b"fields":
                 yield from self._declare(shard, ())
+            elif status == b"resend":
+                if time.monotonic() > deadline:
+                    raise Unavailable("the server loses what is sent to it; does it evict (maxmemory-policy)?")
+                sent = yield from self._send_all(shard, batch, deadline)
             else:
                 raise _unanswered()
+
+    def _send_all(self, shard: int, batch: Sequence[Op], deadline: float) -> Program[dict[int, str]]:
+        """Send the large contents of a batch beforehand; what they are called, by their ops' ids."""
+        sent = {}
+        for op in batch:
+            if isinstance(op, ops.Put) and isinstance(op.value, ops.File) and len(op.value.content) > INLINE:
+                sent[id(op)] = yield from self._send(shard, op.value.content, deadline)
+        return sent
 
     def _send(self, shard: int, content: bytes, deadline: float) -> Program[str]:
         """Send a body beforehand, a chunk at a time, for a put to take; if none does, it expires."""

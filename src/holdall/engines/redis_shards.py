@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import keys, ops
 from ..engine import Options
-from ..errors import InvalidInput, Unavailable
+from ..errors import Corrupt, InvalidInput, Unavailable
 from ..ops import Namespace, Op
 from ..programs import Program, Sleep
 from .redis_wire import Lost, Refusal, Say, Wire, slot_of
@@ -190,6 +190,11 @@ class Shards:
                 yield from self._pause_before_retry(reply, tries, deadline)
                 if self.is_cluster:
                     yield from self.look_around(deadline)
+            elif "INCOMPLETE" in why:
+                raise Corrupt(
+                    "a file's content is not all there: the server has lost keys; does it evict (maxmemory-policy)?"
+                    f" {why}"
+                ) from reply
             else:
                 raise Unavailable(f"Redis refused: {why}") from reply
         raise AssertionError("unreachable")

@@ -258,6 +258,14 @@ ops.P = function()
   if size ~= '-' and body == '-' then
     r.b = fresh_body(data)
   elseif size ~= '-' then -- it was sent beforehand, in pieces
+    local there = 0
+    for number = 0, math.floor((size - 1) / CHUNK) do
+      there = there + call('STRLEN', P .. ':b:' .. body .. ':' .. fmt(number))
+    end
+    if there ~= tonumber(size) then -- the server has lost some of it: it restarted, or evicts
+      abort = { 'resend' }
+      return false
+    end
     bodies[body] = { base = tonumber(size), text = '', is_fresh = true, is_sent = true }
   end
   if model ~= '-' then
