@@ -245,3 +245,21 @@ def test_a_file_whose_content_is_not_all_there_is_said_to_be_corrupt() -> None:
             store.get(("filesystem",), "/value")
         with pytest.raises(Corrupt, match="not all there"):
             list(store.scan())
+
+
+def test_a_user_who_may_not_publish_is_told_so_and_no_write_is_done_twice() -> None:
+    """No channels is the default of Redis 7 for new users."""
+    with Redis() as server:
+        server.ask("ACL", "SETUSER", "app", "on", ">pw", "~holdall:*", "&holdall:*", "+@all", "-@dangerous")
+        url = server.url.replace("//", "//app:pw@")
+        with holdall.open(url) as store:
+            store.put(("a",), "k", {"n": 0})
+            server.ask("ACL", "SETUSER", "app", "resetchannels")
+            assert store.put(("a",), "k", {"n": 1}).value == {"n": 1}
+            files = store.files()
+            files.append("/log", "line\n")
+            files.append("/log", "line\n")
+            assert files.read("/log") == b"line\nline\n"
+            assert store.delete(("a",), "k")
+        with pytest.raises(Unavailable, match="may not publish"), holdall.open(url):
+            pass

@@ -322,10 +322,25 @@ class RedisEngine:
         layout = int((yield from shards.say(0, ("HGET", shards.names[0], "l"), deadline)))
         if layout > _LAYOUT:
             raise SchemaTooNew(f"this store has layout {layout}, and this holdall knows {_LAYOUT}; upgrade holdall")
+        yield from self._check_channel(deadline)
         if self._options.indexed:
             for shard in shards.all:
                 yield from self._declare(shard, self._options.indexed)
         self._is_set_up = True
+
+    def _check_channel(self, deadline: float) -> Program[None]:
+        """Scripts write, and tell last: who may not tell is better told at once than never heard."""
+        shards = self._shards
+        channel = f"{shards.names[0]}:feed"
+        try:
+            yield from shards.say(0, ("SPUBLISH" if shards.is_cluster else "PUBLISH", channel, ""), deadline)
+        except Unavailable as error:
+            if not str(error.__cause__).startswith("NOPERM"):
+                raise
+            raise Unavailable(
+                "this user of Redis may not publish on the channels by which stores hear of changes; allow it"
+                f" (ACL SETUSER … &{self._own.prefix}:*): {error}"
+            ) from error
 
     def _declare(self, shard: int, paths: Sequence[str]) -> Program[None]:
         """Have fields indexed in a shard, and learn which are; those of ours find what was put before, too."""

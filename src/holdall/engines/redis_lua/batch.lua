@@ -562,9 +562,6 @@ for _, tree in ipairs(new_trees) do
   call('HINCRBY', P, 'g', 1)
 end
 if order[1] or new_trees[1] then
-  if last ~= began then
-    tell()
-  end
   local packed = cmsgpack.pack(answer)
   if #packed > 65536 then
     packed = cmsgpack.pack({ 'done' })
@@ -572,6 +569,9 @@ if order[1] or new_trees[1] then
   call('HSET', memory, slot, fmt(number) .. ' ' .. packed)
   if ARGV[8] ~= '' then
     call('EXPIRE', memory, ARGV[8])
+  end
+  if last ~= began then
+    tell()
   end
 end
 return answer
