@@ -4,6 +4,10 @@ A store on one server has one shard, and its versions count its changes. On a cl
 many slots, on whichever nodes have these. A root, and all that is below it, is in one of them. There a version is the
 time in microseconds, its last five bits the number of the shard: so versions are unique, newer ones are higher across
 shards, as far as the nodes' clocks agree, and a version tells where its entry is.
+
+While a slot moves from one node to another, each has some of its keys, and a script on either would take those that it
+lacks for absent. So scripts on a cluster name a second key, which never exists: while any key of a slot may be
+elsewhere, a node answers a command whose keys are not all there with TRYAGAIN, and does nothing.
 """
 
 from __future__ import annotations
@@ -158,7 +162,8 @@ class Shards:
     def _command(self, shard: int, name: str, args: Sequence[Any], now: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """A script's command by its name, and with its whole text, for a server that does not know it."""
         script = self._scripts[name]
-        words: tuple[Any, ...] = (1, self.names[shard], now)
+        home = self.names[shard]
+        words: tuple[Any, ...] = (2, home, f"{home}:none", now) if self.is_cluster else (1, home, now)
         if name in _WRITING:
             words += (f"{shard}/{_SHARDS}", self.seen) if self.is_cluster else ("", "")
         return ("EVALSHA", script.sha, *words, *args), ("EVAL", script.text, *words, *args)
