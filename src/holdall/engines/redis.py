@@ -89,7 +89,6 @@ class RedisEngine:
         self._options = options
         self._own = own
         self._shards = Shards(own.prefix, is_cluster, options)
-        self._walks = RedisWalks(self._shards, lambda shard: self._ready.get(shard, ()))
         self._closed = False
         self._reset()
 
@@ -97,6 +96,7 @@ class RedisEngine:
         """A state with nothing open: at the beginning, and in a forked child."""
         own, shards = self._own, self._shards
         shards.wire = Wire(dict(self._settings), shards.is_cluster, own.pool_min, own.pool_max, own.pool_timeout)
+        self._walks = RedisWalks(shards, lambda shard: self._ready.get(shard, ()))  # their locks may be held for ever
         self._client = secrets.token_hex(8)
         self._memories: deque[list[int]] = deque()  # where in it no batch is under way, and the number of the last
         self._count = itertools.count()
