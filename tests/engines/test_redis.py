@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import socket
+import ssl
 import sys
+import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -267,7 +275,11 @@ def test_a_store_of_a_newer_holdall_is_left_alone(store: holdall.Store) -> None:
         ("redis://localhost", {"pool_max": 0}),
         ("redis://localhost", {"pool_timeout": -1}),
         ("redis://localhost", {"schema": "s"}),
+        ("redis://localhost", {"pool_min": 3, "pool_max": 2}),
         ("redis://localhost/0?socket_timeout=never", {}),
+        ("redis://localhost/0?max_connections=10", {}),
+        ("redis://localhost/0?nonsense=1", {}),
+        ("rediss://localhost/0?ssl_cert_reqs=nonsense", {}),
         ("redis+cluster://localhost/3", {}),
     ],
 )
@@ -284,6 +296,49 @@ def test_a_password_that_is_wrong_is_no_reason_to_wait() -> None:
             pass
         with pytest.raises(Unavailable, match="let us in"), holdall.open(server.url):
             pass
+
+
+def test_a_database_that_the_server_does_not_have_is_no_reason_to_wait() -> None:
+    store = holdall.open(redis_url().replace("/0", "/99"), timeout=600)
+    with pytest.raises(InvalidInput, match="no such database"):
+        store.get(("a",), "k")
+    with pytest.raises(InvalidInput, match="no such database"):
+        asyncio.run(store.aget(("a",), "k"))
+    store.close()
+
+
+def test_a_certificate_that_nobody_vouches_for_is_no_reason_to_wait(tmp_path: Path) -> None:
+    certificate = certificate_for_nobody(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    def shake_hands() -> None:
+        with contextlib.suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True):
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=shake_hands)
+        thread.start()
+        url = f"rediss://127.0.0.1:{listener.getsockname()[1]}/0"
+        with pytest.raises(Unavailable, match="certificate"), holdall.open(url, timeout=600):
+            pass
+        thread.join()
+
+
+def certificate_for_nobody(folder: Path) -> Path:
+    """A key and a certificate that it signed itself, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nobody")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+    made = folder / "nobody.pem"
+    pem = serialization.Encoding.PEM
+    made.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + builder.sign(key, hashes.SHA256()).public_bytes(pem)
+    )
+    return made
 
 
 def test_a_unix_socket_and_a_database_of_ones_own(tmp_path: Path) -> None:

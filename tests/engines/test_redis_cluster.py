@@ -105,6 +105,19 @@ def test_a_server_that_is_no_node_of_a_cluster_says_so() -> None:
         store.get(("a",), "k")
 
 
+def test_a_node_of_a_cluster_that_is_taken_for_a_server_says_so() -> None:
+    with RedisCluster() as cluster:
+        refused = 0
+        for node in cluster.nodes:  # one of them has the slot
+            try:
+                with holdall.open(node.url, timeout=600) as store:
+                    store.put(("a",), "k", {})
+            except InvalidInput as error:
+                assert "redis+cluster://" in str(error)
+                refused += 1
+        assert refused == 2
+
+
 def test_a_slot_that_moves_to_another_node_is_followed() -> None:
     """Key by key, in either order: while some are here and some there, nothing is half seen or half written."""
     with (

@@ -72,6 +72,8 @@ class RedisOptions:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise InvalidInput(f"{name} is a number of connections, at least {least}, not {shown(value)}")
+        if self.pool_min > self.pool_max:
+            raise InvalidInput(f"pool_min is at most pool_max, which is {self.pool_max}, not {self.pool_min}")
         if not isinstance(self.pool_timeout, (int, float)) or not 0 < self.pool_timeout < 1e9:
             raise InvalidInput(f"pool_timeout is a number of seconds, not {shown(self.pool_timeout)}")
 

@@ -187,6 +187,8 @@ class Shards:
             why = str(reply)
             if why.startswith("NOSCRIPT"):
                 command = whole
+            elif why.startswith("MOVED ") and not self.is_cluster:
+                raise InvalidInput("this server is a node of a Redis Cluster: use redis+cluster:// for it") from reply
             elif why.startswith("MOVED "):
                 self.wire.move(slot, why.split(" ")[2])
                 if tries > 2:
