@@ -260,6 +260,63 @@ def test_servers_that_forget_scripts_are_told_them_again(store: holdall.Store) -
         assert store.put(("a",), "k", {}) == store.get(("a",), "k")
 
 
+def test_large_files_come_in_pieces_of_one_moment(store: holdall.Store) -> None:
+    """No script gives more than a piece, and however often others write meanwhile, pieces of two contents never mix."""
+    files = store.files()
+    contents = [bytes([65 + number]) * 3_500_000 + b"needle" for number in range(3)]
+    files.write("/big", contents[0])
+    files.write("/empty", b"")
+    asked = Counted(store)
+    assert files.read("/big") == contents[0]
+    assert asked.scripts == ["read"] * 4
+    del asked.scripts[:]
+    assert store.execute([ReadRange(("filesystem",), "/big", 1_000_000, 3_000_000)]) == [
+        contents[0][1_000_000:3_000_000]
+    ]
+    assert asked.scripts == ["read"] * 2
+    del asked.scripts[:]
+    assert store.get(("filesystem",), "/big") == next(iter(store.scan(("filesystem",))))
+    assert asked.scripts[:5] == ["get", *["read"] * 4]
+    assert [hit.path for hit in files.grep("needle")] == ["/big"]
+    assert files.grep("nothing like it") == []
+    assert files.read("/empty") == b""
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count():
+            files.write("/big", contents[number % 3])
+            if stop.is_set():
+                break
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert files.read("/big") in contents
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_many_that_have_expired_are_swept_rather_than_looked_at_in_one_script() -> None:
+    clock = Clock()
+    with holdall.open(redis_url(), prefix=f"own{next(_numbers)}", clock=clock, sweep_interval=None) as store:
+        files = store.files(("box",))
+        file = {"content": "x", "encoding": "utf-8"}
+        store.execute([Put(("box",), f"/tree/{number}", file, ttl=5) for number in range(3000)])
+        store.execute([Put(("other", str(number)), "k", {}, ttl=5) for number in range(3000)])
+        clock.advance(10)
+        asked = Counted(store)
+        assert not files.exists("/tree")
+        assert asked.scripts.count("sweep") > 1
+        del asked.scripts[:]
+        assert store.namespaces() == []
+        assert asked.scripts.count("sweep") > 1
+        store.put(("box",), "/tree/2999", file)
+        assert files.exists("/tree")
+        assert store.namespaces() == [("box",)]
+
+
 def test_a_store_of_a_newer_holdall_is_left_alone(store: holdall.Store) -> None:
     connect().hset(key(store, ""), "l", 2)
     prefix = key(store, "").partition(":")[0]

@@ -4,7 +4,8 @@ A *shard* is a part of a store whose keys lie in one slot: a server's only one, 
 root of a namespace says which is its own. Within a shard, scripts make each batch atomic. Of its keys, which all begin
 with `holdall:{shard}`:
 
-    (itself)      hash: v the last version, f the last forgotten one, g how many deleted trees wait, w and x counters
+    (itself)      hash: v the last version, f the last forgotten one, g how many deleted trees wait, w and x counters;
+                  in the first shard l, the layout
     :e:PLACE      hash, an entry or a tombstone: h its head (`redis_ops`), d its value's exact text, x the paths that it
                   is found by, i its indexed fields
     :p :f :s      all places, those of files, and the namespaces that hold any: sets in lexicographic order
@@ -13,11 +14,15 @@ with `holdall:{shard}`:
     :b:BODY:N     a file's content in chunks of 1 MiB; :r how many more entries share one
     :g            trees that were deleted as a whole, and are being cleared away
     :i:FIELD      an indexed field's values, each with its place, in lexicographic order
+    :y :z         which fields are indexed, by number; and which of these have what was put before
+    :q…           the index of texts (`redis_texts`)
     :v:PLACE :w:MODEL    an entry's vectors; whose a model made, in the order in which they came
     :d:CLIENT     what a client's last batches answered: one whose reply was lost is asked again, and not done again
     :feed         a channel: something was written
 
-Scripts judge everything before they write anything, never look into values, and look at so much at a time and no more.
+Scripts judge everything before they write anything, never look into values, and look at so much at a time and no more:
+all but the batch that moves, copies or deletes what is large, or reads large files among other things, and walks that
+meet one, which take as long as that is large.
 A tree of many entries is deleted by one note of its range and version: from then on nothing in it counts that is no
 newer, and steps of a few entries each make the tombstones that were promised.
 """
@@ -160,13 +165,13 @@ class RedisEngine:
         if len(batch) == 1:
             if isinstance(first, ops.Get):
                 shard = self._shards.home(first.namespace)
-                reply = yield from self._shards.script(shard, "get", [place(first.namespace, first.key)])
-                return [result(first, reply)]
+                return [result(first, (yield from self._shards.get(shard, place(first.namespace, first.key))))]
             if isinstance(first, ops.Put) and type(first.value) is not ops.File and first.vectors is None:
                 return [(yield from self._put(first))]
             if isinstance(first, ops.ReadRange):
                 shard = self._shards.home(first.namespace)
-                return [(yield from self._shards.script(shard, "read", said(first, lambda _: b"", {})[1:]))]
+                _, where, start, end = said(first, lambda _: b"", {})
+                return [(yield from self._shards.read(shard, where, start, end))]
             if kind in _UPKEEP:
                 return [(yield from _UPKEEP[kind](self, first))]
         elif self._shards.is_cluster and any(map(_is_everybodys, batch)):

@@ -31,6 +31,9 @@ from .redis_wire import Lost, Refusal, Say, Wire, slot_of
 
 _SHARDS = 32  # of a cluster; never to be changed, since versions tell them
 _STEP = 200  # entries that are cleared away in one step
+_PIECE = 1 << 20  # bytes of a content that one script gives
+_MOST_TRIES = 5  # to read a content piece by piece that others write anew; then it is read at once
+_WHOLE = 1 << 60
 _LONGEST_LOOK = 2.0  # seconds that a node may take to say who has which slots
 
 _WRITING = frozenset({"batch", "put", "sweep", "reclaim", "forget", "learn", "declare", "refield"})
@@ -240,6 +243,42 @@ class Shards:
             if cursor == b"0":
                 return
 
+    # Contents --------------------------------------------------------------------------------------------------------
+
+    def get(self, shard: int, where: str) -> Program[Any]:
+        """An entry: head, value, and a file's content."""
+        for tries in itertools.count():
+            found = yield from self.script(shard, "get", [where, _most(tries)])
+            if found is None or len(found) > 2 or (size := found[0].split(b" ")[6]) == b"-":
+                return found
+            content = yield from self._rest(shard, where, found[0].split(b" ")[8], 0, int(size))
+            if content is not None:
+                return [*found, content]
+        raise AssertionError("unreachable")
+
+    def read(self, shard: int, where: str, start: int = 0, end: Any = "") -> Program[bytes | None]:
+        """A part of a file, or None if there is none: of one moment, though a large one comes in pieces."""
+        for tries in itertools.count():
+            found = yield from self.script(shard, "read", [where, start, end, _most(tries), ""])
+            if found is None:
+                return None
+            body, finish, first = found
+            rest = yield from self._rest(shard, where, body, start + len(first), int(finish))
+            if rest is not None:
+                return first + rest if rest else first  # type: ignore[no-any-return]  # bytes
+        raise AssertionError("unreachable")
+
+    def _rest(self, shard: int, where: str, body: bytes, start: int, end: int) -> Program[bytes | None]:
+        """The rest of a body, a piece at a time; None if the file has another meanwhile, or is gone."""
+        pieces = []
+        while start < end:
+            found = yield from self.script(shard, "read", [where, start, end, _PIECE, body])
+            if found is None or found[0] == b"moved":
+                return None
+            pieces.append(found[2])
+            start += len(found[2])
+        return b"".join(pieces)
+
     # What may have to be done first ----------------------------------------------------------------------------------
 
     def reclaim(self, shard: int) -> Program[None]:
@@ -256,6 +295,11 @@ class Shards:
             if not more:
                 break
         return turned
+
+
+def _most(tries: int) -> int:
+    """How many bytes to ask for at once."""
+    return _PIECE if tries < _MOST_TRIES else _WHOLE
 
 
 def _root(namespace: Namespace) -> str:

@@ -141,9 +141,12 @@ local function among(index, low, high)
   return places
 end
 
+local MOST_EXPIRED = 1000 -- that are looked at before somebody has to sweep
+
 -- The first file between two places, or nil.
 local function first_file(low, high)
   local found
+  local expired = 0
   for _, place in ipairs(order) do
     if is_within(place, low, high) and live_file(place) and (not found or less(place, found)) then
       found = place
@@ -156,9 +159,14 @@ local function first_file(low, high)
       if live_file(place) then
         return place
       end
+      local old = olds[place]
+      expired = expired + (old and old.k == 'p' and due(old.e) and 1 or 0)
     end
     if #page < 64 then
       return found
+    elseif expired > MOST_EXPIRED and not trees[1] then
+      abort = { 'sweep' }
+      return nil
     elseif trees[1] and not new_trees[1] then
       abort = { 'pending' }
       return nil
