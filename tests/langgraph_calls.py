@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import holdall
-from holdall.faces.langgraph import HoldallStore
 from places import open_at, place
 
 Open: TypeAlias = Callable[..., holdall.Store]
@@ -19,21 +17,6 @@ def opener(engine: str, folder: Path) -> Open:
     """A function that opens one and the same store each time, with the options it is given."""
     at = place(engine, folder)
     return lambda **options: open_at(at, **options)
-
-
-class Calls:
-    """`calls.put(…)` is `face.put(…)`, or, with a runner, `face.aput(…)` awaited in its event loop."""
-
-    def __init__(self, face: HoldallStore, runner: asyncio.Runner | None) -> None:
-        self.face = face
-        self._runner = runner
-
-    def __getattr__(self, name: str) -> Any:
-        runner = self._runner
-        if runner is None:
-            return getattr(self.face, name)
-        method = getattr(self.face, f"a{name}")
-        return lambda *args, **kwargs: runner.run(method(*args, **kwargs))
 
 
 @dataclass
