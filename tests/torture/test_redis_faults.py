@@ -212,6 +212,29 @@ def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:
         assert len(list(store.scan())) == 20 * written
 
 
+def test_a_server_that_is_full_refuses_large_files_and_keeps_those_that_it_took() -> None:
+    """Their contents are sent beforehand, a chunk at a time: it may be full in between."""
+    with Redis("--maxmemory", "16mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url) as store:
+        files = store.files()
+        written: dict[str, bytes] = {}
+        with pytest.raises(Unavailable, match="OOM"):
+            for number in range(100):
+                content = bytes([number]) * 2_500_000
+                files.write(f"/{number}", content)
+                written[f"/{number}"] = content
+        assert len(written) > 1
+        assert {path: files.read(path) for path in written} == written
+        assert not files.exists(f"/{len(written)}")
+
+
+def test_a_server_that_evicts_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with Redis("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server, holdall.open(server.url):
+        assert "maxmemory-policy allkeys-lru" in caplog.text
+    caplog.clear()
+    with Redis("--maxmemory", "100mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url):
+        assert not caplog.text
+
+
 def test_a_body_that_was_lost_between_its_chunks_and_the_put_is_sent_again() -> None:
     """A server that restarts without its memory, or evicts, may lose chunks that nobody owns yet."""
     content = bytes(range(256)) * 12_000

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import secrets
 import time
 from collections import deque
@@ -51,6 +52,8 @@ from .redis_ops import CHUNK, INLINE, place, put_words, refusal, result, said, v
 from .redis_shards import Shards
 from .redis_walks import RedisWalks
 from .redis_wire import Address, Lost, Wire, check_url
+
+logger = logging.getLogger("holdall")
 
 _LAYOUT = 1
 #: A tree of more entries than this is deleted as a whole, and cleared away afterwards.
@@ -330,6 +333,7 @@ class RedisEngine:
         if layout > _LAYOUT:
             raise SchemaTooNew(f"this store has layout {layout}, and this holdall knows {_LAYOUT}; upgrade holdall")
         yield from self._check_channel(deadline)
+        yield from self._check_eviction(deadline)
         if self._options.indexed:
             for shard in shards.all:
                 yield from self._declare(shard, self._options.indexed)
@@ -348,6 +352,23 @@ class RedisEngine:
                 "this user of Redis may not publish on the channels by which stores hear of changes; allow it"
                 f" (ACL SETUSER … &{self._own.prefix}:*): {error}"
             ) from error
+
+    def _check_eviction(self, deadline: float) -> Program[None]:
+        """Warn of a server that throws entries away when it is full, if it lets us know."""
+        try:
+            told = (yield from self._shards.say(0, ("INFO", "memory"), deadline)).decode()
+        except Unavailable as error:
+            if not str(error.__cause__).startswith("NOPERM"):
+                raise
+            return
+        found = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        policy = found.get("maxmemory_policy", "noeviction")
+        if found.get("maxmemory", "0") != "0" and policy != "noeviction":
+            logger.warning(
+                "this Redis throws keys away when it is full (maxmemory-policy %s): a store would lose entries; set it"
+                " to noeviction",
+                policy,
+            )
 
     def _declare(self, shard: int, paths: Sequence[str]) -> Program[None]:
         """Have fields indexed in a shard, and learn which are; those of ours find what was put before, too."""
