@@ -19,14 +19,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import holdall
-from holdall import filters
+from holdall import filters, ops
 from holdall.engines import redis, redis_shards
 from holdall.engines.redis_fields import needles
-from holdall.errors import InvalidInput, MissingExtra, SchemaTooNew, Unavailable
+from holdall.errors import Conflict, InvalidInput, MissingExtra, SchemaTooNew, Unavailable
 from holdall.ops import Append, Copy, Delete, Get, Move, Put, ReadRange
 from holdall.programs import drive
 from holdall.testing import Clock, StoreContract, file_machine, ranking_machine, store_machine
@@ -316,6 +316,47 @@ def test_many_that_have_expired_are_swept_rather_than_looked_at_in_one_script() 
         store.put(("box",), "/tree/2999", file)
         assert files.exists("/tree")
         assert store.namespaces() == [("box",)]
+
+
+_PUTS = st.tuples(
+    st.sampled_from(["a", "b"]),
+    st.sampled_from([None, 1, 5, ops.KEEP]),
+    st.sampled_from([ops.ANY, ops.ABSENT]),
+    st.sampled_from([None, '["text"]', "[]"]),
+    st.sampled_from(["put", "put", "put", "delete", "wait"]),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(_PUTS, max_size=8))
+@example([("a", 5, ops.ANY, '["text"]', what) for what in ("put", "delete", "put", "wait", "put")])
+def test_a_put_leaves_the_same_whichever_script_does_it(steps: list[Any]) -> None:
+    """The one that knows of nothing else, and the one of all batches: in every key, but what the client remembers."""
+    left = []
+    for way in ("_put", "_batch"):
+        clock = Clock()
+        with holdall.open(redis_url(), prefix=f"own{next(_numbers)}", clock=clock, sweep_interval=None) as store:
+            store.setup()
+            engine: Any = store._shared.engine
+            for name, ttl, expect, index, what in steps:
+                if what == "wait":
+                    clock.advance(2)
+                elif what == "delete":
+                    store.delete(("n",), name)
+                else:
+                    op = ops.Put(("n",), name, '{"text": "x"}', expect=expect, ttl=ttl, index=index)
+                    with contextlib.suppress(Conflict):
+                        drive(engine._put(op) if way == "_put" else engine._batch([op]), engine._shards.wire.perform)
+            client, home = connect(), key(store, "")
+            names = [one for one in client.scan_iter(home + "*") if b":d:" not in one]
+            left.append({one.removeprefix(home.encode()): _contents(client, one) for one in names})
+    assert left[0] == left[1]
+    assert left[0] or not steps
+
+
+def _contents(client: Any, name: bytes) -> Any:
+    kind = client.type(name)
+    return client.hgetall(name) if kind == b"hash" else client.zrange(name, 0, -1, withscores=True)
 
 
 def test_a_store_of_a_newer_holdall_is_left_alone(store: holdall.Store) -> None:
