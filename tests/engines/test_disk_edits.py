@@ -333,3 +333,24 @@ def test_what_is_appended_to_a_file_that_goes_just_then_is_kept(
     monkeypatch.undo()
     assert files.read("/log") == (folder / "log").read_bytes() == b"ours\n"
     assert files.stat("/log").size == 5
+
+
+@pytest.mark.parametrize("text", ["edited, and longer", "e"])
+def test_a_copy_of_a_file_that_is_edited_just_then_is_whole(
+    store: holdall.Store, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    files = store.files()
+    files.write("/a", "before")
+    files.write("/b", "other:")  # as long
+    settle = Catalogue.settle
+
+    def settle_late(*args: Any) -> Any:
+        (folder / "a").write_text(text)
+        return settle(*args)
+
+    monkeypatch.setattr(Catalogue, "settle", settle_late)
+    files.copy("/a", "/b")
+    monkeypatch.undo()
+    for name in "ab":
+        assert files.read_text(f"/{name}") == (folder / name).read_text() == text
+        assert files.stat(f"/{name}").size == len(text)
