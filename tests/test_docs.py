@@ -261,6 +261,7 @@ FACES: dict[type, tuple[str, str]] = {
     ag2.HoldallKnowledgeStore: ("ag2.md", "Stores"),
     ag2.MemoryKnowledgeStore: ("ag2.md", "Stores"),
     ag2.SqliteKnowledgeStore: ("ag2.md", "Stores"),
+    ag2.DiskKnowledgeStore: ("ag2.md", "Stores"),
     ag2.LockedKnowledgeStore: ("ag2.md", "LockedKnowledgeStore"),
     ag2.EventLogWriter: ("ag2.md", "EventLogWriter"),
     ag2.DefaultBootstrap: ("ag2.md", "DefaultBootstrap"),
