@@ -212,6 +212,40 @@ def told(store: holdall.Store, since: str | None, count: int) -> list[tuple[str,
         return [(change.kind, change.key) for change in islice(watch, count)]
 
 
+@only_with_notices
+def test_our_own_writes_and_what_is_done_elsewhere_are_not_looked_into(
+    store: holdall.Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = store.files()
+    files.write("/a/b/c.md", "x")
+    files.write("/d/e.md", "x")
+    (folder / "a").rename(tmp_path / "elsewhere")
+    assert paths(store) == ["/d/e.md"]
+    looks: list[object] = []
+    monkeypatch.setattr(store._shared.engine, "_catalogue", Spy(store._shared.engine._catalogue, "take_in", looks))  # type: ignore[attr-defined]
+    files.write("/d/e.md", "y")
+    files.append("/d/e.md", "z")
+    files.move("/d/e.md", "/d/f.md")
+    (tmp_path / "elsewhere" / "b" / "c.md").write_text("nobody's business")
+    assert files.read("/d/f.md") == b"yz"
+    assert looks == []
+    (folder / "d" / "f.md").write_text("edited")
+    assert files.read("/d/f.md") == b"edited"
+    assert len(looks) == 1
+
+
+class Spy:
+    """Something else, but for the calls of one method, which are noted."""
+
+    def __init__(self, spied: Any, name: str, calls: list[object]) -> None:
+        self._spied, self._name, self._calls = spied, name, calls
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name:
+            self._calls.append(name)
+        return getattr(self._spied, name)
+
+
 # Told to those who watch ---------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ import holdall
 from holdall import keys
 from holdall.engines.disk_names import Place, cut, names_of, place_of
 from holdall.engines.disk_tree import Tree
-from holdall.errors import HoldallError, InvalidInput, NotFound
+from holdall.errors import HoldallError, InvalidInput, NotFound, Unavailable
 from holdall.ops import Delete, Put
 
 VOLUME = ("filesystem",)
@@ -308,6 +308,29 @@ def test_a_link_in_the_place_of_a_folder_is_not_passed(folder: Path, outside: Pa
         with pytest.raises(InvalidInput, match="symbolic link"):
             files.append("/notes/secret.txt", "x")
     assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("secret.txt", SECRET)]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["read before", "not read before"])
+def test_a_link_that_came_unnoticed_leads_nowhere(
+    folder: Path, outside: Path, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the read: what is read must be the file that was looked at."""
+    with opened(folder) as store:
+        files = store.files()
+        files.write("/notes/secret.txt", "m" * len(SECRET))
+        if known:
+            files.read("/notes/secret.txt")
+        files.ls("/")
+        shutil.rmtree(folder / "notes")
+        (folder / "notes").symlink_to(outside)
+        monkeypatch.setattr(store._shared.engine, "_look", lambda: None)
+        for read in (
+            lambda: files.read("/notes/secret.txt"),
+            lambda: files.read_range("/notes/secret.txt", 0, 5),
+            lambda: store.get(VOLUME, "/notes/secret.txt"),
+        ):
+            with pytest.raises(Unavailable, match="changed all the time"):
+                read()
 
 
 def test_a_deleted_link_leaves_its_target(folder: Path, outside: Path) -> None:

@@ -221,7 +221,7 @@ class DiskEngine(SqliteEngine):
                 self._dirty |= noticed
             began = time.monotonic()
             with self._translating():
-                changes = self._catalogue.take_in(writer, noticed, watch.enter)
+                changes = self._catalogue.take_in(writer, noticed, watch.enter) if noticed else None
                 if changes is not None:
                     with self._transaction(writer):
                         changes()

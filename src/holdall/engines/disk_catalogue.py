@@ -288,6 +288,8 @@ class Catalogue:
             self._tree.settle(version, path, touched, is_link=bool(moving))
         for version, path, known, body in work.grown:
             self._append(writer, work, (version, path, known, body), touched)
+        for path in doomed:
+            self._tree.prune(path, touched)
         if self._sync:
             self._tree.sync(touched)
         # First each gets a body of its own: one that several share goes with the last that leaves it.
@@ -298,7 +300,7 @@ class Catalogue:
         writer.executemany(_STAMP, [(known, path) for path, known in work.stamps.items()])
         writer.execute("DELETE FROM holdall_places WHERE ns IS NULL")
         writer.execute(_SETTLE)
-        return work.stamps, work.doubtful
+        return dict.fromkeys(doomed, "") | work.stamps, work.doubtful
 
     def _reference(self, writer: Any, body: int) -> str | None:
         """The plain file that a body begins with, if it does."""

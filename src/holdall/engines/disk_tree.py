@@ -119,11 +119,11 @@ class Tree:
             raise
 
     def is_known(self, path: str, known: str) -> bool:
-        """Whether the file at a path is still the one that a stamp is of."""
+        """Whether the file at a path is still the one that a stamp is of; "" is that of none."""
         try:
             return stamp(os.lstat(f"{self.root}/{path}")) == known
         except OSError:
-            return False
+            return not known
 
     def current(self, path: str, limit: int | None = None) -> bytes | None:
         """The bytes that are at a path now; None where there is no file, or none that may be read."""
@@ -294,7 +294,7 @@ class Tree:
                 os.rename(self.staged(version), name, dst_dir_fd=folder)
         if is_link:  # two names of one file, perhaps: then renaming does nothing
             self.unstage(version)
-        touched.add(path.rpartition("/")[0] + "/" if "/" in path else "")
+        touched.add(_folder_of(path))
 
     def _remove_folders(self, path: str) -> None:
         with self.folder(path + "/") as folder, os.scandir(folder) as inside:
@@ -319,20 +319,23 @@ class Tree:
             os.close(file)
 
     def remove(self, path: str, touched: set[str]) -> None:
-        """Remove a file, and the folders that are empty without it. A link goes itself, not what it leads to."""
-        parts = path.split("/")
-        for depth in range(len(parts), 0, -1):
-            with contextlib.suppress(OSError):
-                with self.folder("/".join(parts[:depth])) as folder:
-                    if depth == len(parts):
-                        os.unlink(parts[-1], dir_fd=folder)
-                    else:
-                        os.rmdir(parts[depth - 1], dir_fd=folder)
-                touched.discard("/".join(parts[:depth]) + "/")
-                touched.add("".join(part + "/" for part in parts[: depth - 1]))
-                continue
-            if depth < len(parts):  # not empty
+        """Remove a file. A link goes itself, not what it leads to."""
+        # Before we were killed it may have gone already, and something else may have come there.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            with self.folder(path) as folder:
+                os.unlink(path.rpartition("/")[2], dir_fd=folder)
+            touched.add(_folder_of(path))
+
+    def prune(self, path: str, touched: set[str]) -> None:
+        """Remove the folders that are empty without a file that was at a path."""
+        while path := path.rpartition("/")[0]:
+            try:
+                with self.folder(path) as folder:
+                    os.rmdir(path.rpartition("/")[2], dir_fd=folder)
+            except OSError:  # mostly: it is not empty
                 return
+            touched.discard(path + "/")
+            touched.add(_folder_of(path))
 
     def sync(self, folders: Iterable[str]) -> None:
         """Have the names in these folders survive a power cut."""
@@ -354,6 +357,11 @@ class Tree:
     def unstage(self, version: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.staged(version))  # noqa: PTH108  # as above
+
+
+def _folder_of(path: str) -> str:
+    """The folder that a path is in, with a "/" at its end; "" for the topmost."""
+    return path[: path.rfind("/") + 1]
 
 
 def _write(file: int, data: bytes) -> None:
