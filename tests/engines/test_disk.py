@@ -203,6 +203,31 @@ def test_what_cannot_be_staged_is_not_written_at_all(folder: Path) -> None:
         assert store.files().write("/a", "after").size == 5
 
 
+def test_an_interrupt_just_after_the_commit_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        store.setup()
+        engine: Any = store._shared.engine
+        transact = engine._transact_on
+
+        def interrupted(writer: Any, members: Any) -> None:
+            monkeypatch.undo()
+            transact(writer, members)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(engine, "_transact_on", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.files().write("/a", "committed")
+        assert store.files().read_text("/a") == (folder / "a").read_text() == "committed"
+
+
+def test_a_folder_that_is_gone_is_said_to_be_unusable(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "x")
+        shutil.rmtree(folder)
+        with pytest.raises(Unavailable, match="cannot be used"):
+            store.files().write("/b", "x")
+
+
 @pytest.mark.parametrize("step", ["settle", "append", "remove"])
 def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
     folder: Path, step: str, caplog: pytest.LogCaptureFixture

@@ -169,10 +169,15 @@ class DiskEngine(SqliteEngine):
         """Run batches in one transaction, and bring what they changed to its place before anybody is told."""
         writer = self._writer or self._open()
         batches = [member for member in members if member.batch is not _LOOK]
-        with self._lock(writer, members[0].began):
-            self._catch_up(writer)
-            if batches:
-                self._commit_steadily(writer, batches)
+        try:
+            with self._lock(writer, members[0].began), self._translating():
+                self._catch_up(writer)
+                if batches:
+                    self._commit_steadily(writer, batches)
+        except OSError as error:
+            if isinstance(error, HoldallError):
+                raise
+            raise Unavailable(f"the folder {self._tree.root!r} cannot be used: {error}") from error
         for member in members:
             member.finished = True
 
@@ -188,7 +193,8 @@ class DiskEngine(SqliteEngine):
                 self._dirty.add(stale.path)
                 self._catch_up(writer)
             except BaseException:
-                self._catalogue.discard()
+                if not batches[0].finished:  # else an interrupt came after the commit: whoever is next finishes it
+                    self._catalogue.discard()
                 raise
         if self._catalogue.ready:
             self._bring(self._catalogue.finish)
@@ -205,8 +211,7 @@ class DiskEngine(SqliteEngine):
         """What a killed process has left to do; then, what was edited outside."""
         assert self._watch is not None
         watch, is_new = self._watch, self._is_new
-        with self._translating():
-            strays = self._catalogue.recover(writer)
+        strays = self._catalogue.recover(writer)
         if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer):
             raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see that the disk has room")
         self._catalogue.forget(strays)
@@ -220,11 +225,10 @@ class DiskEngine(SqliteEngine):
                 noticed |= self._dirty
                 self._dirty |= noticed
             began = time.monotonic()
-            with self._translating():
-                changes = self._catalogue.take_in(writer, noticed, watch.enter) if noticed else None
-                if changes is not None:
-                    with self._transaction(writer):
-                        changes()
+            changes = self._catalogue.take_in(writer, noticed, watch.enter) if noticed else None
+            if changes is not None:
+                with self._transaction(writer):
+                    changes()
             if is_due:
                 watch.compared(time.monotonic() - began)
             with self._marking:
