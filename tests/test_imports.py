@@ -31,7 +31,13 @@ PLACES = {
     "langgraph": (
         *("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py", "faces/deepagents.py"),
     ),
-    "msgspec": ("values.py", "engines/sqlite_sql.py", "engines/postgres_dialect.py", "engines/sql_texts.py"),
+    "msgspec": (
+        "values.py",
+        "engines/sqlite_sql.py",
+        "engines/postgres_dialect.py",
+        "engines/sql_texts.py",
+        "engines/postings.py",
+    ),
     "numpy": ("vectors.py", "local.py"),
     "psycopg": (
         *("engines/postgres.py", "engines/postgres_listener.py", "engines/postgres_wire.py"),
@@ -39,6 +45,8 @@ PLACES = {
     ),
     "pydantic": ("faces/messages.py",),
     "pytest": ("testing/",),
+    "hiredis": ("engines/redis_wire.py",),
+    "redis": ("engines/redis_wire.py",),
     "regex": ("patterns.py",),
     "rich": ("faces/terminal.py",),
     "safetensors": ("local.py",),
@@ -81,7 +89,7 @@ BELOW_ENGINES = {
 SHARED_BY_ENGINES = {
     f"holdall.engines.{name}"
     for name in (
-        *("commit", "dialect", "history", "narrowing", "pool", "statements"),
+        *("commit", "dialect", "history", "narrowing", "pool", "postings", "statements"),
         *("sql", "sql_files", "sql_search", "sql_texts"),
     )
 }
@@ -99,6 +107,16 @@ OWN = {
     "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
     "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
     "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
+    "engines/redis.py": {
+        f"holdall.engines.redis_{name}" for name in ("fields", "listener", "ops", "shards", "walks", "wire")
+    },
+    "engines/redis_listener.py": {"holdall.engines.redis_wire"},
+    "engines/redis_search.py": {"holdall.engines.redis_ops", "holdall.engines.redis_texts"},
+    "engines/redis_shards.py": {"holdall.engines.redis_wire"},
+    "engines/redis_texts.py": {"holdall.engines.redis_ops"},
+    "engines/redis_walks.py": {
+        f"holdall.engines.redis_{name}" for name in ("fields", "ops", "search", "shards", "texts")
+    },
     "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "readers", "sqlite_sql", "turns")},
 }
 MOST_LINES = 600

@@ -46,6 +46,7 @@ class Capabilities:
     durable: bool  # what was written is there after closing and opening again
     multiprocess: bool  # several processes may open the same store at once
     ranks: bool = False  # `Search` takes a query and a vector
+    spans_roots: bool = True  # a batch may be about several roots, the first labels of namespaces
 
 
 class Listener(Protocol):

@@ -102,7 +102,8 @@ def ranked(ranker: Ranker, op: Search, older: Older) -> Program[Page[Hit] | int]
         found = yield from _fused(ranker, op, among, end + 1, given)
     chosen = found[op.offset : end]
     hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
-    page: Page[Hit] = Page([_scored(hits[version], score) for version, score in chosen])
+    # One may have gone by now, where an engine has no snapshots.
+    page: Page[Hit] = Page([_scored(hits[version], score) for version, score in chosen if version in hits])
     versions = [version for version, _ in found]
     if op.rest and len(found) <= end:  # then all that fit are known
         rest = yield from _rest(older, op, given.union(versions), end + 1 - len(found))

@@ -31,9 +31,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
 class EngineOptions(TypedDict, total=False):
-    """Options that only some engines take. Disk: `volume`. PostgreSQL: all others."""
+    """Options that only some engines take. Disk: `volume`. Redis: `prefix` and the pool's. PostgreSQL: all others."""
 
     volume: tuple[str, ...]
+    prefix: str
     schema: str
     pool_min: int
     pool_max: int
@@ -64,8 +65,8 @@ def open(
     """Open a store; it connects on first use.
 
     `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain files),
-    `"memory:"` (private to this store) or `"memory:name"` (shared within the process); `"postgresql://…"`. Some have
-    options of their own (`EngineOptions`).
+    `"memory:"` (private to this store) or `"memory:name"` (shared within the process); `"postgresql://…"`,
+    `"redis://…"` or `"redis+cluster://…"`. Some have options of their own (`EngineOptions`).
     Without a URL, the environment variable HOLDALL_URL says which. An engine of your own is given as a function that
     makes it from the `holdall.engine.Options` below.
 
@@ -168,8 +169,10 @@ def _target(url: str, options: Options, own: dict[str, Any]) -> _Target:
         return _disk(rest.removeprefix("///"), options, own)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, options, own)
+    if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
+        return _redis(f"{scheme}:{rest}", options, own)
     raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory: and postgresql:, or a plain path"
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql: and redis:, or a plain path"
     )
 
 
@@ -208,6 +211,12 @@ def _postgres(url: str, options: Options, own: dict[str, Any]) -> _Target:
         **{name: own.pop(name) for name in list(own) if name in module.PostgresOptions.__slots__}
     )
     return ("postgres", url, options, given), lambda: module.PostgresEngine(url, options, given)
+
+
+def _redis(url: str, options: Options, own: dict[str, Any]) -> _Target:
+    module = _module("redis", "redis")
+    given = module.RedisOptions(**{name: own.pop(name) for name in list(own) if name in module.RedisOptions.__slots__})
+    return ("redis", url, options, given), lambda: module.RedisEngine(url, options, given)
 
 
 def _module(name: str, extra: str | None) -> Any:

@@ -14,26 +14,21 @@ of its snapshot. So it is never half a change behind, whoever writes meanwhile.
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from .. import keys
 from ..programs import Program, Work
-from ..ranking import Ranking, Ready, Worked, in_order
-from ..search import Part, bm25
-from ..texts import Texts, texts
+from ..ranking import Ranking, Ready, Worked
+from ..texts import Texts
 from .dialect import Dialect
+from .postings import PART, Known, Slice, State, anew, first_few, is_worn, lists, matches, pieces, size_of, unpacked
 from .statements import Rows
 
-PART = 1024
 #: How many bytes are indexed before other writers have their turn.
 _SLICE_BYTES = 1 << 20
-#: So many more documents may be gone than there are before all are indexed anew.
-_SPARE = 4 * PART
 #: How many changes, and of how many bytes, a search takes in by itself.
 _FEW_CHANGES, _FEW_BYTES = 16, 1 << 14
 #: How many bytes are tokenised, and how many postings and documents read, without a thread of their own.
@@ -44,78 +39,18 @@ _PAGE = 512
 Since = Callable[[str, str, str, dict[str, Any], int], Program[tuple[Rows, str]]]
 
 
-class State(msgspec.Struct, array_like=True):
-    """What one row says of the whole index."""
-
-    position: str = ""  # in the feed
-    documents: int = 0  # that were ever numbered
-    count: int = 0  # of those that are there
-    total: int = 0  # of their tokens
-    changes: int = 0  # of the index
-    epoch: int = 0  # how often it was begun anew
-
-
-class _Known:
-    """What a process remembers of the documents: a few bytes of each."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.changes = -1
-        self.versions: array[int] = array("q")
-        self.lengths: array[int] = array("I")
-        self.gone: frozenset[int] = frozenset()
-
-    def read(self, before: _Known, start: int, rows: Rows) -> None:
-        """All documents: those in the parts before `start` are known, the others are in the rows, and who is gone."""
-        self.versions, self.lengths = before.versions[: start * PART], before.lengths[: start * PART]
-        gone: list[int] = []
-        for part, versions, lengths, absent in rows:
-            gone += _array("I", absent)
-            if part >= start:
-                self.versions += _array("q", versions)
-                self.lengths += _array("I", lengths)
-        self.gone = frozenset(gone)
-
-
-@dataclass(slots=True)
-class _Slice:
-    """Changes that were taken in: what documents there are of them, and which are gone; and whose they are."""
-
-    added: Texts
-    gone: list[int] = field(default_factory=list)
-    places: list[tuple[str, str, int]] = field(default_factory=list)
-    emptied: list[tuple[str, str]] = field(default_factory=list)
-
-    def take_in(self, rows: Collection[tuple[Any, ...]], contents: dict[int, bytes]) -> None:
-        for version, ns, key, value, size, index, old, _ in rows:
-            if old is not None:
-                self.gone.append(old)
-            number = None
-            if value is not None and not keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
-                number = self.added.add(version, texts(value, index, contents.get(version), size is not None))
-            if number is not None:
-                self.places.append((ns, key, number))
-            elif old is not None:
-                self.emptied.append((ns, key))
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A slice that is ready to be written, if the index is still as it was."""
 
     state: State
     position: str  # in the feed, after it
-    taken: _Slice
+    taken: Slice
     additions: list[Any]  # statements
     count: int
     more: bool
     is_anew: bool
     is_over: bool  # there is nothing to write
-
-
-def _anew(state: State) -> State:
-    """All is indexed again from the beginning."""
-    return State(epoch=state.epoch + 1, changes=state.changes)
 
 
 class SqlTexts:
@@ -135,7 +70,7 @@ class SqlTexts:
         self._since = since
         self._changed = changed
         self.position = position
-        self._known = _Known(-1)
+        self._known = Known(-1)
         table, texts = dialect.table, dialect.texts
         self._columns = (
             f"version, ns, key, value, size, fields,"
@@ -177,7 +112,7 @@ class SqlTexts:
             return 0, False
         if prepared.is_anew:
             yield [(f"DELETE FROM {table}", {}) for table in (dialect.terms, dialect.documents, dialect.texts)]
-            state = _anew(state)
+            state = anew(state)
         added, gone = prepared.taken.added, prepared.taken.gone
         lost = yield from self._write_documents(added, gone)
         if prepared.additions:
@@ -199,13 +134,13 @@ class SqlTexts:
     def prepare(self, limit: int, state: State | None = None) -> Program[Prepared]:
         """A slice that is ready to be written: whatever takes long, and nothing that writes."""
         before = state = state or (yield from self._state())
-        if is_anew := state.documents - state.count > state.count + _SPARE:
-            state = _anew(state)
+        if is_anew := is_worn(state):
+            state = anew(state)
         rows, position = yield from self._since(state.position, self._columns, "true", {}, limit)
         more = len(rows) == limit
-        if len(first := _first_few(rows)) < len(rows):
+        if len(first := first_few(rows, _SLICE_BYTES)) < len(rows):
             rows, position, more = first, first[-1][-1], True
-        taken = _Slice(Texts(state.documents))
+        taken = Slice(Texts(state.documents))
         is_over = not rows and not is_anew and position == state.position
         additions: list[Any] = []
         if rows:
@@ -217,19 +152,19 @@ class SqlTexts:
                 additions = (yield Work(self._additions, (taken,))) if is_long else self._additions(taken)
         return Prepared(before, position, taken, additions, len(rows), more, is_anew, is_over)
 
-    def _additions(self, taken: _Slice) -> list[Any]:
+    def _additions(self, taken: Slice) -> list[Any]:
         """Statements that add a slice's lists."""
         insert = self._dialect.insert_many
         return [
-            insert(self._dialect.terms, "part, term, documents, times", _pieces(taken.added), self._grow),
+            insert(self._dialect.terms, "part, term, documents, times", pieces(taken.added), self._grow),
             insert(self._dialect.texts, "ns, key, document", taken.places, _MOVE),
         ]
 
-    def _take_in(self, rows: Rows, taken: _Slice) -> Program[None]:
+    def _take_in(self, rows: Rows, taken: Slice) -> Program[None]:
         # One that changed again while these were read is among them twice.
         newest = {(row[1], row[2]): row for row in rows}.values()
         contents = yield from self._contents(newest)
-        if sum(_size(row) for row in newest) > _SHORT_TEXTS:
+        if sum(size_of(row) for row in newest) > _SHORT_TEXTS:
             yield Work(taken.take_in, (newest, contents))
         else:
             taken.take_in(newest, contents)
@@ -258,7 +193,7 @@ class SqlTexts:
             among, params = self._dialect.among("part", sorted(changed))
             columns = "part, versions, lengths, gone"
             [rows] = yield [(f"SELECT {columns} FROM {self._dialect.documents} WHERE {among}", params)]
-            parts = {row[0]: (_array("q", row[1]), _array("I", row[2]), _array("I", row[3])) for row in rows}
+            parts = {row[0]: (unpacked("q", row[1]), unpacked("I", row[2]), unpacked("I", row[3])) for row in rows}
         for place, number in enumerate(range(first, end)):
             versions, lengths, _ = parts.setdefault(number // PART, (array("q"), array("I"), array("I")))
             versions.append(added.versions[place])
@@ -289,26 +224,30 @@ class SqlTexts:
         [rows] = yield [(sql, {**parts_params, **terms_params})]
         found = sum(len(times) for _, _, times in rows)
         if found <= _SHORT_LISTS and (late is None or state.documents <= _FEW_DOCUMENTS):  # else all are copied
-            return Ready(_matches(terms, rows, known, late, state, among))
-        return Worked((yield Work(_matches, (terms, rows, known, late, state, among))))
+            return Ready(matches(terms, [lists(terms, rows, known, late, state)], among))
 
-    def _late(self, state: State) -> Program[_Slice | None]:
+        def work() -> Iterator[tuple[int, float]]:
+            return matches(terms, [lists(terms, rows, known, late, state)], among)
+
+        return Worked((yield Work(work, ())))
+
+    def _late(self, state: State) -> Program[Slice | None]:
         """What the index does not know of this snapshot."""
         if state.position == (yield from self.position()):
             return None
-        taken, position = _Slice(Texts(state.documents)), state.position
+        taken, position = Slice(Texts(state.documents)), state.position
         while True:
             rows, position = yield from self._since(position, self._columns, "true", {}, _PAGE)
             yield from self._take_in(rows, taken)
             if len(rows) < _PAGE:
                 return taken
 
-    def _documents(self, state: State) -> Program[_Known]:
+    def _documents(self, state: State) -> Program[Known]:
         """Versions and lengths of all documents: those that came since the last time are read."""
         known = self._known
         if known.epoch == state.epoch and known.changes == state.changes:
             return known
-        fresh = _Known(state.epoch)
+        fresh = Known(state.epoch)
         fresh.changes = state.changes
         start = 0
         if known.epoch == state.epoch and known.changes < state.changes:
@@ -329,71 +268,3 @@ class SqlTexts:
 
 _MOVE = "(ns, key) DO UPDATE SET document = excluded.document"
 _REPLACE = "(part) DO UPDATE SET versions = excluded.versions, lengths = excluded.lengths, gone = excluded.gone"
-
-
-def _matches(
-    terms: tuple[str, ...],
-    rows: Rows,
-    known: _Known,
-    late: _Slice | None,
-    state: State,
-    among: Collection[int] | None,
-) -> Iterator[tuple[int, float]]:
-    """Versions by how well they match, from the lists that were read of each term."""
-    parts: defaultdict[str, list[Part]] = defaultdict(list)
-    for term, documents, times in rows:
-        parts[term].append((_array("I", documents), bytes(times)))
-    lengths, versions, gone = known.lengths, known.versions, known.gone
-    count, total = state.count, state.total
-    if late is not None:
-        for term in terms:
-            parts[term] += late.added.parts(term)
-        count += len(late.added.versions) - len(late.gone)
-        total += sum(late.added.lengths) - sum(lengths[number] for number in late.gone)
-        lengths, versions, gone = (
-            lengths + late.added.lengths,
-            versions + late.added.versions,
-            gone.union(late.gone),
-        )
-    scores = bm25([parts[term] for term in terms], lengths, count, total, gone)
-    if among is not None:
-        scores = {number: score for number, score in scores.items() if versions[number] in among}
-    return in_order(scores, versions)
-
-
-def _first_few(rows: Rows) -> Rows:
-    """As many as fit a slice, but one at least."""
-    room = _SLICE_BYTES
-    for place, row in enumerate(rows):
-        room -= _size(row)
-        if room < 0:
-            return rows[: place + 1]
-    return rows
-
-
-def _size(row: tuple[Any, ...]) -> int:
-    """How many bytes there are to index, about."""
-    return row[4] or len(row[3] or "")
-
-
-def _pieces(added: Texts) -> list[tuple[Any, ...]]:
-    """The lists of new documents, cut where a part ends, in the order in which they are stored."""
-    pieces: list[tuple[Any, ...]] = []
-    first, last = added.first // PART, (added.first + len(added.versions) - 1) // PART
-    for term, (documents, times) in sorted(added.postings.items()):
-        if first == last:
-            pieces.append((first, term, documents.tobytes(), bytes(times)))
-            continue
-        by_part: defaultdict[int, list[int]] = defaultdict(list)
-        for place, number in enumerate(documents):
-            by_part[number // PART].append(place)
-        for part, inside in by_part.items():
-            start, end = inside[0], inside[-1] + 1
-            pieces.append((part, term, documents[start:end].tobytes(), bytes(times[start:end])))
-    return pieces if first == last else sorted(pieces)
-
-
-def _array(kind: str, data: bytes) -> array[int]:
-    numbers: array[int] = array(kind)
-    numbers.frombytes(bytes(data))
-    return numbers

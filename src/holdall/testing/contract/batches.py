@@ -49,7 +49,7 @@ class BatchContract(Contract):
                 DeleteTree(NS),
                 Get((*NS, "b"), "new"),
                 Put(NS, "after", {}),
-                DeleteTree(("x",)),
+                DeleteTree((*NS, "x")),
             ]
         )
         assert results[1:3] == [2, None]

@@ -181,7 +181,8 @@ class RankContract(Contract):
     @pytest.mark.parametrize("mode", MODES)
     def test_a_search_stays_in_its_namespace(self, ranked: Caller, mode: str) -> None:
         places = [("a",), ("a", "b"), ("a", "b", "c"), ("ab",), ("a.b",), ("b",), ("a", "bc")]
-        ranked.execute([Put(place, "/".join(place), {"text": "tea"}) for place in places])
+        for place in places:
+            ranked.put(place, "/".join(place), {"text": "tea"})
 
         def found(ns: Any, **options: Any) -> list[str]:
             return sorted(self.found(ranked, "tea", mode, ns=ns, **options))
@@ -206,7 +207,7 @@ class RankContract(Contract):
         puts += [
             Put(NS, f"rare{n}", {"text": f"tea number {n} in a long list of teas", "rare": True}) for n in range(3)
         ]
-        puts += [Put(("other",), "rare", {"text": "green tea", "rare": True})]
+        ranked.put(("other",), "rare", {"text": "green tea", "rare": True})
         for start in range(0, len(puts), 500):
             ranked.execute(puts[start : start + 500])
         rare = ["rare0", "rare1", "rare2"]

@@ -192,7 +192,9 @@ class WatchContract(Contract):
         assert len(watch.watch._page) == 0
         watch.close()
 
-    @pytest.mark.parametrize("since", ["", "nonsense", "1.5", "-1", 7, b"1", "9" * 30, "1/2/3", "1:0:"])
+    @pytest.mark.parametrize(
+        "since", ["", "nonsense", "1.5", "-1", 7, b"1", "9" * 30, "1/2/3", "1:0:", "1~", "99~5", "1~5_"]
+    )
     def test_what_is_no_cursor_is_refused(self, store: Caller, since: Any) -> None:
         with pytest.raises(InvalidInput, match="cursor"):
             store.watch(NS, since=since).take(1)
@@ -495,8 +497,8 @@ class WatchContract(Contract):
     def test_a_cursor_that_is_ahead_of_the_store_is_refused(self, store: Caller) -> None:
         """As after a backup was restored: to wait until the store has got there would miss what comes before."""
         store.put(NS, "k", {})
-        ahead = {"1": "999999999", "snapshot": "999999998:999999999:"}
-        cursor = ahead["snapshot" if ":" in store.cursor() else "1"]
+        ahead = {"1": "999999999", ":": "999999998:999999999:", "~": "1~9000000000000000"}
+        cursor = ahead[next((sign for sign in ":~" if sign in store.cursor()), "1")]
         with pytest.raises(HistoryGone):
             store.watch(since=cursor).take(1)
 

@@ -1,0 +1,305 @@
+"""The Redis engine on one server: the contract, the state machines, and what is Redis' own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import holdall
+from holdall import filters
+from holdall.engines import redis, redis_shards
+from holdall.engines.redis_fields import needles
+from holdall.errors import InvalidInput, MissingExtra, SchemaTooNew, Unavailable
+from holdall.ops import Append, Copy, Delete, Get, Move, Put, ReadRange
+from holdall.programs import drive
+from holdall.testing import Clock, StoreContract, file_machine, ranking_machine, store_machine
+from holdall.testing.contract import filtering
+from holdall.testing.embedder import embed
+from servers import Redis, redis_url
+
+_numbers = itertools.count()
+
+
+class TestRedis(StoreContract):
+    @pytest.fixture
+    def url(self) -> str:
+        return f"contract{next(_numbers)}"  # a prefix for each test
+
+    def open_store(self, url: str, **options: Any) -> holdall.Store:
+        return holdall.open(redis_url(), prefix=url, **options)
+
+
+def open_store(folder: Path, clock: Clock) -> holdall.Store:
+    return holdall.open(redis_url(), prefix=folder.name, clock=clock, sweep_interval=None, indexed=["a", "a.b"])
+
+
+TestMachine = store_machine(open_store).TestCase
+TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
+TestFileMachine = file_machine(open_store).TestCase
+TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
+TestRanking = ranking_machine(open_store).TestCase
+for _machine in (TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMachine, TestRanking):  # a server is slow
+    _machine.settings = settings(_machine.settings, max_examples=15, deadline=None)
+
+
+@pytest.mark.parametrize("machine", [TestMachine, TestFileMachine])
+def test_trees_that_are_cleared_away_afterwards_are_gone_at_once(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in any other store, and in whichever order other things happen."""
+    monkeypatch.setattr(redis, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(redis_shards, "_STEP", 1)
+    machine().runTest()
+
+
+@pytest.fixture
+def store() -> Iterator[holdall.Store]:
+    with holdall.open(redis_url(), prefix=f"own{next(_numbers)}", sweep_interval=None) as store:
+        yield store
+
+
+def key(store: holdall.Store, name: str) -> str:
+    return store._shared.engine._shards.names[0] + name  # type: ignore[attr-defined]  # Redis' own
+
+
+def test_filters_find_the_same_whether_or_not_a_field_is_indexed() -> None:
+    prefix = f"own{next(_numbers)}"
+    fields = ["a", "b", "a.b", "n", "tags", "b.c"]
+    with (
+        holdall.open(redis_url(), prefix=prefix, indexed=fields) as indexed,
+        holdall.open(redis_url(), prefix=prefix) as plain,
+    ):
+        numbers = itertools.count()
+
+        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(stored=st.lists(filtering.values, min_size=1, max_size=5), filter=filtering.random_filters)
+        def check(stored: list[dict[str, Any]], filter: dict[str, Any]) -> None:
+            home = (str(next(numbers)),)
+            plain.execute([Put(home, str(i), value) for i, value in enumerate(stored)])
+            parsed = filters.parse(filter)
+            expected = {str(i) for i, value in enumerate(stored) if parsed is None or parsed.matches(value)}
+            for store in (indexed, plain):
+                assert {hit.key for hit in store.search(home, filter=filter)} == expected
+                assert store.count(home, filter=filter) == len(expected)
+
+        check()
+
+
+@pytest.mark.parametrize("declared", ["before", "after"])
+@pytest.mark.parametrize("filter", [{"kind": "rare"}, {"n": 77}, {"n": {"$gte": 1999}}, {"kind": {"$in": ["rare"]}}])
+def test_a_filter_on_an_indexed_field_looks_at_what_it_finds_and_nothing_else(
+    filter: dict[str, Any], declared: str
+) -> None:
+    """Whether it was declared before the entries were put or after, and by whomever they were put."""
+    prefix = f"own{next(_numbers)}"
+    if declared == "before":
+        holdall.open(redis_url(), prefix=prefix, indexed=["kind", "n"]).setup()
+    with holdall.open(redis_url(), prefix=prefix) as plain:
+        plain.execute([Put(("home",), str(n), {"kind": "rare" if n == 77 else "usual", "n": n}) for n in range(2000)])
+    with holdall.open(redis_url(), prefix=prefix, indexed=["kind", "n"]) as store:
+        store.setup()
+        asked = Counted(store)
+        assert [hit.value["n"] for hit in store.search(("home",), filter=filter)] in ([77], [1999])
+        assert store.count(filter=filter) == 1
+        assert asked.scripts == ["changes", *["lookup", "versions"] * 2]
+        store.put(("home",), "77", {"kind": "usual", "n": 0})
+        store.delete(("home",), "1999")
+        assert store.search(("home",), filter=filter) == []
+        found = server_keys(prefix)
+        assert not any(b"rare" in member or b"\x00home\x01\x001999" in member for member in found)
+
+
+class Counted:
+    """Which scripts a store asks from now on."""
+
+    def __init__(self, store: holdall.Store) -> None:
+        shards: Any = store._shared.engine._shards  # type: ignore[attr-defined]  # Redis' own
+        self.scripts: list[str] = []
+        command = shards._command
+
+        def noted(shard: int, name: str, *args: Any) -> Any:
+            self.scripts.append(name)
+            return command(shard, name, *args)
+
+        shards._command = noted
+
+
+def server_keys(prefix: str) -> list[bytes]:
+    """All members of the indexes of fields."""
+    client = connect()
+    return [m for name in client.scan_iter(f"{prefix}:*:i:*") for m in client.zrange(name, 0, -1)]
+
+
+def connect() -> Any:
+    import redis as driver
+
+    return driver.Redis.from_url(redis_url(), protocol=2)
+
+
+def test_a_filter_on_any_field_has_the_server_leave_out_what_cannot_match(store: holdall.Store) -> None:
+    """The values that do not have it in their text are not even sent."""
+    store.execute([Put(("home",), str(n), {"kind": "rare" if n == 7 else "usual", "n": n}) for n in range(400)])
+    shards: Any = store._shared.engine._shards  # type: ignore[attr-defined]  # Redis' own
+    reply = drive(
+        shards.one(0, "newest", "", "", "", "", "", 500, "v", *needles(filters.parse({"kind": "rare"}))),
+        shards.wire.perform,
+    )
+    assert [found[0] for found in reply[1]] == [b"home\x01\x007"]
+
+
+def test_nothing_is_left_of_what_is_gone(store: holdall.Store) -> None:
+    """Bodies, vectors, fields, indexes: after everything is deleted and forgotten, there is nothing but the state."""
+    client = connect()
+    with holdall.open(redis_url(), prefix=f"own{next(_numbers)}", embed=embed, history=0, indexed=["n"]) as store:
+        files = store.files()
+        files.write("/a/b", b"x" * 3_000_000)
+        files.append("/a/b", "more")
+        files.copy("/a/b", "/c/d")
+        files.append("/c/d", "other")
+        files.append("/a/b", "again")
+        files.move("/a", "/e")
+        files.write("/c/d", "short")
+        with pytest.raises(holdall.errors.Conflict):
+            files.write("/never", b"y" * 3_000_000, expect=1)
+        store.put(("notes",), "k", {"text": "tea", "n": 1}, ttl=1000)
+        store.put(("notes",), "k", {"text": "green tea", "n": 2})
+        store.search(query="tea")
+        shard = store._shared.engine._shards.names[0]  # type: ignore[attr-defined]  # Redis' own
+        assert files.read("/e/b") == b"x" * 3_000_000 + b"moreagain"
+        store.delete_tree(("filesystem",))
+        store.delete_tree(("notes",))
+        store.sweep()
+        left = {name.decode().removeprefix(shard) for name in client.keys(shard.replace("{", "[{]") + "*")}
+        unused = {name for name in left if name.startswith(":b:u") and client.ttl(shard + name) > 0}
+        assert len(unused) == 3, "what was sent for the put that was refused, and will expire"
+        index = {name for name in left if name.startswith(":q")}
+        rest = left - unused - index - {f":d:{store._shared.engine._client}"}  # type: ignore[attr-defined]
+        model = {name for name in rest if "__holdall__" in name}  # which model made the vectors
+        assert rest - model <= {"", ":y", ":z", ":c", ":p", ":s", ":t"}
+        for name in (":c", ":p", ":s"):
+            assert client.zcard(shard + name) == 1, "the model's own entry"
+
+
+def test_a_batch_that_comes_late_is_not_done(store: holdall.Store) -> None:
+    """One whose client gave up long ago, and has gone on: it may still lie in a server's ear."""
+    store.put(("a",), "k", {"n": 1})
+    engine: Any = store._shared.engine
+    engine._memories[-1][1] -= 1
+    assert store.put(("a",), "k", {"n": 2}).value == {"n": 2}, "what was answered before, with a value of its own"
+    assert store.get(("a",), "k").value == {"n": 1}  # type: ignore[union-attr]  # it is there
+    engine._memories[-1][1] -= 2
+    with pytest.raises(Unavailable):
+        store.put(("a",), "k", {"n": 3})
+    assert store.get(("a",), "k").value == {"n": 1}  # type: ignore[union-attr]  # it is there
+
+
+def test_a_batch_on_files_reads_its_own_writes(store: holdall.Store) -> None:
+    """Whatever is appended to, copied, moved and deleted in it, before anything is written."""
+    home = ("volume",)
+    store.files(home).write("/old", b"a" * (1 << 20))
+    results = store.execute(
+        [
+            Append(home, "/old", b"b"),
+            Copy(home, "/old", "/copy"),
+            Append(home, "/copy", b"c"),
+            Append(home, "/old", b"d"),
+            ReadRange(home, "/old", (1 << 20) - 1),
+            ReadRange(home, "/copy", (1 << 20) - 1),
+            Append(home, "/new", b"e"),
+            Move(home, "/new", "/newer"),
+            Append(home, "/newer", b"f"),
+            ReadRange(home, "/newer", 0),
+            Delete(home, "/copy"),
+            ReadRange(home, "/copy", 0),
+            Get(home, "/newer"),
+        ]
+    )
+    assert [results[place] for place in (4, 5, 9, 11)] == [b"abd", b"abc", b"ef", None]
+    assert results[12].value["content"] == "ef"
+    files = store.files(home)
+    assert files.read("/old") == b"a" * (1 << 20) + b"bd"
+    assert [info.path for info in files.walk()] == ["/newer", "/old"]
+    files.delete("/")
+    assert connect().keys(key(store, ":b:*").replace("{", "[{]")) == []
+
+
+def test_times_beyond_what_a_number_of_lua_can_tell_are_exact() -> None:
+    clock = Clock()
+    with holdall.open(redis_url(), prefix=f"own{next(_numbers)}", clock=clock, sweep_interval=None) as store:
+        century = 36_525 * 24 * 3600
+        clock.advance(0.999_999)
+        entry = store.put(("a",), "k", {}, ttl=9 * century)
+        assert entry.expires_at == clock.now + timedelta(seconds=9 * century)
+        clock.advance(9 * century - 1)
+        clock.advance(0.999_999)
+        assert store.get(("a",), "k") == entry
+        assert store.sweep() == 0
+        clock.advance(0.000_001)
+        assert store.get(("a",), "k") is None
+        assert (store.count(), store.sweep()) == (0, 1)
+
+
+def test_servers_that_forget_scripts_are_told_them_again(store: holdall.Store) -> None:
+    for _ in range(2):
+        connect().script_flush()
+        assert store.put(("a",), "k", {}) == store.get(("a",), "k")
+
+
+def test_a_store_of_a_newer_holdall_is_left_alone(store: holdall.Store) -> None:
+    connect().hset(key(store, ""), "l", 2)
+    prefix = key(store, "").partition(":")[0]
+    with pytest.raises(SchemaTooNew), holdall.open(redis_url(), prefix=prefix, timeout=9):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://localhost", {"prefix": ""}),
+        ("redis://localhost", {"prefix": "a{b}"}),
+        ("redis://localhost", {"pool_max": 0}),
+        ("redis://localhost", {"pool_timeout": -1}),
+        ("redis://localhost", {"schema": "s"}),
+        ("redis://localhost/0?socket_timeout=never", {}),
+        ("redis+cluster://localhost/3", {}),
+    ],
+)
+def test_urls_and_options_that_cannot_be_are_refused(url: str, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        holdall.open(url, **options)
+
+
+def test_a_password_that_is_wrong_is_no_reason_to_wait() -> None:
+    with Redis("--requirepass", "secret") as server:
+        with holdall.open(server.url.replace("//", "//:secret@")) as store:
+            store.put(("a",), "k", {})
+        with pytest.raises(Unavailable, match="let us in"), holdall.open(server.url.replace("//", "//:guess@")):
+            pass
+        with pytest.raises(Unavailable, match="let us in"), holdall.open(server.url):
+            pass
+
+
+def test_a_unix_socket_and_a_database_of_ones_own(tmp_path: Path) -> None:
+    with Redis("--unixsocket", str(tmp_path / "s")) as server:
+        with holdall.open(f"unix://{tmp_path}/s?db=3") as store:
+            store.put(("a",), "k", {})
+            asyncio.run(store.aput(("a",), "k", {"n": 1}))
+        with holdall.open(server.url) as other:
+            assert other.count() == 0
+        with holdall.open(server.url.replace("/0", "/3")) as same:
+            assert same.get(("a",), "k").value == {"n": 1}  # type: ignore[union-attr]  # it is there
+
+
+def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("holdall.engines.redis")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hiredis", None)
+    with pytest.raises(MissingExtra, match=r"holdall\[redis\]"):
+        holdall.open("redis://localhost")

@@ -1,0 +1,143 @@
+"""The Redis engine on a cluster of three nodes: the contract, and what differs where a root is one node's."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+import holdall
+from holdall.engines.redis_wire import slot_of
+from holdall.errors import InvalidInput, Unavailable
+from holdall.ops import Check, Move, Put
+from holdall.testing import Clock, StoreContract, file_machine
+from servers import RedisCluster, redis_cluster_url
+
+_numbers = itertools.count()
+
+
+class TestCluster(StoreContract):
+    @pytest.fixture
+    def url(self) -> str:
+        return f"contract{next(_numbers)}"  # a prefix for each test
+
+    def open_store(self, url: str, **options: Any) -> holdall.Store:
+        return holdall.open(redis_cluster_url(), prefix=url, **options)
+
+
+def open_store(folder: Path, clock: Clock) -> holdall.Store:
+    return holdall.open(redis_cluster_url(), prefix=folder.name, clock=clock, sweep_interval=None)
+
+
+TestFileMachine = file_machine(open_store).TestCase
+TestFileMachine.settings = settings(TestFileMachine.settings, max_examples=10, deadline=None)
+
+ROOTS = [f"root {number}" for number in range(40)]
+
+
+@pytest.fixture
+def store() -> Any:
+    with holdall.open(redis_cluster_url(), prefix=f"own{next(_numbers)}", indexed=["n"]) as store:
+        yield store
+
+
+def test_slots_are_those_of_the_cluster() -> None:
+    assert slot_of("a:{123456789}:b") == 12739  # from the specification of Redis Cluster
+
+
+def test_roots_are_spread_over_the_nodes_and_read_as_one_store(store: holdall.Store) -> None:
+    for number, root in enumerate(ROOTS):
+        store.put((root, "below"), "k", {"n": number, "text": "tea"})
+    shards = store._shared.engine._shards  # type: ignore[attr-defined]  # Redis' own
+    homes = {shards.wire.address_of(shards.slots[shards.home((root,))]) for root in ROOTS}
+    assert len(homes) == 3
+    assert [hit.namespace[0] for hit in store.search(limit=100)] == ROOTS[::-1]
+    assert [entry.namespace[0] for entry in store.scan()] == sorted(ROOTS)
+    assert store.namespaces(max_depth=1) == [(root,) for root in sorted(ROOTS)]
+    assert store.count() == 40 == store.count(filter={"n": {"$gte": 0}})
+    assert [hit.value["n"] for hit in store.search(filter={"n": {"$in": [7, 31]}})] == [31, 7]
+    assert len(store.search(query="tea", limit=100)) == 40
+    watch = store.watch(since=store.cursor())
+    for root in ROOTS[:5]:
+        store.delete_tree((root,))
+    assert [next(watch).namespace[0] for _ in range(5)] == ROOTS[:5]
+    watch.close()
+
+
+def test_pages_of_all_roots_give_each_entry_once_while_others_write(store: holdall.Store) -> None:
+    for root in ROOTS:
+        store.put((root,), "k", {})
+    seen: list[str] = []
+    page = store.search(limit=7)
+    while True:
+        seen += [hit.namespace[0] for hit in page]
+        if page.next is None:
+            break
+        store.put((ROOTS[len(seen) % 40], "more"), "k", {})
+        page = store.search(limit=7, cursor=page.next)
+    assert set(seen) == set(ROOTS)
+
+
+def test_a_batch_that_spans_roots_is_refused_and_leaves_nothing(store: holdall.Store) -> None:
+    kept = store.put(("a",), "k", {})
+    for other in (Put(("b",), "k", {}), Check(("b",), "k", holdall.ABSENT), Move(("b",), "/x", "/y", ("a",))):
+        with pytest.raises(InvalidInput, match="'a', 'b'"):
+            store.execute([Put(("a",), "k", {"n": 1}), other])
+    assert store.get(("a",), "k") == kept
+    with store.lease("job", 10, ns=("a",)) as lease:
+        store.put(("a", "below"), "k", {}, lease=lease)
+        with pytest.raises(InvalidInput, match="one root"):
+            store.put(("b",), "k", {}, lease=lease)
+
+
+def test_a_server_that_is_no_node_of_a_cluster_says_so() -> None:
+    from servers import redis_url
+
+    with (
+        pytest.raises(Unavailable, match="redis://"),
+        holdall.open(redis_url().replace("redis://", "redis+cluster://")) as store,
+    ):
+        store.get(("a",), "k")
+
+
+def test_a_slot_that_moves_to_another_node_is_followed() -> None:
+    """Its keys with it, while somebody reads and writes."""
+    with RedisCluster() as cluster, holdall.open(cluster.url, timeout=10) as store:
+        store.put(("a",), "k", {"n": 0})
+        shards = store._shared.engine._shards  # type: ignore[attr-defined]  # Redis' own
+        slot = shards.slots[shards.home(("a",))]
+        port = shards.wire.address_of(slot)[1]
+        [source] = [node for node in cluster.nodes if node.port == port]
+        target = next(node for node in cluster.nodes if node is not source)
+        names = {node.port: node.ask("CLUSTER", "MYID") for node in cluster.nodes}
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source.port])
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target.port])
+        found = source.ask("CLUSTER", "GETKEYSINSLOT", slot, 1000)
+        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *found)
+        assert store.put(("a",), "k", {"n": 1}).value == {"n": 1}, "while it is under way"
+        for node in (target, source):
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", names[target.port])
+        assert store.update(("a",), "k", lambda value: {"n": value["n"] + 1}).value == {"n": 2}
+        assert shards.wire.address_of(slot)[1] == target.port
+
+
+def test_a_node_that_is_gone_is_reported_and_recovered_from(caplog: pytest.LogCaptureFixture) -> None:
+    """Never a hang: what it has is unavailable until it is back, and then it is there."""
+    with RedisCluster() as cluster, holdall.open(cluster.url, timeout=1, sweep_interval=None) as store:
+        for root in ROOTS:
+            store.put((root,), "k", {"root": root})
+        cluster.nodes[1].kill()
+        failed = 0
+        for root in ROOTS[:12]:
+            try:
+                assert store.get((root,), "k").value == {"root": root}  # type: ignore[union-attr]  # it is there
+            except Unavailable:
+                failed += 1
+        assert failed > 0
+        cluster.nodes[1].start()
+        cluster.wait()
+        assert {entry.namespace[0] for entry in store.scan()} == set(ROOTS)
+        store.put((ROOTS[0],), "k", {"root": "again"})
