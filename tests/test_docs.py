@@ -8,8 +8,8 @@ of comment are checked:
     store.get("a", "b")  # raises InvalidInput   the error's name
 
 A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest,
-too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL, one that reads
-REDIS_URL a Valkey.
+too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL, one that
+reads REDIS_URL a Valkey.
 """
 
 from __future__ import annotations

@@ -246,6 +246,45 @@ class Spy:
         return getattr(self._spied, name)
 
 
+@pytest.mark.parametrize("change", ["append", "move", "copy", "write"])
+@pytest.mark.parametrize("edit", ["removed", "replaced", "cut off", "longer"])
+def test_an_edit_between_a_commit_and_its_files_leaves_nothing_stuck(
+    store: holdall.Store, folder: Path, monkeypatch: pytest.MonkeyPatch, change: str, edit: str
+) -> None:
+    """The last moment in which somebody outside can come first: what is in the folder then is what counts."""
+    engine: Any = store._shared.engine
+    files = store.files()
+    files.write("/a", "before")
+    target = folder / "a"
+
+    def edit_just_now() -> None:
+        if edit in ("removed", "replaced"):
+            target.unlink()
+        if edit != "removed":
+            target.write_text({"replaced": "new", "cut off": "b", "longer": "before and more"}[edit])
+
+    for name in ("settle", "finish"):
+        step = getattr(engine._catalogue, name)
+        edited = lambda *args, step=step: (monkeypatch.undo(), edit_just_now(), step(*args))[-1]  # noqa: E731
+        monkeypatch.setattr(engine._catalogue, name, edited)
+    {
+        "append": lambda: files.append("/a", ", after"),
+        "move": lambda: files.move("/a", "/b"),
+        "copy": lambda: files.copy("/a", "/b"),
+        "write": lambda: files.write("/a", "after"),
+    }[change]()
+    plain = {f"/{path.name}": path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert {info.path: files.read(info.path) for info in files.walk()} == plain
+    assert {info.path: info.size for info in files.walk()} == {path: len(data) for path, data in plain.items()}
+    if change == "write":
+        assert plain == {"/a": b"after"}
+    if change == "append":
+        assert plain["/a"].endswith(b", after")
+    files.append("/a", "!")
+    assert files.read("/a") == target.read_bytes()
+    assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
 # Told to those who watch ---------------------------------------------------------------------------------------------
 
 

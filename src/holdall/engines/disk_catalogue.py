@@ -11,8 +11,10 @@ may have been taken before, by a process that was killed. `take_in`: what was ed
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -292,6 +294,10 @@ class Catalogue:
             self._tree.prune(path, touched)
         if self._sync:
             self._tree.sync(touched)
+        for *_, size, path in rows:
+            if size is not None and size_of(work.stamps[path]) != size:
+                work.doubtful.add(path)
+        work.stamps |= dict.fromkeys(work.doubtful, "")  # they are what they are: to be taken in
         # First each gets a body of its own: one that several share goes with the last that leaves it.
         writer.executemany(_BODY, [(version,) for version, _, _, size, _ in rows if size is not None])
         for version, _, _, size, path in rows:
@@ -367,14 +373,22 @@ class Catalogue:
 
     def _append(self, writer: Any, work: _Work, grown: tuple[int, str, str, int], touched: set[str]) -> None:
         version, path, known, body = grown
-        here = self._tree.stat(path)
-        if here is None or not is_same_file(known, here) or here.st_size < size_of(known):  # edited outside just now
-            work.doubtful.add(path)
-            pieces = _copied(path, 0 if here is None else here.st_size, _pieces(writer, body))
-            work.stamps[path] = self._tree.stage(version, pieces, self._sync)
-            self._tree.settle(version, path, touched)
-            return
-        work.stamps[path] = self._tree.append(path, size_of(known), list(_pieces(writer, body)), self._sync)
+        here, offset, pieces = self._tree.stat(path), size_of(known), list(_pieces(writer, body))
+        if here is not None and (stamp(here) == known or self._was_begun(path, known, here, pieces)):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                work.stamps[path] = self._tree.append(path, offset, pieces, self._sync)
+                return
+        work.doubtful.add(path)  # edited outside just now: what is added goes after what is there
+        copied = _copied(path, 0 if here is None else here.st_size, pieces)
+        work.stamps[path] = self._tree.stage(version, copied, self._sync)
+        self._tree.settle(version, path, touched)
+
+    def _was_begun(self, path: str, known: str, here: os.stat_result, pieces: list[bytes]) -> bool:
+        """Whether a file has grown by nothing but the beginning of what is to be added: whoever began was killed."""
+        if not is_same_file(known, here) or here.st_size < size_of(known):
+            return False
+        added = (self._tree.current(path) or b"")[size_of(known) :]
+        return b"".join(pieces).startswith(added)
 
     # What was edited outside -----------------------------------------------------------------------------------------
 

@@ -36,8 +36,8 @@ def stamp(state: os.stat_result) -> str:
 
 
 def size_of(known: str) -> int:
-    """The size that a stamp says."""
-    return int(known.rpartition(".")[2])
+    """The size that a stamp says; "" is that of a file of which nothing is known."""
+    return int(known.rpartition(".")[2] or 0)
 
 
 def is_same_file(known: str, state: os.stat_result) -> bool:
@@ -263,8 +263,14 @@ class Tree:
             os.close(file)
 
     def _copy(self, path: str, size: int, to: int) -> None:
-        with self.folder(path) as folder:
-            source = os.open(path.rpartition("/")[2], _READ, dir_fd=folder)
+        """As much of it as there is: somebody may remove it in this moment."""
+        try:
+            with self.folder(path) as folder:
+                source = os.open(path.rpartition("/")[2], _READ, dir_fd=folder)
+        except OSError as error:
+            if error.errno in _MISSING:
+                return
+            raise
         try:
             place = 0
             while place < size and (data := os.pread(source, min(_PIECE, size - place), place)):
