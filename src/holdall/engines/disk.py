@@ -77,6 +77,7 @@ class DiskEngine(SqliteEngine):
         self._dirty: set[str] = set()  # paths that have to be
         self._marking = threading.Lock()  # for the line above
         self._is_looking = False
+        self._trouble: Exception | None = None  # why files could not be written
         self._references: dict[tuple[Namespace, str], str] = {}  # of files that were read
 
     # The engine's methods --------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class DiskEngine(SqliteEngine):
         watch, is_new = self._watch, self._is_new
         strays = self._catalogue.recover(writer)
         if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer):
-            raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see that the disk has room")
+            raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see to that first: {self._trouble}")
         self._catalogue.forget(strays)
         if not (is_new or self._dirty or watch.waiting() or watch.is_due()):
             return
@@ -256,6 +257,7 @@ class DiskEngine(SqliteEngine):
             written = settle()
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
+            self._trouble = error
             return False
         noticed = self._watch.take() if self._watch.waiting() else set()
         own = {path for path in noticed & written.keys() if self._tree.is_known(path, written[path])}
