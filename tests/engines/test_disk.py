@@ -242,7 +242,7 @@ def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
         mend = failing(step)
         changes[step](store)  # it is safe in the catalogue
         assert "the plain files are behind" in caplog.text
-        with pytest.raises(Unavailable, match="see to that first.*No space left"):
+        with pytest.raises(Unavailable, match=r"see to that first.*No space left"):
             store.files().write("/c", "x")
         mend()
         there = "/b" if step == "remove" else "/a"
