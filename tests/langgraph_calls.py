@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import holdall
-from holdall.faces.langgraph import HoldallStore
-from servers import postgres_url
+from places import open_at, place
 
-ENGINES = ("memory", "sqlite", "postgres")
 Open: TypeAlias = Callable[..., holdall.Store]
-
-_numbers = itertools.count()
 
 
 def opener(engine: str, folder: Path) -> Open:
     """A function that opens one and the same store each time, with the options it is given."""
-    name = f"langgraph_{next(_numbers)}"
-    match engine:
-        case "memory":
-            return lambda **options: holdall.open(f"memory:{name}", **options)
-        case "sqlite":
-            return lambda **options: holdall.open(folder / f"{name}.db", **options)
-    return lambda **options: holdall.open(postgres_url(), schema=name, **options)
-
-
-class Calls:
-    """`calls.put(…)` is `face.put(…)`, or, with a runner, `face.aput(…)` awaited in its event loop."""
-
-    def __init__(self, face: HoldallStore, runner: asyncio.Runner | None) -> None:
-        self.face = face
-        self._runner = runner
-
-    def __getattr__(self, name: str) -> Any:
-        runner = self._runner
-        if runner is None:
-            return getattr(self.face, name)
-        method = getattr(self.face, f"a{name}")
-        return lambda *args, **kwargs: runner.run(method(*args, **kwargs))
+    at = place(engine, folder)
+    return lambda **options: open_at(at, **options)
 
 
 @dataclass

@@ -225,8 +225,8 @@ class Redis:
 class RedisCluster:
     """Three Valkeys that are a cluster: `with RedisCluster() as cluster: … cluster.url`."""
 
-    def __init__(self) -> None:
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "yes")
+    def __init__(self, *others: str) -> None:
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", *others)
         self.nodes = [Redis(*options, "--cluster-port", str(free_port())) for _ in range(3)]
         self.url = f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
 

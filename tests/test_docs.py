@@ -8,7 +8,7 @@ of comment are checked:
     store.get("a", "b")  # raises InvalidInput   the error's name
 
 A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest,
-too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL, one that
+too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL, and one that
 reads REDIS_URL a Valkey.
 """
 
@@ -262,9 +262,10 @@ FACES: dict[type, tuple[str, str]] = {
     spoon.InMemoryStore: ("agents.md", "SQLiteStore"),
     spoon.StoreBackend: ("agents.md", "StoreBackend"),
     ag2.HoldallKnowledgeStore: ("ag2.md", "Stores"),
-    ag2.MemoryKnowledgeStore: ("ag2.md", "Stores"),
-    ag2.SqliteKnowledgeStore: ("ag2.md", "Stores"),
     ag2.DiskKnowledgeStore: ("ag2.md", "Stores"),
+    ag2.MemoryKnowledgeStore: ("ag2.md", "Stores"),
+    ag2.RedisKnowledgeStore: ("ag2.md", "Stores"),
+    ag2.SqliteKnowledgeStore: ("ag2.md", "Stores"),
     ag2.LockedKnowledgeStore: ("ag2.md", "LockedKnowledgeStore"),
     ag2.EventLogWriter: ("ag2.md", "EventLogWriter"),
     ag2.DefaultBootstrap: ("ag2.md", "DefaultBootstrap"),

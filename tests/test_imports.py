@@ -89,7 +89,7 @@ BELOW_ENGINES = {
 SHARED_BY_ENGINES = {
     f"holdall.engines.{name}"
     for name in (
-        *("commit", "dialect", "history", "narrowing", "pool", "postings", "statements"),
+        *("commit", "dialect", "listening", "history", "narrowing", "pool", "postings", "statements"),
         *("sql", "sql_files", "sql_search", "sql_texts"),
     )
 }

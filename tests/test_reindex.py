@@ -11,19 +11,15 @@ import pytest
 
 import holdall
 from holdall.testing import embed
-from servers import postgres_url
+from places import ENGINES, open_at, place
 
 _schemas = itertools.count()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=ENGINES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdall.Store]:
     """251 entries without vectors that could have some, and two that could not."""
-    if request.param == "postgres":
-        opened = holdall.open(postgres_url(), schema=f"reindex_{next(_schemas)}")
-    else:
-        opened = holdall.open("memory:" if request.param == "memory" else tmp_path / "agent.db")
-    with opened:
+    with open_at(place(request.param, tmp_path)) as opened:
         opened.execute([holdall.ops.Put(("notes",), f"{n:03}", {"text": f"note {n}"}) for n in range(250)])
         opened.put(("other",), "with no text", {"number": 1})
         opened.put(("other",), "not to be found", {"text": "hidden"}, index=False)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,10 @@ import pytest
 
 import holdall
 from holdall.engines.disk_tree import Tree
-from holdall.errors import Conflict, HistoryGone, InvalidInput, StoreClosed, Unavailable
+from holdall.errors import Conflict, HistoryGone, InvalidInput, NotFound, StoreClosed, Unavailable
 from holdall.ops import Append, Copy, Move, Put, ReadRange
 from holdall.testing import Clock
+from processes import start, tell
 from threads import together
 
 VOLUME = ("filesystem",)
@@ -84,6 +88,42 @@ def test_a_catalogue_that_was_deleted_is_made_anew(folder: Path) -> None:
         version = again.version
     with opened(folder) as store:
         assert store.get(("users",), "ada").version == version
+
+
+def test_a_catalogue_that_is_deleted_in_use_is_missed_and_nothing_is_lost(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "before")
+        shutil.rmtree(folder / ".holdall")
+        for is_there in (False, True):
+            with pytest.raises(Unavailable, match="open it again"):
+                store.files().write("/a", "not written")
+            with pytest.raises(Unavailable, match="open it again"):
+                store.lease("one", 10)
+            (folder / "b").write_text("made outside")
+            with pytest.raises(Unavailable, match="open it again"):
+                store.files().read("/b")
+            assert is_there or start(make_anew, folder=str(folder)).finish() == [["/a", "/b"]]
+    with opened(folder) as store:
+        assert [info.path for info in store.files().walk()] == ["/a", "/b"]
+        assert store.files().read_text("/a") == "before"
+
+
+def make_anew(folder: str) -> None:
+    """What another process does that opens the store."""
+    with opened(Path(folder)) as store:
+        tell([info.path for info in store.files().walk()])
+
+
+@pytest.mark.parametrize("change", [shutil.rmtree, lambda folder: folder.rename(folder.parent / "moved")])
+def test_a_folder_that_goes_away_in_use_is_missed(folder: Path, change: Callable[[Path], object]) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "x")
+        change(folder)
+        with pytest.raises(Unavailable):
+            store.files().read("/a")
+        with pytest.raises(Unavailable, match="open it again"):
+            store.files().write("/b", "x")
+    assert not folder.exists()
 
 
 def test_the_volume_in_the_folder_itself_is_chosen_once(folder: Path) -> None:
@@ -220,14 +260,6 @@ def test_an_interrupt_just_after_the_commit_loses_nothing(folder: Path, monkeypa
         assert store.files().read_text("/a") == (folder / "a").read_text() == "committed"
 
 
-def test_a_folder_that_is_gone_is_said_to_be_unusable(folder: Path) -> None:
-    with opened(folder) as store:
-        store.files().write("/a", "x")
-        shutil.rmtree(folder)
-        with pytest.raises(Unavailable, match="cannot be used"):
-            store.files().write("/b", "x")
-
-
 @pytest.mark.parametrize("step", ["settle", "append", "remove"])
 def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
     folder: Path, step: str, caplog: pytest.LogCaptureFixture
@@ -239,8 +271,11 @@ def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
     }
     with opened(folder) as store:
         store.files().write("/a", "before")
+        assert store.files().read("/a") == b"before"
         mend = failing(step)
         changes[step](store)  # it is safe in the catalogue
+        with contextlib.suppress(Unavailable, NotFound):
+            assert store.files().read("/a") == b"before, after"
         assert "the plain files are behind" in caplog.text
         with pytest.raises(Unavailable, match=r"see to that first.*No space left"):
             store.files().write("/c", "x")
@@ -251,3 +286,116 @@ def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
         assert (folder / there[1:]).read_bytes() == store.files().read(there)
         assert store.files().read_text(there) == ("before" if step == "remove" else "before, after")
         assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
+def test_a_file_keeps_its_rights(folder: Path) -> None:
+    with opened(folder) as store:
+        files = store.files()
+        for name, rights in (("run.sh", 0o750), ("private", 0o600)):
+            files.write(f"/{name}", "before")
+            (folder / name).chmod(rights)
+            files.write(f"/{name}", "after")
+            files.edit(f"/{name}", "after", "later")
+            files.append(f"/{name}", ".")
+            files.copy(f"/{name}", f"/copies/{name}")
+            files.move(f"/{name}", f"/moved/{name}")
+            files.write(f"/moved/{name}", "again")
+            for there in ("copies", "moved"):
+                assert stat.S_IMODE((folder / there / name).stat().st_mode) == rights
+        store.put(("items",), "k", {})
+        (folder / "@items" / "@k.json").chmod(0o600)
+        store.put(("items",), "k", {"n": 1})
+        assert stat.S_IMODE((folder / "@items" / "@k.json").stat().st_mode) == 0o600
+
+
+# Without the right to write, or to read ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ours() -> Iterator[Path]:
+    """The folder of a store, in a test that runs without root's rights: what root may do says nothing of others."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as place:
+        if is_root:
+            os.chown(place, 65534, 65534)
+        with opened(Path(place, "warm")) as store:  # imports what it needs
+            store.files().write("/a", "x")
+            store.search(query="x")
+        if is_root:
+            os.setresuid(65534, 65534, 0)
+        try:
+            with opened(Path(place, "store")) as store:
+                store.files().write("/sub/a", "before")
+            yield Path(place, "store")
+        finally:
+            if is_root:
+                os.setresuid(0, 0, 0)
+            Path(place, "store", "sub").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files: files.write("/sub/a", "after"),
+        lambda files: files.write("/sub/b", "new"),
+        lambda files: files.write("/sub/deep/er", "new"),
+        lambda files: files.delete("/sub/a"),
+        lambda files: files.move("/sub/a", "/moved"),
+        lambda files: files.move("/other", "/sub/other"),
+    ],
+)
+def test_where_no_file_can_be_written_nothing_is_promised(ours: Path, change: Callable[[Any], object]) -> None:
+    with opened(ours) as store:
+        files = store.files()
+        files.write("/other", "x")
+        (ours / "sub").chmod(0o555)
+        with pytest.raises(Unavailable, match="'sub/': Permission denied"):
+            change(files)
+        assert files.write("/other", "y").size == 1
+        (ours / "new").write_text("made outside")
+        assert [info.path for info in files.walk()] == ["/new", "/other", "/sub/a"]
+        assert files.read("/sub/a") == b"before"
+    with opened(ours) as store:
+        assert [info.path for info in store.files().walk()] == ["/new", "/other", "/sub/a"]
+
+
+def test_a_file_that_is_read_only_can_be_replaced_and_so_be_appended_to(ours: Path) -> None:
+    with opened(ours) as store:
+        (ours / "sub" / "a").chmod(0o444)
+        mend = failing("settle")
+        store.files().append("/sub/a", ", after")
+        mend()
+        store.files().write("/b", "and what was left to be done")
+        assert (ours / "sub" / "a").read_bytes() == store.files().read("/sub/a") == b"before, after"
+        assert store.files().stat("/sub/a").size == 13
+
+
+@pytest.mark.parametrize("name", ["sub/a", "sub"])
+def test_what_may_not_be_read_is_no_file_of_the_store_while_that_is_so(ours: Path, name: str) -> None:
+    with opened(ours) as store:
+        files = store.files()
+        files.write("/other", "before")
+        rights = (ours / name).stat().st_mode
+        (ours / name).chmod(0)
+        assert [match.path for match in files.grep("before")] == ["/other"]
+        assert [hit.key for hit in store.search(query="before")] == ["/other"]
+        with pytest.raises(NotFound):
+            files.read("/sub/a")
+        with pytest.raises(NotFound):
+            files.copy("/sub/a", "/copy")
+        assert [entry.key for entry in store.scan()] == ["/other"]
+        (ours / name).chmod(rights)
+        assert files.read("/sub/a") == b"before"
+        assert [match.path for match in files.grep("before")] == ["/other", "/sub/a"]
+
+
+def test_a_file_system_within_the_folder_is_refused_as_nothing_can_be_renamed_to_it(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "before")
+        engine: Any = store._shared.engine
+        engine._tree._device, device = -1, engine._tree._device
+        with pytest.raises(Unavailable, match="on another file system"):
+            store.files().write("/a", "after")
+        engine._tree._device = device
+        assert store.files().read("/a") == b"before"
+        assert store.files().write("/b", "x").size == 1

@@ -16,6 +16,7 @@ import pytest
 
 import holdall
 from holdall.engines import disk_watch, notices
+from holdall.engines.disk_catalogue import Catalogue
 from holdall.errors import Conflict
 from holdall.ops import ABSENT, Change
 
@@ -176,7 +177,8 @@ def test_what_is_no_json_object_leaves_the_item_as_it_was(
     store: holdall.Store, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = store.put(("users",), "ada", {"n": 1})
-    for broken in ('{"n": ', "[1]", '{"n": NaN}', "\udcff"):
+    too_deep = '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for broken in ('{"n": ', "[1]", '{"n": NaN}', "\udcff", too_deep):
         (folder / "@users" / "@ada.json").write_text(broken, errors="surrogateescape")
         with caplog.at_level(logging.WARNING, "holdall"):
             assert store.get(("users",), "ada") == before
@@ -360,3 +362,47 @@ def test_an_idle_watch_takes_nothing_in(store: holdall.Store, changes: Any, monk
     for _ in range(100):
         store.files().ls("/")
     assert calls == []
+
+
+# In the very moment of a write ---------------------------------------------------------------------------------------
+
+
+def test_what_others_append_while_the_store_appends_is_kept_and_so_is_ours(
+    store: holdall.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = store.files()
+    files.write("/log", "begun\n")
+    settle = Catalogue.settle
+
+    def settle_late(*args: Any) -> Any:
+        if lines:
+            with (folder / "log").open("ab") as file:
+                file.write(lines.pop())
+        return settle(*args)
+
+    monkeypatch.setattr(Catalogue, "settle", settle_late)
+    for line in (b"theirs, which is longer\n", b"t\n", b"ours\n"):
+        lines = [line]
+        files.append("/log", "ours\n")
+        assert not lines
+        assert files.read("/log") == (folder / "log").read_bytes()
+        assert files.stat("/log").size == len(files.read("/log"))
+    assert files.read("/log") == b"begun\ntheirs, which is longer\nours\nt\nours\nours\nours\n"
+
+
+def test_what_is_appended_to_a_file_that_goes_just_then_is_kept(
+    store: holdall.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = store.files()
+    files.write("/log", "begun\n")
+    settle = Catalogue.settle
+
+    def settle_late(*args: Any) -> Any:
+        (folder / "log").unlink(missing_ok=True)
+        return settle(*args)
+
+    monkeypatch.setattr(Catalogue, "settle", settle_late)
+    files.append("/log", "ours\n")
+    monkeypatch.undo()
+    assert files.read("/log") == (folder / "log").read_bytes() == b"ours\n"
+    assert files.stat("/log").size == 5

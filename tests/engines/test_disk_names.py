@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +18,8 @@ from hypothesis import strategies as st
 import holdall
 from holdall import keys
 from holdall.engines.disk_names import Place, cut, names_of, place_of
-from holdall.engines.disk_tree import Tree
-from holdall.errors import HoldallError, InvalidInput, NotFound, Unavailable
+from holdall.engines.disk_tree import Tree, stamp
+from holdall.errors import Corrupt, HoldallError, InvalidInput, NotFound, Unavailable
 from holdall.ops import Delete, Put
 
 VOLUME = ("filesystem",)
@@ -166,11 +169,12 @@ def test_a_file_system_that_does_not_tell_cases_apart(folder: Path, monkeypatch:
     make = Tree.make
     monkeypatch.setattr(Tree, "make", lambda tree: (make(tree), setattr(tree, "folds", True)))
     with opened(folder) as store:
-        for path in ("/README.md", "/readme.md", "/Docs/a", "/docs/b", "/docs/A", "/docs"):
+        cases = ("/README.md", "/readme.md", "/Docs/a", "/docs/b", "/docs/A", "/docs")
+        for path in (*cases, "/caf\u00e9", "/cafe\u0301", "/CAFE\u0301/a", "/CAF\u00c9/b"):
             store.put(VOLUME, path, {"content": path, "encoding": "utf-8"})
         before = everything(store)
         there = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if ".holdall" not in path.parts]
-        assert len({name.casefold() for name in there}) == len(there)
+        assert len({unicodedata.normalize("NFC", name).casefold() for name in there}) == len(there)
     shutil.rmtree(folder / ".holdall")
     with opened(folder) as store:
         assert everything(store) == before == {(VOLUME, key): key for _, key in before}
@@ -193,6 +197,23 @@ def test_names_that_others_gave_stand_for_themselves(folder: Path, caplog: pytes
     assert caplog.text.count("cannot be the name of an entry") == 3
 
 
+def test_a_name_that_is_not_utf_8_is_in_nobodys_way(folder: Path) -> None:
+    with opened(folder) as store:
+        files = store.files()
+        files.write("/a", "x")
+        for name in (b"\xff.md", b"\xfe/in/side", b"b/\xff", b"c/\xff"):
+            path = folder / os.fsdecode(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("not ours")
+            assert [info.path for info in files.walk()] == ["/a"]
+        files.write("/b", "a file")
+        files.write("/c/d", "beside it")
+        assert (folder / "c" / "d").read_text() == "beside it"
+        assert (folder / os.fsdecode(b"b/\xff")).read_text() == "not ours"
+    with opened(folder) as store:
+        assert [info.path for info in store.files().walk()] == ["/a", "/b", "/c/d"]
+
+
 def test_two_names_for_one_entry_are_not_both_taken(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder.mkdir()
     (folder / "a").write_text("first")
@@ -201,6 +222,17 @@ def test_two_names_for_one_entry_are_not_both_taken(folder: Path, caplog: pytest
         assert store.files().read_text("/a") == "first"
         assert "'a%~' would be the same entry as 'a'" in caplog.text
     assert (folder / "a%~").read_text() == "second"
+
+
+def test_a_file_of_a_very_long_name_that_goes_away_is_just_not_there(folder: Path) -> None:
+    with opened(folder) as store:
+        files = store.files(("\x01" * 340,))
+        path = "/" + "%+" * 767
+        files.write(path, "deep")
+        assert files.read_text(path) == "deep"
+        shutil.rmtree(next(there for there in folder.iterdir() if there.name != ".holdall"))
+        with pytest.raises(NotFound):
+            files.read(path)
 
 
 # What is not ours ----------------------------------------------------------------------------------------------------
@@ -331,6 +363,39 @@ def test_a_link_that_came_unnoticed_leads_nowhere(
         ):
             with pytest.raises(Unavailable, match="changed all the time"):
                 read()
+
+
+@pytest.mark.parametrize("name", [".holdall", ".holdall/new", ".holdall/catalogue.db", ".holdall/.gitignore"])
+def test_a_link_in_the_place_of_the_catalogue_is_refused(folder: Path, outside: Path, name: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to(outside / "secret.txt" if "." in name[9:] else outside)
+    with pytest.raises(InvalidInput, match="Path traversal blocked"):
+        opened(folder).files().write("/a", "x")
+    assert [path.name for path in outside.iterdir()] == ["secret.txt"]
+    assert (outside / "secret.txt").read_bytes() == SECRET
+
+
+def test_a_catalogue_that_came_with_the_folder_names_nothing_outside(folder: Path, outside: Path) -> None:
+    secret = outside / "secret.txt"
+    away = f"../{outside.name}/secret.txt"
+    statements = {
+        "removed": f"INSERT INTO holdall_places VALUES ('{away}', '{away}', NULL, NULL, 1, NULL)",
+        "written": f"UPDATE holdall_places SET path = '{away}', folded = '{away}', stamp = '{stamp(secret.stat())}'",
+        "read": f"UPDATE holdall_chunks SET data = '{stamp(secret.stat())}/{away}'",
+    }
+    for what, statement in statements.items():
+        here = folder / what
+        with opened(here) as store:
+            store.files().write("/a", SECRET)
+        catalogue = apsw.Connection(str(here / ".holdall" / "catalogue.db"))
+        catalogue.execute(statement.replace("../", "../../"))
+        catalogue.close()
+        with opened(here) as store, contextlib.suppress(Unavailable, Corrupt):
+            assert what != "read" or store.files().read("/a") != SECRET
+            store.files().delete("/a")
+            store.files().write("/a", "evil")
+            store.files().write("/b", "evil")
+        assert secret.read_bytes() == SECRET, what
 
 
 def test_a_deleted_link_leaves_its_target(folder: Path, outside: Path) -> None:

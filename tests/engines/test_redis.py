@@ -49,6 +49,7 @@ TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
 TestRanking = ranking_machine(open_store).TestCase
 for _machine in (TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMachine, TestRanking):  # a server is slow
     _machine.settings = settings(_machine.settings, max_examples=15, deadline=None)
+del _machine  # or it would run once more
 
 
 @pytest.mark.parametrize("machine", [TestMachine, TestFileMachine])

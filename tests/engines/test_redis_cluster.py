@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,31 @@ import holdall
 from holdall.engines.redis_wire import slot_of
 from holdall.errors import InvalidInput, Unavailable
 from holdall.ops import Check, Move, Put
-from holdall.testing import Clock, StoreContract, file_machine
+from holdall.testing import Clock, StoreContract, contract, file_machine, ranking_machine
 from servers import RedisCluster, redis_cluster_url
 
 _numbers = itertools.count()
 
 
-class TestCluster(StoreContract):
+#: What meets the shards: all in the long form, and in the short one what each part asks of them in its own way.
+PARTS: tuple[type, ...] = (
+    contract.BatchContract,
+    contract.FeedContract,
+    contract.FileContract,
+    contract.FindContract,
+    contract.ItemContract,
+    contract.LeaseContract,
+    contract.LifetimeContract,
+    contract.ListingContract,
+    contract.ScopeContract,
+    contract.SearchContract,
+    contract.TreeContract,
+    contract.WatchContract,
+)
+PARTS = (StoreContract,) if os.environ.get("HOLDALL_TORTURE") == "long" else PARTS
+
+
+class TestCluster(*PARTS):  # type: ignore[misc]  # chosen as it is imported
     @pytest.fixture
     def url(self) -> str:
         return f"contract{next(_numbers)}"  # a prefix for each test
@@ -33,7 +52,10 @@ def open_store(folder: Path, clock: Clock) -> holdall.Store:
 
 
 TestFileMachine = file_machine(open_store).TestCase
-TestFileMachine.settings = settings(TestFileMachine.settings, max_examples=10, deadline=None)
+TestRanking = ranking_machine(open_store).TestCase
+for _machine in (TestFileMachine, TestRanking):
+    _machine.settings = settings(_machine.settings, max_examples=10, deadline=None)
+del _machine  # or it would run once more
 
 ROOTS = [f"root {number}" for number in range(40)]
 
@@ -126,7 +148,8 @@ def test_a_slot_that_moves_to_another_node_is_followed() -> None:
 
 def test_a_node_that_is_gone_is_reported_and_recovered_from(caplog: pytest.LogCaptureFixture) -> None:
     """Never a hang: what it has is unavailable until it is back, and then it is there."""
-    with RedisCluster() as cluster, holdall.open(cluster.url, timeout=1, sweep_interval=None) as store:
+    durable = RedisCluster("--appendonly", "yes", "--appendfsync", "always")
+    with durable as cluster, holdall.open(cluster.url, timeout=1, sweep_interval=None) as store:
         for root in ROOTS:
             store.put((root,), "k", {"root": root})
         cluster.nodes[1].kill()

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 import holdall
-from servers import postgres_url
+import places
+from places import ENGINES, open_at
 
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module", params=["memory", "sqlite", "postgres"])
+@pytest.fixture(scope="module", params=ENGINES)
 def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
     """One for the tests of a module, each of which takes a namespace of its own."""
     with open_on(request.param, tmp_path_factory) as store:
@@ -23,11 +24,7 @@ def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def open_on(engine: str, folders: pytest.TempPathFactory) -> holdall.Store:
     """A new store on an engine."""
-    if engine == "memory":
-        return holdall.open("memory:")
-    if engine == "sqlite":
-        return holdall.open(folders.mktemp("store") / "agent.db")
-    return holdall.open(postgres_url(), schema=f"faces_{next(_numbers)}")
+    return open_at(places.place(engine, folders.mktemp("store")))
 
 
 @pytest.fixture

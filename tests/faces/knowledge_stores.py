@@ -1,36 +1,13 @@
-"""Stores for the tests of AG2's face: one on each engine, and how to open it again, here or in another process."""
+"""What the tests of AG2's face share: async tests, and callbacks that are waited for."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, ParamSpec
-
-import holdall
-from servers import postgres_url
+from typing import ParamSpec
 
 P = ParamSpec("P")
-ENGINES = ["memory", "sqlite", "postgres", "disk"]
-_numbers = itertools.count()
-
-
-def where(engine: str, folder: Path) -> dict[str, Any]:
-    """A place that is new, for `open_at`."""
-    number = next(_numbers)
-    if engine == "memory":
-        return {"url": f"memory:knowledge-{number}"}
-    if engine == "sqlite":
-        return {"url": str(folder / f"knowledge-{number}.db")}
-    if engine == "disk":
-        return {"url": f"disk:///{folder}/knowledge-{number}", "durability": "relaxed"}
-    return {"url": postgres_url(), "schema": f"knowledge_{number}"}
-
-
-def open_at(at: dict[str, Any], **options: Any) -> holdall.Store:
-    return holdall.open(**at, **options)
 
 
 def awaited(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:

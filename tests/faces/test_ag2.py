@@ -18,7 +18,7 @@ from typing import Any
 
 import ag2_installed as ag2
 import pytest
-from knowledge_stores import ENGINES, Told, awaited, open_at, where
+from knowledge_stores import Told, awaited
 
 import holdall
 from holdall.errors import HoldallError, InvalidInput, LeaseLost, NotADirectory, StoreClosed
@@ -31,13 +31,15 @@ from holdall.faces.ag2 import (
     LockedKnowledgeStore,
     MemoryKnowledgeStore,
     NoopChangeSubscription,
+    RedisKnowledgeStore,
     SqliteKnowledgeStore,
     StoreBootstrap,
     import_from,
 )
 from holdall.testing import Clock
+from places import ENGINES, open_at, place
 from processes import hear, start, tell
-from servers import Postgres
+from servers import Postgres, redis_url
 
 _numbers = itertools.count()
 
@@ -45,7 +47,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module", params=ENGINES)
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
     """One store for the tests of the module, each of which takes a namespace of its own."""
-    with open_at(where(request.param, tmp_path_factory.mktemp("ag2"))) as store:
+    with open_at(place(request.param, tmp_path_factory.mktemp("ag2"))) as store:
         yield store
 
 
@@ -269,6 +271,21 @@ async def test_what_is_written_is_a_plain_file_and_what_is_edited_there_is_told(
 
 
 @awaited
+async def test_in_redis_a_prefix_is_a_store_and_a_client_is_refused() -> None:
+    told = Told()
+    async with RedisKnowledgeStore(redis_url(), key_prefix="one:") as store, RedisKnowledgeStore(redis_url()) as other:
+        await store.write("/a", "x")
+        assert await other.read("/a") is None
+        async with RedisKnowledgeStore(redis_url(), key_prefix="one", poll_interval_s=1000) as same:
+            subscription = await store.on_change("/", told)
+            assert await same.append("/a", "y") == 1
+            assert await told.of(1) == ["/a"]
+            await subscription.close()
+    with pytest.raises(InvalidInput, match="URL"):
+        RedisKnowledgeStore(object())  # type: ignore[arg-type]  # a client
+
+
+@awaited
 async def test_stores_in_memory_are_private() -> None:
     one, other = MemoryKnowledgeStore(), MemoryKnowledgeStore()
     in_sqlite_words = SqliteKnowledgeStore(":memory:")
@@ -474,7 +491,7 @@ async def test_a_callback_need_not_be_async(store: HoldallKnowledgeStore) -> Non
 @awaited
 async def test_on_change_fires_for_a_second_process(tmp_path: Path, engine: str) -> None:
     """AG2's stores see only what their own process writes, or poll for it."""
-    at = where(engine, tmp_path)
+    at = place(engine, tmp_path)
     async with HoldallKnowledgeStore(open_at(at)) as store:
         told = Told()
         subscription = await store.on_change("/", told)
@@ -768,7 +785,7 @@ async def test_a_change_whose_lock_was_lost_is_refused_by_the_storage(tmp_path: 
             clock.advance(30)
             await super().delete(path, **options)
 
-    with open_at(where(engine, tmp_path), clock=clock) as opened:
+    with open_at(place(engine, tmp_path), clock=clock) as opened:
         store = Slow(opened)
         locked, other = LockedKnowledgeStore(store), LockedKnowledgeStore(HoldallKnowledgeStore(opened))
         await other.write("/a", "theirs")

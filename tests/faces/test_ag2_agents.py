@@ -10,7 +10,7 @@ from typing import Any
 
 import ag2_installed as ag2
 import pytest
-from knowledge_stores import ENGINES, Told, awaited, open_at, where
+from knowledge_stores import Told, awaited
 
 import holdall
 from holdall.faces.ag2 import (
@@ -21,6 +21,7 @@ from holdall.faces.ag2 import (
     HoldallKnowledgeStore,
     LockedKnowledgeStore,
 )
+from places import ENGINES, open_at, place
 from processes import run, tell
 
 events = ag2.events
@@ -28,7 +29,7 @@ events = ag2.events
 
 @pytest.fixture(scope="module", params=ENGINES)
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    with open_at(where(request.param, tmp_path_factory.mktemp("agents"))) as store:
+    with open_at(place(request.param, tmp_path_factory.mktemp("agents"))) as store:
         yield store
 
 
@@ -169,7 +170,7 @@ async def test_an_agent_works_under_locks(store: HoldallKnowledgeStore) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @awaited
 async def test_what_an_agent_knew_is_there_after_a_restart(tmp_path: Path, engine: str) -> None:
-    at = where(engine, tmp_path)
+    at = place(engine, tmp_path)
     if engine == "memory":  # which is gone with its process: here, another store object is the restart
         kept = open_at(at)
         [stream] = await session(at)

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import ag2_installed as ag2
 import pydantic
 import pytest
-from knowledge_stores import ENGINES, awaited, open_at, where
+from knowledge_stores import awaited
 
 import holdall
 from holdall.errors import InvalidInput
@@ -26,6 +26,7 @@ from holdall.faces.ag2 import (
     MemoryKnowledgeStore,
     UnknownEvent,
 )
+from places import ENGINES, open_at, place
 
 events = ag2.events
 _numbers = itertools.count()
@@ -33,7 +34,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module", params=ENGINES)
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    with open_at(where(request.param, tmp_path_factory.mktemp("log"))) as store:
+    with open_at(place(request.param, tmp_path_factory.mktemp("log"))) as store:
         yield store
 
 
@@ -80,12 +81,12 @@ async def test_the_bytes_are_those_of_ag2s_writer(store: HoldallKnowledgeStore) 
 async def test_logs_are_interchangeable_with_ag2s(
     store: HoldallKnowledgeStore, written_by: Any, read_by: Any, opened: holdall.Store
 ) -> None:
-    for place in (store, ag2.knowledge.MemoryKnowledgeStore(), MemoryKnowledgeStore()):
+    for kept in (store, ag2.knowledge.MemoryKnowledgeStore(), MemoryKnowledgeStore()):
         stream, written = uuid4(), all_kinds()
-        await written_by(place).persist_dropped(stream, [said("first")])
-        await written_by(place).persist_dropped(stream, [said("second")])
-        await written_by(place).persist(stream, written)
-        loaded = await read_by(place).load(stream)
+        await written_by(kept).persist_dropped(stream, [said("first")])
+        await written_by(kept).persist_dropped(stream, [said("second")])
+        await written_by(kept).persist(stream, written)
+        loaded = await read_by(kept).load(stream)
         assert loaded == [said("first"), said("second"), *written]
         if events.__name__ == "ag2.events":  # before, AG2 forgot that it was an enum
             assert loaded[3].parts[0].kind is events.BinaryType.IMAGE

@@ -47,7 +47,8 @@ from holdall.faces.conversations import (
 )
 from holdall.faces.messages import from_stored, to_stored
 from holdall.testing.embedder import embed
-from langgraph_calls import ENGINES, Saver, opener
+from langgraph_calls import Saver, opener
+from places import ENGINES
 from servers import postgres_url
 
 KEY = re.compile(r"(.+)_(\d{8}_\d{6})_([0-9a-f]{8})")

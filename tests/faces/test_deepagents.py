@@ -16,7 +16,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from calls import Calls
 from deepagents.backends import CompositeBackend, StateBackend, StoreBackend
 from deepagents.backends.protocol import (
     BackendProtocol,
@@ -34,6 +33,7 @@ from deepagents.backends.utils import _EXTENSION_TO_FILE_TYPE, _VIDEO_EXTRA_EXTE
 from langgraph.store.memory import InMemoryStore
 
 import holdall
+from calls import Calls
 from holdall.errors import InvalidInput
 from holdall.faces.deepagents import WHOLE, HoldallBackend
 from threads import together

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from calls import Calls
 from deepagents.backends import StoreBackend
 from scripted import agent, answers, call
 
 import holdall
+from calls import Calls
 from holdall.faces import spoon
 from holdall.faces.deepagents import HoldallBackend
 from holdall.faces.langgraph import HoldallStore

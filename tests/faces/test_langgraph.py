@@ -25,10 +25,12 @@ from langgraph.store.base import (
 )
 
 import holdall
+from calls import Calls
 from holdall.errors import InvalidInput, InvalidValue, StoreClosed, Unavailable
 from holdall.faces.langgraph import AsyncHoldallStore, HoldallStore
 from holdall.testing import Clock
-from langgraph_calls import ENGINES, Calls, Open, opener
+from langgraph_calls import Open, opener
+from places import ENGINES
 
 HOME = ("users", "ada", "memories")
 

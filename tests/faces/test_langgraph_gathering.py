@@ -17,7 +17,8 @@ from holdall.errors import EmbeddingError, InvalidValue, StoreClosed, Unavailabl
 from holdall.faces.langgraph import HoldallStore
 from holdall.gathering import Gathering
 from holdall.testing import embed
-from langgraph_calls import ENGINES, Open, opener
+from langgraph_calls import Open, opener
+from places import ENGINES
 
 HOME = ("users", "ada")
 

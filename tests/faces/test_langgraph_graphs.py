@@ -20,7 +20,8 @@ from langgraph.store.base import BaseStore
 
 import holdall
 from holdall.faces.langgraph import HoldallStore
-from langgraph_calls import ENGINES, Open, opener
+from langgraph_calls import Open, opener
+from places import ENGINES
 from processes import start, tell
 from servers import postgres_url
 

@@ -24,7 +24,8 @@ import holdall
 from holdall.errors import InvalidInput, NotFound, Unavailable
 from holdall.faces.langgraph import HoldallStore, Imported, Refused, aimport_from, import_from
 from holdall.testing.embedder import embed
-from langgraph_calls import ENGINES, opener
+from langgraph_calls import opener
+from places import ENGINES
 from servers import postgres_url
 
 HOME = ("users", "ada")

@@ -15,10 +15,12 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import PutOp, SearchItem, SearchOp
 
 import holdall
+from calls import Calls
 from holdall.errors import EmbeddingError, InvalidInput
 from holdall.faces.langgraph import HoldallStore
 from holdall.testing import Clock
-from langgraph_calls import ENGINES, Calls, Open, opener
+from langgraph_calls import Open, opener
+from places import ENGINES
 
 DOCS = ("docs",)
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import Calls
 
 import holdall
+from calls import Calls
 from holdall.errors import InvalidInput, NotFound, StoreClosed
 from holdall.faces import spoon, spoon_protocol
 from holdall.faces.spoon import (

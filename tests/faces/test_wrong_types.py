@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from calls import Calls
 from deepagents.backends import protocol
 
+from calls import Calls
 from holdall.faces import spoon
 from holdall.faces.deepagents import HoldallBackend
 from holdall.faces.spoon import StoreBackend

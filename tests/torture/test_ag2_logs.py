@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import open_at, place
 
 from holdall.faces.ag2 import EventLogWriter, HoldallKnowledgeStore
+from places import open_at, place
 from processes import hear, start, tell
 
 WRITERS = 2

@@ -15,12 +15,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from places import place
 
 import holdall
 from holdall.errors import Conflict, NotFound
 from holdall.files import Files
 from holdall.ops import Append, ReadRange, Stat
+from places import place
 from processes import Process, hear, start, tell
 from threads import together
 

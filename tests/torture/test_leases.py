@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from places import open_at, place
 
 import holdall
 from holdall.errors import Conflict, LeaseLost
+from places import open_at, place
 from processes import Process, hear, start, tell
 
 HOME = ("guarded",)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import open_at, place
 
 import holdall
 from brute import check_lexical, check_semantic
 from holdall.ops import Delete, Learn, Op, Put
 from holdall.testing import embed
+from places import open_at, place
 from processes import Process, hear, start, tell
 
 PROCESSES, KEYS = 4, 6

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import open_at, place
 
 import holdall
 from holdall.ops import Delete, Put
+from places import open_at, place
 from processes import Process, hear, start, tell
 
 EACH = 4

@@ -33,6 +33,7 @@ T = TypeVar("T")
 _SLEEP = 0.0005
 _UNLOCKED, _MOST = 3, 20  # tries to read what is being changed: without a lock, and in all
 _HEAD = 1 << 20
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _REFERENCES = 10_000
 
 
@@ -73,6 +74,7 @@ class DiskEngine(SqliteEngine):
         if self._watch is not None:
             self._watch.close()
         self._watch = None
+        self._catalogue_inode: int | None = None
         self._is_new = True  # to this process: all has to be compared
         self._dirty: set[str] = set()  # paths that have to be
         self._marking = threading.Lock()  # for the line above
@@ -200,7 +202,7 @@ class DiskEngine(SqliteEngine):
         if self._catalogue.ready:
             self._bring(self._catalogue.finish)
         else:
-            self._settle(writer)
+            self._settle(writer, again=False)
 
     def _before_commit(self, writer: Connection) -> None:
         try:
@@ -213,7 +215,7 @@ class DiskEngine(SqliteEngine):
         assert self._watch is not None
         watch, is_new = self._watch, self._is_new
         strays = self._catalogue.recover(writer)
-        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer):
+        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer, again=True):
             raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see to that first: {self._trouble}")
         self._catalogue.forget(strays)
         if not (is_new or self._dirty or watch.waiting() or watch.is_due()):
@@ -238,12 +240,12 @@ class DiskEngine(SqliteEngine):
         finally:
             self._is_looking = False
 
-    def _settle(self, writer: Connection) -> bool:
+    def _settle(self, writer: Connection, again: bool) -> bool:
         """Bring what was committed to its place. What cannot go there is safe in the catalogue, and waits."""
 
         def settle() -> dict[str, str]:
             with self._translating(), self._transaction(writer, relaxed=True):
-                written, doubtful = self._catalogue.settle(writer)
+                written, doubtful = self._catalogue.settle(writer, again)
             with self._marking:
                 self._dirty |= doubtful
             return written
@@ -258,6 +260,7 @@ class DiskEngine(SqliteEngine):
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
             self._trouble = error
+            self._references.clear()  # they still lead to what was there before
             return False
         noticed = self._watch.take() if self._watch.waiting() else set()
         own = {path for path in noticed & written.keys() if self._tree.is_known(path, written[path])}
@@ -292,7 +295,10 @@ class DiskEngine(SqliteEngine):
         turns = None if writer is None else writer.turns
         if writer is not None:
             writer.stand_back()
-        handle = os.open(f"{self._tree.root}/{OWN}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            handle = os.open(f"{self._tree.root}/{OWN}/lock", _LOCK, 0o666)
+        except OSError as error:
+            raise self._lost() from error
         try:
             while True:
                 try:
@@ -308,11 +314,36 @@ class DiskEngine(SqliteEngine):
                     time.sleep(_SLEEP)
             if turns is not None:
                 turns.stop_waiting()
+            if self._inode() != self._catalogue_inode:
+                raise self._lost()
             yield
         finally:
             if turns is not None:
                 turns.stop_waiting()
             os.close(handle)
+
+    def _inode(self) -> int | None:
+        """Which file the catalogue is. Where it was deleted in use, others make a new one, of which we know nothing."""
+        try:
+            return os.stat(self._path).st_ino  # noqa: PTH116  # the quickest
+        except OSError:
+            return None
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(
+            f"the catalogue {self._path!r} was deleted, moved or replaced while the store was open; close the store"
+            " and open it again, and it is made anew from the files"
+        )
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        with super()._translating():
+            try:
+                yield
+            except OSError as error:
+                if isinstance(error, HoldallError):
+                    raise
+                raise Unavailable(f"cannot read the folder {self._tree.root!r}: {error}") from error
 
     # Connections -----------------------------------------------------------------------------------------------------
 
@@ -323,6 +354,7 @@ class DiskEngine(SqliteEngine):
             raise Unsupported("a store on plain files needs a system with flock; use sqlite: here") from error
         self._tree.make()
         writer = super()._connect_writer()
+        self._catalogue_inode = self._inode()
         if self._watch is None:
             self._watch = FolderWatch(self._tree.root)
         return writer

@@ -11,10 +11,8 @@ may have been taken before, by a process that was killed. `take_in`: what was ed
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -152,31 +150,42 @@ class Catalogue:
             f" place.rowid, place.path, place.is_file {_CHANGED} ORDER BY entry.ns, entry.key",
             {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
         ).fetchall()
-        left: list[tuple[int]] = []
+        left: dict[int, str] = {}
         live: list[_Changed] = []
         for version, ns, key, value, body, size, row, path, was_file in rows:
             stays = row is not None and value is not None and bool(was_file) is (size is not None)
             if row is not None and not stays:
-                left.append((row,))
+                left[row] = path
             if value is not None:
                 live.append(_Changed(version, ns, key, value, body, size, path if stays else None))
         if left:
-            writer.executemany("UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?", left)
+            leave = "UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?"
+            writer.executemany(leave, [(row,) for row in left])
         for one in live:
             if one.path is None:
                 is_file = one.size is not None
                 one.path = self._free_place(writer, keys.decode(one.ns), one.key, is_file)
                 self._insert(writer, one.path, one.ns, one.key, is_file, None)
+        self._refuse_unwritable(left.values(), live)
         if not left and all(one.size is None or self._reference(writer, one.body) is None for one in live):
             self._settle_at_once(writer, live)
             writer.execute(_SETTLE)
+
+    def _refuse_unwritable(self, left: Iterable[str], live: Iterable[_Changed]) -> None:
+        """What could never be settled must not be committed: everybody would wait for it."""
+        folders = {path.rpartition("/")[0]: path for path in left}
+        for path in folders.values():
+            self._tree.refuse_unwritable(path, is_new=False)
+        folders = {str(one.path).rpartition("/")[0]: str(one.path) for one in live}
+        for path in folders.values():
+            self._tree.refuse_unwritable(path, is_new=True)
 
     def _settle_at_once(self, writer: Any, live: list[_Changed]) -> None:
         for one in live:
             assert one.path is not None
             self.ready.append((one.version, one.path, ""))
             pieces = [indented(one.value)] if one.size is None else _pieces(writer, one.body)
-            known = self._tree.stage(one.version, pieces, self._sync)
+            known = self._tree.stage(one.version, pieces, self._sync, one.path)
             self.ready[-1] = one.version, one.path, known
             writer.execute(_STAMP, (known, one.path))
         if self._sync and len(live) > 1:  # half of a batch must not be lost with the names in that folder
@@ -239,10 +248,8 @@ class Catalogue:
             if inside and (is_last or not inside[0][0].startswith(path + "/")):
                 return True
         obstacles = self._tree.obstacles(path, is_last)
-        return any(
-            not writer.execute("SELECT 1 FROM holdall_places WHERE ns IS NULL AND path = ?", (there,)).fetchall()
-            for there in obstacles
-        )
+        doomed = "SELECT 1 FROM holdall_places WHERE ns IS NULL AND path = ?"
+        return any(not _is_text(there) or not writer.execute(doomed, (there,)).fetchall() for there in obstacles)
 
     # After it --------------------------------------------------------------------------------------------------------
 
@@ -250,8 +257,11 @@ class Catalogue:
         [(settled, newest)] = writer.execute(_SETTLED).fetchall()
         return bool(settled == newest)
 
-    def settle(self, writer: Any) -> tuple[dict[str, str], set[str]]:
-        """Write what is in the catalogue alone to its place: the files' stamps, and what has to be looked at again."""
+    def settle(self, writer: Any, again: bool) -> tuple[dict[str, str], set[str]]:
+        """Write what is in the catalogue alone to its place: the files' stamps, and what has to be looked at again.
+
+        `again`: somebody may have begun with it before.
+        """
         [(settled, _)] = writer.execute(_SETTLED).fetchall()
         rows = writer.execute(
             f"SELECT entry.version, entry.value, entry.body, entry.size, place.path"
@@ -263,12 +273,12 @@ class Catalogue:
         moving: list[tuple[int, int, str, str, int]] = []
         for version, value, body, size, path in rows:
             if size is None:
-                work.stamps[path] = self._tree.stage(version, [indented(value)], self._sync)
+                work.stamps[path] = self._tree.stage(version, [indented(value)], self._sync, path)
                 work.staged.append((version, path))
                 continue
             reference = self._reference(writer, body)
             if reference is None:
-                work.stamps[path] = self._tree.stage(version, _pieces(writer, body), self._sync)
+                work.stamps[path] = self._tree.stage(version, _pieces(writer, body), self._sync, path)
                 work.staged.append((version, path))
                 continue
             known, _, source = reference.partition("/")
@@ -289,15 +299,15 @@ class Catalogue:
         for version, path in work.staged:
             self._tree.settle(version, path, touched, is_link=bool(moving))
         for version, path, known, body in work.grown:
-            self._append(writer, work, (version, path, known, body), touched)
+            self._append(writer, work, (version, path, known, body), again, touched)
         for path in doomed:
             self._tree.prune(path, touched)
         if self._sync:
             self._tree.sync(touched)
         for *_, size, path in rows:
-            if size is not None and size_of(work.stamps[path]) != size:
+            if size is not None and size_of(work.stamps[path]) != size:  # edited outside just now
                 work.doubtful.add(path)
-        work.stamps |= dict.fromkeys(work.doubtful, "")  # they are what they are: to be taken in
+                work.stamps[path] = f"0.0.{size}"  # as no file has it
         # First each gets a body of its own: one that several share goes with the last that leaves it.
         writer.executemany(_BODY, [(version,) for version, _, _, size, _ in rows if size is not None])
         for version, _, _, size, path in rows:
@@ -366,29 +376,38 @@ class Catalogue:
                 work.stamps[path] = known
             else:
                 pieces = _copied(source, size_of(known), _pieces(writer, body))
-                work.stamps[path] = self._tree.stage(version, pieces, self._sync)
+                work.stamps[path] = self._tree.stage(version, pieces, self._sync, source)
             work.staged.append((version, path))
         if self._sync:
             self._tree.sync_staged()
 
-    def _append(self, writer: Any, work: _Work, grown: tuple[int, str, str, int], touched: set[str]) -> None:
+    def _append(
+        self, writer: Any, work: _Work, grown: tuple[int, str, str, int], again: bool, touched: set[str]
+    ) -> None:
+        """Write on at the end of a file, wherever that is: others may have written on, too, in the very moment."""
         version, path, known, body = grown
-        here, offset, pieces = self._tree.stat(path), size_of(known), list(_pieces(writer, body))
-        if here is not None and (stamp(here) == known or self._was_begun(path, known, here, pieces)):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                work.stamps[path] = self._tree.append(path, offset, pieces, self._sync)
+        added = b"".join(_pieces(writer, body))
+        before, after = size_of(known), size_of(known) + len(added)
+        here = self._tree.stat(path)
+        if here is not None and is_same_file(known, here) and here.st_size >= before:
+            there = (self._tree.current(path, before, len(added)) or b"") if again else b""
+            missing = added.removeprefix(there)  # who was killed had got so far
+            try:
+                stamped = self._tree.append(path, missing, self._sync)
+            except PermissionError:  # it may be replaced, as by any other write
+                stamped = self._replace(version, path, _copied(path, here.st_size, [missing]), touched)
+            if size_of(stamped) == after:
+                work.stamps[path] = stamped
                 return
-        work.doubtful.add(path)  # edited outside just now: what is added goes after what is there
-        copied = _copied(path, 0 if here is None else here.st_size, pieces)
-        work.stamps[path] = self._tree.stage(version, copied, self._sync)
-        self._tree.settle(version, path, touched)
+        else:
+            self._replace(version, path, [added] if here is None else _copied(path, here.st_size, [added]), touched)
+        work.doubtful.add(path)
+        work.stamps[path] = f"0.0.{after}"  # as no file has it
 
-    def _was_begun(self, path: str, known: str, here: os.stat_result, pieces: list[bytes]) -> bool:
-        """Whether a file has grown by nothing but the beginning of what is to be added: whoever began was killed."""
-        if not is_same_file(known, here) or here.st_size < size_of(known):
-            return False
-        added = (self._tree.current(path) or b"")[size_of(known) :]
-        return b"".join(pieces).startswith(added)
+    def _replace(self, version: int, path: str, pieces: Iterable[bytes | tuple[str, int]], touched: set[str]) -> str:
+        stamped = self._tree.stage(version, pieces, self._sync, path)
+        self._tree.settle(version, path, touched)
+        return stamped
 
     # What was edited outside -----------------------------------------------------------------------------------------
 
@@ -400,9 +419,10 @@ class Catalogue:
         known: dict[str, tuple[str, str, int, str | None]] = {}
         found: dict[str, str] = {}
         for path in _outermost(paths):
-            below = f"{_KNOWN} AND (path = ? OR path > ? AND path < ?)", (path, path + "/", path + "0")
-            rows = writer.execute(*below) if path else writer.execute(_KNOWN)
-            known |= {there: (ns, key, is_file, then) for there, ns, key, is_file, then in rows}
+            if _is_text(path):
+                below = f"{_KNOWN} AND (path = ? OR path > ? AND path < ?)", (path, path + "/", path + "0")
+                rows = writer.execute(*below) if path else writer.execute(_KNOWN)
+                known |= {there: (ns, key, is_file, then) for there, ns, key, is_file, then in rows}
             found |= {there: stamp(state) for there, state in self._tree.scan(path, entering)}
         gone = [path for path in known if path not in found]
         changed = [
@@ -456,7 +476,7 @@ class Catalogue:
             try:
                 value = decode((self._tree.current(path) or b"").decode())
                 put = ops.Put(namespace, key, cast(Any, encode(value)), KEEP, ANY)
-            except (HoldallError, UnicodeDecodeError) as error:
+            except (HoldallError, UnicodeDecodeError, RecursionError) as error:
                 logger.warning("%r does not hold a JSON object, and is left alone: %s", path, error)
                 return 0
             if is_misread(put):
@@ -510,6 +530,15 @@ def _copied(path: str, size: int, pieces: Iterable[bytes]) -> Iterator[bytes | t
     """What a temporary file is made of: so much of another, and what follows."""
     yield path, size
     yield from pieces
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path is UTF-8. Others may have names that are not, and then nothing there is an entry."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:

@@ -11,14 +11,16 @@ import contextlib
 import errno
 import os
 import stat
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ..errors import InvalidInput, Unavailable
+from ..errors import Corrupt, InvalidInput, Unavailable
 from .disk_names import OWN, is_foreign
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not keep us waiting
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _PIECE = 1 << 20
 
@@ -51,20 +53,27 @@ class Tree:
     def __init__(self, root: str) -> None:
         self.root = root
         self._temporary = f"{root}/{OWN}/new/"
+        self._device = 0  # the file system
         self.folds = False  # whether "A" and "a" are one name here
 
     def folded(self, path: str) -> str:
         """What the file system takes a path for."""
-        return path.casefold() if self.folds else path
+        if not self.folds:
+            return path
+        return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())  # nor "é" of one and of two
 
     def make(self) -> None:
         """The folder, and ours in it."""
+        own = Path(self.root, OWN)
         try:
+            if (link := next((there for there in (own, *own.glob("*")) if there.is_symlink()), None)) is not None:
+                raise InvalidInput(f"Path traversal blocked: {str(link)!r} is a symbolic link, which is not followed")
             Path(self._temporary).mkdir(parents=True, exist_ok=True)
-            ignore = Path(self.root, OWN, ".gitignore")
+            ignore = own / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")
             self.folds = Path(self.root, OWN.upper()).exists()
+            self._device = own.stat().st_dev
         except OSError as error:
             raise Unavailable(f"cannot make the folder {self.root!r} for the store: {error.strerror}") from error
 
@@ -73,13 +82,17 @@ class Tree:
     def read(self, reference: str, start: int = 0, end: int | None = None) -> bytes:
         """The bytes `[start, end)` of a file, if it is still the one that is meant."""
         known, _, path = reference.partition("/")
+        self._check(path)
         # In one step and not folder by folder: whoever puts a link in the way cannot have this inode at its end.
         try:
-            file = os.open(f"{self.root}/{path}", _READ)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
+            try:
+                file = os.open(f"{self.root}/{path}", _READ)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
                 with self.folder(path) as folder:
-                    return self._read(os.open(path.rpartition("/")[2], _READ, dir_fd=folder), known, path, start, end)
+                    file = os.open(path.rpartition("/")[2], _READ, dir_fd=folder)
+        except OSError as error:
             raise self._unreadable(path, error) from error
         return self._read(file, known, path, start, end)
 
@@ -104,7 +117,7 @@ class Tree:
 
     @staticmethod
     def _unreadable(path: str, error: OSError) -> Exception:
-        if error.errno in _MISSING:
+        if error.errno in (*_MISSING, errno.EACCES):
             return Stale(path)
         return Unavailable(f"cannot read the file {path!r} of the store: {error.strerror}")
 
@@ -125,7 +138,7 @@ class Tree:
         except OSError:
             return not known
 
-    def current(self, path: str, limit: int | None = None) -> bytes | None:
+    def current(self, path: str, start: int = 0, limit: int = -1) -> bytes | None:
         """The bytes that are at a path now; None where there is no file, or none that may be read."""
         try:
             with self.folder(path) as folder:
@@ -133,21 +146,27 @@ class Tree:
         except OSError:
             return None
         with os.fdopen(file, "rb") as opened:
-            return opened.read() if limit is None else opened.read(limit)
+            opened.seek(start)
+            return opened.read(limit)
 
     def scan(self, path: str, entering: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
-        """The file at a path, or all below it; links and what is not ours are passed over.
+        """The file at a path, or all below it; links, what is not ours and what we may not read are passed over.
 
         `entering` is called with each folder before it is read.
         """
         if path and any(map(is_foreign, path.split("/"))):
             return
-        state = self.stat(path)
+        try:
+            state = self.stat(path)
+        except PermissionError:  # as below
+            return
         if state is None:
             return
         if not stat.S_ISDIR(state.st_mode):
             if stat.S_ISREG(state.st_mode):
-                yield path, state
+                with contextlib.suppress(FileNotFoundError), self.folder(path) as folder:
+                    if _is_readable(state, path.rpartition("/")[2], folder):
+                        yield path, state
             return
         folders = [path]
         while folders:
@@ -163,7 +182,9 @@ class Tree:
                             folders.append(inside)
                         elif entry.is_file(follow_symlinks=False):
                             with contextlib.suppress(FileNotFoundError):
-                                yield inside, entry.stat(follow_symlinks=False)
+                                state = entry.stat(follow_symlinks=False)
+                                if _is_readable(state, entry.name, folder):
+                                    yield inside, state
             except OSError as error:  # gone meanwhile; or one that we may not read, which is none of ours then
                 if error.errno not in (*_MISSING, errno.EACCES):
                     raise
@@ -177,6 +198,7 @@ class Tree:
     @contextlib.contextmanager
     def folder(self, path: str, make: set[str] | None = None) -> Iterator[int]:
         """A handle on the folder that a path is in. `make` has missing ones made, and takes the paths of where."""
+        self._check(path)
         handle = os.open(self.root, _FOLDER)
         try:
             done = ""
@@ -197,6 +219,11 @@ class Tree:
         finally:
             os.close(handle)
 
+    def _check(self, path: str) -> None:
+        """Refuse what leads out of the folder: a catalogue that came with it may be anybody's."""
+        if ".." in path and ".." in path.split("/"):
+            raise Corrupt(f"the catalogue of {self.root!r} names {path!r}, which is outside; delete its {OWN!r}")
+
     def is_free(self, path: str) -> bool:
         """Whether a file can be put at a path and nothing but missing folders made for it."""
         *folders, name = path.split("/")
@@ -214,6 +241,31 @@ class Tree:
         finally:
             os.close(handle)
         return False
+
+    def refuse_unwritable(self, path: str, is_new: bool) -> None:
+        """Raise an `OSError` where no file can be taken from a path, or put there: better now than when it is promised.
+
+        Files come by renaming, which leads to no other file system than that of the folder.
+        """
+        where = ""
+        handle = os.open(self.root, _FOLDER)
+        try:
+            for name in path.split("/")[:-1]:
+                try:
+                    inner = os.open(name, _FOLDER, dir_fd=handle)
+                except OSError as error:
+                    if error.errno not in _MISSING:
+                        raise OSError(error.errno, f"{where + name!r}: {error.strerror}") from error
+                    break
+                os.close(handle)
+                handle = inner
+                where += name + "/"
+            if is_new and os.fstat(handle).st_dev != self._device:
+                raise OSError(errno.EXDEV, f"{where!r} is on another file system")
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=handle):
+                raise PermissionError(errno.EACCES, f"{where or '.'!r}: {os.strerror(errno.EACCES)}")
+        finally:
+            os.close(handle)
 
     def obstacles(self, path: str, is_file: bool) -> list[str]:
         """What is in the way of a file, or else of a folder, at a path: the paths of what would have to go first.
@@ -247,10 +299,23 @@ class Tree:
         except FileNotFoundError:
             return None
 
-    def stage(self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool) -> str:
-        """Write a temporary file whole, of bytes and of files with the size that they had; its stamp."""
-        file = os.open(self.staged(version), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    def stage(self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool, like: str) -> str:
+        """Write a temporary file whole, of bytes and of files with the size that they had; its stamp.
+
+        It gets the rights of the file at a path, if there is one: a script stays one, and what is private, too.
+        """
         try:
+            rights = os.lstat(f"{self.root}/{like}").st_mode
+        except OSError:
+            rights = 0
+        try:
+            file = os.open(self.staged(version), _NEW, 0o666)
+        except PermissionError:  # of one that a killed process has left, and that may not be written to
+            self.unstage(version)
+            file = os.open(self.staged(version), _NEW, 0o666)
+        try:
+            if stat.S_ISREG(rights):
+                os.fchmod(file, stat.S_IMODE(rights) & 0o777)
             for piece in pieces:
                 if isinstance(piece, bytes):
                     _write(file, piece)
@@ -310,14 +375,13 @@ class Tree:
         with self.folder(path) as folder:
             os.rmdir(path.rpartition("/")[2], dir_fd=folder)
 
-    def append(self, path: str, offset: int, pieces: list[bytes], sync: bool) -> str:
-        """Write on in a file, from a place on; the stamp that it then has."""
+    def append(self, path: str, data: bytes, sync: bool) -> str:
+        """Write on at the end of a file; the stamp that it then has."""
         with self.folder(path) as folder:
-            file = os.open(path.rpartition("/")[2], os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            how = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(path.rpartition("/")[2], how, dir_fd=folder)
         try:
-            os.lseek(file, offset, os.SEEK_SET)
-            for piece in pieces:
-                _write(file, piece)
+            _write(file, data)
             if sync:
                 os.fsync(file)
             return stamp(os.fstat(file))
@@ -368,6 +432,10 @@ class Tree:
 def _folder_of(path: str) -> str:
     """The folder that a path is in, with a "/" at its end; "" for the topmost."""
     return path[: path.rfind("/") + 1]
+
+
+def _is_readable(state: os.stat_result, name: str, folder: int) -> bool:
+    return state.st_mode & 0o444 == 0o444 or os.access(name, os.R_OK, dir_fd=folder)
 
 
 def _write(file: int, data: bytes) -> None:

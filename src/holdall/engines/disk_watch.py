@@ -23,9 +23,11 @@ from .notices import FORGOTTEN, Inotify
 logger = logging.getLogger("holdall")
 
 _IS_FOLDER, _OVERFLOW = 0x40000000, 0x4000
-_MODIFIED, _WRITTEN, _MOVED_FROM, _MOVED_TO, _CREATED, _DELETED = 0x2, 0x8, 0x40, 0x80, 0x100, 0x200
+_MODIFIED, _ATTRIBUTES, _WRITTEN = 0x2, 0x4, 0x8
+_MOVED_FROM, _MOVED_TO, _CREATED, _DELETED = 0x40, 0x80, 0x100, 0x200
 _ONLY_FOLDERS, _NO_LINKS = 0x01000000, 0x02000000
-_MASK = _MODIFIED | _WRITTEN | _MOVED_FROM | _MOVED_TO | _CREATED | _DELETED | _ONLY_FOLDERS | _NO_LINKS
+_CHANGES = _MODIFIED | _ATTRIBUTES | _WRITTEN | _MOVED_FROM | _MOVED_TO | _CREATED | _DELETED
+_MASK = _CHANGES | _ONLY_FOLDERS | _NO_LINKS
 _QUIET, _SOON = 0.004, 0.03  # an editor saves in several steps: how long to wait for the next, and for all of them
 _INTERVAL = 0.05  # between two comparisons of everything, at least, where there are no notices, in seconds
 _SHARE = 10  # of the time, at most so much of a tenth goes into that
@@ -74,7 +76,7 @@ class FolderWatch:
                 if folder is None:
                     continue
                 text = os.fsdecode(name)
-                if is_foreign(text):
+                if not text or is_foreign(text):  # the folder itself is a name in the one above
                     continue
                 path = f"{folder}/{text}" if folder else text
                 changed.add(path)

@@ -8,20 +8,15 @@ second, and now and then in any case. What is looked at is the feed's position, 
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import selectors
-import socket
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
+from .listening import ConnectedListener
 from .postgres_dialect import lock_id
-
-logger = logging.getLogger("holdall")
 
 #: For how long a writer that found nobody listening need not ask again, in seconds.
 UNHEARD = 1.0
@@ -33,7 +28,6 @@ _AT_FIRST, _BEGINNING = 0.02, UNHEARD + 0.2  # how often, and for how long, unti
 _SLOW = 1.0  # otherwise
 _DEAF = 0.05  # ... and where a pooler lets no notices through
 _LONGEST_LOOK = 5.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # before connecting again
 
 
 class Channel:
@@ -52,8 +46,10 @@ class Channel:
         )
 
 
-class NotifyListener:
+class NotifyListener(ConnectedListener):
     """A thread that listens, and rings when `look(connection)` says something new of where the feed stands."""
+
+    _lost = psycopg.Error
 
     def __init__(
         self,
@@ -62,53 +58,14 @@ class NotifyListener:
         look: Callable[[Any], str],
         ring: Callable[[], None],
     ) -> None:
-        self._connect, self._channel, self._look, self._ring = connect, channel, look, ring
-        self._seen: str | None = None
+        super().__init__(ring)
+        self._connect, self._channel, self._look = connect, channel, look
         self._heard = False
-        self._ears, self._mouth = socket.socketpair()
-        self._stopped = threading.Event()
-        self._connection: Any = None
-        self._thread = threading.Thread(target=self._listen, name="holdall-listener", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        self._stopped.set()
-        with contextlib.suppress(OSError):  # closed already
-            self._mouth.send(b"!")
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-            self._ears.close()
-            self._mouth.close()
-
-    def abandon(self) -> None:
-        _abandoned.append(self._connection)
-        self._ears.close()
-        self._mouth.close()
-
-    def _listen(self) -> None:
-        pause = _FIRST_PAUSE
-        while not self._stopped.is_set():
-            began = time.monotonic()
-            try:
-                self._connection = self._connect(began + _LONGEST_LOOK)
-                try:
-                    self._stay(self._connection)
-                finally:
-                    self._connection.close()
-            except Exception as error:  # whatever it is: without a listener, those who watch would wait for ever
-                if isinstance(error, psycopg.Error):
-                    logger.info("a listener's connection was lost, connecting again: %s", error)
-                else:
-                    logger.exception("a listener failed, beginning again")
-                if time.monotonic() - began > _LONGEST_PAUSE:  # it did well for a while
-                    pause = _FIRST_PAUSE
-                self._seen = None
-                self._ring()  # those who watch look for themselves, and may meet it too
-                self._stopped.wait(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-
-    def _stay(self, connection: Any) -> None:
-        """Listen until the connection is lost, or we are told to stop."""
+    def _stay(self) -> None:
+        connection = self._connect(time.monotonic() + _LONGEST_LOOK)
+        self._connections.append(connection)
         connection.add_notify_handler(self._hear)
         connection.deadline = time.monotonic() + _LONGEST_LOOK
         # A pooler invents the process that it says we talk to; what is said to one session is not heard in the next.
@@ -117,7 +74,7 @@ class NotifyListener:
             connection.execute(statement)
         usual = _DEAF if is_deaf else _SLOW
         often_until = time.monotonic() + (0 if is_deaf else _BEGINNING)
-        pause = 0.0
+        pause, seen = 0.0, None
         with selectors.DefaultSelector() as selector:  # of its own: the next connection's socket may have this number
             selector.register(self._ears, selectors.EVENT_READ)
             selector.register(connection.pgconn.socket, selectors.EVENT_READ)
@@ -129,8 +86,8 @@ class NotifyListener:
                         self._heard = True
                 connection.deadline = time.monotonic() + _LONGEST_LOOK
                 position = self._look(connection)
-                if position != self._seen:
-                    self._seen = position
+                if position != seen:
+                    seen = position
                     self._ring()
                 is_new = time.monotonic() < often_until
                 pause = _AFTERWARDS if self._heard else _AT_FIRST if is_new else usual
@@ -138,7 +95,3 @@ class NotifyListener:
     def _hear(self, _notice: object) -> None:
         """One that came while something else was asked."""
         self._heard = True
-
-
-#: A parent's connections in its forked child: kept, because letting go would end them.
-_abandoned: list[Any] = []

@@ -6,25 +6,21 @@ connection is lost it rings, too, since it cannot know what it has missed, and a
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import selectors
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from .listening import ConnectedListener
 from .redis_wire import Address, Line, Lost
 
-logger = logging.getLogger("holdall")
-
 _LONGEST_CONNECT = 5.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # before connecting again
 _PING = 20.0  # seconds of silence after which it is asked whether anybody is there; of twice as many, nobody is
 
 
-class SubscribedListener:
+class SubscribedListener(ConnectedListener):
     """A thread that subscribes. `channels()` says where to what, and by which command."""
+
+    _lost = Lost
 
     def __init__(
         self,
@@ -32,56 +28,16 @@ class SubscribedListener:
         channels: Callable[[], Mapping[Address, Sequence[Sequence[str]]]],
         ring: Callable[[], None],
     ) -> None:
-        self._connect, self._channels, self._ring = connect, channels, ring
-        self._ears, self._mouth = socket.socketpair()
-        self._stopped = threading.Event()
-        self._lines: list[Line] = []
-        self._thread = threading.Thread(target=self._listen, name="holdall-listener", daemon=True)
+        super().__init__(ring)
+        self._connect, self._channels = connect, channels
         self._thread.start()
 
-    def close(self) -> None:
-        self._stopped.set()
-        with contextlib.suppress(OSError):  # closed already
-            self._mouth.send(b"!")
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-            self._ears.close()
-            self._mouth.close()
-
-    def abandon(self) -> None:
-        _abandoned.extend(self._lines)
-        self._ears.close()
-        self._mouth.close()
-
-    def _listen(self) -> None:
-        pause = _FIRST_PAUSE
-        while not self._stopped.is_set():
-            began = time.monotonic()
-            try:
-                try:
-                    self._stay()
-                finally:
-                    for line in self._lines:
-                        line.close()
-                    self._lines = []
-            except Exception as error:  # whatever it is: without a listener, those who watch would wait for ever
-                if isinstance(error, Lost):
-                    logger.info("a listener's connection was lost, connecting again: %s", error)
-                else:
-                    logger.exception("a listener failed, beginning again")
-                if time.monotonic() - began > _LONGEST_PAUSE:  # it did well for a while
-                    pause = _FIRST_PAUSE
-                self._ring()  # those who watch look for themselves, and may meet it too
-                self._stopped.wait(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-
     def _stay(self) -> None:
-        """Listen until a connection is lost, or we are told to stop."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._ears, selectors.EVENT_READ)
             for address, commands in self._channels().items():
                 line = self._connect(address, time.monotonic() + _LONGEST_CONNECT)
-                self._lines.append(line)
+                self._connections.append(line)
                 for command, *names in commands:
                     line.ask_nothing((command, *names))
                     for _ in names:
@@ -96,7 +52,7 @@ class SubscribedListener:
                     silence += 1
                     if silence > 1:
                         raise Lost("nobody answers")
-                    for line in self._lines:
+                    for line in self._connections:
                         line.ask_nothing(("PING",))
                     continue
                 silence = 0
@@ -104,7 +60,3 @@ class SubscribedListener:
                     if key.data is not None:
                         key.data.listen()
                 self._ring()
-
-
-#: A parent's connections in its forked child: kept, because letting go would end them.
-_abandoned: list[Line] = []

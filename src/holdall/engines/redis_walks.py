@@ -519,4 +519,4 @@ def _matching(found: Iterable[list[Any]], filter: filters.Filter | None) -> Iter
 
 def _is_unembedded(head: bytes, value: bytes, paths: bytes | None, model: int) -> bool:
     """Whether it has texts to be found by, but no vectors of a model."""
-    return model_of(head) != model and paths != b"[]" and value != shapes.NATIVE.encode()
+    return model_of(head) != model and paths != b"[]" and value.decode() not in shapes.WRITTEN

@@ -53,6 +53,7 @@ __all__ = [
     "LockedKnowledgeStore",
     "MemoryKnowledgeStore",
     "NoopChangeSubscription",
+    "RedisKnowledgeStore",
     "SqliteKnowledgeStore",
     "StoreBootstrap",
     "Tail",
@@ -72,14 +73,14 @@ class HoldallKnowledgeStore(Face):
     """An agent's knowledge: the files of one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `namespace` says whose knowledge it
-    is; agents that are given the same share it.
+    is; agents that are given the same share it. `options` are for `holdall.open`, where a URL was given.
     """
 
     _tells_before_it_returns = False
 
-    def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("knowledge",)) -> None:
+    def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("knowledge",), **options: Any) -> None:
         #: The `holdall.Store` beneath.
-        self.store: Store = self._open(store_or_url)
+        self.store: Store = self._open(store_or_url, **options)
         #: The same files with all that holdall can do with them, sync and async.
         self.files: Files = self.store.files(namespace)
         self._subscriptions: set[_Subscription] = set()
@@ -210,6 +211,19 @@ class DiskKnowledgeStore(HoldallKnowledgeStore):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__(f"disk:///{os.fspath(root)}", namespace=("filesystem",))
+
+
+class RedisKnowledgeStore(HoldallKnowledgeStore):
+    """Knowledge in Redis or Valkey, under keys that begin with `key_prefix`, in holdall's form and not in AG2's.
+
+    Changes are told as they happen, by whichever process they are made; `poll_interval_s` is taken for the sake of
+    code that gives it.
+    """
+
+    def __init__(self, url: str, *, key_prefix: str = "ag2:knowledge", poll_interval_s: float = 0.5) -> None:  # noqa: ARG002
+        if not isinstance(url, str):
+            raise InvalidInput(f"pass the URL of a server, redis://…, and not a client: {shown(url)}")
+        super().__init__(url, prefix=f"{key_prefix.rstrip(':')}:holdall")
 
 
 class LockedKnowledgeStore:

@@ -19,7 +19,11 @@ for at = 1, #page, 2 do
   if is_inside and not (hidden ~= '' and string.sub(place, 1, #hidden) == hidden) then
     local one
     if want == 'h' then
-      one = { place, call('HGET', P .. ':e:' .. place, 'h') }
+      local head = call('HGET', P .. ':e:' .. place, 'h')
+      local r = in_doubt and parse(head)
+      if not (r and r.k == 'p' and due(r.e)) then -- that it has expired is a change of its own, once it is swept
+        one = { place, head }
+      end
     elseif want == 'l' then
       one = entry(place, 'c', most)
     else
