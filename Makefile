@@ -24,9 +24,9 @@ check: .venv/dev.stamp ## Lint and types
 bench: .venv/bench.stamp ## Measure beside the peers; SECTIONS=kv for one section
 	$(BIN)/python -m benchmarks $(SECTIONS)
 
-torture: .venv/dev.stamp ## The long forms of the tests that race, kill and tear
+torture: .venv/dev.stamp ## The long forms of the tests that race, kill, tear and try at random
 	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/torture
-	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests -k runTest
+	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/engines tests/test_ranking.py
 
 ag2-beta: .venv/beta.stamp ## The tests of AG2's face with a release from when it was called autogen.beta
 	.venv/beta/bin/python -m pytest --confcutdir tests/faces tests/faces/test_ag2.py tests/faces/test_ag2_log.py tests/faces/test_ag2_agents.py

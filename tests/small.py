@@ -9,14 +9,15 @@ from unittest import mock
 from hypothesis import settings
 
 from holdall import ranking, search
-from holdall.engines import memory_search, sql_search, sql_texts
+from holdall.engines import memory_search, postings, sql_search, sql_texts
 
 SMALL: dict[Any, dict[str, int]] = {
     ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4},
     search: {"FUSED": 4},
     memory_search: {"FEW": 3, "_SPARE": 3},
     sql_search: {"FEW": 3, "_PAGE": 2},
-    sql_texts: {"PART": 4, "_SPARE": 6, "_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
+    sql_texts: {"PART": 4, "_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
+    postings: {"PART": 4, "_SPARE": 6},
 }
 
 

@@ -257,6 +257,8 @@ def test_an_interrupt_just_after_the_commit_loses_nothing(folder: Path, monkeypa
         monkeypatch.setattr(engine, "_transact_on", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.files().write("/a", "committed")
+        assert store.files().read_text("/a") == "committed"
+        store.files().write("/b", "the next to write finishes it")
         assert store.files().read_text("/a") == (folder / "a").read_text() == "committed"
 
 

@@ -258,12 +258,13 @@ def test_an_edit_between_a_commit_and_its_files_leaves_nothing_stuck(
     files = store.files()
     files.write("/a", "before")
     target = folder / "a"
+    edited_to = {"replaced": b"new", "cut off": b"b", "longer": b"before and more"}.get(edit)
 
     def edit_just_now() -> None:
         if edit in ("removed", "replaced"):
             target.unlink()
-        if edit != "removed":
-            target.write_text({"replaced": "new", "cut off": "b", "longer": "before and more"}[edit])
+        if edited_to is not None:
+            target.write_bytes(edited_to)
 
     for name in ("settle", "finish"):
         step = getattr(engine._catalogue, name)
@@ -278,8 +279,8 @@ def test_an_edit_between_a_commit_and_its_files_leaves_nothing_stuck(
     plain = {f"/{path.name}": path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert {info.path: files.read(info.path) for info in files.walk()} == plain
     assert {info.path: info.size for info in files.walk()} == {path: len(data) for path, data in plain.items()}
-    if change == "write":
-        assert plain == {"/a": b"after"}
+    if change == "write":  # an edit that came after the commit is newer, and stays
+        assert plain == {"/a": edited_to or b"after"}
     if change == "append":
         assert plain["/a"].endswith(b", after")
     files.append("/a", "!")
@@ -406,3 +407,24 @@ def test_what_is_appended_to_a_file_that_goes_just_then_is_kept(
     monkeypatch.undo()
     assert files.read("/log") == (folder / "log").read_bytes() == b"ours\n"
     assert files.stat("/log").size == 5
+
+
+@pytest.mark.parametrize("text", ["edited, and longer", "e"])
+def test_a_copy_of_a_file_that_is_edited_just_then_is_whole(
+    store: holdall.Store, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    files = store.files()
+    files.write("/a", "before")
+    files.write("/b", "other:")  # as long
+    settle = Catalogue.settle
+
+    def settle_late(*args: Any) -> Any:
+        (folder / "a").write_text(text)
+        return settle(*args)
+
+    monkeypatch.setattr(Catalogue, "settle", settle_late)
+    files.copy("/a", "/b")
+    monkeypatch.undo()
+    for name in "ab":
+        assert files.read_text(f"/{name}") == (folder / name).read_text() == text
+        assert files.stat(f"/{name}").size == len(text)

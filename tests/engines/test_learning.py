@@ -18,7 +18,7 @@ import pytest
 import holdall
 from brute import check_lexical
 from holdall import ops, ranking, search, vectors
-from holdall.engines import sql_search, sql_texts
+from holdall.engines import postings, sql_search, sql_texts
 from holdall.engines.postgres_sql import PostgresSql
 from holdall.engines.postgres_wire import Give, Run, Take, Wire
 from holdall.errors import Conflict, HistoryGone
@@ -112,7 +112,7 @@ def test_a_search_ends_though_others_write_faster_than_the_index_learns(opened: 
 
 def test_an_index_that_is_begun_anew_meanwhile_hides_nothing(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of its documents are gone, so another process begins it anew, and has just begun."""
-    monkeypatch.setattr(sql_texts, "_SPARE", 4)
+    monkeypatch.setattr(postings, "_SPARE", 4)
     other = opened()
     mine, theirs = (engine_of(store) for store in (opened(), other))
     begun: list[tuple[int, bool]] = []
@@ -189,7 +189,8 @@ def test_a_reader_in_an_older_snapshot_finds_what_was_there_then(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, warm: bool
 ) -> None:
     """What the process remembers of the indexes is of a later moment."""
-    monkeypatch.setattr(sql_texts, "PART", 4)
+    for module in (postings, sql_texts):
+        monkeypatch.setattr(module, "PART", 4)
     monkeypatch.setattr(sql_search, "_PAGE", 3)
     store = opened(embed=embed)
     store.execute([Put(NS, str(n), {"text": f"tea {n}"}) for n in range(10)])
@@ -248,7 +249,7 @@ def test_an_event_loop_goes_on_while_a_search_learns_and_ranks(monkeypatch: pyte
         ) as store:
             await store.aexecute([Put(NS, str(n), {"text": f"tea {n}, or coffee no{n}"}) for n in range(600)])
             heart = asyncio.create_task(beat())
-            for where, name in ((sql_texts._Slice, "take_in"), (sql_texts, "_pieces"), (sql_texts, "bm25")):
+            for where, name in ((postings.Slice, "take_in"), (sql_texts, "pieces"), (postings, "bm25")):
                 watched(where, name)
             watched(vectors.Matrix, "ranked")
             watched(vectors.Matrix, "add")
@@ -257,7 +258,7 @@ def test_an_event_loop_goes_on_while_a_search_learns_and_ranks(monkeypatch: pyte
             heart.cancel()
 
     asyncio.run(main())
-    assert passed == {"take_in", "_pieces", "bm25", "ranked", "add"}
+    assert passed == {"take_in", "pieces", "bm25", "ranked", "add"}
 
 
 # Several writers -----------------------------------------------------------------------------------------------------

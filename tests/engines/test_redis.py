@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import socket
+import ssl
 import sys
+import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import holdall
-from holdall import filters
+from holdall import filters, ops
 from holdall.engines import redis, redis_shards
 from holdall.engines.redis_fields import needles
-from holdall.errors import InvalidInput, MissingExtra, SchemaTooNew, Unavailable
+from holdall.errors import Conflict, InvalidInput, MissingExtra, SchemaTooNew, Unavailable
 from holdall.ops import Append, Copy, Delete, Get, Move, Put, ReadRange
 from holdall.programs import drive
 from holdall.testing import Clock, StoreContract, file_machine, ranking_machine, store_machine
@@ -253,6 +261,104 @@ def test_servers_that_forget_scripts_are_told_them_again(store: holdall.Store) -
         assert store.put(("a",), "k", {}) == store.get(("a",), "k")
 
 
+def test_large_files_come_in_pieces_of_one_moment(store: holdall.Store) -> None:
+    """No script gives more than a piece, and however often others write meanwhile, pieces of two contents never mix."""
+    files = store.files()
+    contents = [bytes([65 + number]) * 3_500_000 + b"needle" for number in range(3)]
+    files.write("/big", contents[0])
+    files.write("/empty", b"")
+    asked = Counted(store)
+    assert files.read("/big") == contents[0]
+    assert asked.scripts == ["read"] * 4
+    del asked.scripts[:]
+    assert store.execute([ReadRange(("filesystem",), "/big", 1_000_000, 3_000_000)]) == [
+        contents[0][1_000_000:3_000_000]
+    ]
+    assert asked.scripts == ["read"] * 2
+    del asked.scripts[:]
+    assert store.get(("filesystem",), "/big") == next(iter(store.scan(("filesystem",))))
+    assert asked.scripts[:5] == ["get", *["read"] * 4]
+    assert [hit.path for hit in files.grep("needle")] == ["/big"]
+    assert files.grep("nothing like it") == []
+    assert files.read("/empty") == b""
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count():
+            files.write("/big", contents[number % 3])
+            if stop.is_set():
+                break
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert files.read("/big") in contents
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_many_that_have_expired_are_swept_rather_than_looked_at_in_one_script() -> None:
+    clock = Clock()
+    with holdall.open(redis_url(), prefix=f"own{next(_numbers)}", clock=clock, sweep_interval=None) as store:
+        files = store.files(("box",))
+        file = {"content": "x", "encoding": "utf-8"}
+        store.execute([Put(("box",), f"/tree/{number}", file, ttl=5) for number in range(3000)])
+        store.execute([Put(("other", str(number)), "k", {}, ttl=5) for number in range(3000)])
+        clock.advance(10)
+        asked = Counted(store)
+        assert not files.exists("/tree")
+        assert asked.scripts.count("sweep") > 1
+        del asked.scripts[:]
+        assert store.namespaces() == []
+        assert asked.scripts.count("sweep") > 1
+        store.put(("box",), "/tree/2999", file)
+        assert files.exists("/tree")
+        assert store.namespaces() == [("box",)]
+
+
+_PUTS = st.tuples(
+    st.sampled_from(["a", "b"]),
+    st.sampled_from([None, 1, 5, ops.KEEP]),
+    st.sampled_from([ops.ANY, ops.ABSENT]),
+    st.sampled_from([None, '["text"]', "[]"]),
+    st.sampled_from(["put", "put", "put", "delete", "wait"]),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(_PUTS, max_size=8))
+@example([("a", 5, ops.ANY, '["text"]', what) for what in ("put", "delete", "put", "wait", "put")])
+def test_a_put_leaves_the_same_whichever_script_does_it(steps: list[Any]) -> None:
+    """The one that knows of nothing else, and the one of all batches: in every key, but what the client remembers."""
+    left = []
+    for way in ("_put", "_batch"):
+        clock = Clock()
+        with holdall.open(redis_url(), prefix=f"own{next(_numbers)}", clock=clock, sweep_interval=None) as store:
+            store.setup()
+            engine: Any = store._shared.engine
+            for name, ttl, expect, index, what in steps:
+                if what == "wait":
+                    clock.advance(2)
+                elif what == "delete":
+                    store.delete(("n",), name)
+                else:
+                    op = ops.Put(("n",), name, '{"text": "x"}', expect=expect, ttl=ttl, index=index)
+                    with contextlib.suppress(Conflict):
+                        drive(engine._put(op) if way == "_put" else engine._batch([op]), engine._shards.wire.perform)
+            client, home = connect(), key(store, "")
+            names = [one for one in client.scan_iter(home + "*") if b":d:" not in one]
+            left.append({one.removeprefix(home.encode()): _contents(client, one) for one in names})
+    assert left[0] == left[1]
+    assert left[0] or not steps
+
+
+def _contents(client: Any, name: bytes) -> Any:
+    kind = client.type(name)
+    return client.hgetall(name) if kind == b"hash" else client.zrange(name, 0, -1, withscores=True)
+
+
 def test_a_store_of_a_newer_holdall_is_left_alone(store: holdall.Store) -> None:
     connect().hset(key(store, ""), "l", 2)
     prefix = key(store, "").partition(":")[0]
@@ -268,7 +374,11 @@ def test_a_store_of_a_newer_holdall_is_left_alone(store: holdall.Store) -> None:
         ("redis://localhost", {"pool_max": 0}),
         ("redis://localhost", {"pool_timeout": -1}),
         ("redis://localhost", {"schema": "s"}),
+        ("redis://localhost", {"pool_min": 3, "pool_max": 2}),
         ("redis://localhost/0?socket_timeout=never", {}),
+        ("redis://localhost/0?max_connections=10", {}),
+        ("redis://localhost/0?nonsense=1", {}),
+        ("rediss://localhost/0?ssl_cert_reqs=nonsense", {}),
         ("redis+cluster://localhost/3", {}),
     ],
 )
@@ -285,6 +395,49 @@ def test_a_password_that_is_wrong_is_no_reason_to_wait() -> None:
             pass
         with pytest.raises(Unavailable, match="let us in"), holdall.open(server.url):
             pass
+
+
+def test_a_database_that_the_server_does_not_have_is_no_reason_to_wait() -> None:
+    store = holdall.open(redis_url().replace("/0", "/99"), timeout=600)
+    with pytest.raises(InvalidInput, match="no such database"):
+        store.get(("a",), "k")
+    with pytest.raises(InvalidInput, match="no such database"):
+        asyncio.run(store.aget(("a",), "k"))
+    store.close()
+
+
+def test_a_certificate_that_nobody_vouches_for_is_no_reason_to_wait(tmp_path: Path) -> None:
+    certificate = certificate_for_nobody(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    def shake_hands() -> None:
+        with contextlib.suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True):
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=shake_hands)
+        thread.start()
+        url = f"rediss://127.0.0.1:{listener.getsockname()[1]}/0"
+        with pytest.raises(Unavailable, match="certificate"), holdall.open(url, timeout=600):
+            pass
+        thread.join()
+
+
+def certificate_for_nobody(folder: Path) -> Path:
+    """A key and a certificate that it signed itself, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nobody")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+    made = folder / "nobody.pem"
+    pem = serialization.Encoding.PEM
+    made.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + builder.sign(key, hashes.SHA256()).public_bytes(pem)
+    )
+    return made
 
 
 def test_a_unix_socket_and_a_database_of_ones_own(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import settings
 
 import holdall
 from holdall.engines.redis_wire import slot_of
-from holdall.errors import InvalidInput, Unavailable
+from holdall.errors import Conflict, InvalidInput, Unavailable
 from holdall.ops import Check, Move, Put
 from holdall.testing import Clock, StoreContract, contract, file_machine, ranking_machine
 from servers import RedisCluster, redis_cluster_url
@@ -125,25 +127,57 @@ def test_a_server_that_is_no_node_of_a_cluster_says_so() -> None:
         store.get(("a",), "k")
 
 
+def test_a_node_of_a_cluster_that_is_taken_for_a_server_says_so() -> None:
+    with RedisCluster() as cluster:
+        refused = 0
+        for node in cluster.nodes:  # one of them has the slot
+            try:
+                with holdall.open(node.url, timeout=600) as store:
+                    store.put(("a",), "k", {})
+            except InvalidInput as error:
+                assert "redis+cluster://" in str(error)
+                refused += 1
+        assert refused == 2
+
+
 def test_a_slot_that_moves_to_another_node_is_followed() -> None:
-    """Its keys with it, while somebody reads and writes."""
-    with RedisCluster() as cluster, holdall.open(cluster.url, timeout=10) as store:
-        store.put(("a",), "k", {"n": 0})
-        shards = store._shared.engine._shards  # type: ignore[attr-defined]  # Redis' own
+    """Key by key, in either order: while some are here and some there, nothing is half seen or half written."""
+    with (
+        RedisCluster() as cluster,
+        holdall.open(cluster.url, timeout=0.05, sweep_interval=None) as hasty,
+        holdall.open(cluster.url, timeout=30, sweep_interval=None) as patient,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        kept = hasty.put(("a",), "k", {"n": 0})
+        shards = hasty._shared.engine._shards  # type: ignore[attr-defined]  # Redis' own
         slot = shards.slots[shards.home(("a",))]
-        port = shards.wire.address_of(slot)[1]
-        [source] = [node for node in cluster.nodes if node.port == port]
-        target = next(node for node in cluster.nodes if node is not source)
         names = {node.port: node.ask("CLUSTER", "MYID") for node in cluster.nodes}
-        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source.port])
-        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target.port])
-        found = source.ask("CLUSTER", "GETKEYSINSLOT", slot, 1000)
-        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *found)
-        assert store.put(("a",), "k", {"n": 1}).value == {"n": 1}, "while it is under way"
-        for node in (target, source):
-            node.ask("CLUSTER", "SETSLOT", slot, "NODE", names[target.port])
-        assert store.update(("a",), "k", lambda value: {"n": value["n"] + 1}).value == {"n": 2}
-        assert shards.wire.address_of(slot)[1] == target.port
+        for is_reversed in (False, True):
+            port = shards.wire.address_of(slot)[1]
+            [source] = [node for node in cluster.nodes if node.port == port]
+            target = next(node for node in cluster.nodes if node is not source)
+            target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source.port])
+            source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target.port])
+            moving = sorted(source.ask("CLUSTER", "GETKEYSINSLOT", slot, 1000), reverse=is_reversed)
+            assert len(moving) > 5
+            for number, key in enumerate(moving):
+                source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", key)
+                with contextlib.suppress(Unavailable):
+                    assert hasty.get(("a",), "k") == kept
+                with pytest.raises((Unavailable, Conflict)):
+                    hasty.put(("a",), "k", {"n": -1}, expect=holdall.ABSENT)
+                with pytest.raises((Unavailable, Conflict)):
+                    hasty.execute([Put(("a",), f"new {number}", {}), Check(("a",), "k", holdall.ABSENT)])
+            waiting = pool.submit(patient.put, ("a",), "k", {"n": 1}), pool.submit(patient.put, ("a",), "new", {})
+            for node in (target, source):
+                node.ask("CLUSTER", "SETSLOT", slot, "NODE", names[target.port])
+            assert [put.result().value for put in waiting] == [{"n": 1}, {}]
+            kept = patient.update(("a",), "k", lambda value: {"n": value["n"] + 1})
+            assert kept.value == {"n": 2}
+            assert patient.get(("a",), "k") == kept
+            assert [entry.key for entry in patient.scan()] == ["k", "new"]
+            assert hasty.get(("a",), "k") == kept
+            assert shards.wire.address_of(slot)[1] == target.port
 
 
 def test_a_node_that_is_gone_is_reported_and_recovered_from(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import itertools
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,7 +23,9 @@ from sealed import check, sealed
 
 import holdall
 from holdall.ops import Put
+from holdall.testing.embedder import embed
 from processes import run, tell
+from servers import redis_url
 
 
 @pytest.mark.parametrize("first_to_close", ["parent", "child"])
@@ -318,3 +322,26 @@ async def awrite(
         assert await store.aget((name,), str(step)) is not None
         if stop is not None and stop.is_set():
             break
+
+
+def test_a_child_that_is_forked_while_a_thread_takes_in_vectors_searches_with_its_own() -> None:
+    """The lock that the thread holds is held in the child for ever."""
+    assert run(fork_while_vectors_come, deadline=60, url=redis_url()) == ["found"]
+
+
+def fork_while_vectors_come(url: str) -> None:
+    from holdall.engines.redis_search import _Vectors
+
+    def in_child(_: int) -> None:
+        signal.alarm(20)
+        store.put(("n",), "other", {"text": "green tea"})
+        assert len(store.search(query="tea", mode="semantic")) == 2
+        tell("found")
+
+    with holdall.open(url, embed=embed, sweep_interval=None, prefix="forked") as store:
+        store.put(("n",), "k", {"text": "tea"})
+        assert store.search(query="tea", mode="semantic")
+        [vectors] = [one for one in gc.get_objects() if isinstance(one, _Vectors)]
+        with vectors._lock:
+            wait = fork(in_child, "os.fork", 0)
+        wait()

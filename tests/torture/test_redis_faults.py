@@ -22,7 +22,7 @@ from test_postgres_faults import (
 
 import holdall
 from holdall.engines import redis, redis_shards
-from holdall.errors import Unavailable
+from holdall.errors import Corrupt, Unavailable
 from holdall.ops import Changes, Put
 from processes import start
 from servers import Proxy, Redis, RedisCluster
@@ -210,3 +210,79 @@ def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:
         assert written > 10
         assert store.count() == 20 * written
         assert len(list(store.scan())) == 20 * written
+
+
+def test_a_server_that_is_full_refuses_large_files_and_keeps_those_that_it_took() -> None:
+    """Their contents are sent beforehand, a chunk at a time: it may be full in between."""
+    with Redis("--maxmemory", "16mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url) as store:
+        files = store.files()
+        written: dict[str, bytes] = {}
+        with pytest.raises(Unavailable, match="OOM"):
+            for number in range(100):
+                content = bytes([number]) * 2_500_000
+                files.write(f"/{number}", content)
+                written[f"/{number}"] = content
+        assert len(written) > 1
+        assert {path: files.read(path) for path in written} == written
+        assert not files.exists(f"/{len(written)}")
+
+
+def test_a_server_that_evicts_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with Redis("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server, holdall.open(server.url):
+        assert "maxmemory-policy allkeys-lru" in caplog.text
+    caplog.clear()
+    with Redis("--maxmemory", "100mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url):
+        assert not caplog.text
+
+
+def test_a_body_that_was_lost_between_its_chunks_and_the_put_is_sent_again() -> None:
+    """A server that restarts without its memory, or evicts, may lose chunks that nobody owns yet."""
+    content = bytes(range(256)) * 12_000
+    with Redis() as server, Proxy(server.port) as proxy, holdall.open(f"redis://127.0.0.1:{proxy.port}/0") as store:
+        files = store.files()
+        files.write("/other", content)  # the server knows the scripts
+        proxy.hold(b"EVALSHA")
+        writing = threading.Thread(target=files.write, args=("/big", content))
+        writing.start()
+        assert proxy.is_holding.wait(30)
+        lost = [chunk for chunk in server.ask("KEYS", "*:b:u*") if server.ask("TTL", chunk) > 0]
+        assert len(lost) == 3
+        server.ask("DEL", *lost[:2])
+        proxy.let_go()
+        proxy.cut()
+        writing.join()
+        assert files.read("/big") == content
+        assert files.stat("/big").size == len(content)
+
+
+def test_a_file_whose_content_is_not_all_there_is_said_to_be_corrupt() -> None:
+    with Redis() as server, holdall.open(server.url) as store:
+        files = store.files()
+        files.write("/big", b"x" * 3_000_000)
+        store.put(("filesystem",), "/value", {"content": "y" * 3_000_000, "encoding": "utf-8"})
+        for chunk in server.ask("KEYS", "*:b:*:1"):
+            server.ask("DEL", chunk)
+        with pytest.raises(Corrupt, match="not all there"):
+            files.read("/big")
+        with pytest.raises(Corrupt, match="not all there"):
+            store.get(("filesystem",), "/value")
+        with pytest.raises(Corrupt, match="not all there"):
+            list(store.scan())
+
+
+def test_a_user_who_may_not_publish_is_told_so_and_no_write_is_done_twice() -> None:
+    """No channels is the default of Redis 7 for new users."""
+    with Redis() as server:
+        server.ask("ACL", "SETUSER", "app", "on", ">pw", "~holdall:*", "&holdall:*", "+@all", "-@dangerous")
+        url = server.url.replace("//", "//app:pw@")
+        with holdall.open(url) as store:
+            store.put(("a",), "k", {"n": 0})
+            server.ask("ACL", "SETUSER", "app", "resetchannels")
+            assert store.put(("a",), "k", {"n": 1}).value == {"n": 1}
+            files = store.files()
+            files.append("/log", "line\n")
+            files.append("/log", "line\n")
+            assert files.read("/log") == b"line\nline\n"
+            assert store.delete(("a",), "k")
+        with pytest.raises(Unavailable, match="may not publish"), holdall.open(url):
+            pass

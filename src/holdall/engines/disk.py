@@ -154,8 +154,11 @@ class DiskEngine(SqliteEngine):
             try:
                 if tries < _UNLOCKED:
                     return read()
-                with self._lock(None, time.monotonic()):
-                    return read()
+                with self._lock(None, time.monotonic()), self._tree.growing() as grown:
+                    result = read()
+                with self._marking:
+                    self._dirty |= grown
+                return result
             except Stale as again:
                 stale = again
         raise Unavailable(f"the file {stale.path!r} is changed all the time from outside; try again")
@@ -174,7 +177,11 @@ class DiskEngine(SqliteEngine):
         batches = [member for member in members if member.batch is not _LOOK]
         try:
             with self._lock(writer, members[0].began), self._translating():
-                self._catch_up(writer)
+                if self._settle_rest(writer):
+                    self._catch_up(writer)
+                elif batches:
+                    where = f"the files in {self._tree.root!r}"
+                    raise Unavailable(f"{where} cannot be written; see to that first: {self._trouble}")
                 if batches:
                     self._commit_steadily(writer, batches)
         except OSError as error:
@@ -193,16 +200,24 @@ class DiskEngine(SqliteEngine):
                 self._catalogue.discard()
                 if tries == _MOST - 1:
                     raise Unavailable(f"the file {stale.path!r} is changed all the time from outside") from stale
-                self._dirty.add(stale.path)
+                with self._marking:
+                    self._dirty.add(stale.path)
                 self._catch_up(writer)
             except BaseException:
                 if not batches[0].finished:  # else an interrupt came after the commit: whoever is next finishes it
                     self._catalogue.discard()
                 raise
-        if self._catalogue.ready:
-            self._bring(self._catalogue.finish)
-        else:
-            self._settle(writer, again=False)
+        try:
+            if self._catalogue.ready:
+                if not self._bring(self._catalogue.finish) and self._catalogue.unsynced:
+                    for member in batches:
+                        member.error = member.error or Unavailable(
+                            f"written to {self._tree.root!r}, but the disk does not say that it survives a power cut"
+                        )
+            else:
+                self._settle(writer, again=False)
+        except Exception:  # it is committed: whoever comes next goes on from here, and nobody begins again
+            logger.exception("the plain files are behind the store, trying again later")
 
     def _before_commit(self, writer: Connection) -> None:
         try:
@@ -210,14 +225,31 @@ class DiskEngine(SqliteEngine):
         except OSError as error:
             raise Unavailable(f"cannot write to the folder {self._tree.root!r}: {error.strerror}") from error
 
+    def _settle_rest(self, writer: Connection) -> bool:
+        """Do what a killed process has left to do, or an earlier try; whether all is where it belongs now.
+
+        Where it is not, nothing is taken in: what lies there is not what we know of, though nobody has edited it. Who
+        reads is given what is known.
+        """
+        with self._translating():
+            strays = self._catalogue.recover(writer)
+        if self._catalogue.ready and not self._bring(self._catalogue.finish):
+            return False
+        if self._catalogue.unsynced and not self._bring(self._sync_again):
+            return False
+        if not self._settle(writer, again=True):
+            return False
+        self._catalogue.forget(strays)
+        return True
+
+    def _sync_again(self) -> tuple[dict[str, str], set[str]]:
+        self._catalogue.sync()
+        return {}, set()
+
     def _catch_up(self, writer: Connection) -> None:
-        """What a killed process has left to do; then, what was edited outside."""
+        """Take in what was edited outside."""
         assert self._watch is not None
         watch, is_new = self._watch, self._is_new
-        strays = self._catalogue.recover(writer)
-        if (self._catalogue.ready and not self._bring(self._catalogue.finish)) or not self._settle(writer, again=True):
-            raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see to that first: {self._trouble}")
-        self._catalogue.forget(strays)
         if not (is_new or self._dirty or watch.waiting() or watch.is_due()):
             return
         self._is_looking = True
@@ -243,29 +275,33 @@ class DiskEngine(SqliteEngine):
     def _settle(self, writer: Connection, again: bool) -> bool:
         """Bring what was committed to its place. What cannot go there is safe in the catalogue, and waits."""
 
-        def settle() -> dict[str, str]:
+        def settle() -> tuple[dict[str, str], set[str]]:
             with self._translating(), self._transaction(writer, relaxed=True):
-                written, doubtful = self._catalogue.settle(writer, again)
-            with self._marking:
-                self._dirty |= doubtful
-            return written
+                return self._catalogue.settle(writer, again)
 
         return self._catalogue.is_settled(writer) or self._bring(settle)
 
-    def _bring(self, settle: Callable[[], dict[str, str]]) -> bool:
+    def _bring(self, settle: Callable[[], tuple[dict[str, str], set[str]]]) -> bool:
         """Have files brought to their places, if that can be done; what we then notice of it is no news."""
         assert self._watch is not None
         try:
-            written = settle()
+            written, doubtful = settle()
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
             self._trouble = error
             self._references.clear()  # they still lead to what was there before
             return False
-        noticed = self._watch.take() if self._watch.waiting() else set()
-        own = {path for path in noticed & written.keys() if self._tree.is_known(path, written[path])}
         with self._marking:
-            self._dirty |= noticed - own
+            self._dirty |= doubtful
+        if self._watch.waiting():
+            self._is_looking = True  # what has left the queue is nowhere else yet, and nobody must read without it
+            try:
+                noticed = self._watch.take()
+                own = {path for path in noticed & written.keys() if self._tree.is_known(path, written[path])}
+                with self._marking:
+                    self._dirty |= noticed - own
+            finally:
+                self._is_looking = False
         return True
 
     @contextlib.contextmanager
@@ -320,6 +356,8 @@ class DiskEngine(SqliteEngine):
         finally:
             if turns is not None:
                 turns.stop_waiting()
+            with contextlib.suppress(OSError):  # closing is not enough: a child that was forked meanwhile has it open
+                fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
     def _inode(self) -> int | None:

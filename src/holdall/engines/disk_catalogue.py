@@ -3,6 +3,7 @@
     path      where in the folder        ns, key   whose place that is; null: nobody's any more, to be removed
     is_file   of a volume, or an item    stamp     how the file is known again (`disk_tree`); null: not written yet
     folded    the path as the file system compares it, which may not tell "A" from "a"
+    before    the stamp that was there before this one; null: none
 
 Three steps, each within one transaction and under the lock that one process at a time has. `place`, before a batch is
 committed: everything that it changed gets its place. `settle`, after that: the files are written, and every step of it
@@ -16,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from .. import keys, ops, shapes
 from ..engine import system_clock
@@ -25,7 +26,7 @@ from ..ops import ANY, KEEP, Namespace
 from ..programs import drive
 from ..values import decode, encode, indented
 from .disk_names import cut, names_of, other, place_of
-from .disk_tree import Tree, is_same_file, size_of, stamp
+from .disk_tree import Stale, Tree, is_same_file, size_of, stamp
 from .history import beginning
 from .sqlite_sql import DOUBT_FIELDS, SqliteDialect, SqliteSql, is_misread
 
@@ -33,9 +34,12 @@ logger = logging.getLogger("holdall")
 
 _TICK, _SMALL, _MANY = 50_000_000, 1 << 20, 1000  # nanoseconds; bytes; files
 
+_UNLIKE = "0.0.{}"  # a stamp as no file has it: it is to be looked at again
+
 _SCHEMA = """
     CREATE TABLE holdall_places (
-        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT
+        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT,
+        before TEXT
     );
     CREATE UNIQUE INDEX holdall_place_of ON holdall_places (ns, key) WHERE ns IS NOT NULL;
     CREATE UNIQUE INDEX holdall_place_at ON holdall_places (path) WHERE ns IS NOT NULL;
@@ -54,8 +58,8 @@ _CHANGED = """
         ON place.ns = entry.ns AND place.key = entry.key
     WHERE entry.version > :settled AND NOT (entry.ns >= :low AND entry.ns < :high)"""
 _KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places WHERE ns IS NOT NULL"
-_INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp)"
-_STAMP = "UPDATE holdall_places SET stamp = ? WHERE path = ? AND ns IS NOT NULL"
+_INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp, NULL)"
+_STAMP = "UPDATE holdall_places SET before = stamp, stamp = ? WHERE path = ? AND ns IS NOT NULL"
 _TAKEN = "SELECT path FROM holdall_places WHERE ns IS NOT NULL AND folded"
 _BODY = """
     UPDATE holdall_entries SET body = version, shared = NULL
@@ -96,6 +100,16 @@ class _Changed:
     body: int
     size: int | None
     path: str | None  # its place, if it has one
+    stamp: str | None = None  # of what was there
+
+
+class _Ready(NamedTuple):
+    """A file that is staged."""
+
+    version: int
+    path: str  # where it goes
+    stamp: str
+    before: str | None  # the stamp of what it replaces
 
 
 @dataclass(slots=True)
@@ -108,6 +122,11 @@ class _Work:
     kept: set[str] = field(default_factory=set)  # files that stay what they are, but for what is added to them
     doubtful: set[str] = field(default_factory=set)  # files that were edited outside in the very moment
 
+    def leave(self, path: str, size: int | None) -> None:
+        """What is at a path is newer, and is taken in next: till then it has a stamp as no file has it."""
+        self.doubtful.add(path)
+        self.stamps[path] = f"0.0.{size or 0}"
+
 
 class Catalogue:
     """The three steps, on the connection that writes."""
@@ -115,7 +134,8 @@ class Catalogue:
     def __init__(self, tree: Tree, sql: SqliteSql, sync: bool) -> None:
         self._tree, self._sql, self._sync = tree, sql, sync
         self.volume: Namespace = ("filesystem",)
-        self.ready: list[tuple[int, str, str]] = []  # versions that are staged and committed; their paths and stamps
+        self.ready: list[_Ready] = []  # what is staged and committed
+        self.unsynced: set[str] = set()  # folders whose names may not survive a power cut
         self._young: dict[str, tuple[int, bytes]] = {}
 
     def migrate(self, writer: Any, volume: Namespace | None) -> None:
@@ -127,6 +147,8 @@ class Catalogue:
             if not self._tree.is_empty():  # versions go on where those of a catalogue that is gone may have been
                 writer.run([beginning(system_clock())])
             return
+        if not writer.execute("SELECT 1 FROM pragma_table_info('holdall_places') WHERE name = 'before'").fetchall():
+            writer.execute("ALTER TABLE holdall_places ADD COLUMN before TEXT")
         [(known,)] = writer.execute("SELECT value FROM holdall_state WHERE name = 'volume'").fetchall()
         self.volume = keys.decode(known)
         if volume not in (None, self.volume):
@@ -147,17 +169,18 @@ class Catalogue:
         [(settled, _)] = writer.execute(_SETTLED).fetchall()
         rows = writer.execute(
             f"SELECT entry.version, entry.ns, entry.key, entry.value, entry.body, entry.size,"
-            f" place.rowid, place.path, place.is_file {_CHANGED} ORDER BY entry.ns, entry.key",
+            f" place.rowid, place.path, place.is_file, place.stamp {_CHANGED} ORDER BY entry.ns, entry.key",
             {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
         ).fetchall()
         left: dict[int, str] = {}
         live: list[_Changed] = []
-        for version, ns, key, value, body, size, row, path, was_file in rows:
+        for version, ns, key, value, body, size, row, path, was_file, known in rows:
             stays = row is not None and value is not None and bool(was_file) is (size is not None)
             if row is not None and not stays:
                 left[row] = path
             if value is not None:
-                live.append(_Changed(version, ns, key, value, body, size, path if stays else None))
+                there = (path, known) if stays else (None, None)
+                live.append(_Changed(version, ns, key, value, body, size, *there))
         if left:
             leave = "UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?"
             writer.executemany(leave, [(row,) for row in left])
@@ -183,33 +206,51 @@ class Catalogue:
     def _settle_at_once(self, writer: Any, live: list[_Changed]) -> None:
         for one in live:
             assert one.path is not None
-            self.ready.append((one.version, one.path, ""))
+            if self._tree.is_edited(one.path, one.stamp):  # and this comes after that
+                raise Stale(one.path)
+            self.ready.append(_Ready(one.version, one.path, "", one.stamp))
             pieces = [indented(one.value)] if one.size is None else _pieces(writer, one.body)
             known = self._tree.stage(one.version, pieces, self._sync, one.path)
-            self.ready[-1] = one.version, one.path, known
+            self.ready[-1] = _Ready(one.version, one.path, known, one.stamp)
             writer.execute(_STAMP, (known, one.path))
-        if self._sync and len(live) > 1:  # half of a batch must not be lost with the names in that folder
+        if self._sync:  # else what is committed could be lost with its name in that folder
             self._tree.sync_staged()
         writer.executemany(_BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
-        for one, (_, _, known) in zip(live, self.ready, strict=True):
+        for one, ready in zip(live, self.ready, strict=True):
             if one.size is not None:
-                self._refer(writer, one.version, f"{known}/{one.path}" if one.size else None)
+                self._refer(writer, one.version, f"{ready.stamp}/{one.path}" if one.size else None)
 
     def discard(self) -> None:
         """The batch was not committed."""
-        for version, _, _ in self.ready:
-            self._tree.unstage(version)
+        for one in self.ready:
+            self._tree.unstage(one.version)
         self.ready = []
 
-    def finish(self) -> dict[str, str]:
-        """The batch was committed: bring what was staged to its place; the files' stamps."""
+    def finish(self) -> tuple[dict[str, str], set[str]]:
+        """The batch was committed: bring what was staged to its place; the files' stamps, and what was edited.
+
+        What somebody has put there since, perhaps while no process was there, is newer, and stays.
+        """
         touched: set[str] = set()
-        for version, path, _ in self.ready:
-            self._tree.settle(version, path, touched)
+        written: dict[str, str] = {}
+        edited: set[str] = set()
+        for one in self.ready:
+            if self._tree.is_edited(one.path, one.before, one.stamp):
+                self._tree.unstage(one.version)
+                edited.add(one.path)
+            else:
+                self._tree.settle(one.version, one.path, touched)
+                written[one.path] = one.stamp
+        self.ready = []
+        self.sync(touched)
+        return written, edited
+
+    def sync(self, touched: Iterable[str] = ()) -> None:
+        """Have the names in these folders survive a power cut, and those that an earlier try has left."""
         if self._sync:
-            self._tree.sync(touched)
-        done, self.ready = self.ready, []
-        return {path: known for _, path, known in done}
+            self.unsynced.update(touched)
+            self._tree.sync(self.unsynced)
+            self.unsynced.clear()
 
     def _free_place(self, writer: Any, namespace: Namespace, key: str, is_file: bool) -> str:
         names = names_of(namespace, key, is_file, self.volume)
@@ -264,21 +305,22 @@ class Catalogue:
         """
         [(settled, _)] = writer.execute(_SETTLED).fetchall()
         rows = writer.execute(
-            f"SELECT entry.version, entry.value, entry.body, entry.size, place.path"
+            f"SELECT entry.version, entry.value, entry.body, entry.size, place.path, place.stamp"
             f"{_CHANGED} AND place.path IS NOT NULL ORDER BY entry.version",
             {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
         ).fetchall()
-        doomed = [path for (path,) in writer.execute("SELECT path FROM holdall_places WHERE ns IS NULL").fetchall()]
+        doomed = dict(writer.execute("SELECT path, 0 FROM holdall_places WHERE ns IS NULL").fetchall())
         work = _Work()
         moving: list[tuple[int, int, str, str, int]] = []
-        for version, value, body, size, path in rows:
-            if size is None:
-                work.stamps[path] = self._tree.stage(version, [indented(value)], self._sync, path)
-                work.staged.append((version, path))
-                continue
-            reference = self._reference(writer, body)
+        for version, value, body, size, path, before in rows:
+            reference = None if size is None else self._reference(writer, body)
             if reference is None:
-                work.stamps[path] = self._tree.stage(version, _pieces(writer, body), self._sync, path)
+                pieces = [indented(value)] if size is None else _pieces(writer, body)
+                if path not in doomed and self._is_edited(path, before, pieces):
+                    work.leave(path, size)
+                    continue
+                pieces = [indented(value)] if size is None else _pieces(writer, body)
+                work.stamps[path] = self._tree.stage(version, pieces, self._sync, path)
                 work.staged.append((version, path))
                 continue
             known, _, source = reference.partition("/")
@@ -289,9 +331,9 @@ class Catalogue:
             work.kept.add(path)
             if size > size_of(known):
                 work.grown.append((version, path, known, body))
-        places = {path for *_, path in rows}
+        places = {row[4] for row in rows}
         if moving:
-            self._stage_moving(writer, work, moving, {*doomed, *places} - work.kept)
+            self._stage_moving(writer, work, moving, {*doomed, *places} - work.kept, again)
         touched: set[str] = set()
         for path in doomed:
             if path not in places:
@@ -302,21 +344,23 @@ class Catalogue:
             self._append(writer, work, (version, path, known, body), again, touched)
         for path in doomed:
             self._tree.prune(path, touched)
-        if self._sync:
-            self._tree.sync(touched)
-        for *_, size, path in rows:
+        self.sync(touched)
+        for _, _, _, size, path, _ in rows:
             if size is not None and size_of(work.stamps[path]) != size:  # edited outside just now
-                work.doubtful.add(path)
-                work.stamps[path] = f"0.0.{size}"  # as no file has it
+                work.leave(path, size)
         # First each gets a body of its own: one that several share goes with the last that leaves it.
-        writer.executemany(_BODY, [(version,) for version, _, _, size, _ in rows if size is not None])
-        for version, _, _, size, path in rows:
+        writer.executemany(_BODY, [(version,) for version, _, _, size, *_ in rows if size is not None])
+        for version, _, _, size, path, _ in rows:
             if size is not None:
                 self._refer(writer, version, f"{work.stamps[path]}/{path}" if size else None)
         writer.executemany(_STAMP, [(known, path) for path, known in work.stamps.items()])
         writer.execute("DELETE FROM holdall_places WHERE ns IS NULL")
         writer.execute(_SETTLE)
         return dict.fromkeys(doomed, "") | work.stamps, work.doubtful
+
+    def _is_edited(self, path: str, before: str | None, pieces: Iterable[bytes]) -> bool:
+        """Whether a file is neither what it was nor, by somebody who was killed, what is to be written."""
+        return self._tree.is_edited(path, before) and self._tree.current(path) != b"".join(pieces)
 
     def _reference(self, writer: Any, body: int) -> str | None:
         """The plain file that a body begins with, if it does."""
@@ -335,12 +379,12 @@ class Catalogue:
         self.ready, strays = [], []
         for version in self._tree.all_staged():
             rows = writer.execute(
-                "SELECT path, stamp FROM holdall_entries AS entry JOIN holdall_places AS place"
+                "SELECT path, stamp, before FROM holdall_entries AS entry JOIN holdall_places AS place"
                 " ON place.ns = entry.ns AND place.key = entry.key WHERE entry.version = ?",
                 (version,),
             ).fetchall()
             if rows and rows[0][1] == self._tree.staged_stamp(version):
-                self.ready.append((version, *rows[0]))
+                self.ready.append(_Ready(version, *rows[0]))
             else:
                 strays.append(version)
         return strays
@@ -351,7 +395,7 @@ class Catalogue:
             self._tree.unstage(version)
 
     def _stage_moving(
-        self, writer: Any, work: _Work, moving: list[tuple[int, int, str, str, int]], left: set[str]
+        self, writer: Any, work: _Work, moving: list[tuple[int, int, str, str, int]], left: set[str], again: bool
     ) -> None:
         """Files that come from another place: under a second name where that one is left, else as a copy."""
         for version, body, path, reference, size in moving:
@@ -360,11 +404,12 @@ class Catalogue:
             has_more = size > size_of(known)
             if there is None or stamp(there) != known:  # it was brought here before we were killed, or changed outside
                 here = self._tree.stat(path)
-                if (staged := self._tree.staged_stamp(version)) is not None:
+                staged = self._tree.staged_stamp(version) if again else None
+                if staged is not None and size_of(staged) == size:  # else it was half written
                     work.stamps[path] = staged
                     work.staged.append((version, path))
                     continue
-                if here is not None and (is_same_file(known, here) or here.st_size == size):
+                if again and here is not None and (is_same_file(known, here) or here.st_size == size):
                     work.stamps[path] = stamp(here)
                     continue
                 work.doubtful.add(path)
@@ -375,8 +420,10 @@ class Catalogue:
                 left.discard(source)
                 work.stamps[path] = known
             else:
-                pieces = _copied(source, size_of(known), _pieces(writer, body))
-                work.stamps[path] = self._tree.stage(version, pieces, self._sync, source)
+                is_changed = path in work.doubtful
+                pieces = _copied(source, there.st_size if is_changed else size_of(known), _pieces(writer, body))
+                staged = self._tree.stage(version, pieces, self._sync, source)
+                work.stamps[path] = _UNLIKE.format(size) if is_changed else staged
             work.staged.append((version, path))
         if self._sync:
             self._tree.sync_staged()
@@ -402,7 +449,7 @@ class Catalogue:
         else:
             self._replace(version, path, [added] if here is None else _copied(path, here.st_size, [added]), touched)
         work.doubtful.add(path)
-        work.stamps[path] = f"0.0.{after}"  # as no file has it
+        work.stamps[path] = _UNLIKE.format(after)
 
     def _replace(self, version: int, path: str, pieces: Iterable[bytes | tuple[str, int]], touched: set[str]) -> str:
         stamped = self._tree.stage(version, pieces, self._sync, path)
@@ -478,6 +525,9 @@ class Catalogue:
                 put = ops.Put(namespace, key, cast(Any, encode(value)), KEEP, ANY)
             except (HoldallError, UnicodeDecodeError, RecursionError) as error:
                 logger.warning("%r does not hold a JSON object, and is left alone: %s", path, error)
+                return 0
+            same = "SELECT 1 FROM holdall_entries WHERE ns = ? AND key = ? AND value = ? AND size IS NULL"
+            if writer.execute(same, (keys.encode(namespace), key, put.value)).fetchall():  # touched, or copied
                 return 0
             if is_misread(put):
                 writer.execute(DOUBT_FIELDS)

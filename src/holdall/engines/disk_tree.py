@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -54,6 +55,7 @@ class Tree:
         self.root = root
         self._temporary = f"{root}/{OWN}/new/"
         self._device = 0  # the file system
+        self._lenient = threading.local()
         self.folds = False  # whether "A" and "a" are one name here
 
     def folded(self, path: str) -> str:
@@ -68,7 +70,15 @@ class Tree:
         try:
             if (link := next((there for there in (own, *own.glob("*")) if there.is_symlink()), None)) is not None:
                 raise InvalidInput(f"Path traversal blocked: {str(link)!r} is a symbolic link, which is not followed")
-            Path(self._temporary).mkdir(parents=True, exist_ok=True)
+            new = Path(self._temporary)
+            missing = [there for there in (new, *new.parents) if not there.exists()]
+            new.mkdir(parents=True, exist_ok=True)
+            for there in missing:
+                handle = os.open(there.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    _fsync(handle)
+                finally:
+                    os.close(handle)
             ignore = own / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")
@@ -83,6 +93,18 @@ class Tree:
         """The bytes `[start, end)` of a file, if it is still the one that is meant."""
         known, _, path = reference.partition("/")
         self._check(path)
+        try:
+            return self._read_at(path, known, start, end)
+        except Stale:
+            waiting = next((one for one in self.all_staged() if self.staged_stamp(one) == known), None)
+            if waiting is None:
+                raise
+            try:  # committed, and on its way to its place
+                return self._read(os.open(self.staged(waiting), _READ), known, path, start, end)
+            except OSError as error:
+                raise self._unreadable(path, error) from error
+
+    def _read_at(self, path: str, known: str, start: int, end: int | None) -> bytes:
         # In one step and not folder by folder: whoever puts a link in the way cannot have this inode at its end.
         try:
             try:
@@ -100,8 +122,12 @@ class Tree:
         try:
             state = os.fstat(file)
             if stamp(state) != known:
-                raise Stale(path)
-            end = state.st_size if end is None else min(end, state.st_size)
+                grown: set[str] | None = getattr(self._lenient, "grown", None)
+                if grown is None or not is_same_file(known, state) or state.st_size < size_of(known):
+                    raise Stale(path)
+                grown.add(path)
+            size = size_of(known)
+            end = size if end is None else min(end, size)
             data = os.pread(file, max(end - start, 0), start)
             if len(data) < end - start:  # more than a call gives at a time; or it has been cut off meanwhile
                 pieces = [data]
@@ -114,6 +140,18 @@ class Tree:
             return data
         finally:
             os.close(file)
+
+    @contextlib.contextmanager
+    def growing(self) -> Iterator[set[str]]:
+        """Have this thread read files that have grown as they were before; takes the paths of such.
+
+        For the last tries only. One that was written anew in place, and not just appended to, looks the same.
+        """
+        self._lenient.grown = grown = set[str]()
+        try:
+            yield grown
+        finally:
+            self._lenient.grown = None
 
     @staticmethod
     def _unreadable(path: str, error: OSError) -> Exception:
@@ -137,6 +175,19 @@ class Tree:
             return stamp(os.lstat(f"{self.root}/{path}")) == known
         except OSError:
             return not known
+
+    def is_edited(self, path: str, *known: str | None) -> bool:
+        """Whether there is a file at a path, and it is none of these stamps'."""
+        try:
+            there = os.lstat(f"{self.root}/{path}")
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                return False
+            found = self.stat(path)
+            if found is None:
+                return False
+            there = found
+        return stat.S_ISREG(there.st_mode) and stamp(there) not in known
 
     def current(self, path: str, start: int = 0, limit: int = -1) -> bytes | None:
         """The bytes that are at a path now; None where there is no file, or none that may be read."""
@@ -322,7 +373,7 @@ class Tree:
                 else:
                     self._copy(piece[0], piece[1], file)
             if sync:
-                os.fsync(file)
+                _fsync(file)
             return stamp(os.fstat(file))
         finally:
             os.close(file)
@@ -383,7 +434,7 @@ class Tree:
         try:
             _write(file, data)
             if sync:
-                os.fsync(file)
+                _fsync(file)
             return stamp(os.fstat(file))
         finally:
             os.close(file)
@@ -411,12 +462,12 @@ class Tree:
         """Have the names in these folders survive a power cut."""
         for folder in folders:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.folder(folder) as handle:
-                os.fsync(handle)
+                _fsync(handle)
 
     def sync_staged(self) -> None:
         handle = os.open(self._temporary, _FOLDER)
         try:
-            os.fsync(handle)
+            _fsync(handle)
         finally:
             os.close(handle)
 
@@ -436,6 +487,17 @@ def _folder_of(path: str) -> str:
 
 def _is_readable(state: os.stat_result, name: str, folder: int) -> bool:
     return state.st_mode & 0o444 == 0o444 or os.access(name, os.R_OK, dir_fd=folder)
+
+
+def _fsync(handle: int) -> None:
+    """An fsync that reaches the disk, on macOS too."""
+    import fcntl
+
+    if (full := getattr(fcntl, "F_FULLFSYNC", None)) is not None:
+        with contextlib.suppress(OSError):  # a file system that knows it not
+            fcntl.fcntl(handle, full)
+            return
+    os.fsync(handle)
 
 
 def _write(file: int, data: bytes) -> None:

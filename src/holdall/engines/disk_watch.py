@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from ..engine import Listener
-from ..errors import HoldallError, StoreClosed
+from ..errors import StoreClosed
 from .disk_names import is_foreign
 from .notices import FORGOTTEN, Inotify
 
@@ -130,7 +130,7 @@ class DiskListener:
                 self._stay()
             except StoreClosed:
                 return
-            except HoldallError as error:  # whoever reads will meet it, too
+            except Exception as error:  # whoever reads will meet it, too
                 logger.warning("could not take in what was edited outside, trying again: %s", error)
                 self._stopped.wait(1.0)
 

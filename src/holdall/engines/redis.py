@@ -4,7 +4,8 @@ A *shard* is a part of a store whose keys lie in one slot: a server's only one, 
 root of a namespace says which is its own. Within a shard, scripts make each batch atomic. Of its keys, which all begin
 with `holdall:{shard}`:
 
-    (itself)      hash: v the last version, f the last forgotten one, g how many deleted trees wait, w and x counters
+    (itself)      hash: v the last version, f the last forgotten one, g how many deleted trees wait, w and x counters;
+                  in the first shard l, the layout
     :e:PLACE      hash, an entry or a tombstone: h its head (`redis_ops`), d its value's exact text, x the paths that it
                   is found by, i its indexed fields
     :p :f :s      all places, those of files, and the namespaces that hold any: sets in lexicographic order
@@ -13,11 +14,15 @@ with `holdall:{shard}`:
     :b:BODY:N     a file's content in chunks of 1 MiB; :r how many more entries share one
     :g            trees that were deleted as a whole, and are being cleared away
     :i:FIELD      an indexed field's values, each with its place, in lexicographic order
+    :y :z         which fields are indexed, by number; and which of these have what was put before
+    :q…           the index of texts (`redis_texts`)
     :v:PLACE :w:MODEL    an entry's vectors; whose a model made, in the order in which they came
     :d:CLIENT     what a client's last batches answered: one whose reply was lost is asked again, and not done again
     :feed         a channel: something was written
 
-Scripts judge everything before they write anything, never look into values, and look at so much at a time and no more.
+Scripts judge everything before they write anything, never look into values, and look at so much at a time and no more:
+all but the batch that moves, copies or deletes what is large, or reads large files among other things, and walks that
+meet one, which take as long as that is large.
 A tree of many entries is deleted by one note of its range and version: from then on nothing in it counts that is no
 newer, and steps of a few entries each make the tombstones that were promised.
 """
@@ -26,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import secrets
 import time
 from collections import deque
@@ -46,6 +52,8 @@ from .redis_ops import CHUNK, INLINE, place, put_words, refusal, result, said, v
 from .redis_shards import Shards
 from .redis_walks import RedisWalks
 from .redis_wire import Address, Lost, Wire, check_url
+
+logger = logging.getLogger("holdall")
 
 _LAYOUT = 1
 #: A tree of more entries than this is deleted as a whole, and cleared away afterwards.
@@ -72,6 +80,8 @@ class RedisOptions:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise InvalidInput(f"{name} is a number of connections, at least {least}, not {shown(value)}")
+        if self.pool_min > self.pool_max:
+            raise InvalidInput(f"pool_min is at most pool_max, which is {self.pool_max}, not {self.pool_min}")
         if not isinstance(self.pool_timeout, (int, float)) or not 0 < self.pool_timeout < 1e9:
             raise InvalidInput(f"pool_timeout is a number of seconds, not {shown(self.pool_timeout)}")
 
@@ -89,7 +99,6 @@ class RedisEngine:
         self._options = options
         self._own = own
         self._shards = Shards(own.prefix, is_cluster, options)
-        self._walks = RedisWalks(self._shards, lambda shard: self._ready.get(shard, ()))
         self._closed = False
         self._reset()
 
@@ -97,6 +106,7 @@ class RedisEngine:
         """A state with nothing open: at the beginning, and in a forked child."""
         own, shards = self._own, self._shards
         shards.wire = Wire(dict(self._settings), shards.is_cluster, own.pool_min, own.pool_max, own.pool_timeout)
+        self._walks = RedisWalks(shards, lambda shard: self._ready.get(shard, ()))  # their locks may be held for ever
         self._client = secrets.token_hex(8)
         self._memories: deque[list[int]] = deque()  # where in it no batch is under way, and the number of the last
         self._count = itertools.count()
@@ -158,13 +168,13 @@ class RedisEngine:
         if len(batch) == 1:
             if isinstance(first, ops.Get):
                 shard = self._shards.home(first.namespace)
-                reply = yield from self._shards.script(shard, "get", [place(first.namespace, first.key)])
-                return [result(first, reply)]
+                return [result(first, (yield from self._shards.get(shard, place(first.namespace, first.key))))]
             if isinstance(first, ops.Put) and type(first.value) is not ops.File and first.vectors is None:
                 return [(yield from self._put(first))]
             if isinstance(first, ops.ReadRange):
                 shard = self._shards.home(first.namespace)
-                return [(yield from self._shards.script(shard, "read", said(first, lambda _: b"", {})[1:]))]
+                _, where, start, end = said(first, lambda _: b"", {})
+                return [(yield from self._shards.read(shard, where, start, end))]
             if kind in _UPKEEP:
                 return [(yield from _UPKEEP[kind](self, first))]
         elif self._shards.is_cluster and any(map(_is_everybodys, batch)):
@@ -212,10 +222,7 @@ class RedisEngine:
     def _batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         shard = self._shards.of_batch(batch)
         deadline = self._shards.deadline()
-        sent = {}
-        for op in batch:
-            if isinstance(op, ops.Put) and isinstance(op.value, ops.File) and len(op.value.content) > INLINE:
-                sent[id(op)] = yield from self._send(shard, op.value.content, deadline)
+        sent = yield from self._send_all(shard, batch, deadline)
         if all(type(op) in READS for op in batch):
             return (yield from self._run(shard, batch, sent, ["", "", 0], "", deadline))
         memory = self._memories.pop() if self._memories else [next(self._count), 0]
@@ -255,8 +262,20 @@ class RedisEngine:
                 yield from self._shards.sweep(shard, ops.Sweep())
             elif status == b"fields":
                 yield from self._declare(shard, ())
+            elif status == b"resend":
+                if time.monotonic() > deadline:
+                    raise Unavailable("the server loses what is sent to it; does it evict (maxmemory-policy)?")
+                sent = yield from self._send_all(shard, batch, deadline)
             else:
                 raise _unanswered()
+
+    def _send_all(self, shard: int, batch: Sequence[Op], deadline: float) -> Program[dict[int, str]]:
+        """Send the large contents of a batch beforehand; what they are called, by their ops' ids."""
+        sent = {}
+        for op in batch:
+            if isinstance(op, ops.Put) and isinstance(op.value, ops.File) and len(op.value.content) > INLINE:
+                sent[id(op)] = yield from self._send(shard, op.value.content, deadline)
+        return sent
 
     def _send(self, shard: int, content: bytes, deadline: float) -> Program[str]:
         """Send a body beforehand, a chunk at a time, for a put to take; if none does, it expires."""
@@ -313,10 +332,43 @@ class RedisEngine:
         layout = int((yield from shards.say(0, ("HGET", shards.names[0], "l"), deadline)))
         if layout > _LAYOUT:
             raise SchemaTooNew(f"this store has layout {layout}, and this holdall knows {_LAYOUT}; upgrade holdall")
+        yield from self._check_channel(deadline)
+        yield from self._check_eviction(deadline)
         if self._options.indexed:
             for shard in shards.all:
                 yield from self._declare(shard, self._options.indexed)
         self._is_set_up = True
+
+    def _check_channel(self, deadline: float) -> Program[None]:
+        """Scripts write, and tell last: who may not tell is better told at once than never heard."""
+        shards = self._shards
+        channel = f"{shards.names[0]}:feed"
+        try:
+            yield from shards.say(0, ("SPUBLISH" if shards.is_cluster else "PUBLISH", channel, ""), deadline)
+        except Unavailable as error:
+            if not str(error.__cause__).startswith("NOPERM"):
+                raise
+            raise Unavailable(
+                "this user of Redis may not publish on the channels by which stores hear of changes; allow it"
+                f" (ACL SETUSER … &{self._own.prefix}:*): {error}"
+            ) from error
+
+    def _check_eviction(self, deadline: float) -> Program[None]:
+        """Warn of a server that throws entries away when it is full, if it lets us know."""
+        try:
+            told = (yield from self._shards.say(0, ("INFO", "memory"), deadline)).decode()
+        except Unavailable as error:
+            if not str(error.__cause__).startswith("NOPERM"):
+                raise
+            return
+        found = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        policy = found.get("maxmemory_policy", "noeviction")
+        if found.get("maxmemory", "0") != "0" and policy != "noeviction":
+            logger.warning(
+                "this Redis throws keys away when it is full (maxmemory-policy %s): a store would lose entries; set it"
+                " to noeviction",
+                policy,
+            )
 
     def _declare(self, shard: int, paths: Sequence[str]) -> Program[None]:
         """Have fields indexed in a shard, and learn which are; those of ours find what was put before, too."""

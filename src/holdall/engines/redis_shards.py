@@ -4,6 +4,10 @@ A store on one server has one shard, and its versions count its changes. On a cl
 many slots, on whichever nodes have these. A root, and all that is below it, is in one of them. There a version is the
 time in microseconds, its last five bits the number of the shard: so versions are unique, newer ones are higher across
 shards, as far as the nodes' clocks agree, and a version tells where its entry is.
+
+While a slot moves from one node to another, each has some of its keys, and a script on either would take those that it
+lacks for absent. So scripts on a cluster name a second key, which never exists: while any key of a slot may be
+elsewhere, a node answers a command whose keys are not all there with TRYAGAIN, and does nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +24,16 @@ from typing import Any
 
 from .. import keys, ops
 from ..engine import Options
-from ..errors import InvalidInput, Unavailable
+from ..errors import Corrupt, InvalidInput, Unavailable
 from ..ops import Namespace, Op
 from ..programs import Program, Sleep
 from .redis_wire import Lost, Refusal, Say, Wire, slot_of
 
 _SHARDS = 32  # of a cluster; never to be changed, since versions tell them
 _STEP = 200  # entries that are cleared away in one step
+_PIECE = 1 << 20  # bytes of a content that one script gives
+_MOST_TRIES = 5  # to read a content piece by piece that others write anew; then it is read at once
+_WHOLE = 1 << 60
 _LONGEST_LOOK = 2.0  # seconds that a node may take to say who has which slots
 
 _WRITING = frozenset({"batch", "put", "sweep", "reclaim", "forget", "learn", "declare", "refield"})
@@ -158,7 +165,8 @@ class Shards:
     def _command(self, shard: int, name: str, args: Sequence[Any], now: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """A script's command by its name, and with its whole text, for a server that does not know it."""
         script = self._scripts[name]
-        words: tuple[Any, ...] = (1, self.names[shard], now)
+        home = self.names[shard]
+        words: tuple[Any, ...] = (2, home, f"{home}:none", now) if self.is_cluster else (1, home, now)
         if name in _WRITING:
             words += (f"{shard}/{_SHARDS}", self.seen) if self.is_cluster else ("", "")
         return ("EVALSHA", script.sha, *words, *args), ("EVAL", script.text, *words, *args)
@@ -182,6 +190,8 @@ class Shards:
             why = str(reply)
             if why.startswith("NOSCRIPT"):
                 command = whole
+            elif why.startswith("MOVED ") and not self.is_cluster:
+                raise InvalidInput("this server is a node of a Redis Cluster: use redis+cluster:// for it") from reply
             elif why.startswith("MOVED "):
                 self.wire.move(slot, why.split(" ")[2])
                 if tries > 2:
@@ -190,6 +200,11 @@ class Shards:
                 yield from self._pause_before_retry(reply, tries, deadline)
                 if self.is_cluster:
                     yield from self.look_around(deadline)
+            elif "INCOMPLETE" in why:
+                raise Corrupt(
+                    "a file's content is not all there: the server has lost keys; does it evict (maxmemory-policy)?"
+                    f" {why}"
+                ) from reply
             else:
                 raise Unavailable(f"Redis refused: {why}") from reply
         raise AssertionError("unreachable")
@@ -228,6 +243,42 @@ class Shards:
             if cursor == b"0":
                 return
 
+    # Contents --------------------------------------------------------------------------------------------------------
+
+    def get(self, shard: int, where: str) -> Program[Any]:
+        """An entry: head, value, and a file's content."""
+        for tries in itertools.count():
+            found = yield from self.script(shard, "get", [where, _most(tries)])
+            if found is None or len(found) > 2 or (size := found[0].split(b" ")[6]) == b"-":
+                return found
+            content = yield from self._rest(shard, where, found[0].split(b" ")[8], 0, int(size))
+            if content is not None:
+                return [*found, content]
+        raise AssertionError("unreachable")
+
+    def read(self, shard: int, where: str, start: int = 0, end: Any = "") -> Program[bytes | None]:
+        """A part of a file, or None if there is none: of one moment, though a large one comes in pieces."""
+        for tries in itertools.count():
+            found = yield from self.script(shard, "read", [where, start, end, _most(tries), ""])
+            if found is None:
+                return None
+            body, finish, first = found
+            rest = yield from self._rest(shard, where, body, start + len(first), int(finish))
+            if rest is not None:
+                return first + rest if rest else first  # type: ignore[no-any-return]  # bytes
+        raise AssertionError("unreachable")
+
+    def _rest(self, shard: int, where: str, body: bytes, start: int, end: int) -> Program[bytes | None]:
+        """The rest of a body, a piece at a time; None if the file has another meanwhile, or is gone."""
+        pieces = []
+        while start < end:
+            found = yield from self.script(shard, "read", [where, start, end, _PIECE, body])
+            if found is None or found[0] == b"moved":
+                return None
+            pieces.append(found[2])
+            start += len(found[2])
+        return b"".join(pieces)
+
     # What may have to be done first ----------------------------------------------------------------------------------
 
     def reclaim(self, shard: int) -> Program[None]:
@@ -244,6 +295,11 @@ class Shards:
             if not more:
                 break
         return turned
+
+
+def _most(tries: int) -> int:
+    """How many bytes to ask for at once."""
+    return _PIECE if tries < _MOST_TRIES else _WHOLE
 
 
 def _root(namespace: Namespace) -> str:

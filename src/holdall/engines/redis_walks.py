@@ -17,7 +17,7 @@ from .. import filters, keys, ops, shapes
 from ..engine import Row, feed_from, history_gone, not_a_cursor, parse_revision, search, to_entry
 from ..errors import HistoryGone, InvalidInput
 from ..ops import Change, FileInfo, Hit, Namespace, Op, Page
-from ..programs import Program
+from ..programs import Program, Work
 from ..ranking import FEW, ranked
 from . import redis_fields
 from .redis_ops import folder_range, info, kind_of, model_of, parted, place, ranges, row, version_of
@@ -481,7 +481,12 @@ class RedisWalks:
             while rest:
                 places = [place(op.namespace, path) for path in rest]
                 _, contents, looked = yield from self._shards.one(shard, "contents", len(texts), *texts, *places)
-                for number, content in contents:
+                for number, given in contents:
+                    content = given
+                    if content is None:  # too large for one answer
+                        content = yield from self._shards.read(shard, places[number - 1])
+                        if content is None or not (yield Work(_has_all, (content, texts))):
+                            continue
                     found.append((rest[number - 1], content))
                     room -= len(content)
                 last, rest = rest[looked - 1], rest[looked:]
@@ -491,6 +496,10 @@ class RedisWalks:
             if paths.next is None:
                 return found
             walk = replace(walk, after=paths.next)
+
+
+def _has_all(content: bytes, texts: Sequence[bytes]) -> bool:
+    return all(text in content for text in texts)
 
 
 def _feed_words(

@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection, parse_url
 from redis.retry import Retry
 
-from ..errors import InvalidInput, Unavailable, shown
+from ..errors import HoldallError, InvalidInput, Unavailable, shown
 from ..programs import Sleep, Work
 from .pool import Pool
 
@@ -60,9 +60,32 @@ def slot_of(key: str) -> int:
 def check_url(url: str) -> dict[str, Any]:
     """What redis-py makes of a URL, or `InvalidInput`."""
     try:
-        return dict(parse_url(url))  # type: ignore[no-untyped-call]  # redis-py's
+        settings = dict(parse_url(url))  # type: ignore[no-untyped-call]  # redis-py's
     except ValueError as error:
         raise InvalidInput(f"{shown(url)} is not a URL of Redis: {error}") from None
+    if "max_connections" in settings:
+        raise InvalidInput("max_connections is of redis-py's pool: pass pool_max to open() instead")
+    try:
+        _kind(settings)(**{name: value for name, value in settings.items() if name != "connection_class"})
+    except (TypeError, ValueError, redis.exceptions.RedisError) as error:
+        raise InvalidInput(f"a URL of Redis with what no connection takes: {error}") from None
+    return settings
+
+
+def _kind(settings: dict[str, Any]) -> type[Connection]:
+    return settings.get("connection_class", Connection)  # type: ignore[no-any-return]  # a class
+
+
+def _permanent(error: BaseException) -> HoldallError | None:
+    """What is wrong and will stay so, of what a connection met; None for what may pass."""
+    if "DB index" in str(error) or "Invalid Database" in str(error):
+        return InvalidInput(f"the server has no such database: {error}")
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return Unavailable(f"the server's certificate is not trusted: {error}")
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 class Line:
@@ -191,8 +214,8 @@ class Wire:
     """The connections to one server, or to the nodes of a cluster, and who has which slot."""
 
     def __init__(self, settings: dict[str, Any], is_cluster: bool, least: int, most: int, timeout: float) -> None:
-        self._kind: type[Connection] = settings.pop("connection_class", Connection)
-        self._settings = settings
+        self._kind = _kind(settings)
+        self._settings = {name: value for name, value in settings.items() if name != "connection_class"}
         self.is_cluster = is_cluster
         self._least, self._most, self._timeout = least, most, timeout
         self._first: Address = (settings.get("host", "localhost"), int(settings.get("port", 6379)))
@@ -260,6 +283,8 @@ class Wire:
         except redis.exceptions.AuthenticationError as error:
             raise Unavailable(f"Redis refused to let us in: {error}") from error
         except (redis.exceptions.RedisError, OSError) as error:
+            if (permanent := _permanent(error)) is not None:
+                raise permanent from error
             raise Lost(str(error)) from error
         return Line(connection, is_async)
 

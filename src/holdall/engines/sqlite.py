@@ -206,6 +206,8 @@ class SqliteEngine:
             except Exception:  # noqa: S110  # each member learns its own fate below
                 pass
         for submission in members:
+            if submission.finished:  # what failed came after the commit
+                continue
             try:
                 self._transact([submission])
             except Exception as error:  # whatever it is belongs to this caller alone

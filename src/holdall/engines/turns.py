@@ -118,4 +118,6 @@ def folder_lock(folder: Path, timeout: float) -> Iterator[None]:
                 break
         yield
     finally:
+        with contextlib.suppress(OSError):  # closing is not enough: a child that was forked meanwhile has it open
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)

@@ -141,9 +141,12 @@ local function among(index, low, high)
   return places
 end
 
+local MOST_EXPIRED = 1000 -- that are looked at before somebody has to sweep
+
 -- The first file between two places, or nil.
 local function first_file(low, high)
   local found
+  local expired = 0
   for _, place in ipairs(order) do
     if is_within(place, low, high) and live_file(place) and (not found or less(place, found)) then
       found = place
@@ -156,9 +159,14 @@ local function first_file(low, high)
       if live_file(place) then
         return place
       end
+      local old = olds[place]
+      expired = expired + (old and old.k == 'p' and due(old.e) and 1 or 0)
     end
     if #page < 64 then
       return found
+    elseif expired > MOST_EXPIRED and not trees[1] then
+      abort = { 'sweep' }
+      return nil
     elseif trees[1] and not new_trees[1] then
       abort = { 'pending' }
       return nil
@@ -258,6 +266,14 @@ ops.P = function()
   if size ~= '-' and body == '-' then
     r.b = fresh_body(data)
   elseif size ~= '-' then -- it was sent beforehand, in pieces
+    local there = 0
+    for number = 0, math.floor((size - 1) / CHUNK) do
+      there = there + call('STRLEN', P .. ':b:' .. body .. ':' .. fmt(number))
+    end
+    if there ~= tonumber(size) then -- the server has lost some of it: it restarted, or evicts
+      abort = { 'resend' }
+      return false
+    end
     bodies[body] = { base = tonumber(size), text = '', is_fresh = true, is_sent = true }
   end
   if model ~= '-' then
@@ -554,9 +570,6 @@ for _, tree in ipairs(new_trees) do
   call('HINCRBY', P, 'g', 1)
 end
 if order[1] or new_trees[1] then
-  if last ~= began then
-    tell()
-  end
   local packed = cmsgpack.pack(answer)
   if #packed > 65536 then
     packed = cmsgpack.pack({ 'done' })
@@ -564,6 +577,9 @@ if order[1] or new_trees[1] then
   call('HSET', memory, slot, fmt(number) .. ' ' .. packed)
   if ARGV[8] ~= '' then
     call('EXPIRE', memory, ARGV[8])
+  end
+  if last ~= began then
+    tell()
   end
 end
 return answer

@@ -97,7 +97,7 @@ end
 
 local CHUNK = 1048576
 
--- The bytes [start, finish) of a body.
+-- The bytes [start, finish) of a body; an error where they are not all there.
 local function read_body(body, start, finish)
   if finish <= start then
     return ''
@@ -108,7 +108,11 @@ local function read_body(body, start, finish)
     parts[#parts + 1] = call('GETRANGE', P .. ':b:' .. body .. ':' .. fmt(number),
       fmt(math.max(start - at, 0)), fmt(math.min(finish - at, CHUNK) - 1))
   end
-  return #parts == 1 and parts[1] or table.concat(parts)
+  local found = #parts == 1 and parts[1] or table.concat(parts)
+  if #found ~= finish - start then
+    error('INCOMPLETE body ' .. body)
+  end
+  return found
 end
 
 local function split(place)

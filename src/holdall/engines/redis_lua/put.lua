@@ -91,9 +91,9 @@ if expires ~= '-' then
 elseif kind == 'p' and ended ~= '-' then
   call('ZREM', P .. ':x', place)
 end
-call(ARGV[2] == '' and 'PUBLISH' or 'SPUBLISH', P .. ':feed', '')
 call('HSET', memory, ARGV[5], string.format('%.0f %s', number, head))
 if ARGV[8] ~= '' then
   call('EXPIRE', memory, ARGV[8])
 end
+redis.pcall(ARGV[2] == '' and 'PUBLISH' or 'SPUBLISH', P .. ':feed', '')
 return { 'ok', head }

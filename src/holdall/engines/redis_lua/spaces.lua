@@ -3,6 +3,7 @@
 
 local from, to, limit, depth = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
+local expired = 0
 local function is_inhabited(ns)
   if not in_doubt then
     return true
@@ -16,7 +17,8 @@ local function is_inhabited(ns)
         return true
       end
     end
-    if #page < 64 then
+    expired = expired + #page
+    if #page < 64 or expired > 1000 then
       return false
     end
     start = start + 64
@@ -45,6 +47,9 @@ for _ = 1, 1000 do
   end
   for _, ns in ipairs(page) do
     local is_one = is_inhabited(ns)
+    if expired > 1000 then -- somebody has to sweep first
+      return { 'sweep' }
+    end
     if is_one then
       found[#found + 1] = ns
       from = after(ns)

@@ -155,12 +155,9 @@ local function bury(place, old, version, kind, time)
   end
 end
 
+-- Last of all, and it may not fail: what was written is written, whether or not those who listen may be told.
 local function tell()
   call('HSET', P, 'v', last)
-  if shard then
-    call('SPUBLISH', P .. ':feed', '')
-  else
-    call('PUBLISH', P .. ':feed', '')
-  end
+  redis.pcall(shard and 'SPUBLISH' or 'PUBLISH', P .. ':feed', '')
 end
 

@@ -1,0 +1,423 @@
+"""What is promised holds: where a step fails after the commit, after a kill, and beside people who edit meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.engines import disk_watch, notices
+from holdall.engines.commit import Submission
+from holdall.engines.disk_watch import FolderWatch
+from holdall.engines.turns import folder_lock
+from holdall.errors import Conflict, Unavailable
+from holdall.ops import Append, Delete, Put
+from holdall.testing.contract.base import forked
+from holdall.testing.embedder import embed
+
+VOLUME = ("filesystem",)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def opened(folder: Path, **options: Any) -> holdall.Store:
+    return holdall.open(f"disk:///{folder}", **{"durability": "relaxed", **options})
+
+
+def engine_of(store: holdall.Store) -> Any:
+    return store._shared.engine
+
+
+# After the commit ----------------------------------------------------------------------------------------------------
+
+
+def test_an_error_after_the_commit_has_nothing_done_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        store.files().write("/log", "begun\n")
+        group = [Submission([Append(VOLUME, "/log", f"{n}\n".encode())]) for n in range(3)]
+        fstat = os.fstat
+
+        def fail(handle: int) -> os.stat_result:
+            monkeypatch.setattr(os, "fstat", fstat)
+            raise ValueError("a fault of ours")
+
+        monkeypatch.setattr(os, "fstat", fail)  # the stamp of the file that was just appended to
+        engine_of(store)._commit(group)
+        assert os.fstat is fstat, "the step that was to fail was not taken"
+        assert [(one.finished, one.error) for one in group] == [(True, None)] * 3
+        assert store.files().read_text("/log") == (folder / "log").read_text() == "begun\n0\n1\n2\n"
+
+
+def test_what_is_noticed_between_two_steps_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edits that have left the queue and are not looked at yet: who reads then must not read without them."""
+    with opened(folder) as store:
+        store.files().write("/a", "a")
+        taken, go_on = threading.Event(), threading.Event()
+        take = FolderWatch.take
+
+        def slowly(watch: FolderWatch) -> set[str]:
+            noticed = take(watch)
+            if threading.current_thread() is writer:
+                taken.set()
+                go_on.wait(10)
+            return noticed
+
+        monkeypatch.setattr(FolderWatch, "take", slowly)
+        writer = threading.Thread(target=lambda: store.files().write("/b", "b"))
+        writer.start()
+        assert taken.wait(10)
+        assert engine_of(store)._is_looking
+        go_on.set()
+        writer.join()
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, where: str) -> Callable[[], None]:
+    """Have a system call fail for each path that ends so, until what this returns is called."""
+    real = getattr(os, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        if any(str(arg).endswith(where) for arg in args):
+            raise OSError(number, os.strerror(number))
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, name, call)
+    return lambda: monkeypatch.setattr(os, name, real)
+
+
+def test_a_file_that_cannot_be_removed_does_not_come_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        store.files().write("/a/x", "data")
+        store.files().write("/b", "b")
+        mend = failing(monkeypatch, "unlink", errno.EPERM, "x")
+        store.files().delete("/a/x")
+        assert (folder / "a" / "x").exists()
+        assert [info.path for info in store.files().walk()] == ["/b"]
+        (folder / "c").write_text("made outside meanwhile")
+        assert [info.path for info in store.files().walk()] == ["/b"]
+    with opened(folder) as store:
+        assert [info.path for info in store.files().walk()] == ["/b"]
+        with pytest.raises(Unavailable, match="cannot be written"):
+            store.files().write("/b", "after")
+        mend()
+        store.files().write("/b", "after")
+        assert [info.path for info in store.files().walk()] == ["/b", "/c"]
+        assert not (folder / "a").exists()
+
+
+def test_a_folder_in_the_place_of_a_file_is_no_file_that_stays(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a/x", "data")
+        store.files().write("/b/y", "data")
+        mend = pytest.MonkeyPatch()
+        back = failing(mend, "unlink", errno.EIO, "x")
+        store.files().delete("/a/x")
+        (folder / "a" / "x").replace(folder / "z")
+        (folder / "a" / "x").mkdir()
+        (folder / "a" / "x" / "in").write_text("it")
+        back()
+        assert [info.path for info in store.files().walk()] == ["/a/x/in", "/b/y", "/z"]
+
+
+# Killed, and edited before the next one comes ------------------------------------------------------------------------
+
+
+def killed_before(folder: Path, event: str, end: str, change: Callable[[holdall.Store], object]) -> None:
+    """Change something in a child that is killed before a system call on a path that ends so."""
+
+    def run() -> None:
+        store = opened(folder)
+        store.setup()
+
+        def hook(called: str, args: tuple[Any, ...]) -> None:
+            if called == event and any(str(arg).endswith(end) for arg in args):
+                os._exit(9)
+
+        sys.addaudithook(hook)
+        change(store)
+
+    assert os.waitstatus_to_exitcode(forked(run)) == 9
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_file_that_was_edited_after_a_kill_keeps_the_edit(folder: Path, existed: bool) -> None:
+    with opened(folder) as store:
+        store.files().write("/a" if existed else "/b", "one")
+    killed_before(folder, "os.rename", "a", lambda store: store.files().write("/a", "two"))
+    (folder / "a").write_text("a person wrote this")
+    with opened(folder) as store:
+        assert store.files().read_text("/a") == (folder / "a").read_text() == "a person wrote this"
+        assert store.files().stat("/a").size == 19
+        assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
+def test_an_item_that_was_edited_after_a_kill_keeps_the_edit(folder: Path) -> None:
+    with opened(folder) as store:
+        store.put(("n",), "k", {"step": 1})
+    killed_before(folder, "os.rename", "@k.json", lambda store: store.put(("n",), "k", {"step": 2}))
+    with opened(folder) as store:
+        assert store.get(("n",), "k").value == {"step": 2}
+    killed_before(folder, "os.rename", "@k.json", lambda store: store.put(("n",), "k", {"step": 3}))
+    (folder / "@n" / "@k.json").write_text('{"edited": true}')
+    with opened(folder) as store:
+        assert store.get(("n",), "k").value == {"edited": True}
+
+
+def test_a_write_after_an_edit_that_nobody_has_noticed_is_the_newer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices.sys, "platform", "plan9")
+    monkeypatch.setattr(disk_watch, "_INTERVAL", 1000.0)
+    with opened(folder) as store:
+        before = store.files().write("/a", "one")
+        (folder / "a").write_text("edited")
+        store.files().write("/a", "two")
+        assert store.files().read_text("/a") == (folder / "a").read_text() == "two"
+        (folder / "a").write_text("edited again")
+        with pytest.raises(Conflict):
+            store.files().write("/a", "three", expect=before)
+
+
+def test_a_catalogue_from_before_there_were_two_stamps(folder: Path) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "one")
+        version = store.files().stat("/a").version
+        engine_of(store)._writer.execute("ALTER TABLE holdall_places DROP COLUMN before")
+    with opened(folder) as store:
+        assert store.files().stat("/a").version == version
+        store.files().write("/a", "two")
+        assert (folder / "a").read_text() == "two"
+
+
+def test_a_batch_that_was_edited_after_a_kill_keeps_the_edit(folder: Path) -> None:
+    def change(store: holdall.Store) -> None:
+        put = [Put(VOLUME, path, {"content": "two", "encoding": "utf-8"}) for path in ("/a", "/b", "/c")]
+        store.execute([*put, Put(("n",), "k", {"step": 2}), Delete(VOLUME, "/d")])
+
+    with opened(folder) as store:
+        for path in ("/a", "/b", "/c", "/d"):
+            store.files().write(path, "one")
+    killed_before(folder, "os.rename", "b", change)
+    assert [(folder / name).read_text() for name in "abc"] == ["two", "one", "one"]
+    (folder / "c").write_text("a person wrote this")
+    with opened(folder) as store:
+        assert [(folder / name).read_text() for name in "abc"] == ["two", "two", "a person wrote this"]
+        assert [store.files().read_text(f"/{name}") for name in "abc"] == ["two", "two", "a person wrote this"]
+        assert (store.files().stat("/c").size, store.get(("n",), "k").value) == (19, {"step": 2})
+        assert store.files().stat("/c").version > store.files().stat("/b").version
+        assert not (folder / "d").exists()
+
+
+def test_a_copy_that_was_half_made_is_not_taken_for_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its source was edited meanwhile, so that nothing is left of what it was a copy of but that half."""
+    with opened(folder) as store:
+        store.files().write("/source", b"x" * 3_000_000)
+
+    def copy() -> None:
+        write, count = os.write, iter(range(10))
+
+        def some(file: int, data: Any) -> int:
+            if next(count) == 1:
+                os._exit(9)
+            return write(file, data)
+
+        store = opened(folder)
+        store.setup()
+        monkeypatch.setattr(os, "write", some)
+        store.files().copy("/source", "/copy")
+
+    assert os.waitstatus_to_exitcode(forked(copy)) == 9
+    assert [path.stat().st_size for path in (folder / ".holdall" / "new").iterdir()] == [1 << 20]
+    (folder / "source").write_text("edited")
+    with opened(folder) as store:
+        for path in ("/source", "/copy"):
+            assert store.files().read_text(path) == (folder / path[1:]).read_text() == "edited"
+            assert store.files().stat(path).size == 6
+
+
+# A write that cannot reach its place ---------------------------------------------------------------------------------
+
+
+def test_what_waits_for_its_place_can_be_read_and_so_can_all_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as store:
+        files = store.files()
+        files.write("/a", "before, fish")
+        files.write("/b", "other fish")
+        mend = failing(monkeypatch, "rename", errno.ENOSPC, "a")
+        assert files.write("/a", "after, fish").size == 11
+        assert (folder / "a").read_text() == "before, fish"
+        assert files.read_text("/a") == "after, fish"
+        assert files.read_range("/a", 2, 5) == b"ter"
+        assert files.read_text("/b") == "other fish"
+        assert [match.text for match in files.grep("fish")] == ["after, fish", "other fish"]
+        assert [info.path for info in files.ls("/")] == ["/a", "/b"]
+        assert store.get(("n",), "k") is None
+        (folder / "c").write_text("made outside")
+        assert files.read_text("/a") == "after, fish"
+        mend()
+        assert [info.path for info in files.ls("/")] == ["/a", "/b", "/c"]
+        assert (folder / "a").read_text() == files.read_text("/a") == "after, fish"
+
+
+def test_a_folder_that_cannot_be_synced_is_told_and_synced_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder, durability="full") as store:
+        files = store.files()
+        files.write("/a/b", "before")
+        fsync = os.fsync
+        there = (folder / "a").stat().st_ino
+        synced: list[int] = []
+
+        def fail(handle: int) -> None:
+            synced.append(os.fstat(handle).st_ino)
+            if synced[-1] == there:
+                raise OSError(errno.EIO, "Input/output error")
+            fsync(handle)
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(Unavailable, match="power cut"):
+            files.write("/a/b", "after")
+        assert (folder / ".holdall" / "new").stat().st_ino in synced[: synced.index(there)]
+        with pytest.raises(Unavailable):
+            files.write("/c", "x")
+        assert files.read_text("/a/b") == "after"
+        there, synced[:] = 0, []
+        files.write("/c", "x")
+        assert (folder / "a").stat().st_ino in synced
+        synced[:] = []
+        files.write("/c", "y")
+        assert (folder / "a").stat().st_ino not in synced
+
+
+# Locks and listeners -------------------------------------------------------------------------------------------------
+
+
+def test_a_child_that_was_forked_under_a_lock_does_not_keep_it(folder: Path) -> None:
+    folder.mkdir()
+    ours, theirs = os.pipe()
+    children: list[int] = []
+
+    def fork() -> None:
+        children.append(os.fork())
+        if not children[-1]:
+            os.close(theirs)
+            os.read(ours, 1)  # until the parent has done all
+            os._exit(0)
+
+    with opened(folder, timeout=2.0) as store:
+        with folder_lock(folder, 1.0):
+            fork()
+        with folder_lock(folder, 1.0):
+            pass
+        store.files().write("/a", "x")
+        with engine_of(store)._lock(None, time.monotonic()):
+            fork()
+        assert store.files().write("/b", "y").size == 1
+    os.close(theirs)
+    os.close(ours)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+
+
+def test_a_listener_outlives_any_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "x")
+        with store.watch() as watch:
+            (folder / "b").write_text("y")
+            assert next(watch).key == "/b"
+            failed = threading.Event()
+            take = FolderWatch.take
+
+            def fail(folder: FolderWatch) -> set[str]:
+                monkeypatch.setattr(FolderWatch, "take", take)
+                failed.set()
+                raise RuntimeError("a fault of ours")
+
+            monkeypatch.setattr(FolderWatch, "take", fail)
+            (folder / "c").write_text("y")
+            assert failed.wait(10)
+            assert next(watch).key == "/c"
+
+
+def test_a_log_that_grows_all_the_time_does_not_keep_others_from_being_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "tea")
+        log = folder / "noisy.log"
+        log.write_text("tea\n")
+        file, fstat = log.stat().st_ino, os.fstat
+
+        def grow(handle: int) -> os.stat_result:
+            if fstat(handle).st_ino == file:  # between every look at it and the read that follows
+                with log.open("a") as other:
+                    other.write("more\n")
+            return fstat(handle)
+
+        monkeypatch.setattr(os, "fstat", grow)
+        assert [match.path for match in store.files().grep("tea")] == ["/a", "/noisy.log"]
+        assert len([*store.scan()]) == 2
+        assert store.files().read_text("/noisy.log").startswith("tea\nmore\n")
+        monkeypatch.setattr(os, "fstat", fstat)
+        assert store.files().read_text("/noisy.log") == log.read_text()
+        assert store.files().stat("/noisy.log").size == log.stat().st_size
+
+
+def test_a_copied_folder_has_the_versions_and_vectors_of_its_items(folder: Path, tmp_path: Path) -> None:
+    def vectors(store: holdall.Store) -> Any:
+        return engine_of(store)._writer.execute("SELECT count(*) FROM holdall_vectors").fetchall()
+
+    with opened(folder, embed=embed) as store:
+        before = store.put(("n",), "k", {"text": "tea", "b": [1.5, None]})
+        assert vectors(store) == [(1,)]
+    shutil.copytree(folder, tmp_path / "copy")
+    with opened(tmp_path / "copy", embed=embed) as store:
+        assert store.get(("n",), "k") == before
+        assert vectors(store) == [(1,)]
+        (tmp_path / "copy" / "@n" / "@k.json").write_text('{"text": "milk"}')
+        assert store.get(("n",), "k").version > before.version
+
+
+def test_the_name_of_a_new_folder_is_synced_in_the_one_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        synced.append(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with opened(tmp_path / "new" / "store") as store:
+        store.setup()
+        assert {tmp_path.stat().st_ino, (tmp_path / "new").stat().st_ino} <= {*synced}
+
+
+def test_where_an_fsync_stops_half_way_to_the_disk_the_other_kind_is_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS."""
+    control, calls = fcntl.fcntl, list[int]()
+
+    def note(handle: int, command: int, *args: Any) -> Any:
+        calls.append(command)
+        return None if command == 51 else control(handle, command, *args)
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", note)
+    with opened(folder, durability="full") as store:
+        store.setup()
+        calls.clear()
+        store.files().write("/a", "x")
+        assert calls == [51, 51, 51]  # the file, the folder it is staged in, its own
