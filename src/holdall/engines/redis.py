@@ -177,9 +177,24 @@ class RedisEngine:
                 return [(yield from self._shards.read(shard, where, start, end))]
             if kind in _UPKEEP:
                 return [(yield from _UPKEEP[kind](self, first))]
-        elif self._shards.is_cluster and any(map(_is_everybodys, batch)):
-            return (yield from self._checked_before(batch))
+        elif self._shards.is_cluster:
+            if kind is ops.Embed and all(type(op) is ops.Embed for op in batch):
+                return (yield from self._each_by_itself(batch))
+            if any(map(_is_everybodys, batch)):
+                return (yield from self._checked_before(batch))
         return (yield from self._batch(batch))
+
+    def _each_by_itself(self, batch: Sequence[Any]) -> Program[list[Any]]:
+        """Ops that need not be done together, and are of several roots: those of each at once."""
+        results: list[Any] = [None] * len(batch)
+        by_shard: dict[int, list[int]] = {}
+        for number, op in enumerate(batch):
+            by_shard.setdefault(self._shards.home(op.namespace), []).append(number)
+        for shard, numbers in by_shard.items():
+            found = yield from self._batch([batch[number] for number in numbers], shard)
+            for number, reply in zip(numbers, found, strict=True):
+                results[number] = reply
+        return results
 
     def _checked_before(self, batch: Sequence[Op]) -> Program[list[Any]]:
         """On a cluster, what is checked for the whole store is in a shard of its own, and checked first."""
@@ -219,8 +234,9 @@ class RedisEngine:
             return (yield from self._batch([op]))[0]
         raise _unanswered()
 
-    def _batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
-        shard = self._shards.of_batch(batch)
+    def _batch(self, batch: Sequence[Op], shard: int | None = None) -> Program[list[Any]]:
+        if shard is None:
+            shard = self._shards.of_batch(batch)
         deadline = self._shards.deadline()
         sent = yield from self._send_all(shard, batch, deadline)
         if all(type(op) in READS for op in batch):
