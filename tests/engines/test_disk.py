@@ -243,6 +243,25 @@ def test_what_cannot_be_staged_is_not_written_at_all(folder: Path) -> None:
         assert store.files().write("/a", "after").size == 5
 
 
+def test_an_interrupt_just_after_the_commit_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder) as store:
+        store.setup()
+        engine: Any = store._shared.engine
+        transact = engine._transact_on
+
+        def interrupted(writer: Any, members: Any) -> None:
+            monkeypatch.undo()
+            transact(writer, members)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(engine, "_transact_on", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.files().write("/a", "committed")
+        assert store.files().read_text("/a") == "committed"
+        store.files().write("/b", "the next to write finishes it")
+        assert store.files().read_text("/a") == (folder / "a").read_text() == "committed"
+
+
 @pytest.mark.parametrize("step", ["settle", "append", "remove"])
 def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
     folder: Path, step: str, caplog: pytest.LogCaptureFixture
@@ -260,7 +279,7 @@ def test_what_was_committed_and_cannot_reach_its_file_does_so_later(
         with contextlib.suppress(Unavailable, NotFound):
             assert store.files().read("/a") == b"before, after"
         assert "the plain files are behind" in caplog.text
-        with pytest.raises(Unavailable, match="see that the disk has room"):
+        with pytest.raises(Unavailable, match=r"see to that first.*No space left"):
             store.files().write("/c", "x")
         mend()
         there = "/b" if step == "remove" else "/a"

@@ -27,6 +27,4 @@ def open_store(folder: Path, clock: Clock) -> holdall.Store:
 
 
 TestMachine = store_machine(open_store).TestCase
-TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
-TestFileMachine = file_machine(open_store).TestCase
-TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
+TestFileMachine = file_machine(open_store, use_async=True).TestCase

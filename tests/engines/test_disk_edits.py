@@ -214,6 +214,80 @@ def told(store: holdall.Store, since: str | None, count: int) -> list[tuple[str,
         return [(change.kind, change.key) for change in islice(watch, count)]
 
 
+@only_with_notices
+def test_our_own_writes_and_what_is_done_elsewhere_are_not_looked_into(
+    store: holdall.Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = store.files()
+    files.write("/a/b/c.md", "x")
+    files.write("/d/e.md", "x")
+    (folder / "a").rename(tmp_path / "elsewhere")
+    assert paths(store) == ["/d/e.md"]
+    looks: list[object] = []
+    monkeypatch.setattr(store._shared.engine, "_catalogue", Spy(store._shared.engine._catalogue, "take_in", looks))  # type: ignore[attr-defined]
+    files.write("/d/e.md", "y")
+    files.append("/d/e.md", "z")
+    files.move("/d/e.md", "/d/f.md")
+    (tmp_path / "elsewhere" / "b" / "c.md").write_text("nobody's business")
+    assert files.read("/d/f.md") == b"yz"
+    assert looks == []
+    (folder / "d" / "f.md").write_text("edited")
+    assert files.read("/d/f.md") == b"edited"
+    assert len(looks) == 1
+
+
+class Spy:
+    """Something else, but for the calls of one method, which are noted."""
+
+    def __init__(self, spied: Any, name: str, calls: list[object]) -> None:
+        self._spied, self._name, self._calls = spied, name, calls
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name:
+            self._calls.append(name)
+        return getattr(self._spied, name)
+
+
+@pytest.mark.parametrize("change", ["append", "move", "copy", "write"])
+@pytest.mark.parametrize("edit", ["removed", "replaced", "cut off", "longer"])
+def test_an_edit_between_a_commit_and_its_files_leaves_nothing_stuck(
+    store: holdall.Store, folder: Path, monkeypatch: pytest.MonkeyPatch, change: str, edit: str
+) -> None:
+    """The last moment in which somebody outside can come first: what is in the folder then is what counts."""
+    engine: Any = store._shared.engine
+    files = store.files()
+    files.write("/a", "before")
+    target = folder / "a"
+    edited_to = {"replaced": b"new", "cut off": b"b", "longer": b"before and more"}.get(edit)
+
+    def edit_just_now() -> None:
+        if edit in ("removed", "replaced"):
+            target.unlink()
+        if edited_to is not None:
+            target.write_bytes(edited_to)
+
+    for name in ("settle", "finish"):
+        step = getattr(engine._catalogue, name)
+        edited = lambda *args, step=step: (monkeypatch.undo(), edit_just_now(), step(*args))[-1]  # noqa: E731
+        monkeypatch.setattr(engine._catalogue, name, edited)
+    {
+        "append": lambda: files.append("/a", ", after"),
+        "move": lambda: files.move("/a", "/b"),
+        "copy": lambda: files.copy("/a", "/b"),
+        "write": lambda: files.write("/a", "after"),
+    }[change]()
+    plain = {f"/{path.name}": path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert {info.path: files.read(info.path) for info in files.walk()} == plain
+    assert {info.path: info.size for info in files.walk()} == {path: len(data) for path, data in plain.items()}
+    if change == "write":  # an edit that came after the commit is newer, and stays
+        assert plain == {"/a": edited_to or b"after"}
+    if change == "append":
+        assert plain["/a"].endswith(b", after")
+    files.append("/a", "!")
+    assert files.read("/a") == target.read_bytes()
+    assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
 # Told to those who watch ---------------------------------------------------------------------------------------------
 
 

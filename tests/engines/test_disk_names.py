@@ -342,6 +342,29 @@ def test_a_link_in_the_place_of_a_folder_is_not_passed(folder: Path, outside: Pa
     assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("secret.txt", SECRET)]
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["read before", "not read before"])
+def test_a_link_that_came_unnoticed_leads_nowhere(
+    folder: Path, outside: Path, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the read: what is read must be the file that was looked at."""
+    with opened(folder) as store:
+        files = store.files()
+        files.write("/notes/secret.txt", "m" * len(SECRET))
+        if known:
+            files.read("/notes/secret.txt")
+        files.ls("/")
+        shutil.rmtree(folder / "notes")
+        (folder / "notes").symlink_to(outside)
+        monkeypatch.setattr(store._shared.engine, "_look", lambda: None)
+        for read in (
+            lambda: files.read("/notes/secret.txt"),
+            lambda: files.read_range("/notes/secret.txt", 0, 5),
+            lambda: store.get(VOLUME, "/notes/secret.txt"),
+        ):
+            with pytest.raises(Unavailable, match="changed all the time"):
+                read()
+
+
 @pytest.mark.parametrize("name", [".holdall", ".holdall/new", ".holdall/catalogue.db", ".holdall/.gitignore"])
 def test_a_link_in_the_place_of_the_catalogue_is_refused(folder: Path, outside: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)

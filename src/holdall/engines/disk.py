@@ -79,6 +79,7 @@ class DiskEngine(SqliteEngine):
         self._dirty: set[str] = set()  # paths that have to be
         self._marking = threading.Lock()  # for the line above
         self._is_looking = False
+        self._trouble: Exception | None = None  # why files could not be written
         self._references: dict[tuple[Namespace, str], str] = {}  # of files that were read
 
     # The engine's methods --------------------------------------------------------------------------------------------
@@ -174,13 +175,19 @@ class DiskEngine(SqliteEngine):
         """Run batches in one transaction, and bring what they changed to its place before anybody is told."""
         writer = self._writer or self._open()
         batches = [member for member in members if member.batch is not _LOOK]
-        with self._lock(writer, members[0].began):
-            if self._settle_rest(writer):
-                self._catch_up(writer)
-            elif batches:
-                raise Unavailable(f"the files in {self._tree.root!r} cannot be written; see that the disk has room")
-            if batches:
-                self._commit_steadily(writer, batches)
+        try:
+            with self._lock(writer, members[0].began), self._translating():
+                if self._settle_rest(writer):
+                    self._catch_up(writer)
+                elif batches:
+                    where = f"the files in {self._tree.root!r}"
+                    raise Unavailable(f"{where} cannot be written; see to that first: {self._trouble}")
+                if batches:
+                    self._commit_steadily(writer, batches)
+        except OSError as error:
+            if isinstance(error, HoldallError):
+                raise
+            raise Unavailable(f"the folder {self._tree.root!r} cannot be used: {error}") from error
         for member in members:
             member.finished = True
 
@@ -197,7 +204,8 @@ class DiskEngine(SqliteEngine):
                     self._dirty.add(stale.path)
                 self._catch_up(writer)
             except BaseException:
-                self._catalogue.discard()
+                if not batches[0].finished:  # else an interrupt came after the commit: whoever is next finishes it
+                    self._catalogue.discard()
                 raise
         try:
             if self._catalogue.ready:
@@ -252,11 +260,10 @@ class DiskEngine(SqliteEngine):
                 noticed |= self._dirty
                 self._dirty |= noticed
             began = time.monotonic()
-            with self._translating():
-                changes = self._catalogue.take_in(writer, noticed, watch.enter)
-                if changes is not None:
-                    with self._transaction(writer):
-                        changes()
+            changes = self._catalogue.take_in(writer, noticed, watch.enter) if noticed else None
+            if changes is not None:
+                with self._transaction(writer):
+                    changes()
             if is_due:
                 watch.compared(time.monotonic() - began)
             with self._marking:
@@ -281,6 +288,7 @@ class DiskEngine(SqliteEngine):
             written, doubtful = settle()
         except (OSError, HoldallError) as error:
             logger.warning("the plain files are behind the store, trying again later: %s", error)
+            self._trouble = error
             self._references.clear()  # they still lead to what was there before
             return False
         with self._marking:

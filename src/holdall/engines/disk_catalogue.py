@@ -342,7 +342,12 @@ class Catalogue:
             self._tree.settle(version, path, touched, is_link=bool(moving))
         for version, path, known, body in work.grown:
             self._append(writer, work, (version, path, known, body), again, touched)
+        for path in doomed:
+            self._tree.prune(path, touched)
         self.sync(touched)
+        for _, _, _, size, path, _ in rows:
+            if size is not None and size_of(work.stamps[path]) != size:  # edited outside just now
+                work.leave(path, size)
         # First each gets a body of its own: one that several share goes with the last that leaves it.
         writer.executemany(_BODY, [(version,) for version, _, _, size, *_ in rows if size is not None])
         for version, _, _, size, path, _ in rows:
@@ -351,7 +356,7 @@ class Catalogue:
         writer.executemany(_STAMP, [(known, path) for path, known in work.stamps.items()])
         writer.execute("DELETE FROM holdall_places WHERE ns IS NULL")
         writer.execute(_SETTLE)
-        return work.stamps, work.doubtful
+        return dict.fromkeys(doomed, "") | work.stamps, work.doubtful
 
     def _is_edited(self, path: str, before: str | None, pieces: Iterable[bytes]) -> bool:
         """Whether a file is neither what it was nor, by somebody who was killed, what is to be written."""

@@ -39,8 +39,8 @@ def stamp(state: os.stat_result) -> str:
 
 
 def size_of(known: str) -> int:
-    """The size that a stamp says."""
-    return int(known.rpartition(".")[2])
+    """The size that a stamp says; "" is that of a file of which nothing is known."""
+    return int(known.rpartition(".")[2] or 0)
 
 
 def is_same_file(known: str, state: os.stat_result) -> bool:
@@ -170,11 +170,11 @@ class Tree:
             raise
 
     def is_known(self, path: str, known: str) -> bool:
-        """Whether the file at a path is still the one that a stamp is of."""
+        """Whether the file at a path is still the one that a stamp is of; "" is that of none."""
         try:
             return stamp(os.lstat(f"{self.root}/{path}")) == known
         except OSError:
-            return False
+            return not known
 
     def is_edited(self, path: str, *known: str | None) -> bool:
         """Whether there is a file at a path, and it is none of these stamps'."""
@@ -379,8 +379,14 @@ class Tree:
             os.close(file)
 
     def _copy(self, path: str, size: int, to: int) -> None:
-        with self.folder(path) as folder:
-            source = os.open(path.rpartition("/")[2], _READ, dir_fd=folder)
+        """As much of it as there is: somebody may remove it in this moment."""
+        try:
+            with self.folder(path) as folder:
+                source = os.open(path.rpartition("/")[2], _READ, dir_fd=folder)
+        except OSError as error:
+            if error.errno in _MISSING:
+                return
+            raise
         try:
             place = 0
             while place < size and (data := os.pread(source, min(_PIECE, size - place), place)):
@@ -410,7 +416,7 @@ class Tree:
                 os.rename(self.staged(version), name, dst_dir_fd=folder)
         if is_link:  # two names of one file, perhaps: then renaming does nothing
             self.unstage(version)
-        touched.add(path.rpartition("/")[0] + "/" if "/" in path else "")
+        touched.add(_folder_of(path))
 
     def _remove_folders(self, path: str) -> None:
         with self.folder(path + "/") as folder, os.scandir(folder) as inside:
@@ -434,24 +440,23 @@ class Tree:
             os.close(file)
 
     def remove(self, path: str, touched: set[str]) -> None:
-        """Remove a file, and the folders that are empty without it. A link goes itself, not what it leads to."""
-        parts = path.split("/")
-        for depth in range(len(parts), 0, -1):
+        """Remove a file. A link goes itself, not what it leads to."""
+        # Before we were killed it may have gone already, and something else may have come there.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            with self.folder(path) as folder:
+                os.unlink(path.rpartition("/")[2], dir_fd=folder)
+            touched.add(_folder_of(path))
+
+    def prune(self, path: str, touched: set[str]) -> None:
+        """Remove the folders that are empty without a file that was at a path."""
+        while path := path.rpartition("/")[0]:
             try:
-                with self.folder("/".join(parts[:depth])) as folder:
-                    if depth == len(parts):
-                        os.unlink(parts[-1], dir_fd=folder)
-                    else:
-                        os.rmdir(parts[depth - 1], dir_fd=folder)
-            except OSError:
-                if depth < len(parts):  # not empty
-                    return
-                there = self.stat(path)
-                if there is not None and not stat.S_ISDIR(there.st_mode):  # what stays would be an entry again
-                    raise
-                continue
-            touched.discard("/".join(parts[:depth]) + "/")
-            touched.add("".join(part + "/" for part in parts[: depth - 1]))
+                with self.folder(path) as folder:
+                    os.rmdir(path.rpartition("/")[2], dir_fd=folder)
+            except OSError:  # mostly: it is not empty
+                return
+            touched.discard(path + "/")
+            touched.add(_folder_of(path))
 
     def sync(self, folders: Iterable[str]) -> None:
         """Have the names in these folders survive a power cut."""
@@ -473,6 +478,11 @@ class Tree:
     def unstage(self, version: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.staged(version))  # noqa: PTH108  # as above
+
+
+def _folder_of(path: str) -> str:
+    """The folder that a path is in, with a "/" at its end; "" for the topmost."""
+    return path[: path.rfind("/") + 1]
 
 
 def _is_readable(state: os.stat_result, name: str, folder: int) -> bool:

@@ -206,7 +206,9 @@ class Inotify:
         file = self._file
         if file < 0:
             return 0
-        return int.from_bytes(self._ioctl(file, self._how_much, b"\0\0\0\0"), sys.byteorder)
+        with contextlib.suppress(OSError):  # closed in this moment
+            return int.from_bytes(self._ioctl(file, self._how_much, b"\0\0\0\0"), sys.byteorder)
+        return 0
 
     def close(self) -> None:
         files, self._files, self._file = self._files, [], -1
