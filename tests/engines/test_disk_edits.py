@@ -224,7 +224,7 @@ def test_our_own_writes_and_what_is_done_elsewhere_are_not_looked_into(
     (folder / "a").rename(tmp_path / "elsewhere")
     assert paths(store) == ["/d/e.md"]
     looks: list[object] = []
-    monkeypatch.setattr(store._shared.engine, "_catalogue", Spy(store._shared.engine._catalogue, "take_in", looks))  # type: ignore[attr-defined]
+    monkeypatch.setattr(store._shared.engine, "_edits", Spy(store._shared.engine._edits, "take_in", looks))  # type: ignore[attr-defined]
     files.write("/d/e.md", "y")
     files.append("/d/e.md", "z")
     files.move("/d/e.md", "/d/f.md")

@@ -2,7 +2,7 @@
 
 It is the SQLite engine, whose database is a catalogue in `.holdall/`: what has no place in a plain file, such as
 versions, lifetimes and indexes. The catalogue can be deleted, and is made anew from the files. How the two are kept
-together is in `disk_catalogue.py`; `docs/discussions/decisions.md` says why it is safe.
+together is in `disk_catalogue.py` and `disk_edits.py`; `docs/discussions/decisions.md` says why it is safe.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from ..engine import Options
 from ..errors import HoldallError, StoreClosed, Timeout, Unavailable, Unsupported
 from ..ops import Namespace, Op, ReadRange
 from .commit import Submission
-from .disk_catalogue import Catalogue, DiskDialect
+from .disk_catalogue import Catalogue
+from .disk_edits import Edits
 from .disk_names import OWN
+from .disk_sql import DiskDialect
 from .disk_tree import Stale, Tree
 from .disk_watch import DiskListener, FolderWatch
 from .sqlite import Connection, SqliteEngine
@@ -67,7 +69,8 @@ class DiskEngine(SqliteEngine):
         self._watch: FolderWatch | None = None
         super().__init__(f"{root}/{OWN}/catalogue.db", options)
         self._dialect.tree = self._tree
-        self._catalogue = Catalogue(self._tree, self._sql, options.durability == "full")
+        self._catalogue = Catalogue(self._tree, options.durability == "full")
+        self._edits = Edits(self._tree, self._sql)
 
     def _reset(self) -> None:
         super()._reset()
@@ -260,7 +263,8 @@ class DiskEngine(SqliteEngine):
                 noticed |= self._dirty
                 self._dirty |= noticed
             began = time.monotonic()
-            changes = self._catalogue.take_in(writer, noticed, watch.enter) if noticed else None
+            volume = self._catalogue.volume
+            changes = self._edits.take_in(writer, volume, noticed, watch.enter) if noticed else None
             if changes is not None:
                 with self._transaction(writer):
                     changes()

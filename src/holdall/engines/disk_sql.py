@@ -1,0 +1,86 @@
+"""The catalogue's words: what a `disk:` store has beside SQLite's tables, and how it reads bodies that are plain files.
+
+path      where in the folder        ns, key   whose place that is; null: nobody's any more, to be removed
+is_file   of a volume, or an item    stamp     how the file is known again (`disk_tree`); null: not written yet
+folded    the path as the file system compares it, which may not tell "A" from "a"
+before    the stamp that was there before this one; null: none
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .disk_tree import Tree
+from .sqlite_sql import SqliteDialect
+
+SCHEMA = """
+    CREATE TABLE holdall_places (
+        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT,
+        before TEXT
+    );
+    CREATE UNIQUE INDEX holdall_place_of ON holdall_places (ns, key) WHERE ns IS NOT NULL;
+    CREATE UNIQUE INDEX holdall_place_at ON holdall_places (path) WHERE ns IS NOT NULL;
+    CREATE UNIQUE INDEX holdall_place_as ON holdall_places (folded) WHERE ns IS NOT NULL;
+    CREATE INDEX holdall_doomed ON holdall_places (path) WHERE ns IS NULL;
+    INSERT INTO holdall_state VALUES ('settled', '0');
+"""
+SETTLED = """
+    SELECT (SELECT CAST(value AS INTEGER) FROM holdall_state WHERE name = 'settled'),
+        (SELECT coalesce(max(version), 0) FROM holdall_entries)"""
+SETTLE = (
+    "UPDATE holdall_state SET value = (SELECT coalesce(max(version), 0) FROM holdall_entries) WHERE name = 'settled'"
+)
+CHANGED = """
+    FROM holdall_entries AS entry NOT INDEXED LEFT JOIN holdall_places AS place
+        ON place.ns = entry.ns AND place.key = entry.key
+    WHERE entry.version > :settled AND NOT (entry.ns >= :low AND entry.ns < :high)"""
+KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places WHERE ns IS NOT NULL"
+STAMP = "UPDATE holdall_places SET before = stamp, stamp = ? WHERE path = ? AND ns IS NOT NULL"
+TAKEN = "SELECT path FROM holdall_places WHERE ns IS NOT NULL AND folded"
+BODY = """
+    UPDATE holdall_entries SET body = version, shared = NULL
+    WHERE version = ? AND (body <> version OR shared IS NOT NULL)"""
+_INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp, NULL)"
+_JOINED = """
+    (SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start))"""
+
+
+class DiskDialect(SqliteDialect):
+    """SQLite's, where a piece of a body may be a reference to a plain file: a text, and not bytes."""
+
+    tree: Tree
+    content = f"CASE WHEN size > 0 THEN {_JOINED} END"
+    # The usual body is one plain file, for good: then all that SQLite has to do with it is to say which.
+    whole = f"""CASE WHEN size > 0 THEN coalesce(
+        (SELECT data FROM holdall_chunks WHERE body_id = body AND start = 0 AND expires IS NULL
+            AND typeof(data) = 'text' AND instr(data, '.' || size || '/') = instr(data, '/') - length(size) - 1),
+        {_JOINED}
+    ) END"""
+    head = """(SELECT holdall_head(data) FROM (
+        SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
+    ))"""
+
+    def part(self, piece: Any, start: int, end: int | None) -> bytes:
+        return self.tree.read(piece, start, end) if isinstance(piece, str) else super().part(piece, start, end)
+
+
+def insert(writer: Any, tree: Tree, path: str, ns: str, key: str, is_file: bool, known: str | None) -> None:
+    """Note a place."""
+    row = {"path": path, "ns": ns, "key": key, "is_file": is_file, "stamp": known}
+    writer.execute(_INSERT, {**row, "folded": tree.folded(path)})
+
+
+def refer(writer: Any, version: int, reference: str | None) -> None:
+    """From now on, the plain file is the body."""
+    writer.execute("DELETE FROM holdall_chunks WHERE body_id = ?", (version,))
+    if reference is not None:
+        writer.execute("INSERT INTO holdall_chunks VALUES (?, 0, ?)", (version, reference))
+
+
+def is_text(path: str) -> bool:
+    """Whether a path is UTF-8. Others may have names that are not, and then nothing there is an entry."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
