@@ -191,6 +191,8 @@ class DiskEngine(SqliteEngine):
             if isinstance(error, HoldallError):
                 raise
             raise Unavailable(f"the folder {self._tree.root!r} cannot be used: {error}") from error
+        finally:
+            self._tree.let_go()
         for member in members:
             member.finished = True
 

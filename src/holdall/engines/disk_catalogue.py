@@ -160,6 +160,7 @@ class Catalogue:
         for one in self.ready:
             self._tree.unstage(one.version)
         self.ready = []
+        self._tree.let_go()
 
     def finish(self) -> tuple[dict[str, str], set[str]]:
         """The batch was committed: bring what was staged to its place; the files' stamps, and what was edited.
