@@ -421,3 +421,56 @@ def test_where_an_fsync_stops_half_way_to_the_disk_the_other_kind_is_used(
         calls.clear()
         store.files().write("/a", "x")
         assert calls == [51, 51, 51]  # the file, the folder it is staged in, its own
+
+
+# Several processes ---------------------------------------------------------------------------------------------------
+
+
+def test_who_writes_again_sees_what_another_has_left_meanwhile(folder: Path) -> None:
+    """It need not look for that as long as nobody else had the lock; here somebody had, and was killed."""
+    with opened(folder) as store, opened(folder) as other:
+        files = store.files()
+        files.write("/a", "a")
+        killed_before(folder, "os.rename", "b", lambda store: store.files().write("/b", "left"))
+        assert not (folder / "b").exists()
+        files.write("/c", "c")
+        assert (folder / "b").read_text() == files.read_text("/b") == "left"
+        killed_before(folder, "os.remove", "a", lambda store: store.files().move("/a", "/moved"))
+        files.write("/d", "d")
+        assert not (folder / "a").exists()
+        assert [info.path for info in files.walk()] == ["/b", "/c", "/d", "/moved"]
+        for number in range(3):
+            files.write(f"/ours/{number}", f"{number}")
+            other.files().write(f"/theirs/{number}", f"{number}")
+            other.put(("n",), "k", {"number": number})
+        assert {path.read_text() for path in (folder / "theirs").iterdir()} == {"0", "1", "2"}
+        assert {store.files().read_text(info.path) for info in other.files().ls("/theirs")} == {"0", "1", "2"}
+
+
+def test_a_full_disk_keeps_nobody_from_knowing_that_others_had_the_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "a")
+
+        def fail(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", fail)
+            killed_before(folder, "os.rename", "b", lambda store: store.files().write("/b", "b"))
+        store.files().write("/c", "c")
+        assert (folder / "b").read_text() == store.files().read_text("/b") == "b"
+
+
+def test_an_entry_goes_where_another_was_whose_file_has_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices.sys, "platform", "plan9")
+    monkeypatch.setattr(disk_watch, "_INTERVAL", 1000.0)
+    with opened(folder) as store:
+        store.put(("n",), "a", {"n": 1})
+        (folder / "@n" / "@a.json").unlink()
+        place = "UPDATE holdall_places SET path = '@n/@b.json', folded = '@n/@b.json'"
+        engine_of(store)._writer.execute(place)  # as where a name was taken when the entry came
+        store.put(("n",), "b", {"n": 2})
+        assert (folder / "@n" / "@b.json").exists()
+        assert [(entry.key, entry.value) for entry in store.scan()] == [("b", {"n": 2})]

@@ -84,6 +84,7 @@ class DiskEngine(SqliteEngine):
         self._is_looking = False
         self._trouble: Exception | None = None  # why files could not be written
         self._references: dict[tuple[Namespace, str], str] = {}  # of files that were read
+        self._name = os.urandom(16)  # by which we know that nobody else has had the lock since
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class DiskEngine(SqliteEngine):
         batches = [member for member in members if member.batch is not _LOOK]
         try:
             with self._lock(writer, members[0].began), self._translating():
-                if self._settle_rest(writer):
+                if self._catalogue.newest is not None or self._settle_rest(writer):
                     self._catch_up(writer)
                 elif batches:
                     where = f"the files in {self._tree.root!r}"
@@ -199,6 +200,7 @@ class DiskEngine(SqliteEngine):
     def _commit_steadily(self, writer: Connection, batches: list[Submission]) -> None:
         for tries in range(_MOST):
             try:
+                self._catalogue.look(writer)
                 super()._transact(batches)
                 break
             except Stale as stale:
@@ -213,7 +215,7 @@ class DiskEngine(SqliteEngine):
                     self._catalogue.discard()
                 raise
         try:
-            if self._catalogue.ready:
+            if self._catalogue.is_settled_at_once:
                 if not self._bring(self._catalogue.finish) and self._catalogue.unsynced:
                     for member in batches:
                         member.error = member.error or Unavailable(
@@ -268,6 +270,7 @@ class DiskEngine(SqliteEngine):
             volume = self._catalogue.volume
             changes = self._edits.take_in(writer, volume, noticed, watch.enter) if noticed else None
             if changes is not None:
+                self._catalogue.newest = None
                 with self._transaction(writer):
                     changes()
             if is_due:
@@ -358,6 +361,8 @@ class DiskEngine(SqliteEngine):
                 turns.stop_waiting()
             if self._inode() != self._catalogue_inode:
                 raise self._lost()
+            if writer is not None and os.pread(handle, 16, 0) != self._name:
+                self._sign(handle)
             yield
         finally:
             if turns is not None:
@@ -365,6 +370,14 @@ class DiskEngine(SqliteEngine):
             with contextlib.suppress(OSError):  # closing is not enough: a child that was forked meanwhile has it open
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
+
+    def _sign(self, handle: int) -> None:
+        """Others have had the lock, and may have been killed at any point: now we have, and they are to know it."""
+        self._catalogue.newest = None
+        try:
+            os.pwrite(handle, self._name, 0)
+        except OSError:  # a full disk
+            os.ftruncate(handle, 0)
 
     def _inode(self) -> int | None:
         """Which file the catalogue is. Where it was deleted in use, others make a new one, of which we know nothing."""

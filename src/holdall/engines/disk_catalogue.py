@@ -18,9 +18,23 @@ from ..errors import InvalidInput
 from ..ops import Namespace
 from ..values import indented
 from .disk_names import cut, names_of, other
-from .disk_sql import BODY, CHANGED, SCHEMA, SETTLE, SETTLED, STAMP, TAKEN, insert, is_text, refer
+from .disk_sql import (
+    BODY,
+    CHANGED,
+    FORGET_SETTLED,
+    SCHEMA,
+    SETTLE,
+    SETTLED,
+    STAMP,
+    TAKEN,
+    UNSETTLED,
+    insert,
+    is_text,
+    refer,
+)
 from .disk_tree import Stale, Tree, is_same_file, size_of, stamp
 from .history import beginning
+from .sql_files import PIECE
 
 _UNLIKE = "0.0.{}"  # a stamp as no file has it: it is to be looked at again
 
@@ -37,6 +51,7 @@ class _Changed:
     size: int | None
     path: str | None  # its place, if it has one
     stamp: str | None = None  # of what was there
+    content: bytes | None = None  # of a file, where it is not long
 
 
 class _Ready(NamedTuple):
@@ -72,6 +87,8 @@ class Catalogue:
         self.volume: Namespace = ("filesystem",)
         self.ready: list[_Ready] = []  # what is staged and committed
         self.unsynced: set[str] = set()  # folders whose names may not survive a power cut
+        self.newest: int | None = None  # version, where all up to it is settled and nobody else has written since
+        self._placed: int | None = None  # that which it will be
 
     def migrate(self, writer: Any, volume: Namespace | None) -> None:
         """See that the tables are there, and which volume lies in the folder itself."""
@@ -84,6 +101,7 @@ class Catalogue:
             return
         if not writer.execute("SELECT 1 FROM pragma_table_info('holdall_places') WHERE name = 'before'").fetchall():
             writer.execute("ALTER TABLE holdall_places ADD COLUMN before TEXT")
+        writer.execute(FORGET_SETTLED)
         [(known,)] = writer.execute("SELECT value FROM holdall_state WHERE name = 'volume'").fetchall()
         self.volume = keys.decode(known)
         if volume not in (None, self.volume):
@@ -94,22 +112,28 @@ class Catalogue:
 
     # Before a batch is committed -------------------------------------------------------------------------------------
 
+    def look(self, writer: Any) -> None:
+        """See which version is the last, before a batch."""
+        if self.newest is None:
+            [(self.newest,)] = writer.execute("SELECT coalesce(max(version), 0) FROM holdall_entries").fetchall()
+
     def place(self, writer: Any) -> None:
         """Give what a batch has changed its place; what has left its own is to be removed.
 
         Where there is nothing but new contents, these are staged at once, and settled with the commit but for a rename:
         whoever finds a temporary file with an entry's stamp knows that it was not made any more.
         """
-        self.ready = []
-        [(settled, _)] = writer.execute(SETTLED).fetchall()
+        before, self.newest, self.ready, self._placed = self.newest, None, [], None
         rows = writer.execute(
             f"SELECT entry.version, entry.ns, entry.key, entry.value, entry.body, entry.size,"
             f" place.rowid, place.path, place.is_file, place.stamp {CHANGED} ORDER BY entry.ns, entry.key",
-            {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
+            (before,),
         ).fetchall()
         left: dict[int, str] = {}
         live: list[_Changed] = []
         for version, ns, key, value, body, size, row, path, was_file, known in rows:
+            if _is_hidden(ns):
+                continue
             stays = row is not None and value is not None and bool(was_file) is (size is not None)
             if row is not None and not stays:
                 left[row] = path
@@ -119,41 +143,71 @@ class Catalogue:
         if left:
             leave = "UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?"
             writer.executemany(leave, [(row,) for row in left])
+            self._refuse_unwritable(left.values(), is_new=False)
+        if not left and all(one.size is None or self._is_new(writer, one) for one in live):
+            self._settle_at_once(writer, live)
+            self._placed = max((row[0] for row in rows), default=before)
+            return
         for one in live:
             if one.path is None:
-                is_file = one.size is not None
-                one.path = self._free_place(writer, keys.decode(one.ns), one.key, is_file)
-                insert(writer, self._tree, one.path, one.ns, one.key, is_file, None)
-        self._refuse_unwritable(left.values(), live)
-        if not left and all(one.size is None or self._reference(writer, one.body) is None for one in live):
-            self._settle_at_once(writer, live)
-            writer.execute(SETTLE)
+                one.path = self._free_place(writer, one)
+                insert(writer, self._tree, one.path, one.ns, one.key, one.size is not None, None)
+        self._refuse_unwritable([str(one.path) for one in live], is_new=True)
+        writer.execute(UNSETTLED, (str(before),))
 
-    def _refuse_unwritable(self, left: Iterable[str], live: Iterable[_Changed]) -> None:
+    @property
+    def is_settled_at_once(self) -> bool:
+        """Whether the batch that was committed has nothing left to do but to `finish`."""
+        return self._placed is not None
+
+    def _is_new(self, writer: Any, one: _Changed) -> bool:
+        """Whether all the bytes of a file are in the catalogue."""
+        assert one.size is not None
+        if not 0 < one.size <= PIECE:
+            return self._reference(writer, one.body) is None
+        rows = writer.execute("SELECT data FROM holdall_chunks WHERE body_id = ? AND start = 0", (one.body,)).fetchall()
+        if type(rows[0][0]) is str:
+            return False
+        if len(rows[0][0]) == one.size:
+            one.content = rows[0][0]
+        return True
+
+    def _refuse_unwritable(self, paths: Iterable[str], is_new: bool) -> None:
         """What could never be settled must not be committed: everybody would wait for it."""
-        folders = {path.rpartition("/")[0]: path for path in left}
+        folders = {path.rpartition("/")[0]: path for path in paths}
         for path in folders.values():
-            self._tree.refuse_unwritable(path, is_new=False)
-        folders = {str(one.path).rpartition("/")[0]: str(one.path) for one in live}
-        for path in folders.values():
-            self._tree.refuse_unwritable(path, is_new=True)
+            self._tree.refuse_unwritable(path, is_new)
 
     def _settle_at_once(self, writer: Any, live: list[_Changed]) -> None:
+        writable = None
         for one in live:
-            assert one.path is not None
+            place, one.path = one.path, one.path or self._free_place(writer, one, is_alone=len(live) == 1)
+            if writable != (writable := one.path.rpartition("/")[0]):
+                self._tree.refuse_unwritable(one.path, is_new=True)
             if self._tree.is_edited(one.path, one.stamp):  # and this comes after that
                 raise Stale(one.path)
             self.ready.append(_Ready(one.version, one.path, "", one.stamp))
-            pieces = [indented(one.value)] if one.size is None else _pieces(writer, one.body)
-            known = self._tree.stage(one.version, pieces, self._sync, one.path)
+            known = self._tree.stage(one.version, self._contents(writer, one), self._sync, one.path)
             self.ready[-1] = _Ready(one.version, one.path, known, one.stamp)
-            writer.execute(STAMP, (known, one.path))
+            if place is None:
+                insert(writer, self._tree, one.path, one.ns, one.key, one.size is not None, known)
+            else:
+                writer.execute(STAMP, (known, place))
         if self._sync:  # else what is committed could be lost with its name in that folder
             self._tree.sync_staged()
         writer.executemany(BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
         for one, ready in zip(live, self.ready, strict=True):
-            if one.size is not None:
+            if one.content is not None and one.body == one.version:  # one piece, which is there
+                sql = "UPDATE holdall_chunks SET data = ? WHERE body_id = ? AND start = 0"
+                writer.execute(sql, (f"{ready.stamp}/{one.path}", one.body))
+            elif one.size is not None:
                 refer(writer, one.version, f"{ready.stamp}/{one.path}" if one.size else None)
+
+    def _contents(self, writer: Any, one: _Changed) -> Iterable[bytes]:
+        """What is to be in the file of an entry."""
+        if one.size is None:
+            return (indented(one.value),)
+        return _pieces(writer, one.body) if one.content is None else (one.content,)
 
     def discard(self) -> None:
         """The batch was not committed."""
@@ -179,6 +233,7 @@ class Catalogue:
                 written[one.path] = one.stamp
         self.ready = []
         self.sync(touched)
+        self.newest, self._placed = self._placed, None
         return written, edited
 
     def sync(self, touched: Iterable[str] = ()) -> None:
@@ -188,24 +243,23 @@ class Catalogue:
             self._tree.sync(self.unsynced)
             self.unsynced.clear()
 
-    def _free_place(self, writer: Any, namespace: Namespace, key: str, is_file: bool) -> str:
-        names = names_of(namespace, key, is_file, self.volume)
-        if not self._tree.folds and self._is_free(writer, names):  # the usual case
-            return _joined(names)
+    def _free_place(self, writer: Any, one: _Changed, is_alone: bool = False) -> str:
+        """Where a new entry can go. Of one that is alone, what is in the folder says enough."""
+        names = names_of(keys.decode(one.ns), one.key, one.size is not None, self.volume)
+        path = _joined(names)
+        if not self._tree.folds and (is_alone or self._has_no_neighbours(writer, path)) and self._tree.is_free(path):
+            return path  # the usual case
         for depth in range(len(names)):
             while self._is_taken(writer, names[: depth + 1], depth == len(names) - 1):
                 names[depth] = other(names[depth])
         return _joined(names)
 
-    def _is_free(self, writer: Any, names: list[str]) -> bool:
-        """Whether nothing at all is in the way."""
-        path = _joined(names)
+    def _has_no_neighbours(self, writer: Any, path: str) -> bool:
+        """Whether no entry has its place there, or where there would have to be a folder, or below."""
         places = [path[:end] for end, letter in enumerate(path) if letter == "/"]
         here = ", ".join("?" * (len(places) + 1))
         taken = f"{TAKEN} IN ({here}) UNION ALL SELECT * FROM ({TAKEN} > ? AND folded < ? LIMIT 1)"
-        if writer.execute(taken, (*places, path, path + "/", path + "0")).fetchall():
-            return False
-        return self._tree.is_free(path)
+        return not writer.execute(taken, (*places, path, path + "/", path + "0")).fetchall()
 
     def _is_taken(self, writer: Any, names: list[str], is_last: bool) -> bool:
         """Whether something is there that has to stay: a file, where a folder is to be, or the other way round.
@@ -227,19 +281,18 @@ class Catalogue:
     # After it --------------------------------------------------------------------------------------------------------
 
     def is_settled(self, writer: Any) -> bool:
-        [(settled, newest)] = writer.execute(SETTLED).fetchall()
-        return bool(settled == newest)
+        return not writer.execute(SETTLED).fetchall()
 
     def settle(self, writer: Any, again: bool) -> tuple[dict[str, str], set[str]]:
         """Write what is in the catalogue alone to its place: the files' stamps, and what has to be looked at again.
 
         `again`: somebody may have begun with it before.
         """
-        [(settled, _)] = writer.execute(SETTLED).fetchall()
+        [(settled,)] = writer.execute(SETTLED).fetchall()
         rows = writer.execute(
             f"SELECT entry.version, entry.value, entry.body, entry.size, place.path, place.stamp"
             f"{CHANGED} AND place.path IS NOT NULL ORDER BY entry.version",
-            {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
+            (settled,),
         ).fetchall()
         doomed = dict(writer.execute("SELECT path, 0 FROM holdall_places WHERE ns IS NULL").fetchall())
         work = _Work()
@@ -302,7 +355,7 @@ class Catalogue:
 
     def recover(self, writer: Any) -> list[int]:
         """Find what a killed process had staged and committed, for `finish`; the versions of what else it staged."""
-        self.ready, strays = [], []
+        self.ready, self._placed, strays = [], None, []
         for version in self._tree.all_staged():
             rows = writer.execute(
                 "SELECT path, stamp, before FROM holdall_entries AS entry JOIN holdall_places AS place"
@@ -381,6 +434,10 @@ class Catalogue:
         stamped = self._tree.stage(version, pieces, self._sync, path)
         self._tree.settle(version, path, touched)
         return stamped
+
+
+def _is_hidden(ns: str) -> bool:
+    return keys.HIDDEN[0] <= ns < keys.HIDDEN[1]
 
 
 def _joined(names: list[str]) -> str:

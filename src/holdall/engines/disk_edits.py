@@ -17,7 +17,7 @@ from ..ops import ANY, KEEP, Namespace
 from ..programs import drive
 from ..values import decode, encode
 from .disk_names import place_of
-from .disk_sql import KNOWN, SETTLE, STAMP, insert, is_text, refer
+from .disk_sql import KNOWN, STAMP, insert, is_text, refer
 from .disk_tree import Tree, size_of, stamp
 from .sqlite_sql import DOUBT_FIELDS, SqliteSql, is_misread
 
@@ -91,7 +91,6 @@ class Edits:
             if self._take(writer, path, *place, found[path]):
                 insert(writer, self._tree, path, ns, place.key, place.is_file, found[path])
                 count += 1
-        writer.execute(SETTLE)
         return count
 
     def _take(self, writer: Any, path: str, namespace: Namespace, key: str, is_file: bool, known: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .disk_tree import Tree
+from .disk_tree import Stale, Tree
 from .sqlite_sql import SqliteDialect
 
 SCHEMA = """
@@ -22,25 +22,24 @@ SCHEMA = """
     CREATE UNIQUE INDEX holdall_place_at ON holdall_places (path) WHERE ns IS NOT NULL;
     CREATE UNIQUE INDEX holdall_place_as ON holdall_places (folded) WHERE ns IS NOT NULL;
     CREATE INDEX holdall_doomed ON holdall_places (path) WHERE ns IS NULL;
-    INSERT INTO holdall_state VALUES ('settled', '0');
 """
-SETTLED = """
-    SELECT (SELECT CAST(value AS INTEGER) FROM holdall_state WHERE name = 'settled'),
-        (SELECT coalesce(max(version), 0) FROM holdall_entries)"""
-SETTLE = (
-    "UPDATE holdall_state SET value = (SELECT coalesce(max(version), 0) FROM holdall_entries) WHERE name = 'settled'"
-)
+#: Whether something waits for its place, and above which version that is; no row: all is settled.
+SETTLED = "SELECT CAST(value AS INTEGER) FROM holdall_state WHERE name = 'settled'"
+UNSETTLED = "INSERT OR REPLACE INTO holdall_state VALUES ('settled', ?)"
+SETTLE = "DELETE FROM holdall_state WHERE name = 'settled'"
+#: Catalogues had the row at all times, once.
+FORGET_SETTLED = f"{SETTLE} AND CAST(value AS INTEGER) = (SELECT coalesce(max(version), 0) FROM holdall_entries)"
 CHANGED = """
     FROM holdall_entries AS entry NOT INDEXED LEFT JOIN holdall_places AS place
         ON place.ns = entry.ns AND place.key = entry.key
-    WHERE entry.version > :settled AND NOT (entry.ns >= :low AND entry.ns < :high)"""
+    WHERE entry.version > ?"""
 KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places WHERE ns IS NOT NULL"
 STAMP = "UPDATE holdall_places SET before = stamp, stamp = ? WHERE path = ? AND ns IS NOT NULL"
 TAKEN = "SELECT path FROM holdall_places WHERE ns IS NOT NULL AND folded"
 BODY = """
     UPDATE holdall_entries SET body = version, shared = NULL
     WHERE version = ? AND (body <> version OR shared IS NOT NULL)"""
-_INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp, NULL)"
+_INSERT = "INSERT OR IGNORE INTO holdall_places VALUES (?, ?, ?, ?, ?, ?, NULL)"
 _JOINED = """
     (SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start))"""
 
@@ -66,8 +65,9 @@ class DiskDialect(SqliteDialect):
 
 def insert(writer: Any, tree: Tree, path: str, ns: str, key: str, is_file: bool, known: str | None) -> None:
     """Note a place."""
-    row = {"path": path, "ns": ns, "key": key, "is_file": is_file, "stamp": known}
-    writer.execute(_INSERT, {**row, "folded": tree.folded(path)})
+    writer.execute(_INSERT, (path, tree.folded(path), ns, key, is_file, known))
+    if not writer.changes():  # another entry has its place there, and its file is gone
+        raise Stale(path)
 
 
 def refer(writer: Any, version: int, reference: str | None) -> None:
