@@ -10,18 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdall
+from holdall import shapes
 from holdall.engines import disk_watch, notices
 from holdall.engines.commit import Submission
 from holdall.engines.disk_watch import FolderWatch
 from holdall.engines.turns import folder_lock
 from holdall.errors import Conflict, Unavailable
-from holdall.ops import Append, Delete, Put
+from holdall.ops import ANY, KEEP, Append, Delete, File, Put, Refresh
 from holdall.testing.contract.base import forked
 from holdall.testing.embedder import embed
 
@@ -302,6 +304,108 @@ def test_a_folder_that_cannot_be_synced_is_told_and_synced_later(folder: Path, m
         assert (folder / "a").stat().st_ino not in synced
 
 
+# Power cuts ----------------------------------------------------------------------------------------------------------
+
+
+class Syncs:
+    """What is synced: files, the folder where they are staged, the folder of the store, the catalogue."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._names = {(folder / ".holdall" / "new").stat().st_ino: "staged", folder.stat().st_ino: "folder"}
+        self._seen: list[str] = []
+        self._fsync = os.fsync
+        self.failing = ""
+        monkeypatch.setattr(os, "fsync", self.note)
+
+    def note(self, handle: int) -> None:
+        name = self._names.get(os.fstat(handle).st_ino, "file")
+        self._seen.append(name)
+        if name == self.failing:
+            raise OSError(errno.EIO, "Input/output error")
+        self._fsync(handle)
+
+    def take(self) -> list[str]:
+        seen, self._seen = self._seen, []
+        return seen
+
+
+def test_what_a_power_cut_could_take_is_synced_before_anybody_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A single new entry need not survive where it is staged: until it is at its place, nobody knows of it."""
+
+    def file(path: str) -> Put:
+        return Put(VOLUME, path, {"content": "x", "encoding": "utf-8"})
+
+    with opened(folder, durability="full") as store:
+        store.files().write("/old", "x")
+        store.put(("n",), "k", {}, ttl=1000)
+        syncs = Syncs(folder, monkeypatch)
+        store.files().write("/new", "x")
+        assert syncs.take() == ["file", "folder"]
+        store.files().write("/old", "y")
+        assert syncs.take() == ["file", "staged", "folder"]
+        store.execute([file("/one"), file("/other")])
+        assert syncs.take() == ["file", "file", "staged", "folder"]
+        store.execute([file("/with"), Refresh(("n",), "k")])
+        assert syncs.take() == ["file", "staged", "folder"]
+        put = [Put(VOLUME, path, File(shapes.NATIVE, b"x"), KEEP, ANY) for path in ("/member", "/another")]
+        group = [Submission([one]) for one in put]
+        engine_of(store)._commit(group)
+        assert syncs.take() == ["file", "file", "staged", "folder"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_new_file_that_cannot_reach_its_place_survives_where_it_is_staged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    with opened(folder, durability="full") as store:
+        store.setup()
+        syncs = Syncs(folder, monkeypatch)
+        mend = failing(monkeypatch, "rename", errno.ENOSPC, "a")
+        if is_lost:
+            syncs.failing = "staged"
+            with pytest.raises(Unavailable, match="power cut"):
+                store.files().write("/a", "x")
+        else:
+            store.files().write("/a", "x")
+        assert syncs.take() == ["file", "staged"]
+        mend()
+        syncs.failing = ""
+        store.files().write("/b", "x")
+        assert (folder / "a").read_text() == store.files().read_text("/a") == "x"
+
+
+@pytest.mark.parametrize("kind", ["file", "item", "file again"])
+def test_a_new_entry_whose_name_a_power_cut_has_taken_was_never_there(folder: Path, kind: str) -> None:
+    """The catalogue is committed, and the file was not at its place yet: old or new, but whole."""
+
+    def write(store: holdall.Store) -> None:
+        if kind == "item":
+            store.put(("n",), "a", {"text": "x"}, ttl=1000)
+        else:
+            store.files().write("/a", "x" * 100)
+
+    with opened(folder) as store:
+        store.files().write("/kept", "kept")
+        if kind == "file again":
+            store.files().write("/a", "before")
+            store.files().delete("/a")
+        before = [(entry.key, entry.value, entry.version) for entry in store.scan()]
+        cursor = store.cursor()
+    killed_before(folder, "os.rename", "@a.json" if kind == "item" else "a", write)
+    [staged] = (folder / ".holdall" / "new").iterdir()
+    staged.unlink()
+    with opened(folder) as store:
+        assert [(entry.key, entry.value, entry.version) for entry in store.scan()] == before
+        with store.watch(since=cursor) as watch:
+            assert [(change.kind, change.key[-1]) for change in islice(watch, 1)] == [("delete", "a")]
+        assert store.files().grep("x") == []
+        write(store)
+        assert len([*store.scan()]) == len(before) + 1
+        assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
 # Locks and listeners -------------------------------------------------------------------------------------------------
 
 
@@ -420,7 +524,7 @@ def test_where_an_fsync_stops_half_way_to_the_disk_the_other_kind_is_used(
         store.setup()
         calls.clear()
         store.files().write("/a", "x")
-        assert calls == [51, 51, 51]  # the file, the folder it is staged in, its own
+        assert calls == [51, 51]  # the file, its folder
 
 
 # Several processes ---------------------------------------------------------------------------------------------------

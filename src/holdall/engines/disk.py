@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from .. import keys
 from ..engine import Options
 from ..errors import HoldallError, StoreClosed, Timeout, Unavailable, Unsupported
-from ..ops import Namespace, Op, ReadRange
+from ..ops import READS, Namespace, Op, ReadRange
 from .commit import Submission
 from .disk_catalogue import Catalogue
 from .disk_edits import Edits
@@ -226,9 +226,10 @@ class DiskEngine(SqliteEngine):
         except Exception:  # it is committed: whoever comes next goes on from here, and nobody begins again
             logger.exception("the plain files are behind the store, trying again later")
 
-    def _before_commit(self, writer: Connection) -> None:
+    def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
+        changes = sum(type(op) not in READS for member in members for op in member.batch)
         try:
-            self._catalogue.place(writer)
+            self._catalogue.place(writer, is_one_change=changes == 1)
         except OSError as error:
             raise Unavailable(f"cannot write to the folder {self._tree.root!r}: {error.strerror}") from error
 

@@ -32,7 +32,7 @@ from .disk_sql import (
     is_text,
     refer,
 )
-from .disk_tree import Stale, Tree, is_same_file, size_of, stamp
+from .disk_tree import STAGED, Stale, Tree, is_same_file, size_of, stamp
 from .history import beginning
 from .sql_files import PIECE
 
@@ -117,7 +117,7 @@ class Catalogue:
         if self.newest is None:
             [(self.newest,)] = writer.execute("SELECT coalesce(max(version), 0) FROM holdall_entries").fetchall()
 
-    def place(self, writer: Any) -> None:
+    def place(self, writer: Any, is_one_change: bool) -> None:
         """Give what a batch has changed its place; what has left its own is to be removed.
 
         Where there is nothing but new contents, these are staged at once, and settled with the commit but for a rename:
@@ -145,7 +145,7 @@ class Catalogue:
             writer.executemany(leave, [(row,) for row in left])
             self._refuse_unwritable(left.values(), is_new=False)
         if not left and all(one.size is None or self._is_new(writer, one) for one in live):
-            self._settle_at_once(writer, live)
+            self._settle_at_once(writer, live, is_one_change)
             self._placed = max((row[0] for row in rows), default=before)
             return
         for one in live:
@@ -178,7 +178,8 @@ class Catalogue:
         for path in folders.values():
             self._tree.refuse_unwritable(path, is_new)
 
-    def _settle_at_once(self, writer: Any, live: list[_Changed]) -> None:
+    def _settle_at_once(self, writer: Any, live: list[_Changed], is_one_change: bool) -> None:
+        is_one_new = is_one_change and len(live) == 1 and live[0].path is None
         writable = None
         for one in live:
             place, one.path = one.path, one.path or self._free_place(writer, one, is_alone=len(live) == 1)
@@ -193,7 +194,9 @@ class Catalogue:
                 insert(writer, self._tree, one.path, one.ns, one.key, one.size is not None, known)
             else:
                 writer.execute(STAMP, (known, place))
-        if self._sync:  # else what is committed could be lost with its name in that folder
+        # Else what is committed could be lost with its name in that folder. Of a single new entry, it may, until it is
+        # at its place, and that is waited for: then it was never there.
+        if self._sync and not is_one_new:
             self._tree.sync_staged()
         writer.executemany(BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
         for one, ready in zip(live, self.ready, strict=True):
@@ -224,13 +227,17 @@ class Catalogue:
         touched: set[str] = set()
         written: dict[str, str] = {}
         edited: set[str] = set()
-        for one in self.ready:
-            if self._tree.is_edited(one.path, one.before, one.stamp):
-                self._tree.unstage(one.version)
-                edited.add(one.path)
-            else:
-                self._tree.settle(one.version, one.path, touched)
-                written[one.path] = one.stamp
+        try:
+            for one in self.ready:
+                if self._tree.is_edited(one.path, one.before, one.stamp):
+                    self._tree.unstage(one.version)
+                    edited.add(one.path)
+                else:
+                    self._tree.settle(one.version, one.path, touched)
+                    written[one.path] = one.stamp
+        except Exception:  # it stays where it is staged, and there it has to survive
+            self.sync({*touched, STAGED})
+            raise
         self.ready = []
         self.sync(touched)
         self.newest, self._placed = self._placed, None

@@ -24,6 +24,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe mus
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _PIECE = 1 << 20
+#: Where files are staged.
+STAGED = f"{OWN}/new/"
 
 
 class Stale(Exception):
@@ -65,7 +67,7 @@ class Tree:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._temporary = f"{root}/{OWN}/new/"
+        self._temporary = f"{root}/{STAGED}"
         self._device = 0  # the file system
         self._lenient = threading.local()
         self._held: _Folder | None = None
