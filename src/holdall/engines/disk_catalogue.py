@@ -32,7 +32,7 @@ from .disk_sql import (
     is_text,
     refer,
 )
-from .disk_tree import STAGED, Stale, Tree, is_same_file, size_of, stamp
+from .disk_tree import STAGED, Stale, Tree, is_edited, is_same_file, size_of, stamp
 from .history import beginning
 from .sql_files import PIECE
 
@@ -185,10 +185,11 @@ class Catalogue:
             place, one.path = one.path, one.path or self._free_place(writer, one, is_alone=len(live) == 1)
             if writable != (writable := one.path.rpartition("/")[0]):
                 self._tree.refuse_unwritable(one.path, is_new=True)
-            if self._tree.is_edited(one.path, one.stamp):  # and this comes after that
+            there = self._tree.there(one.path)
+            if is_edited(there, one.stamp):  # and this comes after that
                 raise Stale(one.path)
             self.ready.append(_Ready(one.version, one.path, "", one.stamp))
-            known = self._tree.stage(one.version, self._contents(writer, one), self._sync, one.path)
+            known = self._tree.stage(one.version, self._contents(writer, one), self._sync, there)
             self.ready[-1] = _Ready(one.version, one.path, known, one.stamp)
             if place is None:
                 insert(writer, self._tree, one.path, one.ns, one.key, one.size is not None, known)
@@ -312,7 +313,7 @@ class Catalogue:
                     work.leave(path, size)
                     continue
                 pieces = [indented(value)] if size is None else _pieces(writer, body)
-                work.stamps[path] = self._tree.stage(version, pieces, self._sync, path)
+                work.stamps[path] = self._tree.stage(version, pieces, self._sync, self._tree.there(path))
                 work.staged.append((version, path))
                 continue
             known, _, source = reference.partition("/")
@@ -408,7 +409,7 @@ class Catalogue:
             else:
                 is_changed = path in work.doubtful
                 pieces = _copied(source, there.st_size if is_changed else size_of(known), _pieces(writer, body))
-                staged = self._tree.stage(version, pieces, self._sync, source)
+                staged = self._tree.stage(version, pieces, self._sync, self._tree.there(source))
                 work.stamps[path] = _UNLIKE.format(size) if is_changed else staged
             work.staged.append((version, path))
         if self._sync:
@@ -438,7 +439,7 @@ class Catalogue:
         work.stamps[path] = _UNLIKE.format(after)
 
     def _replace(self, version: int, path: str, pieces: Iterable[bytes | tuple[str, int]], touched: set[str]) -> str:
-        stamped = self._tree.stage(version, pieces, self._sync, path)
+        stamped = self._tree.stage(version, pieces, self._sync, self._tree.there(path))
         self._tree.settle(version, path, touched)
         return stamped
 

@@ -50,6 +50,11 @@ def is_same_file(known: str, state: os.stat_result) -> bool:
     return known.partition(".")[0] == str(state.st_ino)
 
 
+def is_edited(there: os.stat_result | None, *known: str | None) -> bool:
+    """Whether it is a file, and none of these stamps'."""
+    return there is not None and stat.S_ISREG(there.st_mode) and stamp(there) not in known
+
+
 class _Folder:
     """A folder that was gone to, one at a time and through no link: as far as there are folders on the way."""
 
@@ -193,8 +198,7 @@ class Tree:
 
     def is_edited(self, path: str, *known: str | None) -> bool:
         """Whether there is a file at a path, and it is none of these stamps'."""
-        there = self._there(path)
-        return there is not None and stat.S_ISREG(there.st_mode) and stamp(there) not in known
+        return is_edited(self.there(path), *known)
 
     def current(self, path: str, start: int = 0, limit: int = -1) -> bytes | None:
         """The bytes that are at a path now; None where there is no file, or none that may be read."""
@@ -305,7 +309,7 @@ class Tree:
         if held is not None:
             os.close(held.handle)
 
-    def _there(self, path: str) -> os.stat_result | None:
+    def there(self, path: str) -> os.stat_result | None:
         """What is at a path, for who writes there."""
         folder = self._hold(path)
         if folder.errno:
@@ -379,20 +383,21 @@ class Tree:
         except FileNotFoundError:
             return None
 
-    def stage(self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool, like: str) -> str:
+    def stage(
+        self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool, like: os.stat_result | None
+    ) -> str:
         """Write a temporary file whole, of bytes and of files with the size that they had; its stamp.
 
-        It gets the rights of the file at a path, if there is one: a script stays one, and what is private, too.
+        It gets the rights of another file, if there is one: a script stays one, and what is private, too.
         """
-        there = self._there(like)
         try:
             file = os.open(self.staged(version), _NEW, 0o666)
         except PermissionError:  # of one that a killed process has left, and that may not be written to
             self.unstage(version)
             file = os.open(self.staged(version), _NEW, 0o666)
         try:
-            if there is not None and stat.S_ISREG(there.st_mode):
-                os.fchmod(file, stat.S_IMODE(there.st_mode) & 0o777)
+            if like is not None and stat.S_ISREG(like.st_mode):
+                os.fchmod(file, stat.S_IMODE(like.st_mode) & 0o777)
             for piece in pieces:
                 if isinstance(piece, bytes):
                     _write(file, piece)
