@@ -192,15 +192,39 @@ def test_a_write_after_an_edit_that_nobody_has_noticed_is_the_newer(
             store.files().write("/a", "three", expect=before)
 
 
-def test_a_catalogue_from_before_there_were_two_stamps(folder: Path) -> None:
+OLDER = """
+    CREATE TEMP TABLE newer AS SELECT path, folded, ns, key, is_file, stamp, before FROM holdall_places
+        UNION ALL SELECT path, path, NULL, NULL, 1, NULL, NULL FROM holdall_doomed;
+    DROP TABLE holdall_places;
+    DROP TABLE holdall_doomed;
+    CREATE TABLE holdall_places (
+        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT, before TEXT
+    );
+    CREATE INDEX holdall_doomed ON holdall_places (path) WHERE ns IS NULL;
+    INSERT INTO holdall_places SELECT * FROM newer;
+    INSERT OR IGNORE INTO holdall_state SELECT 'settled', max(version) FROM holdall_entries;
+"""
+
+
+def test_a_catalogue_from_when_there_was_one_table_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(folder) as store:
         store.files().write("/a", "one")
+        store.files().write("/b", "one")
         version = store.files().stat("/a").version
-        engine_of(store)._writer.execute("ALTER TABLE holdall_places DROP COLUMN before")
+        engine_of(store)._writer.execute(OLDER)
     with opened(folder) as store:
         assert store.files().stat("/a").version == version
         store.files().write("/a", "two")
         assert (folder / "a").read_text() == "two"
+        store.files().write("/c", "two")
+        mend = failing(monkeypatch, "unlink", errno.EPERM, "b")
+        store.files().delete("/b")
+        engine_of(store)._writer.execute(OLDER)
+        engine_of(store)._writer.execute("ALTER TABLE holdall_places DROP COLUMN before")
+    mend()
+    with opened(folder) as store:
+        assert [info.path for info in store.files().walk()] == ["/a", "/c"]
+        assert not (folder / "b").exists()
 
 
 def test_a_batch_that_was_edited_after_a_kill_keeps_the_edit(folder: Path) -> None:

@@ -21,6 +21,7 @@ from .disk_names import cut, names_of, other
 from .disk_sql import (
     BODY,
     CHANGED,
+    DIVIDE,
     FORGET_SETTLED,
     SCHEMA,
     SETTLE,
@@ -99,8 +100,12 @@ class Catalogue:
             if not self._tree.is_empty():  # versions go on where those of a catalogue that is gone may have been
                 writer.run([beginning(system_clock())])
             return
-        if not writer.execute("SELECT 1 FROM pragma_table_info('holdall_places') WHERE name = 'before'").fetchall():
-            writer.execute("ALTER TABLE holdall_places ADD COLUMN before TEXT")
+        if not writer.execute(
+            "SELECT 1 FROM sqlite_schema WHERE name = 'holdall_doomed' AND type = 'table'"
+        ).fetchall():
+            if not writer.execute("SELECT 1 FROM pragma_table_info('holdall_places') WHERE name = 'before'").fetchall():
+                writer.execute("ALTER TABLE holdall_places ADD COLUMN before TEXT")
+            writer.execute(DIVIDE)
         writer.execute(FORGET_SETTLED)
         [(known,)] = writer.execute("SELECT value FROM holdall_state WHERE name = 'volume'").fetchall()
         self.volume = keys.decode(known)
@@ -126,24 +131,24 @@ class Catalogue:
         before, self.newest, self.ready, self._placed = self.newest, None, [], None
         rows = writer.execute(
             f"SELECT entry.version, entry.ns, entry.key, entry.value, entry.body, entry.size,"
-            f" place.rowid, place.path, place.is_file, place.stamp {CHANGED} ORDER BY entry.ns, entry.key",
+            f" place.path, place.is_file, place.stamp {CHANGED} ORDER BY entry.ns, entry.key",
             (before,),
         ).fetchall()
-        left: dict[int, str] = {}
+        left: list[tuple[str, str, str]] = []
         live: list[_Changed] = []
-        for version, ns, key, value, body, size, row, path, was_file, known in rows:
+        for version, ns, key, value, body, size, path, was_file, known in rows:
             if _is_hidden(ns):
                 continue
-            stays = row is not None and value is not None and bool(was_file) is (size is not None)
-            if row is not None and not stays:
-                left[row] = path
+            stays = path is not None and value is not None and bool(was_file) is (size is not None)
+            if path is not None and not stays:
+                left.append((path, ns, key))
             if value is not None:
                 there = (path, known) if stays else (None, None)
                 live.append(_Changed(version, ns, key, value, body, size, *there))
         if left:
-            leave = "UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?"
-            writer.executemany(leave, [(row,) for row in left])
-            self._refuse_unwritable(left.values(), is_new=False)
+            writer.executemany("INSERT OR IGNORE INTO holdall_doomed VALUES (?)", [(path,) for path, *_ in left])
+            writer.executemany("DELETE FROM holdall_places WHERE ns = ? AND key = ?", [whose for _, *whose in left])
+            self._refuse_unwritable([path for path, *_ in left], is_new=False)
         if not left and all(one.size is None or self._is_new(writer, one) for one in live):
             self._settle_at_once(writer, live, is_one_change)
             self._placed = max((row[0] for row in rows), default=before)
@@ -194,7 +199,7 @@ class Catalogue:
             if place is None:
                 insert(writer, self._tree, one.path, one.ns, one.key, one.size is not None, known)
             else:
-                writer.execute(STAMP, (known, place))
+                writer.execute(STAMP, (known, self._tree.folded(place)))
         # Else what is committed could be lost with its name in that folder. Of a single new entry, it may, until it is
         # at its place, and that is waited for: then it was never there.
         if self._sync and not is_one_new:
@@ -283,7 +288,7 @@ class Catalogue:
             if inside and (is_last or not inside[0][0].startswith(path + "/")):
                 return True
         obstacles = self._tree.obstacles(path, is_last)
-        doomed = "SELECT 1 FROM holdall_places WHERE ns IS NULL AND path = ?"
+        doomed = "SELECT 1 FROM holdall_doomed WHERE path = ?"
         return any(not is_text(there) or not writer.execute(doomed, (there,)).fetchall() for there in obstacles)
 
     # After it --------------------------------------------------------------------------------------------------------
@@ -302,7 +307,7 @@ class Catalogue:
             f"{CHANGED} AND place.path IS NOT NULL ORDER BY entry.version",
             (settled,),
         ).fetchall()
-        doomed = dict(writer.execute("SELECT path, 0 FROM holdall_places WHERE ns IS NULL").fetchall())
+        doomed = dict(writer.execute("SELECT path, 0 FROM holdall_doomed").fetchall())
         work = _Work()
         moving: list[tuple[int, int, str, str, int]] = []
         for version, value, body, size, path, before in rows:
@@ -346,8 +351,8 @@ class Catalogue:
         for version, _, _, size, path, _ in rows:
             if size is not None:
                 refer(writer, version, f"{work.stamps[path]}/{path}" if size else None)
-        writer.executemany(STAMP, [(known, path) for path, known in work.stamps.items()])
-        writer.execute("DELETE FROM holdall_places WHERE ns IS NULL")
+        writer.executemany(STAMP, [(known, self._tree.folded(path)) for path, known in work.stamps.items()])
+        writer.execute("DELETE FROM holdall_doomed")
         writer.execute(SETTLE)
         return dict.fromkeys(doomed, "") | work.stamps, work.doubtful
 

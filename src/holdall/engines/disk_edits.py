@@ -23,6 +23,7 @@ from .sqlite_sql import DOUBT_FIELDS, SqliteSql, is_misread
 
 logger = logging.getLogger("holdall")
 
+_KNOWN_BELOW = f"{KNOWN} WHERE (folded = ? OR folded > ? AND folded < ?) AND (path = ? OR path > ? AND path < ?)"
 _TICK, _SMALL, _MANY = 50_000_000, 1 << 20, 1000  # nanoseconds; bytes; files
 
 
@@ -44,8 +45,7 @@ class Edits:
         found: dict[str, str] = {}
         for path in _outermost(paths):
             if is_text(path):
-                below = f"{KNOWN} AND (path = ? OR path > ? AND path < ?)", (path, path + "/", path + "0")
-                rows = writer.execute(*below) if path else writer.execute(KNOWN)
+                rows = writer.execute(_KNOWN_BELOW, self._below(path)) if path else writer.execute(KNOWN)
                 known |= {there: (ns, key, is_file, then) for there, ns, key, is_file, then in rows}
             found |= {there: stamp(state) for there, state in self._tree.scan(path, entering)}
         gone = [path for path in known if path not in found]
@@ -55,6 +55,10 @@ class Edits:
         if not gone and not changed:
             return None
         return lambda: self._take_in(writer, volume, gone, changed, known, found)
+
+    def _below(self, path: str) -> tuple[str, ...]:
+        folded = self._tree.folded(path)
+        return folded, folded + "/", folded + "0", path, path + "/", path + "0"
 
     def _take_in(
         self,
@@ -69,13 +73,13 @@ class Edits:
         for path in gone:
             ns, key, *_ = known[path]
             self._run(writer, ops.Delete(keys.decode(ns), key))
-            writer.execute("DELETE FROM holdall_places WHERE path = ? AND ns IS NOT NULL", (path,))
+            writer.execute("DELETE FROM holdall_places WHERE ns = ? AND key = ?", (ns, key))
             count += 1
         for path in sorted(changed):
             if path in known:
                 ns, key, is_file, _ = known[path]
                 count += self._take(writer, path, keys.decode(ns), key, bool(is_file), found[path])
-                writer.execute(STAMP, (found[path], path))
+                writer.execute(STAMP, (found[path], self._tree.folded(path)))
                 continue
             place = place_of(path, volume)
             if place is None:

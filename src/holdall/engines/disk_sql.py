@@ -1,9 +1,11 @@
 """The catalogue's words: what a `disk:` store has beside SQLite's tables, and how it reads bodies that are plain files.
 
-path      where in the folder        ns, key   whose place that is; null: nobody's any more, to be removed
-is_file   of a volume, or an item    stamp     how the file is known again (`disk_tree`); null: not written yet
-folded    the path as the file system compares it, which may not tell "A" from "a"
-before    the stamp that was there before this one; null: none
+    ns, key   whose place that is        path      where in the folder
+    is_file   of a volume, or an item    stamp     how the file is known again (`disk_tree`); null: not written yet
+    folded    the path as the file system compares it, which may not tell "A" from "a"
+    before    the stamp that was there before this one; null: none
+
+A second table has the paths of files that nobody's place is any more, and that are to be removed.
 """
 
 from __future__ import annotations
@@ -15,13 +17,21 @@ from .sqlite_sql import SqliteDialect
 
 SCHEMA = """
     CREATE TABLE holdall_places (
-        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT,
-        before TEXT
-    );
-    CREATE UNIQUE INDEX holdall_place_of ON holdall_places (ns, key) WHERE ns IS NOT NULL;
-    CREATE UNIQUE INDEX holdall_place_at ON holdall_places (path) WHERE ns IS NOT NULL;
-    CREATE UNIQUE INDEX holdall_place_as ON holdall_places (folded) WHERE ns IS NOT NULL;
-    CREATE INDEX holdall_doomed ON holdall_places (path) WHERE ns IS NULL;
+        ns TEXT NOT NULL, key TEXT NOT NULL, path TEXT NOT NULL, folded TEXT NOT NULL, is_file INTEGER NOT NULL,
+        stamp TEXT, before TEXT,
+        PRIMARY KEY (ns, key)
+    ) WITHOUT ROWID;
+    CREATE UNIQUE INDEX holdall_place_as ON holdall_places (folded);
+    CREATE TABLE holdall_doomed (path TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
+#: Catalogues had one table for both, once.
+DIVIDE = f"""
+    CREATE TEMP TABLE older AS SELECT ns, key, path, folded, is_file, stamp, before FROM holdall_places;
+    DROP TABLE holdall_places;
+    {SCHEMA}
+    INSERT INTO holdall_places SELECT * FROM older WHERE ns IS NOT NULL;
+    INSERT OR IGNORE INTO holdall_doomed SELECT path FROM older WHERE ns IS NULL;
+    DROP TABLE older;
 """
 #: Whether something waits for its place, and above which version that is; no row: all is settled.
 SETTLED = "SELECT CAST(value AS INTEGER) FROM holdall_state WHERE name = 'settled'"
@@ -33,9 +43,9 @@ CHANGED = """
     FROM holdall_entries AS entry NOT INDEXED LEFT JOIN holdall_places AS place
         ON place.ns = entry.ns AND place.key = entry.key
     WHERE entry.version > ?"""
-KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places WHERE ns IS NOT NULL"
-STAMP = "UPDATE holdall_places SET before = stamp, stamp = ? WHERE path = ? AND ns IS NOT NULL"
-TAKEN = "SELECT path FROM holdall_places WHERE ns IS NOT NULL AND folded"
+KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places"
+STAMP = "UPDATE holdall_places SET before = stamp, stamp = ? WHERE folded = ?"
+TAKEN = "SELECT path FROM holdall_places WHERE folded"
 BODY = """
     UPDATE holdall_entries SET body = version, shared = NULL
     WHERE version = ? AND (body <> version OR shared IS NOT NULL)"""
@@ -65,7 +75,7 @@ class DiskDialect(SqliteDialect):
 
 def insert(writer: Any, tree: Tree, path: str, ns: str, key: str, is_file: bool, known: str | None) -> None:
     """Note a place."""
-    writer.execute(_INSERT, (path, tree.folded(path), ns, key, is_file, known))
+    writer.execute(_INSERT, (ns, key, path, tree.folded(path), is_file, known))
     if not writer.changes():  # another entry has its place there, and its file is gone
         raise Stale(path)
 
