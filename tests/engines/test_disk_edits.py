@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
