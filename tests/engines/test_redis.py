@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import socket
 import ssl
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -265,6 +266,32 @@ def test_servers_that_forget_scripts_are_told_them_again(store: holdall.Store) -
     for _ in range(2):
         connect().script_flush()
         assert store.put(("a",), "k", {}) == store.get(("a",), "k")
+
+
+def test_of_two_searches_by_meaning_at_once_neither_misses_what_only_one_has_read(store: holdall.Store) -> None:
+    """Both add what they read to the vectors in memory: the one that began later has read more, and comes second."""
+    engine: Any = store._shared.engine
+    vectors = ops.Vectors(7, (struct.pack("<2f", 1.0, 0.0),))
+    search = ops.Search((), vector=ops.Vector(7, vectors.data[0]))
+    assert engine.execute([search]) == [[]]  # the server knows the scripts
+    asked = Counted(store)
+
+    def until_vectors_are_read() -> tuple[Any, Any]:
+        program = engine._walks.walk(search)
+        request = next(program)
+        while asked.scripts[-1] != "vectors":
+            request = program.send(engine._shards.wire.perform(request))
+        return program, engine._shards.wire.perform(request)
+
+    engine.execute([ops.Put(("a",), "first", "{}", ttl=None, vectors=vectors)])
+    earlier, read = until_vectors_are_read()
+    engine.execute([ops.Put(("a",), "second", "{}", ttl=None, vectors=vectors)])
+    later, reply = until_vectors_are_read()
+    earlier.send(read)
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            reply = engine._shards.wire.perform(later.send(reply))
+    assert [hit.key for hit in ended.value.value] == ["second", "first"]
 
 
 def test_large_files_come_in_pieces_of_one_moment(store: holdall.Store) -> None:

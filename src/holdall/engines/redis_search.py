@@ -147,11 +147,12 @@ class RedisRanker:
             for (shard, (_, since, _)), (_, found, after, more, count) in zip(asked, replies, strict=True):
                 counts[shard] = count
                 rows = [(int(version), int(number), data) for version, number, data in found]
+                is_added = True
                 if len(rows) > _SMALL:
-                    yield Work(known.add, (shard, since, int(after), rows))
+                    is_added = yield Work(known.add, (shard, since, int(after), rows))
                 elif rows:
-                    known.add(shard, since, int(after), rows)
-                if more:
+                    is_added = known.add(shard, since, int(after), rows)
+                if more or not is_added:
                     shards.append(shard)
         total = sum(counts.values())
         if known.is_worn(total):
@@ -169,12 +170,15 @@ class _Vectors:
         self._entries = 0
         self._lock = threading.Lock()
 
-    def add(self, shard: int, since: int, after: int, rows: list[tuple[int, int, bytes]]) -> None:
+    def add(self, shard: int, since: int, after: int, rows: list[tuple[int, int, bytes]]) -> bool:
+        """Whether they were added: not if somebody else was faster, who may have read less; then it is asked again."""
         with self._lock:
-            if self.last.get(shard, 0) == since:  # else somebody else was faster, and it is asked again
-                _add(self.matrix, rows)
-                self._entries += len(rows)
-                self.last[shard] = after
+            if self.last.get(shard, 0) != since:
+                return False
+            _add(self.matrix, rows)
+            self._entries += len(rows)
+            self.last[shard] = after
+            return True
 
     def is_worn(self, count: int) -> bool:
         """Whether so many are old, there being so many in truth, that it is better to begin anew."""
