@@ -212,6 +212,19 @@ def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:
         assert len(list(store.scan())) == 20 * written
 
 
+def test_a_server_that_is_full_still_deletes() -> None:
+    with Redis("--maxmemory", "8mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url) as store:
+        with pytest.raises(Unavailable, match="OOM"):
+            for number in range(1000):
+                store.execute([Put(("a", str(number)), str(n), {"text": "x" * 1000}) for n in range(20)])
+        assert store.delete(("a", "0"), "0")
+        assert store.delete_tree(("a", "0")) == 19
+        rest = store.count()
+        assert store.delete_tree(("a",)) == rest > redis.MOST_AT_ONCE
+        store.put(("a",), "k", {})
+        assert store.count() == 1
+
+
 def test_a_server_that_is_full_refuses_large_files_and_keeps_those_that_it_took() -> None:
     """Their contents are sent beforehand, a chunk at a time: it may be full in between."""
     with Redis("--maxmemory", "16mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url) as store:
