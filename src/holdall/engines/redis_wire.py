@@ -243,7 +243,7 @@ class Wire:
                 replies = line.ask(_packed(request.commands), len(request.commands), request.deadline)
                 return replies
             finally:
-                pool.give_back(None, line, broken=replies is None)
+                pool.give_back(None, line, broken=_is_spent(replies))
         if type(request) is Work:
             return request.function(*request.args)
         assert type(request) is Sleep
@@ -258,7 +258,7 @@ class Wire:
                 replies = await line.aask(_packed(request.commands), len(request.commands), request.deadline)
                 return replies
             finally:
-                pool.give_back(asyncio.get_running_loop(), line, broken=replies is None)
+                pool.give_back(asyncio.get_running_loop(), line, broken=_is_spent(replies))
         if type(request) is Work:
             return await asyncio.to_thread(request.function, *request.args)
         assert type(request) is Sleep
@@ -338,6 +338,12 @@ class Wire:
         """A node says that another has a slot."""
         if self.is_cluster:
             self._owners[slot] = self.address_in(told, slot)
+
+
+def _is_spent(replies: list[Any] | None) -> bool:
+    """Whether a connection is of no more use: it broke, or leads to what is a replica by now, and behind the same name
+    there may be another server."""
+    return replies is None or any(isinstance(reply, Refusal) and str(reply).startswith("READONLY") for reply in replies)
 
 
 def _packed(commands: Sequence[Command]) -> bytes:
