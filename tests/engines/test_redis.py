@@ -10,6 +10,7 @@ import ssl
 import struct
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 
 import holdall
 from holdall import filters, ops
-from holdall.engines import redis, redis_shards
+from holdall.engines import redis, redis_shards, redis_texts
 from holdall.engines.redis_fields import needles
 from holdall.errors import Conflict, InvalidInput, MissingExtra, SchemaTooNew, Unavailable
 from holdall.ops import Append, Copy, Delete, Get, Move, Put, ReadRange
@@ -214,6 +215,31 @@ def test_a_batch_that_comes_late_is_not_done(store: holdall.Store) -> None:
     with pytest.raises(Unavailable):
         store.put(("a",), "k", {"n": 3})
     assert store.get(("a",), "k").value == {"n": 1}  # type: ignore[union-attr]  # it is there
+
+
+def test_a_place_to_remember_a_batch_in_may_be_taken_by_another_thread(store: holdall.Store) -> None:
+    class Contested(deque[list[int]]):
+        def __bool__(self) -> bool:
+            return True  # and by the time that it is taken, the last is gone
+
+    engine: Any = store._shared.engine
+    engine._memories = Contested()
+    assert store.put(("a",), "k", {}) == store.get(("a",), "k")
+    engine._memories.clear()
+    assert store.execute([Delete(("a",), "k"), Put(("a",), "l", {})])[0]
+
+
+def test_a_search_that_cannot_keep_up_with_the_index_says_so_rather_than_nothing(
+    store: holdall.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lists(self: Any, _terms: Any) -> Any:
+        raise redis_texts._Moved
+        yield self
+
+    monkeypatch.setattr(redis_texts.RedisTexts, "_lists", lists)
+    store.put(("a",), "k", {"text": "peanuts"})
+    with pytest.raises(Unavailable, match="faster than it can be read"):
+        store.search(query="peanuts")
 
 
 def test_a_batch_on_files_reads_its_own_writes(store: holdall.Store) -> None:

@@ -212,8 +212,7 @@ class RedisEngine:
         shard = self._shards.home(op.namespace)
         if self._declared.get(shard):
             return (yield from self._batch([op]))[0]
-        memory = self._memories.pop() if self._memories else [next(self._count), 0]
-        memory[1] += 1
+        memory = self._memory()
         silent = _SILENT if time.monotonic() > self._said_at.get(shard, 0.0) or memory[1] == 1 else ""
         args = (self._client, *memory, "", silent, *put_words(op))
         try:
@@ -234,6 +233,15 @@ class RedisEngine:
             return (yield from self._batch([op]))[0]
         raise _unanswered()
 
+    def _memory(self) -> list[int]:
+        """A place to remember a batch in, and the number of this one."""
+        try:
+            memory = self._memories.pop()
+        except IndexError:  # rather than look beforehand: another thread may take the last one in between
+            memory = [next(self._count), 0]
+        memory[1] += 1
+        return memory
+
     def _batch(self, batch: Sequence[Op], shard: int | None = None) -> Program[list[Any]]:
         if shard is None:
             shard = self._shards.of_batch(batch)
@@ -241,8 +249,7 @@ class RedisEngine:
         sent = yield from self._send_all(shard, batch, deadline)
         if all(type(op) in READS for op in batch):
             return (yield from self._run(shard, batch, sent, ["", "", 0], "", deadline))
-        memory = self._memories.pop() if self._memories else [next(self._count), 0]
-        memory[1] += 1
+        memory = self._memory()
         is_due = time.monotonic() > self._said_at.get(shard, 0.0) or memory[1] == 1
         who = [self._client, *memory]
         try:

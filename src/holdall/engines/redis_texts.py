@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from .. import keys
+from ..errors import Unavailable
 from ..programs import Program, Work
 from ..ranking import Ranking, Ready, Worked
 from ..texts import MOST_BYTES, Texts
@@ -149,7 +150,7 @@ class RedisTexts:
             except _Moved:
                 continue
         else:
-            several = []
+            raise Unavailable("others write the index of texts faster than it can be read; try again")
         size = sum(len(times) for one in several for parts in one.parts.values() for _, times in parts)
         if size <= _SHORT_LISTS:
             return Ready(_ranked(terms, several, among))
