@@ -133,6 +133,24 @@ def test_a_filter_on_an_indexed_field_looks_at_what_it_finds_and_nothing_else(
         assert not any(b"rare" in member or b"\x00home\x01\x001999" in member for member in found)
 
 
+def test_an_index_of_fields_is_not_asked_for_what_is_not_in_it_any_more() -> None:
+    """All was flushed, or a server came back without its memory; others went on, who index something else, or nothing."""
+    for others in ([], ["kind"], ["kind", "type"]):
+        with Redis() as server, holdall.open(server.url, indexed=["type"]) as store:
+            store.put(("a",), "k", {"type": "note", "kind": "note"})
+            assert store.count(filter={"type": "note"}) == 1
+            server.ask("FLUSHALL")
+            with holdall.open(f"{server.url}?client_name=other", indexed=others) as other:
+                other.put(("a",), "k", {"type": "note", "kind": "plan"})
+                assert store.count(filter={"type": "note"}) == 1
+                assert store.count(filter={"type": "plan"}) == 0
+                other.put(("a",), "l", {"type": "note", "kind": "plan"})
+                store.put(("a",), "m", {"type": "note", "kind": "plan"})
+            asked = Counted(store)
+            assert len(store.search(filter={"type": "note"})) == 3
+            assert "lookup" in asked.scripts
+
+
 class Counted:
     """Which scripts a store asks from now on."""
 

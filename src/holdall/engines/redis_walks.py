@@ -32,8 +32,8 @@ _ROOTS = 64  # that a walk in key order over many shards looks up at once
 _EVERYTHING = 1 << 60
 _MOST_TRIES = 5  # of a ranked search, while others write what it is about
 
-#: The fields that a shard has indexed: numbers and paths.
-Declared = Callable[[int], Sequence[tuple[str, str]]]
+#: The fields that a shard has indexed: what tells them from others, and their numbers and paths.
+Declared = Callable[[int], tuple[bytes, Sequence[tuple[str, str]]]]
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class _Stream:
 class RedisWalks:
     """The walks, over one shard or over many."""
 
-    def __init__(self, shards: Shards, declared: Declared) -> None:
+    def __init__(self, shards: Shards, declared: Declared, declare: Callable[[int], Program[None]]) -> None:
         self._shards = shards
-        self._declared = declared
+        self._declared, self._declare = declared, declare
         self.texts = RedisTexts(shards, shards.all)
         self._ranker = RedisRanker(shards, self.texts, shards.under, shards.of_version, self._found_by_index)
 
@@ -203,12 +203,17 @@ class RedisWalks:
         hidden = "" if op.prefix else keys.HIDDEN[0]
         versions: set[int] = set()
         for shard in self._shards.under(op.prefix):
-            chosen = redis_fields.spans(op.filter, self._declared(shard))
-            if chosen is None:
-                return None
-            number, spans = chosen
-            bounds = [bound for span in spans for bound in span]
-            _, found = yield from self._shards.one(shard, "lookup", number, prefix, hidden, FEW, *bounds)
+            found: Any = b"fields"
+            while found == b"fields":  # others are by now: another store has declared some, or all was flushed
+                stamp, declared = self._declared(shard)
+                chosen = redis_fields.spans(op.filter, declared)
+                if chosen is None:
+                    return None
+                number, spans = chosen
+                args = (number, prefix, hidden, FEW, stamp, *(bound for span in spans for bound in span))
+                _, found = yield from self._shards.one(shard, "lookup", *args)
+                if found == b"fields":
+                    yield from self._declare(shard)
             if found == b"many":
                 return None
             versions.update(map(int, found))
