@@ -134,7 +134,7 @@ def test_a_filter_on_an_indexed_field_looks_at_what_it_finds_and_nothing_else(
 
 
 def test_an_index_of_fields_is_not_asked_for_what_is_not_in_it_any_more() -> None:
-    """All was flushed, or a server came back without its memory; others went on, who index something else, or nothing."""
+    """All was flushed, or a server came back without its memory; others went on, and index other things."""
     for others in ([], ["kind"], ["kind", "type"]):
         with Redis() as server, holdall.open(server.url, indexed=["type"]) as store:
             store.put(("a",), "k", {"type": "note", "kind": "note"})
@@ -149,6 +149,26 @@ def test_an_index_of_fields_is_not_asked_for_what_is_not_in_it_any_more() -> Non
             asked = Counted(store)
             assert len(store.search(filter={"type": "note"})) == 3
             assert "lookup" in asked.scripts
+
+
+def test_what_a_process_remembers_of_texts_and_vectors_is_not_taken_for_what_came_after_a_flush() -> None:
+    with (
+        Redis() as server,
+        holdall.open(server.url, embed=embed, sweep_interval=None) as store,
+        holdall.open(f"{server.url}?client_name=other", embed=embed, sweep_interval=None) as other,
+    ):
+        for number in range(40):
+            store.put(("a",), f"old{number}", {"text": f"peanuts {number}"})
+        for mode in ("lexical", "semantic"):
+            assert len(store.search(query="peanuts", mode=mode, limit=100)) == 40
+        server.ask("FLUSHALL")
+        for number in range(10):  # so that other versions have texts
+            other.put(("a",), f"none{number}", {"n": number})
+        for number in range(30):
+            other.put(("a",), f"new{number}", {"text": f"peanuts {number}"})
+        for mode in ("lexical", "semantic"):
+            assert len(other.search(query="peanuts", mode=mode, limit=100)) == 30
+            assert len(store.search(query="peanuts", mode=mode, limit=100)) == 30
 
 
 class Counted:

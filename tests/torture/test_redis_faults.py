@@ -202,13 +202,17 @@ def test_a_server_that_does_not_answer_is_no_hang() -> None:
 
 def test_a_primary_that_is_a_replica_by_now_is_asked_for_anew() -> None:
     """Behind the same name there may be another server by then; the connections to the old one stay open."""
-    with Redis() as old, Redis() as new, Proxy(old.port) as proxy:
-        with holdall.open(f"redis://127.0.0.1:{proxy.port}/0") as store:
-            store.put(("a",), "k", {"n": 1})
-            proxy._target = new.port
-            old.ask("REPLICAOF", "127.0.0.1", new.port)
-            assert store.put(("a",), "k", {"n": 2}) == store.get(("a",), "k")
-            assert asyncio.run(store.aput(("a",), "k", {"n": 3})) == store.get(("a",), "k")
+    with (
+        Redis() as old,
+        Redis() as new,
+        Proxy(old.port) as proxy,
+        holdall.open(f"redis://127.0.0.1:{proxy.port}/0") as store,
+    ):
+        store.put(("a",), "k", {"n": 1})
+        proxy._target = new.port
+        old.ask("REPLICAOF", "127.0.0.1", new.port)
+        assert store.put(("a",), "k", {"n": 2}) == store.get(("a",), "k")
+        assert asyncio.run(store.aput(("a",), "k", {"n": 3})) == store.get(("a",), "k")
 
 
 def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:

@@ -144,6 +144,9 @@ class RedisRanker:
             asked = [(shard, (model, known.last.get(shard, 0), _PAGE)) for shard in shards]
             replies = yield from self._ask.many("vectors", asked)
             shards = []
+            if any(reply[0] == b"anew" for reply in replies):  # all was flushed, or some was lost
+                self._models.pop(model, None)
+                return (yield from self._of_all(model))
             for (shard, (_, since, _)), (_, found, after, more, count) in zip(asked, replies, strict=True):
                 counts[shard] = count
                 rows = [(int(version), int(number), data) for version, number, data in found]

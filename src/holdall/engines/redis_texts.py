@@ -1,6 +1,6 @@
 """The index of texts in Redis: the lists of `holdall.texts`, in each shard those of its own entries.
 
-    :q            hash, the state: p(osition in the feed), d(ocuments), c(ount), t(otal), n (changes), e(poch)
+    :q            hash, the state: p(osition in the feed), d(ocuments), c(ount), t(otal), n (the time of its last change), e(poch)
     :q:E:t:TERM   hash: for each part the documents that have a term, and how often each does
     :q:E:d:PART   hash: versions, lengths, gone; :q:E:g the parts in which any are gone
     :q:E:n        hash: which document is an entry's
@@ -12,6 +12,7 @@ change the index was, and where that moves meanwhile the search reads again.
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
@@ -99,6 +100,8 @@ class RedisTexts:
         before = state = _state((yield from self._ask.one(shard, "texts")))
         if is_anew := is_worn(state):
             state = anew(state)
+        elif not state.changes:  # the first: an epoch unlike any before, of which somebody may remember documents
+            state = State(epoch=secrets.randbits(48))
         rows, position, more, contents = yield from self._changed(shard, state.position or "0", _SLICE, before)
         if len(first := first_few(rows, _SLICE_BYTES)) < len(rows):
             rows, position, more = first, str(first[-1][-1]), True
