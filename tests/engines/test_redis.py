@@ -209,6 +209,26 @@ def test_a_filter_on_any_field_has_the_server_leave_out_what_cannot_match(store:
     assert [found[0] for found in reply[1]] == [b"home\x01\x007"]
 
 
+def test_the_newest_of_some_namespaces_are_merged_however_they_were_written(store: holdall.Store) -> None:
+    """Each is read a few at a time, and more of those that have more of the newest."""
+    versions = []
+    for number in range(30):
+        batch = [Put(("a", str(number % 7)), f"{number}-{n}", {"n": n % 50}) for n in range(1 + number * 13 % 97)]
+        versions += [entry.version for entry in store.execute(batch)]
+    newest = versions[::-1]
+    for limit in (1, 10, 200, 1000, 5000):
+        assert [hit.version for hit in store.search(("a",), limit=limit)] == newest[:limit]
+    seen, cursor = [], None
+    while not seen or cursor:
+        page = store.search(("a",), limit=170, cursor=cursor)
+        seen += [hit.version for hit in page]
+        cursor = page.next
+    assert seen == newest
+    rare = [hit.version for hit in store.search(("a",), limit=5000) if hit.value == {"n": 49}]
+    assert [hit.version for hit in store.search(("a",), filter={"n": 49}, limit=50)] == rare[:50]
+    assert store.search(("a",), filter={"n": 50}) == []
+
+
 def test_nothing_is_left_of_what_is_gone(store: holdall.Store) -> None:
     """Bodies, vectors, fields, indexes: after everything is deleted and forgotten, there is nothing but the state."""
     client = connect()

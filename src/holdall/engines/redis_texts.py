@@ -1,6 +1,6 @@
 """The index of texts in Redis: the lists of `holdall.texts`, in each shard those of its own entries.
 
-    :q            hash, the state: p(osition in the feed), d(ocuments), c(ount), t(otal), n (the time of its last change), e(poch)
+    :q            hash, the state: p(osition in the feed), d(ocuments), c(ount), t(otal), n (when it changed), e(poch)
     :q:E:t:TERM   hash: for each part the documents that have a term, and how often each does
     :q:E:d:PART   hash: versions, lengths, gone; :q:E:g the parts in which any are gone
     :q:E:n        hash: which document is an entry's
