@@ -171,6 +171,40 @@ def test_what_a_process_remembers_of_texts_and_vectors_is_not_taken_for_what_cam
             assert len(store.search(query="peanuts", mode=mode, limit=100)) == 30
 
 
+@pytest.mark.parametrize("prefix", [(), ("a",)])
+@pytest.mark.parametrize("mode", ["lexical", "semantic", "hybrid", None])
+def test_a_search_finds_what_is_overwritten_all_the_time(prefix: tuple[str, ...], mode: Any) -> None:
+    """Before every script that it asks: so it never meets an entry at the version at which it found it."""
+    options: Any = {"embed": embed, "indexed": ["type"], "prefix": f"own{next(_numbers)}", "sweep_interval": None}
+    with holdall.open(redis_url(), **options) as store, holdall.open(f"{redis_url()}?protocol=2", **options) as other:
+        for number in range(50):
+            store.put(("a",), str(number), {"text": f"walnuts {number}", "type": "other"})
+        hot = {"text": "peanuts and walnuts", "type": "note", "is": "hot"}
+        store.put(("a",), "hot", hot)
+        assert len(store.search(query="walnuts", mode="lexical", limit=100)) == 51  # the index knows it
+        store.search(query="walnuts", mode="semantic", limit=100)
+        engine: Any = store._shared.engine
+        command = engine._shards._command
+
+        def overwritten_before(*args: Any) -> Any:
+            other.put(("a",), "hot", hot)
+            return command(*args)
+
+        engine._shards._command = overwritten_before
+        for filter in (None, {"type": "note"}, {"is": "hot"}):
+            asked: Any = {"filter": filter, "limit": 100}
+            if mode is not None:
+                asked |= {"query": '"peanuts and" walnuts' if mode == "lexical" else "walnuts", "mode": mode}
+            found = store.search(prefix, **asked)
+            assert [hit.key for hit in found].count("hot") == 1
+            assert len(found) == (1 if filter or mode == "lexical" else 51)
+            assert store.count(prefix, filter=filter) == (1 if filter else 51)
+        hot = {"text": "cashews", "type": "plan"}
+        if mode == "lexical":
+            assert store.search(prefix, query="peanuts", mode=mode) == []
+        assert store.search(prefix, query="walnuts", mode=mode, filter={"type": "note"}) == []
+
+
 class Counted:
     """Which scripts a store asks from now on."""
 

@@ -1,4 +1,4 @@
--- The versions of the entries that an indexed field finds: field ARGV[2], of places that begin with ARGV[3] and not with ARGV[4],
+-- The versions and places of the entries that an indexed field finds: field ARGV[2], of places that begin with ARGV[3] and not with ARGV[4],
 -- at most ARGV[5]; ARGV[6] says which fields the client knows to be indexed, and from 7 on there are pairs of bounds. Gives
 -- them, or 'many'; 'fields' if others are indexed.
 
@@ -22,7 +22,7 @@ for at = 7, #ARGV, 2 do
       seen[place] = true
       local r = parse(call('HGET', P .. ':e:' .. place, 'h'))
       if is_live(place, r) then
-        found[#found + 1] = fmt(r.v)
+        found[#found + 1], found[#found + 2] = fmt(r.v), place
       end
     end
   end
