@@ -324,7 +324,7 @@ def test_a_place_to_remember_a_batch_in_may_be_taken_by_another_thread(store: ho
 def test_a_search_that_cannot_keep_up_with_the_index_says_so_rather_than_nothing(
     store: holdall.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lists(self: Any, _terms: Any) -> Any:
+    def lists(self: Any, *_: Any) -> Any:
         raise redis_texts._Moved
         yield self
 
