@@ -529,13 +529,17 @@ def test_a_store_of_a_newer_holdall_is_left_alone(store: holdall.Store) -> None:
         ("redis://localhost/0?socket_timeout=never", {}),
         ("redis://localhost/0?max_connections=10", {}),
         ("redis://localhost/0?nonsense=1", {}),
+        ("redis://localhost/agents", {}),
+        ("redis://localhost/1/2", {}),
+        ("redis://:s3cret@localhost:port/0", {}),
         ("rediss://localhost/0?ssl_cert_reqs=nonsense", {}),
         ("redis+cluster://localhost/3", {}),
     ],
 )
 def test_urls_and_options_that_cannot_be_are_refused(url: str, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as refused:
         holdall.open(url, **options)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_a_password_that_is_wrong_is_no_reason_to_wait() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import re
 import socket
 import ssl
 import threading
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import hiredis
 import redis
@@ -61,8 +63,11 @@ def check_url(url: str) -> dict[str, Any]:
     """What redis-py makes of a URL, or `InvalidInput`."""
     try:
         settings = dict(parse_url(url))  # type: ignore[no-untyped-call]  # redis-py's
-    except ValueError as error:
-        raise InvalidInput(f"{shown(url)} is not a URL of Redis: {error}") from None
+        path = urlsplit(url).path
+    except ValueError as error:  # without the URL, which may have a password
+        raise InvalidInput(f"not a URL of Redis: {error}") from None
+    if not url.startswith("unix:") and not re.fullmatch(r"/?|/\d+", path, re.ASCII):
+        raise InvalidInput(f"after the host, a URL of Redis has the number of a database, not {shown(path)}")
     if "max_connections" in settings:
         raise InvalidInput("max_connections is of redis-py's pool: pass pool_max to open() instead")
     try:
