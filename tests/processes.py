@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ class Process:
     @property
     def pid(self) -> int:
         return self._popen.pid
+
+    @property
+    def code(self) -> int | None:
+        """What it ended with; None while it runs."""
+        return self._popen.poll()
 
     def tell(self, message: Any) -> None:
         assert self._popen.stdin is not None
@@ -103,6 +109,22 @@ def start(function: Callable[..., Any], /, *, deadline: int = 120, **job: Any) -
 def run(function: Callable[..., Any], /, *, deadline: int = 120, **job: Any) -> list[Any]:
     """`function(**job)` in a new process, from beginning to end; what it told."""
     return start(function, deadline=deadline, **job).finish()
+
+
+@contextmanager
+def beginning(*processes: Process) -> Iterator[tuple[Process, ...]]:
+    """Processes that end with the test, even if it fails; if it does because one of them has, this says why."""
+    try:
+        yield processes
+    except BaseException:
+        for process in processes:
+            if process.code not in (None, 0):
+                process.finish()
+        raise
+    finally:
+        for process in processes:
+            if process.code is None:
+                process.kill()
 
 
 # In the process ------------------------------------------------------------------------------------------------------
