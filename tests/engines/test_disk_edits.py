@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import holdall
+from folders import opened
 from holdall.engines import disk_watch, notices
 from holdall.engines.disk_catalogue import Catalogue
 from holdall.errors import Conflict
@@ -26,18 +27,13 @@ GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init
 only_with_notices = pytest.mark.parametrize("store", ["with notices"], indirect=True)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 @pytest.fixture(params=["with notices", "without"])
 def store(folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdall.Store]:
     if request.param == "without":  # another system than Linux, or more folders than it will watch
         monkeypatch.setattr(notices.sys, "platform", "plan9")
         monkeypatch.setattr(disk_watch, "_INTERVAL", 0.0)
         monkeypatch.setattr(disk_watch, "_SHARE", 0)
-    with holdall.open(f"disk:///{folder}", durability="relaxed") as store:
+    with opened(folder) as store:
         yield store
 
 
