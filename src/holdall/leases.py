@@ -178,7 +178,8 @@ class Lease:
     def guard(self, batch: list[Any]) -> Program[list[Any]]:
         """Run a batch if the lease is held: the storage checks it in the same transaction, else `LeaseLost`."""
         try:
-            return (yield [ops.Check(self._home, self._name, self._token), *batch])[1:]  # type: ignore[no-any-return]
+            results: list[Any] = yield [ops.Check(self._home, self._name, self._token), *batch]
+            return results[1:]
         except Conflict as conflict:
             if conflict.namespace != self._home:
                 raise

@@ -187,9 +187,9 @@ async def test_what_cannot_be_is_refused_with_our_errors(store: HoldallKnowledge
         await store.write("/a/b", "x")
     for bad in ("/", "", None, b"/a", "/a\x00b"):
         with pytest.raises(InvalidInput):
-            await store.write(bad, "x")  # type: ignore[arg-type]
+            await store.write(bad, "x")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInput):
-        await store.write("/b", None)  # type: ignore[arg-type]
+        await store.write("/b", None)  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInput):
         await store.read_range("/a", -1)
     assert await store.list() == ["a"]
@@ -474,7 +474,7 @@ async def test_a_callback_may_write_and_may_close_its_own_subscription(store: Ho
 async def test_a_callback_need_not_be_async(store: HoldallKnowledgeStore) -> None:
     told = Told()
     paths: list[str] = []
-    first = await store.on_change("/", paths.append)  # type: ignore[arg-type, return-value]
+    first = await store.on_change("/", paths.append)  # type: ignore[arg-type]  # more than AG2 takes
     second = await store.on_change("/", told)
     await store.write("/a", "x")
     await told.of(1)
@@ -725,7 +725,7 @@ async def test_a_lock_that_is_refused_is_a_runtime_error(store: HoldallKnowledge
 async def test_a_lock_is_given_back_after_a_failure(store: HoldallKnowledgeStore) -> None:
     lock = Lock()
     with pytest.raises(HoldallError):
-        await LockedKnowledgeStore(store, lock).write("/a", None)  # type: ignore[arg-type]
+        await LockedKnowledgeStore(store, lock).write("/a", None)  # type: ignore[arg-type]  # the failure
     assert [call[0] for call in lock.calls] == ["acquire", "release"]
 
 

@@ -268,7 +268,7 @@ async def test_only_what_has_fields_is_an_event(store: HoldallKnowledgeStore) ->
             await EventLogWriter(store).persist("s", [said("fine"), bad])
     assert not await store.exists("/log/s.jsonl")
     with pytest.raises(InvalidInput):
-        EventLogWriter("sqlite:///a.db")  # type: ignore[arg-type]
+        EventLogWriter("sqlite:///a.db")  # type: ignore[arg-type]  # no store
     with pytest.raises(InvalidInput):
         EventLogWriter(store).register(object)
 
@@ -296,7 +296,7 @@ async def test_nothing_that_a_log_names_is_imported(tmp_path: Any, monkeypatch: 
     (tmp_path / "holdall_trap.py").write_text("class Thing: ...")
     monkeypatch.syspath_prepend(tmp_path)
     lazy = type(sys)("holdall_lazy")
-    lazy.__getattr__ = lambda name: __import__("holdall_trap")  # type: ignore[method-assign]
+    lazy.__getattr__ = lambda name: __import__("holdall_trap")  # type: ignore[method-assign]  # a module may have one
     monkeypatch.setitem(sys.modules, "holdall_lazy", lazy)
     traps: list[Any] = [
         {"__dataclass__": "holdall_trap.Thing", "data": {}},
@@ -422,7 +422,7 @@ async def test_a_step_of_a_tail_that_was_given_up_loses_nothing(store: HoldallKn
 
 @awaited
 async def test_a_tail_follows_stores_of_ag2s_too() -> None:
-    class CannotWatch(ag2.knowledge.MemoryKnowledgeStore):  # type: ignore[misc, name-defined]
+    class CannotWatch(ag2.knowledge.MemoryKnowledgeStore):
         async def on_change(self, path: str, callback: Any) -> Any:
             return ag2.knowledge.NoopChangeSubscription()
 
@@ -475,7 +475,7 @@ async def test_an_overridden_store_is_never_gone_round() -> None:
     class Shouting(MemoryKnowledgeStore):
         """What somebody makes to encrypt, say: all that is written goes through here."""
 
-        async def write(self, path: str, content: str) -> None:  # type: ignore[override]
+        async def write(self, path: str, content: str) -> None:  # type: ignore[override]  # as people do
             await super().write(path, content.upper())
 
     store = Shouting()

@@ -433,8 +433,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def timed(open_store: Open, clock: Clock, runner: asyncio.Runner | None, **ttl: Any) -> Calls:
-    return Calls(HoldallStore(open_store(clock=clock, sweep_interval=None), ttl=ttl or None), runner)  # type: ignore[arg-type]
+def timed(open_store: Open, clock: Clock, runner: asyncio.Runner | None, **options: Any) -> Calls:
+    ttl: Any = options or None
+    return Calls(HoldallStore(open_store(clock=clock, sweep_interval=None), ttl=ttl), runner)
 
 
 def test_a_ttl_is_minutes(open_store: Open, clock: Clock, runner: asyncio.Runner | None) -> None:

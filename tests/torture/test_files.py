@@ -10,6 +10,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def test_threads_and_tasks_mixed_lose_nothing(files: Files, scaled: Callable[[in
 
     together(
         [
-            *(lambda name=name: count_in_a_thread(name) for name in range(4)),  # type: ignore[misc]  # bound early
+            *(partial(count_in_a_thread, name) for name in range(4)),
             lambda: asyncio.run(count_in_tasks(range(4, 6))),
             lambda: asyncio.run(count_in_tasks(range(6, 8))),
         ]

@@ -119,7 +119,7 @@ def test_counters_of_many_processes_are_exact(tmp_path: Path, scaled: Callable[[
         for process in crew:
             process.tell("go")
         conflicts = sum(process.finish()[0] for process in crew)
-        totals = {key: store.get(HOME, key).value["n"] for key in ("leased", "expected")}  # type: ignore[union-attr]
+        totals = {key: store.get(HOME, key).value["n"] for key in ("leased", "expected")}  # type: ignore[union-attr]  # it is there
     assert totals == {"leased": PROCESSES * by_lease, "expected": PROCESSES * by_expectation}
     assert conflicts > 0, "they never met: this showed nothing"
 
@@ -131,7 +131,7 @@ def count(at: dict[str, str], by_lease: int, by_expectation: int) -> None:
     hear()
     for _ in range(by_lease):
         with store.lease("counter", 30, ns=HOME, wait=300) as lease:
-            value = store.get(HOME, "leased").value  # type: ignore[union-attr]
+            value = store.get(HOME, "leased").value  # type: ignore[union-attr]  # it is there
             store.put(HOME, "leased", {"n": value["n"] + 1}, lease=lease)
     conflicts = sum(add_one(store) for _ in range(by_expectation))
     store.close()
