@@ -13,7 +13,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
 from pathlib import Path as FilePath
 from typing import Any
@@ -32,6 +31,7 @@ from .sql import LOOK_UPS, is_plain_put, takes_several
 from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, is_misread
 from .statements import ManyTimes, Rows, Statement
 from .turns import Turns, folder_lock
+from .workers import Workers
 
 _MAPPED = 1 << 30  # bytes of the file that are read where the system has them, without a call for each page
 _WALKERS = 4
@@ -60,7 +60,7 @@ class SqliteEngine:
         self._writer: Connection | None = None
         self._readers = Readers(self._connect_reader)
         self._commits = GroupCommit(self._commit, lambda lead: self._spawn(lead, "writer", 1))
-        self._workers: dict[str, ThreadPoolExecutor] = {}
+        self._workers: dict[str, Workers] = {}
         self._reads: list[Submission] = []
         self._asking = threading.Lock()  # for the line above: several event loops ask at once
 
@@ -83,7 +83,7 @@ class SqliteEngine:
                 batch = await asyncio.to_thread(self._prepared, batch)
             return await self._commits.asubmit(batch)
         submission = Submission(batch)
-        submission.future = asyncio.get_running_loop().create_future()
+        outcome = submission.awaited()
         if type(batch[0]) in WALKS:  # may take long: on its own
             self._spawn(lambda: self._answer([submission]), "walker", _WALKERS)
         else:
@@ -91,7 +91,7 @@ class SqliteEngine:
                 if not self._reads:
                     self._spawn(self._answer_reads, "reader", 1)
                 self._reads.append(submission)
-        return await submission.arrive()
+        return await outcome
 
     def setup(self) -> None:
         self._open()
@@ -104,7 +104,7 @@ class SqliteEngine:
         with self._spawning:
             self._closed = True
         for workers in self._workers.values():
-            workers.shutdown()
+            workers.close()
         with self._opening:
             self._readers.close()
             if self._writer is not None:
@@ -403,7 +403,7 @@ class SqliteEngine:
             if self._closed:
                 raise StoreClosed("this store is closed; open a new one")
             if job not in self._workers:
-                self._workers[job] = ThreadPoolExecutor(most, thread_name_prefix=f"holdall-{job}")
+                self._workers[job] = Workers(most, f"holdall-{job}")
             try:
                 self._workers[job].submit(function)
             except RuntimeError as error:  # Python's, when the program ends; or no thread can be had
