@@ -157,7 +157,7 @@ def go_on_after_the_end(path: str) -> None:
     async def outcome(call: Coroutine[Any, Any, object]) -> str:
         try:
             return type(await call).__name__
-        except holdall.StoreClosed:
+        except StoreClosed:
             return "StoreClosed"
 
     def at_the_end() -> None:
