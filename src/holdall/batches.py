@@ -10,6 +10,7 @@ import inspect
 import logging
 import time
 import weakref
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -53,8 +54,8 @@ class Batching:
     def _run(self, program: Program[T]) -> T:
         return drive(program, self._perform)
 
-    async def _arun(self, program: Program[T]) -> T:
-        return await adrive(program, self._aperform)
+    def _arun(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return adrive(program, self._aperform)
 
     def _perform(self, request: Any) -> Any:
         if type(request) is list:

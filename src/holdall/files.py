@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -452,8 +452,8 @@ class Files:
     def _run(self, program: Program[T]) -> T:
         return self._store._run(program)
 
-    async def _arun(self, program: Program[T]) -> T:
-        return await self._store._arun(program)
+    def _arun(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return self._store._arun(program)
 
     def _change(self, batch: list[PointOp], lease: Lease | None) -> Program[list[Any]]:
         return self._store._change(batch, lease)

@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -282,8 +282,8 @@ class Lease:
     def _run(self, program: Program[Any]) -> Any:
         return self._store._run(program)
 
-    async def _arun(self, program: Program[Any]) -> Any:
-        return await self._store._arun(program)
+    def _arun(self, program: Program[Any]) -> Coroutine[Any, Any, Any]:
+        return self._store._arun(program)
 
 
 class Acquiring:
