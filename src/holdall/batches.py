@@ -210,9 +210,10 @@ class Batching:
             self._shared.sweep_from_now_on()
 
     def _refreshes(self, refresh: bool | None) -> bool:
-        if not (refresh is None or isinstance(refresh, bool)):
-            raise InvalidInput(f"refresh is True, False or None, not {shown(refresh)}")
-        return self._settings.refresh_on_read if refresh is None else refresh
+        if refresh is None:
+            return self._settings.refresh_on_read
+        keys.check_flag("refresh", refresh, or_none=True)
+        return refresh
 
     def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
         # Only who looks through files finds upkeep to be done, and an engine need not have any.

@@ -92,6 +92,17 @@ def test_a_number_may_be_written_as_a_model_writes_it() -> None:
 
 
 @pytest.mark.parametrize("face", ["deepagents", "spoon"])
+def test_a_false_in_quotes_does_not_replace_all(runner: asyncio.Runner | None, face: str) -> None:
+    made = HoldallBackend("memory:", namespace=("n",)) if face == "deepagents" else StoreBackend("memory:")
+    backend = Calls(made, runner)
+    backend.write("/f", "one one")
+    answer = backend.edit("/f", "one", "two", replace_all="false")
+    assert answer.error == "Error: replace_all is True or False, not 'false'"
+    assert backend.download_files(["/f"])[0].content == b"one one"
+    assert backend.edit("/f", "one", "two", replace_all=True).occurrences == 2
+
+
+@pytest.mark.parametrize("face", ["deepagents", "spoon"])
 def test_what_is_no_file_is_answered_in_its_place(runner: asyncio.Runner | None, face: str) -> None:
     made = HoldallBackend("memory:", namespace=("n",)) if face == "deepagents" else StoreBackend("memory:")
     backend = Calls(made, runner)

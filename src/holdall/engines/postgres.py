@@ -22,7 +22,7 @@ import psycopg
 
 from ..engine import Capabilities, Options, conflict, put_entry
 from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable, shown
-from ..keys import RESERVED
+from ..keys import RESERVED, check_flag
 from ..ops import READS, WALKS, Check, Children, Delete, Embed, Get, Learn, Op, Put, Refresh, Tidy
 from ..programs import Program, Sleep, Work, adrive, drive
 from .pool import Lent, Pool, check_options
@@ -79,8 +79,7 @@ class PostgresOptions:
         if not (self.notify_url is None or isinstance(self.notify_url, str)):
             raise InvalidInput(f"notify_url is a URL of the same database, or None, not {shown(self.notify_url)}")
         check_options(self.pool_min, self.pool_max, self.pool_timeout)
-        if not (self.prepare is None or isinstance(self.prepare, bool)):
-            raise InvalidInput(f"prepare is True, False or None, not {shown(self.prepare)}")
+        check_flag("prepare", self.prepare, or_none=True)
 
 
 class _Unknowable(Exception):
