@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import json
 import logging
 import subprocess
@@ -12,7 +11,6 @@ import sys
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +39,10 @@ from places import ENGINES, open_at, place
 from processes import hear, start, tell
 from servers import Postgres, redis_url
 
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    """One store for the tests of the module, each of which takes a namespace of its own."""
-    with open_at(place(request.param, tmp_path_factory.mktemp("ag2"))) as store:
-        yield store
-
 
 @pytest.fixture
-def store(opened: holdall.Store) -> HoldallKnowledgeStore:
-    return HoldallKnowledgeStore(opened, namespace=("ag2", f"test-{next(_numbers)}"))
+def store(any_store: holdall.Store, place: tuple[str, ...]) -> HoldallKnowledgeStore:
+    return HoldallKnowledgeStore(any_store, namespace=place)
 
 
 # What AG2 asks of a store --------------------------------------------------------------------------------------------
@@ -300,24 +289,24 @@ def test_a_store_goes_from_one_event_loop_to_the_next(store: HoldallKnowledgeSto
 
 
 @awaited
-async def test_a_store_that_was_handed_in_stays_open(opened: holdall.Store) -> None:
-    outer = HoldallKnowledgeStore(opened, namespace=("ag2", "handed"))
+async def test_a_store_that_was_handed_in_stays_open(any_store: holdall.Store) -> None:
+    outer = HoldallKnowledgeStore(any_store, namespace=("ag2", "handed"))
     inner = HoldallKnowledgeStore(outer, namespace=("ag2", "handed"))
-    assert inner.store is outer.store is opened
+    assert inner.store is outer.store is any_store
     await inner.write("/a", "x")
     inner.close()
     await inner.aclose()
     assert await outer.read("/a") == "x"
-    assert opened.files(("ag2", "handed")).read_text("/a") == "x"
+    assert any_store.files(("ag2", "handed")).read_text("/a") == "x"
 
 
 @awaited
-async def test_namespaces_keep_agents_apart(opened: holdall.Store) -> None:
-    ada = HoldallKnowledgeStore(opened, namespace=("agents", "ada"))
-    child = HoldallKnowledgeStore(opened, namespace=("agents", "ada", "child"))
+async def test_namespaces_keep_agents_apart(any_store: holdall.Store) -> None:
+    ada = HoldallKnowledgeStore(any_store, namespace=("agents", "ada"))
+    child = HoldallKnowledgeStore(any_store, namespace=("agents", "ada", "child"))
     await ada.write("/a", "ada's")
     assert await child.list() == [] and not await child.exists("/a")
-    assert HoldallKnowledgeStore(opened).files.namespace == ("knowledge",)
+    assert HoldallKnowledgeStore(any_store).files.namespace == ("knowledge",)
 
 
 def test_it_works_without_ag2(tmp_path: Path) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import enum
-import itertools
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -26,21 +24,13 @@ from holdall.faces.ag2 import (
     MemoryKnowledgeStore,
     UnknownEvent,
 )
-from places import ENGINES, open_at, place
 
 events = ag2.events
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    with open_at(place(request.param, tmp_path_factory.mktemp("log"))) as store:
-        yield store
 
 
 @pytest.fixture
-def store(opened: holdall.Store) -> HoldallKnowledgeStore:
-    return HoldallKnowledgeStore(opened, namespace=("logs", f"test-{next(_numbers)}"))
+def store(any_store: holdall.Store, place: tuple[str, ...]) -> HoldallKnowledgeStore:
+    return HoldallKnowledgeStore(any_store, namespace=place)
 
 
 def said(text: str) -> Any:
@@ -78,9 +68,7 @@ async def test_the_bytes_are_those_of_ag2s_writer(store: HoldallKnowledgeStore) 
 @pytest.mark.parametrize("written_by", [EventLogWriter, ag2.knowledge.EventLogWriter])
 @pytest.mark.parametrize("read_by", [EventLogWriter, ag2.knowledge.EventLogWriter])
 @awaited
-async def test_logs_are_interchangeable_with_ag2s(
-    store: HoldallKnowledgeStore, written_by: Any, read_by: Any, opened: holdall.Store
-) -> None:
+async def test_logs_are_interchangeable_with_ag2s(store: HoldallKnowledgeStore, written_by: Any, read_by: Any) -> None:
     for kept in (store, ag2.knowledge.MemoryKnowledgeStore(), MemoryKnowledgeStore()):
         stream, written = uuid4(), all_kinds()
         await written_by(kept).persist_dropped(stream, [said("first")])

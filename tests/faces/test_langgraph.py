@@ -29,24 +29,9 @@ from calls import Calls
 from holdall.errors import InvalidInput, InvalidValue, StoreClosed, Unavailable
 from holdall.faces.langgraph import AsyncHoldallStore, HoldallStore
 from holdall.testing import Clock
-from langgraph_calls import Open, opener
-from places import ENGINES
+from langgraph_calls import Open
 
 HOME = ("users", "ada", "memories")
-
-
-@pytest.fixture(params=ENGINES)
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    return opener(request.param, tmp_path)
-
-
-@pytest.fixture(params=["sync", "async"])
-def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner | None]:
-    if request.param == "sync":
-        yield None
-    else:
-        with asyncio.Runner() as opened:
-            yield opened
 
 
 @pytest.fixture
