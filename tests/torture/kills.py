@@ -11,13 +11,16 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import holdall
 from holdall.errors import Conflict, Unavailable
 from holdall.ops import ABSENT, Delete, Put
+from holdall.programs import adrive, drive
 from processes import Process, beginning, hear, start, tell
 from servers import Postgres, Redis
+from threads import together
 
 CLIENTS = 8
 WRITERS = 2  # in each client
@@ -109,39 +112,25 @@ def write_until_told(url: str, name: str, use_async: bool) -> None:
 
     def write(writer: Writer) -> None:
         while not stop.is_set():
-            writer.begin_step()
-            run_step(writer, lambda method, *args, **options: getattr(store, method)(*args, **options))
+            drive(writer.step(), perform)
 
     async def awrite(writer: Writer) -> None:
         while not stop.is_set():
-            writer.begin_step()
-            await arun_step(writer)
+            await adrive(writer.step(), aperform)
 
-    def run_step(writer: Writer, call: Callable[..., Any]) -> None:
-        step = writer.step()
+    def perform(call: tuple[str, Any, Any]) -> Any:
+        method, args, options = call
         try:
-            reply = None
-            while True:
-                method, args, options = step.send(reply)
-                try:
-                    reply = call(method, *args, **options)
-                except (Conflict, Unavailable) as error:
-                    reply = error
-        except StopIteration:
-            return
+            return getattr(store, method)(*args, **options)
+        except (Conflict, Unavailable) as error:
+            return error
 
-    async def arun_step(writer: Writer) -> None:
-        step = writer.step()
+    async def aperform(call: tuple[str, Any, Any]) -> Any:
+        method, args, options = call
         try:
-            reply = None
-            while True:
-                method, args, options = step.send(reply)
-                try:
-                    reply = await getattr(store, f"a{method}")(*args, **options)
-                except (Conflict, Unavailable) as error:
-                    reply = error
-        except StopIteration:
-            return
+            return await getattr(store, f"a{method}")(*args, **options)
+        except (Conflict, Unavailable) as error:
+            return error
 
     if use_async:
 
@@ -150,11 +139,7 @@ def write_until_told(url: str, name: str, use_async: bool) -> None:
 
         asyncio.run(main())
     else:
-        threads = [threading.Thread(target=write, args=(writer,)) for writer in writers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together([partial(write, writer) for writer in writers])
     store.close()
     tell({str(i): writer.said() for i, writer in enumerate(writers)})
 
@@ -170,18 +155,16 @@ class Writer:
         self.steps = dict.fromkeys(("update", "expect", "blind", "pair", "token", "gone"), 0)
         self.versions: dict[str, dict[str, int | None]] = {"blind": {}, "pair": {}}
         self.unknown = 0
-        self._kind = "update"
 
     def said(self) -> dict[str, Any]:
         return {"steps": self.steps, "unknown": self.unknown, **self.versions}
 
-    def begin_step(self) -> None:
-        self._kind = random.choice(list(self.steps))
-
     def step(self) -> Any:
-        number = self.steps[self._kind] + 1
-        yield from getattr(self, f"_{self._kind}")(number)
-        self.steps[self._kind] = number
+        """The next step, of any kind."""
+        kind = random.choice(list(self.steps))
+        number = self.steps[kind] + 1
+        yield from getattr(self, f"_{kind}")(number)
+        self.steps[kind] = number
 
     def _is_unknown(self, reply: Any) -> bool:
         if isinstance(reply, Unavailable):
