@@ -111,6 +111,15 @@ def run(function: Callable[..., Any], /, *, deadline: int = 120, **job: Any) -> 
     return start(function, deadline=deadline, **job).finish()
 
 
+def finish_together(processes: list[Process]) -> list[list[Any]]:
+    """Let processes that `wait_to_begin` go on at once; what each told after that, when all have ended well."""
+    for process in processes:
+        assert process.hear() == "ready"
+    for process in processes:
+        process.tell("go")
+    return [process.finish() for process in processes]
+
+
 @contextmanager
 def beginning(*processes: Process) -> Iterator[tuple[Process, ...]]:
     """Processes that end with the test, even if it fails; if it does because one of them has, this says why."""
@@ -143,6 +152,12 @@ def tell(message: Any) -> None:
 def hear() -> Any:
     """The next message from the test, waited for."""
     return json.loads(sys.stdin.readline())
+
+
+def wait_to_begin() -> None:
+    """Say that all is ready, and wait for those that are to begin at the same time: see `finish_together`."""
+    tell("ready")
+    hear()
 
 
 def _main(file: str, name: str, deadline: str, job: str) -> None:
