@@ -209,12 +209,6 @@ class Batching:
         if not self._shared.is_swept:
             self._shared.sweep_from_now_on()
 
-    def _refreshes(self, refresh: bool | None) -> bool:
-        if refresh is None:
-            return self._settings.refresh_on_read
-        keys.check_flag("refresh", refresh, or_none=True)
-        return refresh
-
     def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
         # Only who looks through files finds upkeep to be done, and an engine need not have any.
         if type(batch[0]) in _LOOKS and getattr(self._shared.engine, "behind", False):

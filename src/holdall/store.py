@@ -75,8 +75,12 @@ class Store(Watching, Leasing):
 
     def _get(self, ns: Namespace, key: str, *, refresh: bool | None = None) -> Program[Entry | None]:
         """Read an entry, or None. `refresh=True` starts its TTL anew; None does as the store was opened to do."""
+        if refresh is None:
+            refresh = self._settings.refresh_on_read
+        else:
+            keys.check_flag("refresh", refresh, or_none=True)
         entry: Entry | None = (yield [ops.Get(ns, key)])[0]
-        if entry is not None and entry.expires_at is not None and self._refreshes(refresh):
+        if refresh and entry is not None and entry.expires_at is not None:
             entry = (yield [ops.Refresh(ns, key), ops.Get(ns, key)])[1]
         return entry
 

@@ -511,6 +511,21 @@ def test_reading_refreshes_as_asked_or_as_configured(
     calls.face.store.close()
 
 
+def test_whatever_is_true_refreshes_as_it_does_in_langgraphs_stores(
+    open_store: Open, clock: Clock, runner: asyncio.Runner | None
+) -> None:
+    calls = timed(open_store, clock, runner, refresh_on_read=0)
+    calls.put(HOME, "k", {"n": 1}, ttl=1)
+    clock.advance(40)
+    assert calls.get(HOME, "k")
+    assert calls.get(HOME, "k", refresh_ttl=1)
+    clock.advance(40)
+    assert calls.get(HOME, "k"), "asked to refresh, it did"
+    clock.advance(40)
+    assert calls.get(HOME, "k") is None
+    calls.face.store.close()
+
+
 @pytest.mark.parametrize("omit_expired", [True, False])
 def test_what_has_expired_is_never_returned_swept_or_not(
     open_store: Open, clock: Clock, runner: asyncio.Runner | None, omit_expired: bool

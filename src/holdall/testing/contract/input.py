@@ -267,6 +267,10 @@ class InputContract(Contract):
             for bad in bads:
                 with pytest.raises(InvalidInput, match=f"^{name} is True or False, not "):
                     call(bad)
+        for bad in bads:
+            if bad is not None:
+                with pytest.raises(InvalidInput, match="refresh is True, False or None, not "):
+                    store.get(NS, "missing", refresh=bad)
         assert files.read_text("/f") == "tea tea"
 
     @pytest.mark.parametrize("depth", [0, -1, 1.0, "1", True])
