@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import holdall
+from folders import opened
 from holdall.engines import disk_watch, notices
 from holdall.engines.commit import Submission
 from holdall.engines.disk_watch import FolderWatch
@@ -26,15 +27,6 @@ from holdall.testing.contract.base import forked
 from holdall.testing.embedder import embed
 
 VOLUME = ("filesystem",)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-def opened(folder: Path, **options: Any) -> holdall.Store:
-    return holdall.open(f"disk:///{folder}", **{"durability": "relaxed", **options})
 
 
 def engine_of(store: holdall.Store) -> Any:

@@ -10,21 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_postgres_faults import (
-    CLIENTS,
-    WRITERS,
-    beginning,
-    check_counters,
-    check_writer,
-    wait_until_all_write,
-    write_until_told,
-)
+from kills import write_while_killed
 
 import holdall
 from holdall.engines import redis, redis_shards
 from holdall.errors import Corrupt, Unavailable
 from holdall.ops import Changes, Put
-from processes import start
 from servers import Proxy, Redis, RedisCluster
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
@@ -33,40 +24,10 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 def test_what_was_acknowledged_is_there_once_however_often_the_server_is_killed(
     scaled: Callable[[int, int], int],
 ) -> None:
-    kills = scaled(3, 20)
-    names = [f"client{i}" for i in range(CLIENTS)]
     with Redis(*DURABLE) as server:
         with holdall.open(server.url) as store:
             store.setup()
-        deadline = 60 + kills * 30
-        with beginning(
-            *(
-                start(write_until_told, deadline=deadline, url=server.url, name=name, use_async=i % 2 == 0)
-                for i, name in enumerate(names)
-            )
-        ) as processes:
-            for number in range(kills):
-                wait_until_all_write(server, names, processes)
-                if number % 2:
-                    server.ask("CLIENT", "KILL", "TYPE", "normal")
-                time.sleep(random.uniform(0, 0.3))
-                server.kill()
-                time.sleep(random.choice([0, 0, 0.5]))
-                server.start()
-            wait_until_all_write(server, names, processes)
-            for process in processes:
-                process.tell("stop")
-            said = {name: process.finish()[-1] for name, process in zip(names, processes, strict=True)}
-        with holdall.open(server.url) as store:
-            check_counters(store, said)
-            for name in names:
-                for writer in range(WRITERS):
-                    check_writer(store, f"{name}.{writer}", said[name][str(writer)])
-    unknown = sum(writer["unknown"] for client in said.values() for writer in client.values())
-    written = sum(sum(writer["steps"].values()) for client in said.values() for writer in client.values())
-    print(f"{kills} kills, {written} writes acknowledged, {unknown} of unknown outcome")
-    assert written > 100 * kills, "hardly anything was written: this showed nothing"
-    assert unknown < written / 20
+        write_while_killed(server, scaled(3, 20), cut_off=lambda: server.ask("CLIENT", "KILL", "TYPE", "normal"))
 
 
 @pytest.mark.parametrize("use_async", [False, True])

@@ -46,6 +46,7 @@ from ..errors import InvalidInput, SchemaTooNew, StoreClosed, Unavailable, shown
 from ..keys import RESERVED
 from ..ops import READS, WALKS, Op
 from ..programs import Program, adrive, drive
+from .pool import check_options
 from .redis_fields import tokens
 from .redis_listener import SubscribedListener
 from .redis_ops import CHUNK, INLINE, place, put_words, refusal, result, said, version_of
@@ -81,14 +82,7 @@ class RedisOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str) or not self.prefix or any(sign in self.prefix for sign in "{}\x00"):
             raise InvalidInput(f"prefix is what keys begin with, without braces, not {shown(self.prefix)}")
-        for name, least in (("pool_min", 0), ("pool_max", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidInput(f"{name} is a number of connections, at least {least}, not {shown(value)}")
-        if self.pool_min > self.pool_max:
-            raise InvalidInput(f"pool_min is at most pool_max, which is {self.pool_max}, not {self.pool_min}")
-        if not isinstance(self.pool_timeout, (int, float)) or not 0 < self.pool_timeout < 1e9:
-            raise InvalidInput(f"pool_timeout is a number of seconds, not {shown(self.pool_timeout)}")
+        check_options(self.pool_min, self.pool_max, self.pool_timeout)
 
 
 class RedisEngine:

@@ -45,6 +45,7 @@ _WALKING = frozenset(
 )
 #: What a server says when it cannot answer just now.
 _FOR_NOW = ("LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNKILLABLE")
+_NOT_LET_IN = ("NOAUTH", "NOPERM", "WRONGPASS")
 
 
 class _Script:
@@ -206,7 +207,8 @@ class Shards:
                     f" {why}"
                 ) from reply
             else:
-                raise Unavailable(f"Redis refused: {why}") from reply
+                refused = "Redis refused to let us in" if why.startswith(_NOT_LET_IN) else "Redis refused"
+                raise Unavailable(f"{refused}: {why}") from reply
         raise AssertionError("unreachable")
 
     def look_around(self, deadline: float) -> Program[None]:

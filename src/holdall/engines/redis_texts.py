@@ -194,13 +194,9 @@ class RedisTexts:
     def _documents(self, shard: int, state: State) -> Program[Known]:
         """Versions and lengths of all documents: those that came since the last time are read."""
         known = self._known[shard]
-        if known.epoch == state.epoch and known.changes == state.changes:
+        if known.is_of(state):
             return known
-        fresh = Known(state.epoch)
-        fresh.changes = state.changes
-        start = 0
-        if known.epoch == state.epoch and known.changes < state.changes:
-            start = len(known.versions) // postings.PART
+        fresh, start = known.successor(state)
         _, changes, rows = yield from self._ask.one(shard, "documents", start, postings.PART)
         if int(changes) != state.changes:
             raise _Moved

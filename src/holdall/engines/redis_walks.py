@@ -92,7 +92,8 @@ class RedisWalks:
             for shard in shards:
                 since = began[shard][0]
                 if stands[shard][0] != since:
-                    _, found, _, more, *_ = yield from self._feed(shard, since, _FEED_PAGE, op.prefix)
+                    words = _feed_words(since, _FEED_PAGE, op.prefix)
+                    _, found, _, more, *_ = yield from self._shards.one(shard, "changes", *words)
                     if found or more:
                         break
             else:
@@ -163,8 +164,8 @@ class RedisWalks:
         for stream in moved:
             since, more = stream.began.decode(), True
             while more:
-                reply = yield from self._feed(stream.shard, since, _FEED_PAGE, op.prefix, "c", op.recursive)
-                _, found, after, more, *_ = reply
+                words = _feed_words(since, _FEED_PAGE, op.prefix, "c", op.recursive)
+                _, found, after, more, *_ = yield from self._shards.one(stream.shard, "changes", *words)
                 since = after.decode()
                 for where, head, value, _, content in found:
                     ns, key = parted(where)
@@ -183,9 +184,8 @@ class RedisWalks:
         for shard in self._shards.under(op.prefix):
             since, more = str(parse_revision(stands[shard])), True
             while more:
-                _, found, after, more, *_ = yield from self._feed(
-                    shard, since, _FEED_PAGE, op.prefix, "l", op.recursive
-                )
+                words = _feed_words(since, _FEED_PAGE, op.prefix, "l", op.recursive)
+                _, found, after, more, *_ = yield from self._shards.one(shard, "changes", *words)
                 since = after.decode()
                 for hit in _matching(found, op.filter):
                     stands[shard] = str(hit.version)
@@ -239,19 +239,6 @@ class RedisWalks:
         return sorted(hits, key=lambda hit: -hit.version)[:want]
 
     # The feed --------------------------------------------------------------------------------------------------------
-
-    def _feed(
-        self,
-        shard: int,
-        since: str,
-        size: int,
-        prefix: Namespace = (),
-        want: str = "h",
-        recursive: bool = True,
-        path: str | None = None,
-    ) -> Program[list[Any]]:
-        words = _feed_words(since, size, prefix, want, recursive, path)
-        return (yield from self._shards.one(shard, "changes", *words))  # type: ignore[no-any-return]  # a reply
 
     def _stands(self, shards: Sequence[int]) -> Program[dict[int, tuple[str, int]]]:
         """Where the feed of each shard stands, and how much of it is forgotten."""
@@ -332,7 +319,8 @@ class RedisWalks:
             if not more:
                 return changes, since
             size = _FEED_PAGE if op.prefix else min(op.limit - len(changes), _FEED_PAGE)
-            reply = yield from self._feed(shard, str(since), size, op.prefix, path=op.path)
+            words = _feed_words(str(since), size, op.prefix, path=op.path)
+            reply = yield from self._shards.one(shard, "changes", *words)
 
     # In key order ----------------------------------------------------------------------------------------------------
 
@@ -514,6 +502,7 @@ def _feed_words(
     recursive: bool = True,
     path: str | None = None,
 ) -> tuple[Any, ...]:
+    """What the script `changes` is asked: for so many after a position, and how much of each (`h`, its head)."""
     encoded = keys.encode(prefix)
     inside = encoded if recursive else f"{encoded}\x00"
     exact, folder = "", ""
