@@ -27,6 +27,7 @@ bench: .venv/bench.stamp ## Measure beside the peers; SECTIONS=kv for one sectio
 torture: .venv/dev.stamp ## The long forms of the tests that race, kill, tear and try at random
 	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/torture
 	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/engines tests/test_ranking.py
+	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/faces tests/test_reindex.py -k cluster
 
 ag2-beta: .venv/beta.stamp ## The tests of AG2's face with a release from when it was called autogen.beta
 	.venv/beta/bin/python -m pytest --confcutdir tests/faces tests/faces/test_ag2.py tests/faces/test_ag2_log.py tests/faces/test_ag2_agents.py

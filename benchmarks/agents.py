@@ -149,7 +149,8 @@ def _glob(chance: random.Random, project: dict[str, str], _: int) -> Call:
 
 def _replay(backend: BackendProtocol, day: Sequence[Call], patience: float | None = None) -> list[float]:
     """The seconds of each call, of as many as there was time for."""
-    tools = {tool.name: tool.func for tool in filesystem.FilesystemMiddleware(backend=backend).tools}  # type: ignore[attr-defined]
+    given: Any = filesystem.FilesystemMiddleware(backend=backend).tools
+    tools = {tool.name: tool.func for tool in given}
     runtime: Any = ToolRuntime(
         state={}, context=None, config={}, stream_writer=lambda _: None, tool_call_id="call", store=None
     )

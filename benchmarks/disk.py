@@ -108,14 +108,14 @@ def _raw_read(root: Path, path: str) -> bytes:
 def _replace(root: Path, path: str, data: bytes, sync: bool) -> None:
     """What a careful program does."""
     target = f"{root}{path}"
-    with open(f"{target}.tmp", "wb") as file:  # noqa: PTH123
+    with open(f"{target}.tmp", "wb") as file:  # noqa: PTH123  # as above
         file.write(data)
         file.flush()
         if sync:
             os.fsync(file.fileno())
-    os.replace(f"{target}.tmp", target)  # noqa: PTH105
+    os.replace(f"{target}.tmp", target)  # noqa: PTH105  # as above
     if sync:
-        folder = os.open(os.path.dirname(target), os.O_RDONLY)  # noqa: PTH120
+        folder = os.open(os.path.dirname(target), os.O_RDONLY)  # noqa: PTH120  # as above
         os.fsync(folder)
         os.close(folder)
 

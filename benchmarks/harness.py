@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +123,7 @@ class Bench:
 
         There is one round more, before the others, that does not count: it warms the caches.
         """
-        contenders = list(runs)
+        contenders, chance = list(runs), random.Random(what)
         row = Row(what, {name: [] for name in contenders}, target, [], as_rate)
         probe = FsyncProbe(self.folder) if durable else None
         for number in range(rounds + 1):
@@ -136,7 +137,7 @@ class Bench:
                     row.seconds[name].append(spent / (ops if isinstance(ops, int) else ops[name]))
             if probe is not None:
                 row.fsync.extend(probe.sample() for _ in range(10))
-            contenders.append(contenders.pop(0))  # so that nobody always follows the same other
+            chance.shuffle(contenders)  # nobody follows the same other more often than not
         if probe is not None:
             probe.close()
         self.rows.append(row)

@@ -61,7 +61,7 @@ def _get(bench: Bench) -> None:
             return run
 
         for name, store in stores.items():
-            assert [store.get(*item[:2]).value for item in items] == [item[2] for item in items], name  # type: ignore[union-attr]
+            assert [store.get(*item[:2]).value for item in items] == [item[2] for item in items], name  # type: ignore[union-attr]  # it is there
         runs = {name: gets(store) for name, store in stores.items()}
         bench.measure("get", runs, ops=len(order), rounds=25, target=at_most(2, SQLITE))
         bench.also(ahead_of(SQLITE))

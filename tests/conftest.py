@@ -23,7 +23,7 @@ def scaled() -> Callable[[int, int], int]:
 
 
 #: Contracts that take a while; those on memory and SQLite are always run whole.
-ON_SERVERS = {"TestPostgres", "TestRedis", "TestCluster", "TestDisk"}
+ON_SERVERS = {"TestPostgres", "TestRedis", "TestRedisServer", "TestCluster", "TestDisk"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

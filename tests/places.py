@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
 import holdall
-from servers import postgres_url, redis_url
+from servers import postgres_url, redis_cluster_url, redis_url
 
-ENGINES = ("memory", "sqlite", "postgres", "redis", "disk")
+ENGINES: tuple[str, ...] = ("memory", "sqlite", "postgres", "redis", "disk")
+if os.environ.get("HOLDALL_TORTURE") == "long":
+    ENGINES += ("cluster",)
 _numbers = itertools.count()
 
 
@@ -25,6 +28,8 @@ def place(engine: str, folder: Path) -> dict[str, str]:
             return {"url": f"disk:///{folder}/{name}", "durability": "relaxed"}
         case "redis":
             return {"url": redis_url(), "prefix": name}
+        case "cluster":
+            return {"url": redis_cluster_url(), "prefix": name}
     return {"url": postgres_url(), "schema": name}
 
 

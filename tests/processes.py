@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ class Process:
     @property
     def pid(self) -> int:
         return self._popen.pid
+
+    @property
+    def code(self) -> int | None:
+        """What it ended with; None while it runs."""
+        return self._popen.poll()
 
     def tell(self, message: Any) -> None:
         assert self._popen.stdin is not None
@@ -105,6 +111,31 @@ def run(function: Callable[..., Any], /, *, deadline: int = 120, **job: Any) -> 
     return start(function, deadline=deadline, **job).finish()
 
 
+def finish_together(processes: list[Process]) -> list[list[Any]]:
+    """Let processes that `wait_to_begin` go on at once; what each told after that, when all have ended well."""
+    for process in processes:
+        assert process.hear() == "ready"
+    for process in processes:
+        process.tell("go")
+    return [process.finish() for process in processes]
+
+
+@contextmanager
+def beginning(*processes: Process) -> Iterator[tuple[Process, ...]]:
+    """Processes that end with the test, even if it fails; if it does because one of them has, this says why."""
+    try:
+        yield processes
+    except BaseException:
+        for process in processes:
+            if process.code not in (None, 0):
+                process.finish()
+        raise
+    finally:
+        for process in processes:
+            if process.code is None:
+                process.kill()
+
+
 # In the process ------------------------------------------------------------------------------------------------------
 
 _speaking = threading.Lock()
@@ -121,6 +152,12 @@ def tell(message: Any) -> None:
 def hear() -> Any:
     """The next message from the test, waited for."""
     return json.loads(sys.stdin.readline())
+
+
+def wait_to_begin() -> None:
+    """Say that all is ready, and wait for those that are to begin at the same time: see `finish_together`."""
+    tell("ready")
+    hear()
 
 
 def _main(file: str, name: str, deadline: str, job: str) -> None:

@@ -160,7 +160,8 @@ def program(name: str) -> Path:
 class Redis:
     """A Valkey that one test may kill, freeze and start again: `with Redis() as server: … server.url`."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, program: Path | None = None) -> None:
+        self._program = program or valkey_server()
         self._folder = Path(tempfile.mkdtemp(prefix="holdall-redis-"))
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -179,7 +180,7 @@ class Redis:
         """Start, after a crash too, and wait until it answers."""
         settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         self._process = subprocess.Popen(
-            [valkey_server(), *settings, "--logfile", "log", *self._options],
+            [self._program, *settings, "--logfile", "log", *self._options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -284,9 +285,9 @@ def redis_cluster_url() -> str:
 
 
 @cache
-def redis_url() -> str:
-    """The URL of a Valkey of our own, stopped and deleted when the process ends."""
-    server = Redis("--appendonly", "no")
+def redis_url(program: Path | None = None) -> str:
+    """The URL of a Valkey of our own, or of another program, stopped and deleted when the process ends."""
+    server = Redis("--appendonly", "no", program=program)
     server.start()
     pid = os.getpid()
     atexit.register(lambda: os.getpid() == pid and server.__exit__())

@@ -41,7 +41,7 @@ def in_small(machine: Any, share: float = 1) -> type[unittest.TestCase]:
 def fewer(machine: Any, share: float = 0.4) -> type[unittest.TestCase]:
     """A state machine's test, of this share of the usual examples: a server takes its time."""
 
-    class Fewer(machine.TestCase):  # type: ignore[misc,name-defined]  # made by Hypothesis
+    class Fewer(machine.TestCase):  # type: ignore[misc]  # made by Hypothesis
         settings = settings(
             machine.TestCase.settings, max_examples=round(settings.default.max_examples * share), deadline=None
         )

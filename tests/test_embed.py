@@ -298,7 +298,7 @@ def test_what_are_no_vectors_is_refused(reply: Any, why: str) -> None:
 @pytest.mark.parametrize("reply", [[[1.0, 2.0]], None, [], "text", [1.0, math.nan], np.zeros((1, 2))])
 def test_what_is_no_vector_of_a_query_is_refused(reply: Any) -> None:
     given = Langchain()
-    given.embed_query = lambda text: reply  # type: ignore[method-assign]
+    given.embed_query = lambda text: reply  # type: ignore[method-assign]  # another answer
     with pytest.raises(EmbeddingError):
         run(Embedder(given).query("a"))
 
@@ -344,7 +344,7 @@ def test_the_local_model_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("a connection was made")
 
     holdall.embed._local()  # so that its module is there
-    sys.modules["holdall.local"]._model.cache_clear()  # type: ignore[attr-defined]
+    sys.modules["holdall.local"]._model.cache_clear()
     monkeypatch.setattr(socket, "socket", refused)
     monkeypatch.setattr(socket, "getaddrinfo", refused)
     assert [len(vector) for vector in run(Embedder("local").documents(["tea"]))] == [4 * 256]
@@ -422,7 +422,7 @@ def run(program: Program[Any]) -> Any:
 
 
 def arun(program: Program[Any]) -> Any:
-    return asyncio.run(adrive(program, aperform))  # type: ignore[arg-type]
+    return asyncio.run(adrive(program, aperform))
 
 
 def perform(request: Any) -> Any:

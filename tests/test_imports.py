@@ -122,7 +122,9 @@ OWN = {
     "engines/redis_walks.py": {
         f"holdall.engines.redis_{name}" for name in ("fields", "ops", "search", "shards", "texts")
     },
-    "engines/sqlite.py": {f"holdall.engines.{name}" for name in ("notices", "readers", "sqlite_sql", "turns")},
+    "engines/sqlite.py": {
+        f"holdall.engines.{name}" for name in ("notices", "readers", "sqlite_sql", "turns", "workers")
+    },
 }
 MOST_LINES = 600
 

@@ -115,12 +115,12 @@ async def changed(path: str) -> None:
 
 
 def mistakes(store: holdall.Store) -> None:
-    holdall.open("agent.db", durabilty="full")  # type: ignore[call-arg]
-    holdall.open("agent.db", durability="fulll")  # type: ignore[arg-type]
-    store.put("notes", "a", {})  # type: ignore[arg-type]
-    store.put(("notes",), 5, {})  # type: ignore[arg-type]
-    store.put(("notes",), "a", "text")  # type: ignore[arg-type]
-    store.put(("notes",), "a", {}, expect=None)  # type: ignore[arg-type]
-    store.put(("notes",), "a", {}, lease="name")  # type: ignore[arg-type]
-    store.update(("notes",), "a", lambda value: 5)  # type: ignore[arg-type, return-value]
-    store.execute([holdall.ops.Sweep()])  # type: ignore[list-item]
+    holdall.open("agent.db", durabilty="full")  # type: ignore[call-arg]  # no such option
+    holdall.open("agent.db", durability="fulll")  # type: ignore[arg-type]  # no such durability
+    store.put("notes", "a", {})  # type: ignore[arg-type]  # no tuple
+    store.put(("notes",), 5, {})  # type: ignore[arg-type]  # no text
+    store.put(("notes",), "a", "text")  # type: ignore[arg-type]  # no dict
+    store.put(("notes",), "a", {}, expect=None)  # type: ignore[arg-type]  # a forgotten read
+    store.put(("notes",), "a", {}, lease="name")  # type: ignore[arg-type]  # no Lease
+    store.update(("notes",), "a", lambda value: 5)  # type: ignore[arg-type, return-value]  # no dict
+    store.execute([holdall.ops.Sweep()])  # type: ignore[list-item]  # no op of users'

@@ -10,6 +10,7 @@ import inspect
 import logging
 import time
 import weakref
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -53,8 +54,8 @@ class Batching:
     def _run(self, program: Program[T]) -> T:
         return drive(program, self._perform)
 
-    async def _arun(self, program: Program[T]) -> T:
-        return await adrive(program, self._aperform)
+    def _arun(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return adrive(program, self._aperform)
 
     def _perform(self, request: Any) -> Any:
         if type(request) is list:
@@ -207,11 +208,6 @@ class Batching:
         """There will be something to clear away: what expires, or what is left of what was deleted."""
         if not self._shared.is_swept:
             self._shared.sweep_from_now_on()
-
-    def _refreshes(self, refresh: bool | None) -> bool:
-        if not (refresh is None or isinstance(refresh, bool)):
-            raise InvalidInput(f"refresh is True, False or None, not {shown(refresh)}")
-        return self._settings.refresh_on_read if refresh is None else refresh
 
     def _finished(self, batch: list[Op], began: float, results: list[Any]) -> list[Any]:
         # Only who looks through files finds upkeep to be done, and an engine need not have any.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -144,6 +144,7 @@ class Files:
         if not old:
             raise InvalidInput("the text to replace cannot be empty; say which text, or use write or append")
         _check_unicode(new)
+        keys.check_flag("replace_all", replace_all)
         for tries in itertools.count(1):
             info, content = yield [ops.Stat(self._namespace, path), ops.ReadRange(self._namespace, path, 0)]
             if content is None:
@@ -388,6 +389,8 @@ class Files:
         folder = keys.check_folder(path)
         if limit is not None:
             keys.check_count("limit", limit)
+        keys.check_flag("regex", regex)
+        keys.check_flag("ignore_case", ignore_case)
         below, matches = (folder, None) if glob is None else patterns.glob(glob, folder)
         search = patterns.Lines(pattern, regex, ignore_case)
         found: list[Match] = []
@@ -452,8 +455,8 @@ class Files:
     def _run(self, program: Program[T]) -> T:
         return self._store._run(program)
 
-    async def _arun(self, program: Program[T]) -> T:
-        return await self._store._arun(program)
+    def _arun(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return self._store._arun(program)
 
     def _change(self, batch: list[PointOp], lease: Lease | None) -> Program[list[Any]]:
         return self._store._change(batch, lease)

@@ -56,6 +56,12 @@ def check_count(name: str, value: Any, least: int = 0, most: int = 2**31) -> Non
         raise InvalidInput(f"{name} is at least {least} and less than 2**{most.bit_length() - 1}, not {shown(value)}")
 
 
+def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
+    """True or False, as a caller gave it, or `InvalidInput`: the text "false" would be taken for true."""
+    if not (isinstance(value, bool) or (or_none and value is None)):
+        raise InvalidInput(f"{name} is {'True, False or None' if or_none else 'True or False'}, not {shown(value)}")
+
+
 def check_function(name: str, value: Any) -> None:
     """A function that a caller gave, or None where it was left out; else `InvalidInput`."""
     if not (value is None or callable(value)):

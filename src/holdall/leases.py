@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -178,7 +178,8 @@ class Lease:
     def guard(self, batch: list[Any]) -> Program[list[Any]]:
         """Run a batch if the lease is held: the storage checks it in the same transaction, else `LeaseLost`."""
         try:
-            return (yield [ops.Check(self._home, self._name, self._token), *batch])[1:]  # type: ignore[no-any-return]
+            results: list[Any] = yield [ops.Check(self._home, self._name, self._token), *batch]
+            return results[1:]
         except Conflict as conflict:
             if conflict.namespace != self._home:
                 raise
@@ -281,8 +282,8 @@ class Lease:
     def _run(self, program: Program[Any]) -> Any:
         return self._store._run(program)
 
-    async def _arun(self, program: Program[Any]) -> Any:
-        return await self._store._arun(program)
+    def _arun(self, program: Program[Any]) -> Coroutine[Any, Any, Any]:
+        return self._store._arun(program)
 
 
 class Acquiring:

@@ -7,6 +7,7 @@ and async. Inside of one, `yield from seam.search(store, …)` is what `store.se
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from . import shapes
@@ -44,9 +45,9 @@ def run(store: Store, program: Program[T]) -> T:
     return store._run(program)
 
 
-async def arun(store: Store, program: Program[T]) -> T:
+def arun(store: Store, program: Program[T]) -> Coroutine[Any, Any, T]:
     """`run`, awaited."""
-    return await store._arun(program)
+    return store._arun(program)
 
 
 def written(store: Store, batch: list[Any]) -> Program[list[Any]]:

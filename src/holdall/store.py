@@ -75,8 +75,12 @@ class Store(Watching, Leasing):
 
     def _get(self, ns: Namespace, key: str, *, refresh: bool | None = None) -> Program[Entry | None]:
         """Read an entry, or None. `refresh=True` starts its TTL anew; None does as the store was opened to do."""
+        if refresh is None:
+            refresh = self._settings.refresh_on_read
+        else:
+            keys.check_flag("refresh", refresh, or_none=True)
         entry: Entry | None = (yield [ops.Get(ns, key)])[0]
-        if entry is not None and entry.expires_at is not None and self._refreshes(refresh):
+        if refresh and entry is not None and entry.expires_at is not None:
             entry = (yield [ops.Refresh(ns, key), ops.Get(ns, key)])[1]
         return entry
 
@@ -179,6 +183,8 @@ class Store(Watching, Leasing):
         parsed = filters.parse(filter)
         keys.check_count("limit", limit)
         keys.check_count("offset", offset)
+        keys.check_flag("recursive", recursive)
+        keys.check_flag("rest", rest)
         if cursor is not None and offset:
             raise InvalidInput("offset= and cursor= cannot go together: the cursor says where to go on")
         words, how = self._settings.ranking(query, mode)
@@ -186,17 +192,15 @@ class Store(Watching, Leasing):
             raise Unsupported("this engine cannot rank by a query")
         asked = ""
         if cursor is not None or limit:
-            asked = cursors.digest(
-                prefix, filter if parsed else None, bool(recursive), words and (words, how, bool(rest))
-            )
+            asked = cursors.digest(prefix, filter if parsed else None, recursive, words and (words, how, rest))
         mark = None if cursor is None else cursors.unwrapped(cursor, asked)
-        walk = ops.Search(prefix, parsed, limit, offset, mark, bool(recursive))
+        walk = ops.Search(prefix, parsed, limit, offset, mark, recursive)
         if words is not None:
             walk = replace(
                 walk,
                 query=None if how == "semantic" else parse(words),
                 vector=None if how == "lexical" else (yield from self._vector(words)),
-                rest=bool(rest),
+                rest=rest,
             )
         page: Any = (yield [walk])[0]
         if isinstance(page, int):
@@ -213,7 +217,8 @@ class Store(Watching, Leasing):
         self, ns_prefix: Namespace = (), *, filter: Mapping[str, Any] | None = None, recursive: bool = True
     ) -> Program[int]:
         """How many entries in a namespace and below it match a filter."""
-        walk = ops.Count(self._inside(ns_prefix), filters.parse(filter), bool(recursive))
+        keys.check_flag("recursive", recursive)
+        walk = ops.Count(self._inside(ns_prefix), filters.parse(filter), recursive)
         count: int = (yield [walk])[0]
         return count
 

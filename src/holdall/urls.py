@@ -98,8 +98,7 @@ def open(
     keys.check_function("on_op", on_op)
     _check_clock(clock)
     for name, flag in (("refresh_on_read", refresh_on_read), ("full_text", full_text)):
-        if not isinstance(flag, bool):
-            raise InvalidInput(f"{name} is True or False, not {shown(flag)}")
+        keys.check_flag(name, flag)
     check_metric(metric)
     options = Options(float(timeout), durability, tuple(indexed), clock)
     settings = Settings(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import holdall
+from folders import opened
 from holdall.engines.disk_tree import Tree
 from holdall.errors import Conflict, HistoryGone, InvalidInput, NotFound, StoreClosed, Unavailable
 from holdall.ops import Append, Copy, Move, Put, ReadRange
@@ -23,15 +24,6 @@ from processes import start, tell
 from threads import together
 
 VOLUME = ("filesystem",)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-def opened(folder: Path, **options: Any) -> holdall.Store:
-    return holdall.open(f"disk:///{folder}", **{"durability": "relaxed", **options})
 
 
 def catalogued(store: holdall.Store, sql: str) -> list[Any]:

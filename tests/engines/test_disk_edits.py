@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 import holdall
+from folders import opened
 from holdall.engines import disk_watch, notices
 from holdall.engines.disk_catalogue import Catalogue
 from holdall.errors import Conflict
@@ -27,18 +29,13 @@ GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init
 only_with_notices = pytest.mark.parametrize("store", ["with notices"], indirect=True)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 @pytest.fixture(params=["with notices", "without"])
 def store(folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdall.Store]:
     if request.param == "without":  # another system than Linux, or more folders than it will watch
         monkeypatch.setattr(notices.sys, "platform", "plan9")
         monkeypatch.setattr(disk_watch, "_INTERVAL", 0.0)
         monkeypatch.setattr(disk_watch, "_SHARE", 0)
-    with holdall.open(f"disk:///{folder}", durability="relaxed") as store:
+    with opened(folder) as store:
         yield store
 
 
@@ -138,9 +135,13 @@ def test_rm_r_outside(store: holdall.Store, folder: Path) -> None:
     assert files.write("/a/1/1.md", "back", expect=ABSENT).version > kept.version
 
 
+def run_git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True)
+
+
 def test_git_checkout(store: holdall.Store, folder: Path) -> None:
     files = store.files()
-    git = lambda *words: subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True)  # noqa: E731
+    git = partial(run_git, folder)
     git("init")
     files.write("/src/a.py", "print('one')\n")
     files.write("/src/only_here.py", "")
@@ -225,7 +226,8 @@ def test_our_own_writes_and_what_is_done_elsewhere_are_not_looked_into(
     (folder / "a").rename(tmp_path / "elsewhere")
     assert paths(store) == ["/d/e.md"]
     looks: list[object] = []
-    monkeypatch.setattr(store._shared.engine, "_edits", Spy(store._shared.engine._edits, "take_in", looks))  # type: ignore[attr-defined]
+    engine: Any = store._shared.engine
+    monkeypatch.setattr(engine, "_edits", Spy(engine._edits, "take_in", looks))
     files.write("/d/e.md", "y")
     files.append("/d/e.md", "z")
     files.move("/d/e.md", "/d/f.md")
@@ -269,8 +271,9 @@ def test_an_edit_between_a_commit_and_its_files_leaves_nothing_stuck(
 
     for name in ("settle", "finish"):
         step = getattr(engine._catalogue, name)
-        edited = lambda *args, step=step: (monkeypatch.undo(), edit_just_now(), step(*args))[-1]  # noqa: E731
-        monkeypatch.setattr(engine._catalogue, name, edited)
+        monkeypatch.setattr(
+            engine._catalogue, name, lambda *args, step=step: (monkeypatch.undo(), edit_just_now(), step(*args))[-1]
+        )
     {
         "append": lambda: files.append("/a", ", after"),
         "move": lambda: files.move("/a", "/b"),

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdall
+from folders import opened
 from holdall import keys
 from holdall.engines.disk_names import Place, cut, names_of, place_of
 from holdall.engines.disk_tree import Tree, stamp
@@ -47,15 +48,6 @@ AWKWARD = [
     ),
     *("é" * 200, "%2F" * 100, "." * 300, "@" + "y" * 600),
 ]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-def opened(folder: Path, **options: Any) -> holdall.Store:
-    return holdall.open(f"disk:///{folder}", durability="relaxed", **options)
 
 
 def everything(store: holdall.Store) -> dict[tuple[tuple[str, ...], str], Any]:

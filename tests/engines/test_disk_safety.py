@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import holdall
+from folders import opened
 from holdall import shapes
 from holdall.engines import disk_watch, notices
 from holdall.engines.commit import Submission
@@ -28,15 +29,6 @@ from holdall.testing.contract.base import forked
 from holdall.testing.embedder import embed
 
 VOLUME = ("filesystem",)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-def opened(folder: Path, **options: Any) -> holdall.Store:
-    return holdall.open(f"disk:///{folder}", **{"durability": "relaxed", **options})
 
 
 def engine_of(store: holdall.Store) -> Any:

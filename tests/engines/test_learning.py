@@ -206,8 +206,8 @@ def test_a_reader_in_an_older_snapshot_finds_what_was_there_then(
         engine_of(store).execute([Learn()])
         assert keys_of(store.search(query="tea", mode="lexical")) == ["0", "1", "2", "8", "later"]
         assert len(store.search(query="tea", mode="semantic", limit=100)) == 10
-        model = store.search(query="tea", mode="semantic") and store._settings.embedding._model  # type: ignore[union-attr]
-        vector = ops.Vector(model, store._run(store._settings.embedding._embedder.query("tea")))  # type: ignore[union-attr,arg-type]
+        embedding: Any = store._settings.embedding
+        vector = ops.Vector(embedding._model, store._run(embedding._embedder.query("tea")))
         for asked in (
             {"query": search.parse("tea")},
             {"vector": vector},
@@ -474,6 +474,6 @@ def test_few_and_many_are_ranked_alike(opened: Opener, monkeypatch: pytest.Monke
         monkeypatch.setattr(ranking, "_FIRST_LOOK", min(64, few))
         for mode in ("lexical", "semantic", "hybrid"):
             for filter in (None, {"n": {"$gte": 50}}):
-                page = store.search(("a", "1"), query="tea 3", mode=mode, filter=filter, limit=7)  # type: ignore[arg-type]
+                page = store.search(("a", "1"), query="tea 3", mode=mode, filter=filter, limit=7)
                 answers.append([(hit.key, hit.score) for hit in page])
     assert answers[:6] == answers[6:]

@@ -149,7 +149,7 @@ def set_up(url: str, schemas: list[str], name: str) -> None:
 def field_indexes(schema: str) -> dict[str, str]:
     """The definitions of the declared fields' indexes, by name."""
     where = f"WHERE schemaname = '{schema}' AND indexname LIKE 'field%'"
-    return dict(administer(f"SELECT indexname::text, indexdef FROM pg_indexes {where}"))  # type: ignore[arg-type]  # pairs
+    return dict(administer(f"SELECT indexname::text, indexdef FROM pg_indexes {where}"))
 
 
 def test_fields_that_look_alike_have_an_index_each() -> None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -140,9 +140,10 @@ def test_a_migration_runs_once_however_many_open_the_file(path: str, statements:
     assert query(path, "SELECT version FROM holdall_schema") == [(len(MIGRATIONS),)]
 
 
-def test_async_work_that_begins_when_the_program_ends_is_told_so(path: str) -> None:
-    """A thread that outlives the main one: Python starts no more threads by then."""
-    assert run(go_on_after_the_end, path=path) == [["StoreClosed"] * 3]
+def test_async_work_that_begins_when_the_program_ends_is_done_or_told_so(path: str) -> None:
+    """In a thread that outlives the main one: some releases of Python start no more threads by then."""
+    [outcomes] = run(go_on_after_the_end, path=path)
+    assert outcomes in (["Entry", "Entry", "Page"], ["StoreClosed"] * 3)
 
 
 def go_on_after_the_end(path: str) -> None:
@@ -151,7 +152,13 @@ def go_on_after_the_end(path: str) -> None:
 
     async def ask() -> list[str]:
         calls = (store.aput(("home",), "key", {}), store.aget(("home",), "key"), store.asearch(("home",)))
-        return [type(outcome).__name__ for outcome in await asyncio.gather(*calls, return_exceptions=True)]
+        return [await outcome(call) for call in calls]
+
+    async def outcome(call: Coroutine[Any, Any, object]) -> str:
+        try:
+            return type(await call).__name__
+        except StoreClosed:
+            return "StoreClosed"
 
     def at_the_end() -> None:
         threading.main_thread().join()

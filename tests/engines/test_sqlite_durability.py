@@ -50,7 +50,7 @@ class Counting(apsw.VFS):
         self.before_sync: Callable[[], object] = lambda: None
         super().__init__("counting", "unix", makedefault=True)
 
-    def xOpen(self, name: Any, flags: list[int]) -> CountingFile:  # noqa: N802
+    def xOpen(self, name: Any, flags: list[int]) -> CountingFile:  # noqa: N802  # SQLite's name for it
         return CountingFile(self, name, flags)
 
     def of(self, function: Callable[[], Any]) -> dict[str, int]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import holdall
 import places
+from langgraph_calls import Open, opener
 from places import ENGINES, open_at
 
 _numbers = itertools.count()
@@ -25,6 +27,12 @@ def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def open_on(engine: str, folders: pytest.TempPathFactory) -> holdall.Store:
     """A new store on an engine."""
     return open_at(places.place(engine, folders.mktemp("store")))
+
+
+@pytest.fixture(params=ENGINES)
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """What opens one and the same store each time, of this test's own, with the options that it is given."""
+    return opener(request.param, tmp_path)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import json
 import logging
 import subprocess
@@ -12,7 +11,6 @@ import sys
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +39,10 @@ from places import ENGINES, open_at, place
 from processes import hear, start, tell
 from servers import Postgres, redis_url
 
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    """One store for the tests of the module, each of which takes a namespace of its own."""
-    with open_at(place(request.param, tmp_path_factory.mktemp("ag2"))) as store:
-        yield store
-
 
 @pytest.fixture
-def store(opened: holdall.Store) -> HoldallKnowledgeStore:
-    return HoldallKnowledgeStore(opened, namespace=("ag2", f"test-{next(_numbers)}"))
+def store(any_store: holdall.Store, place: tuple[str, ...]) -> HoldallKnowledgeStore:
+    return HoldallKnowledgeStore(any_store, namespace=place)
 
 
 # What AG2 asks of a store --------------------------------------------------------------------------------------------
@@ -187,9 +176,9 @@ async def test_what_cannot_be_is_refused_with_our_errors(store: HoldallKnowledge
         await store.write("/a/b", "x")
     for bad in ("/", "", None, b"/a", "/a\x00b"):
         with pytest.raises(InvalidInput):
-            await store.write(bad, "x")  # type: ignore[arg-type]
+            await store.write(bad, "x")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInput):
-        await store.write("/b", None)  # type: ignore[arg-type]
+        await store.write("/b", None)  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInput):
         await store.read_range("/a", -1)
     assert await store.list() == ["a"]
@@ -300,24 +289,24 @@ def test_a_store_goes_from_one_event_loop_to_the_next(store: HoldallKnowledgeSto
 
 
 @awaited
-async def test_a_store_that_was_handed_in_stays_open(opened: holdall.Store) -> None:
-    outer = HoldallKnowledgeStore(opened, namespace=("ag2", "handed"))
+async def test_a_store_that_was_handed_in_stays_open(any_store: holdall.Store) -> None:
+    outer = HoldallKnowledgeStore(any_store, namespace=("ag2", "handed"))
     inner = HoldallKnowledgeStore(outer, namespace=("ag2", "handed"))
-    assert inner.store is outer.store is opened
+    assert inner.store is outer.store is any_store
     await inner.write("/a", "x")
     inner.close()
     await inner.aclose()
     assert await outer.read("/a") == "x"
-    assert opened.files(("ag2", "handed")).read_text("/a") == "x"
+    assert any_store.files(("ag2", "handed")).read_text("/a") == "x"
 
 
 @awaited
-async def test_namespaces_keep_agents_apart(opened: holdall.Store) -> None:
-    ada = HoldallKnowledgeStore(opened, namespace=("agents", "ada"))
-    child = HoldallKnowledgeStore(opened, namespace=("agents", "ada", "child"))
+async def test_namespaces_keep_agents_apart(any_store: holdall.Store) -> None:
+    ada = HoldallKnowledgeStore(any_store, namespace=("agents", "ada"))
+    child = HoldallKnowledgeStore(any_store, namespace=("agents", "ada", "child"))
     await ada.write("/a", "ada's")
     assert await child.list() == [] and not await child.exists("/a")
-    assert HoldallKnowledgeStore(opened).files.namespace == ("knowledge",)
+    assert HoldallKnowledgeStore(any_store).files.namespace == ("knowledge",)
 
 
 def test_it_works_without_ag2(tmp_path: Path) -> None:
@@ -474,7 +463,7 @@ async def test_a_callback_may_write_and_may_close_its_own_subscription(store: Ho
 async def test_a_callback_need_not_be_async(store: HoldallKnowledgeStore) -> None:
     told = Told()
     paths: list[str] = []
-    first = await store.on_change("/", paths.append)  # type: ignore[arg-type, return-value]
+    first = await store.on_change("/", paths.append)  # type: ignore[arg-type]  # more than AG2 takes
     second = await store.on_change("/", told)
     await store.write("/a", "x")
     await told.of(1)
@@ -725,7 +714,7 @@ async def test_a_lock_that_is_refused_is_a_runtime_error(store: HoldallKnowledge
 async def test_a_lock_is_given_back_after_a_failure(store: HoldallKnowledgeStore) -> None:
     lock = Lock()
     with pytest.raises(HoldallError):
-        await LockedKnowledgeStore(store, lock).write("/a", None)  # type: ignore[arg-type]
+        await LockedKnowledgeStore(store, lock).write("/a", None)  # type: ignore[arg-type]  # the failure
     assert [call[0] for call in lock.calls] == ["acquire", "release"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,9 @@ from processes import run, tell
 events = ag2.events
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    with open_at(place(request.param, tmp_path_factory.mktemp("agents"))) as store:
-        yield store
-
-
 @pytest.fixture
-def store(opened: holdall.Store, request: pytest.FixtureRequest) -> HoldallKnowledgeStore:
-    return HoldallKnowledgeStore(opened, namespace=("agents", request.node.name))
+def store(any_store: holdall.Store, place: tuple[str, ...]) -> HoldallKnowledgeStore:
+    return HoldallKnowledgeStore(any_store, namespace=place)
 
 
 def call(**arguments: str) -> Any:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import enum
-import itertools
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -26,21 +24,13 @@ from holdall.faces.ag2 import (
     MemoryKnowledgeStore,
     UnknownEvent,
 )
-from places import ENGINES, open_at, place
 
 events = ag2.events
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    with open_at(place(request.param, tmp_path_factory.mktemp("log"))) as store:
-        yield store
 
 
 @pytest.fixture
-def store(opened: holdall.Store) -> HoldallKnowledgeStore:
-    return HoldallKnowledgeStore(opened, namespace=("logs", f"test-{next(_numbers)}"))
+def store(any_store: holdall.Store, place: tuple[str, ...]) -> HoldallKnowledgeStore:
+    return HoldallKnowledgeStore(any_store, namespace=place)
 
 
 def said(text: str) -> Any:
@@ -78,9 +68,7 @@ async def test_the_bytes_are_those_of_ag2s_writer(store: HoldallKnowledgeStore) 
 @pytest.mark.parametrize("written_by", [EventLogWriter, ag2.knowledge.EventLogWriter])
 @pytest.mark.parametrize("read_by", [EventLogWriter, ag2.knowledge.EventLogWriter])
 @awaited
-async def test_logs_are_interchangeable_with_ag2s(
-    store: HoldallKnowledgeStore, written_by: Any, read_by: Any, opened: holdall.Store
-) -> None:
+async def test_logs_are_interchangeable_with_ag2s(store: HoldallKnowledgeStore, written_by: Any, read_by: Any) -> None:
     for kept in (store, ag2.knowledge.MemoryKnowledgeStore(), MemoryKnowledgeStore()):
         stream, written = uuid4(), all_kinds()
         await written_by(kept).persist_dropped(stream, [said("first")])
@@ -268,7 +256,7 @@ async def test_only_what_has_fields_is_an_event(store: HoldallKnowledgeStore) ->
             await EventLogWriter(store).persist("s", [said("fine"), bad])
     assert not await store.exists("/log/s.jsonl")
     with pytest.raises(InvalidInput):
-        EventLogWriter("sqlite:///a.db")  # type: ignore[arg-type]
+        EventLogWriter("sqlite:///a.db")  # type: ignore[arg-type]  # no store
     with pytest.raises(InvalidInput):
         EventLogWriter(store).register(object)
 
@@ -296,7 +284,7 @@ async def test_nothing_that_a_log_names_is_imported(tmp_path: Any, monkeypatch: 
     (tmp_path / "holdall_trap.py").write_text("class Thing: ...")
     monkeypatch.syspath_prepend(tmp_path)
     lazy = type(sys)("holdall_lazy")
-    lazy.__getattr__ = lambda name: __import__("holdall_trap")  # type: ignore[method-assign]
+    lazy.__getattr__ = lambda name: __import__("holdall_trap")  # type: ignore[method-assign]  # a module may have one
     monkeypatch.setitem(sys.modules, "holdall_lazy", lazy)
     traps: list[Any] = [
         {"__dataclass__": "holdall_trap.Thing", "data": {}},
@@ -422,7 +410,7 @@ async def test_a_step_of_a_tail_that_was_given_up_loses_nothing(store: HoldallKn
 
 @awaited
 async def test_a_tail_follows_stores_of_ag2s_too() -> None:
-    class CannotWatch(ag2.knowledge.MemoryKnowledgeStore):  # type: ignore[misc, name-defined]
+    class CannotWatch(ag2.knowledge.MemoryKnowledgeStore):
         async def on_change(self, path: str, callback: Any) -> Any:
             return ag2.knowledge.NoopChangeSubscription()
 
@@ -475,7 +463,7 @@ async def test_an_overridden_store_is_never_gone_round() -> None:
     class Shouting(MemoryKnowledgeStore):
         """What somebody makes to encrypt, say: all that is written goes through here."""
 
-        async def write(self, path: str, content: str) -> None:  # type: ignore[override]
+        async def write(self, path: str, content: str) -> None:  # type: ignore[override]  # as people do
             await super().write(path, content.upper())
 
     store = Shouting()

@@ -29,6 +29,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 
 import holdall
+from calls import Calls
 from holdall.engines import sql
 from holdall.errors import (
     AlreadyExists,
@@ -47,42 +48,22 @@ from holdall.faces.conversations import (
 )
 from holdall.faces.messages import from_stored, to_stored
 from holdall.testing.embedder import embed
-from langgraph_calls import Saver, opener
-from places import ENGINES
+from langgraph_calls import Open, Saver
 from servers import postgres_url
 
 KEY = re.compile(r"(.+)_(\d{8}_\d{6})_([0-9a-f]{8})")
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=ENGINES)
-def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ConversationRepository]:
-    with opener(request.param, tmp_path)() as store:
+@pytest.fixture
+def repository(open_store: Open) -> Iterator[ConversationRepository]:
+    with open_store() as store:
         yield ConversationRepository(store)
 
 
-class Calls:
-    """`calls.archive(…)` is `repository.archive(…)`, or, with a runner, `repository.aarchive(…)` awaited."""
-
-    def __init__(self, repository: ConversationRepository, runner: asyncio.Runner | None) -> None:
-        self.repository = repository
-        self._runner = runner
-
-    def __getattr__(self, name: str) -> Any:
-        runner = self._runner
-        if runner is None:
-            return getattr(self.repository, name)
-        method = getattr(self.repository, f"a{name}")
-        return lambda *args, **kwargs: runner.run(method(*args, **kwargs))
-
-
-@pytest.fixture(params=["sync", "async"])
-def calls(request: pytest.FixtureRequest, repository: ConversationRepository) -> Iterator[Calls]:
-    if request.param == "sync":
-        yield Calls(repository, None)
-    else:
-        with asyncio.Runner() as runner:
-            yield Calls(repository, runner)
+@pytest.fixture
+def calls(repository: ConversationRepository, runner: asyncio.Runner | None) -> Calls:
+    return Calls(repository, runner)
 
 
 def chat(checkpointer: Any) -> Any:
@@ -242,7 +223,7 @@ def test_the_key_is_the_thread_the_checkpoints_time_and_a_hash_of_its_id(calls: 
 def test_what_is_archived_twice_is_stored_once_and_stays_as_it_was(calls: Calls) -> None:
     first = calls.archive("ada", "t", Saver([HumanMessage("x")]))
     assert calls.archive("ada", "t", Saver([HumanMessage("tampered")])) == first
-    assert calls.repository.store.store.count() == 1
+    assert calls.face.store.store.count() == 1
     assert [message.text for message in calls.resume("ada", "t")] == ["x"]
 
 
@@ -308,7 +289,7 @@ def test_a_user_or_thread_that_is_none_is_refused(calls: Calls, user: Any) -> No
     if user in ("", None, 7):
         with pytest.raises(InvalidInput):
             calls.archive("ada", user, Saver([HumanMessage("x")]))
-    assert calls.repository.store.store.count() == 0
+    assert calls.face.store.store.count() == 0
 
 
 def test_a_source_that_is_none_and_a_state_without_messages_are_said_to_be(calls: Calls) -> None:
@@ -352,7 +333,7 @@ def test_what_else_is_in_an_archives_place_is_left_there(calls: Calls) -> None:
 
 def test_what_is_erased_while_it_is_archived_again_is_archived(calls: Calls) -> None:
     """Between the put that finds it and the look at what it has found."""
-    store = calls.repository.store.store
+    store = calls.face.store.store
     archived = calls.archive("ada", "t", Saver([HumanMessage("x")]))
 
     def erase(event: holdall.OpEvent) -> None:
@@ -459,7 +440,7 @@ def test_conversations_are_found_by_words_and_by_meaning(calls: Calls) -> None:
         return embed(texts)
 
     index = {"dims": 32, "embed": embed_and_tell}
-    meaning = Calls(ConversationRepository(calls.repository, index=index), calls._runner)
+    meaning = Calls(ConversationRepository(calls.face, index=index), calls._runner)
     meaning.archive("ada", "again", Saver([HumanMessage("It leaves at ten"), AIMessage("Noted.")], id="again"))
     assert asked[-2:] == ["It leaves at ten", "Noted."], "each message has its own vector"
     assert meaning.conversations("ada", query="leaves at ten")[0].thread_id == "again"
@@ -601,7 +582,7 @@ def test_many_are_retained_exported_and_resumed_in_pages(calls: Calls, monkeypat
 
 
 def test_the_four_methods_over_any_value(calls: Calls) -> None:
-    assert isinstance(calls.repository, BaseStoreRepository)
+    assert isinstance(calls.face, BaseStoreRepository)
     home = ("users", "ada", "notes")
     calls.put(home, "k", {"n": 1})
     assert calls.get(home, "k") == {"n": 1}

@@ -33,7 +33,7 @@ def ask(store: holdall.Store, sql: str) -> list[tuple[Any, ...]]:
     schema = store._shared.engine._own.schema  # type: ignore[attr-defined]  # PostgreSQL's
     with psycopg.connect(postgres_url(), autocommit=True) as connection:
         connection.execute(f"SET search_path TO {schema}")
-        return connection.execute(sql).fetchall()  # type: ignore[arg-type]  # the tests' own
+        return connection.execute(sql).fetchall()
 
 
 def test_every_live_entry_is_shown_as_it_is(store: holdall.Store) -> None:
@@ -174,7 +174,7 @@ def test_the_queries_of_the_how_to_run(store: holdall.Store) -> None:
         try:
             for block in queries():
                 for query in filter(None, map(str.strip, block.split(";"))):
-                    cursor = connection.execute(re.sub(r"\bholdall\b", schema, query))  # type: ignore[arg-type]
+                    cursor = connection.execute(re.sub(r"\bholdall\b", schema, query))
                     if cursor.description is not None:
                         assert cursor.fetchall(), f"nothing found by {query}"
             connection.execute(f"SET ROLE analyst; SET search_path TO {schema}")

@@ -12,6 +12,7 @@ import inspect
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -435,7 +436,7 @@ def test_uploads_and_downloads_by_the_hundred_keep_their_order(backend: Any) -> 
 
 def test_a_namespace_has_to_be_given() -> None:
     with pytest.raises(TypeError, match="namespace"):
-        HoldallBackend("memory:")  # type: ignore[call-arg]
+        HoldallBackend("memory:")  # type: ignore[call-arg]  # the mistake
 
 
 @pytest.mark.parametrize("bad", [(), "files", ("a", ""), ("a", 5), None, ("a\x00",)])
@@ -606,7 +607,7 @@ def test_8_threads_of_40_edits_are_all_kept(any_store: holdall.Store, place: tup
             result = backend.edit("/f", f"<{thread}>", f"{thread}.{number} <{thread}>")
             assert (result.error, result.occurrences) == (None, 1)
 
-    together([lambda thread=thread: edit(thread) for thread in range(8)])  # type: ignore[misc]
+    together([partial(edit, thread) for thread in range(8)])
     expected = [" ".join([*(f"{thread}.{number}" for number in range(40)), f"<{thread}>"]) for thread in range(8)]
     assert text_of(backend.read("/f")).splitlines() == expected
 

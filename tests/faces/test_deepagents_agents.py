@@ -91,8 +91,8 @@ def test_an_agent_reads_what_is_not_text_whole(any_store: holdall.Store, place: 
     backend.upload_files([("/p.png", PNG), ("/odd", PNG)])
     picture, odd = answers(agent(backend, [call("read_file", file_path=path) for path in ("/p.png", "/odd")]), runner)
     encoded = base64.b64encode(PNG).decode()
-    assert [block["base64"] for block in (*picture.content, *odd.content)] == [encoded] * 2  # type: ignore[index,misc]
-    assert (picture.content[0]["type"], odd.content[0]["type"]) == ("image", "file")  # type: ignore[index]
+    assert [block["base64"] for block in (*picture.content, *odd.content)] == [encoded] * 2
+    assert (picture.content[0]["type"], odd.content[0]["type"]) == ("image", "file")  # type: ignore[index]  # dicts
 
 
 def test_a_large_result_is_kept_as_a_file(any_store: holdall.Store, place: Any, runner: Any) -> None:
@@ -127,7 +127,7 @@ def test_four_agents_of_15_edits_are_all_kept(any_store: holdall.Store, place: A
     agents = [agent(backend, edits(one)) for one in range(4)]
     said: list[Any] = []
     if pace == "threads":
-        together([lambda made=made: said.extend(answers(made)) for made in agents])  # type: ignore[misc]
+        together([lambda made=made: said.extend(answers(made)) for made in agents])  # type: ignore[misc]  # bound early
     else:
 
         async def all_at_once() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +16,9 @@ from holdall.errors import EmbeddingError, InvalidValue, StoreClosed, Unavailabl
 from holdall.faces.langgraph import HoldallStore
 from holdall.gathering import Gathering
 from holdall.testing import embed
-from langgraph_calls import Open, opener
-from places import ENGINES
+from langgraph_calls import Open
 
 HOME = ("users", "ada")
-
-
-@pytest.fixture(params=ENGINES)
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    return opener(request.param, tmp_path)
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from langgraph.store.base import BaseStore
 
 import holdall
 from holdall.faces.langgraph import HoldallStore
-from langgraph_calls import Open, opener
-from places import ENGINES
+from langgraph_calls import Open
 from processes import start, tell
 from servers import postgres_url
 
@@ -93,11 +92,6 @@ def _of_two(keep: Callable[..., Any], recall: Callable[..., Any]) -> StateGraph[
     builder.add_edge("keep", "recall")
     builder.add_edge("recall", END)
     return builder
-
-
-@pytest.fixture(params=ENGINES)
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    return opener(request.param, tmp_path)
 
 
 @pytest.fixture

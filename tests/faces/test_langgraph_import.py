@@ -100,7 +100,7 @@ def test_items_times_and_ttls_are_brought(source: Source, store: holdall.Store, 
             assert found.value == item.value
             assert found.created_at == datetime(2024, 1, 1, tzinfo=UTC)
             assert found.updated_at == datetime(2025, 6, 2 if key == "diet" else 1, 12, 30, tzinfo=UTC)
-    assert list(face.get(HOME, "diet").value) == list(there[HOME, "diet"].value)  # type: ignore[union-attr]
+    assert list(face.get(HOME, "diet").value) == list(there[HOME, "diet"].value)  # type: ignore[union-attr]  # it is there
     assert next(item.key for item in face.search(())) == "diet", "changed last there, so newest here"
 
     soon = store.get(HOME, "soon")

@@ -19,8 +19,7 @@ from calls import Calls
 from holdall.errors import EmbeddingError, InvalidInput
 from holdall.faces.langgraph import HoldallStore
 from holdall.testing import Clock
-from langgraph_calls import Open, opener
-from places import ENGINES
+from langgraph_calls import Open
 
 DOCS = ("docs",)
 
@@ -40,20 +39,6 @@ class Counting:
     def __call__(self, texts: Sequence[str]) -> list[list[float]]:
         self.asked.append([text for text in texts if "model" not in text])  # the store asks once which one it is
         return self._embed(texts)
-
-
-@pytest.fixture(params=ENGINES)
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    return opener(request.param, tmp_path)
-
-
-@pytest.fixture(params=["sync", "async"])
-def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner | None]:
-    if request.param == "sync":
-        yield None
-    else:
-        with asyncio.Runner() as opened:
-            yield opened
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 from langgraph_sdk import get_sync_client
@@ -101,8 +102,8 @@ def test_the_server_keeps_everything_in_our_store(tmp_path: Path) -> None:
         assert (item["namespace"], item["key"], item["value"]["text"]) == (["users", "ada"], "diet", "no peanuts")
         assert store.get_item(["users", "ada"], "nothing") is None
 
-        def found(**asked: object) -> list[str]:
-            return [item["key"] for item in store.search_items(["users"], **asked)["items"]]  # type: ignore[arg-type]
+        def found(**asked: Any) -> list[str]:
+            return [item["key"] for item in store.search_items(["users"], **asked)["items"]]
 
         assert found() == ["tea", "diet"], "only what the filter that the server adds lets through"
         assert found(filter={"n": {"$gte": 10}}) == ["tea"]

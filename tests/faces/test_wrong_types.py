@@ -81,14 +81,25 @@ def test_nothing_that_is_passed_raises(
 def test_a_number_may_be_written_as_a_model_writes_it() -> None:
     with HoldallBackend("memory:", namespace=("n",)) as backend:
         backend.write("/f", "one\none\none\n")
-        found = backend.grep("one", max_count="2")  # type: ignore[arg-type]
+        found = backend.grep("one", max_count="2")  # type: ignore[arg-type]  # as a model writes it
         assert ([match["line"] for match in found.matches or []], found.truncated) == ([1, 2], True)
-        assert backend.grep("one", max_count="few").error == "Error: max_count is a number, not 'few'"  # type: ignore[arg-type]
-        assert backend.read("/f", 0, "few").error == "limit is a number, not 'few'"  # type: ignore[arg-type]
+        assert backend.grep("one", max_count="few").error == "Error: max_count is a number, not 'few'"  # type: ignore[arg-type]  # likewise
+        assert backend.read("/f", 0, "few").error == "limit is a number, not 'few'"  # type: ignore[arg-type]  # likewise
     backend = StoreBackend("memory:")
     backend.write("/f", "one\ntwo\n")
-    assert backend.read("/f", "1") == "     2\ttwo"  # type: ignore[arg-type]
-    assert backend.read("/f", limit=None) == "Error: limit is a number, not None"  # type: ignore[arg-type]
+    assert backend.read("/f", "1") == "     2\ttwo"  # type: ignore[arg-type]  # likewise
+    assert backend.read("/f", limit=None) == "Error: limit is a number, not None"  # type: ignore[arg-type]  # likewise
+
+
+@pytest.mark.parametrize("face", ["deepagents", "spoon"])
+def test_a_false_in_quotes_does_not_replace_all(runner: asyncio.Runner | None, face: str) -> None:
+    made = HoldallBackend("memory:", namespace=("n",)) if face == "deepagents" else StoreBackend("memory:")
+    backend = Calls(made, runner)
+    backend.write("/f", "one one")
+    answer = backend.edit("/f", "one", "two", replace_all="false")
+    assert answer.error == "Error: replace_all is True or False, not 'false'"
+    assert backend.download_files(["/f"])[0].content == b"one one"
+    assert backend.edit("/f", "one", "two", replace_all=True).occurrences == 2
 
 
 @pytest.mark.parametrize("face", ["deepagents", "spoon"])

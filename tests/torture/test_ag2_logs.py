@@ -11,7 +11,7 @@ import pytest
 
 from holdall.faces.ag2 import EventLogWriter, HoldallKnowledgeStore
 from places import open_at, place
-from processes import hear, start, tell
+from processes import finish_together, start, tell, wait_to_begin
 
 WRITERS = 2
 
@@ -23,11 +23,7 @@ def test_two_processes_append_and_every_offset_is_right(
     count = scaled(300, 5000)
     at = place(engine, tmp_path)
     crew = [start(append, deadline=600, at=at, name=name, count=count) for name in "ab"[:WRITERS]]
-    for process in crew:
-        assert process.hear() == "ready"
-    for process in crew:
-        process.tell("go")
-    told = [offset for process in crew for offset in process.finish()[0]]
+    told = [offset for [offsets] in finish_together(crew) for offset in offsets]
 
     async def check() -> None:
         store = HoldallKnowledgeStore(open_at(at))
@@ -45,8 +41,7 @@ def append(at: dict[str, str], name: str, count: int) -> None:
     async def main() -> None:
         store = HoldallKnowledgeStore(open_at(at, timeout=120))
         await store.list()
-        tell("ready")
-        hear()
+        wait_to_begin()
         tell([await store.append("/wal/log", line(name, number)) for number in range(count)])
         await store.store.aclose()
 
@@ -64,12 +59,7 @@ def test_processes_drop_and_append_events_at_once(
     rounds = scaled(4, 100)
     at = place(engine, tmp_path)
     crew = [start(drop, deadline=600, at=at, name=name, rounds=rounds) for name in "ab"[:WRITERS]]
-    for process in crew:
-        assert process.hear() == "ready"
-    for process in crew:
-        process.tell("go")
-    for process in crew:
-        process.finish()
+    finish_together(crew)
 
     async def check() -> None:
         store = HoldallKnowledgeStore(open_at(at))
@@ -88,8 +78,7 @@ def drop(at: dict[str, str], name: str, rounds: int) -> None:
     async def main() -> None:
         store = HoldallKnowledgeStore(open_at(at, timeout=120))
         await store.list()
-        tell("ready")
-        hear()
+        wait_to_begin()
 
         def event(number: int) -> list[Any]:
             return [{"by": name, "n": number}]

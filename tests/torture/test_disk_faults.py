@@ -22,6 +22,7 @@ from sealed import check, sealed
 from test_kill import check_round, kill_at_a_random_moment, write_until_killed
 
 import holdall
+from folders import opened
 from holdall.engines.disk_names import place_of
 from holdall.files import Files
 from holdall.ops import Append, Copy, Delete, DeleteTree, Move, Op, Put, ReadRange
@@ -102,11 +103,11 @@ BATCHES: dict[str, list[Op]] = {
 @pytest.mark.parametrize("name", BATCHES)
 def test_killed_before_each_step_a_batch_is_there_wholly_or_not_at_all(tmp_path: Path, name: str) -> None:
     first, last = tmp_path / "first", tmp_path / "last"
-    with holdall.open(f"disk:///{first}", durability="relaxed") as store:
+    with opened(first) as store:
         store.execute(BEFORE)
         before = contents(store)
     shutil.copytree(first, last)
-    with holdall.open(f"disk:///{last}", durability="relaxed") as store:
+    with opened(last) as store:
         store.execute(BATCHES[name])
         after = contents(store)
         check_folder(store, last)
@@ -116,7 +117,7 @@ def test_killed_before_each_step_a_batch_is_there_wholly_or_not_at_all(tmp_path:
         folder = tmp_path / f"killed{steps}"
         shutil.copytree(first, folder)
         ended = forked(lambda folder=folder, steps=steps: run_and_die(folder, BATCHES[name], steps))
-        with holdall.open(f"disk:///{folder}", durability="relaxed") as store:
+        with opened(folder) as store:
             check_folder(store, folder)
             found = contents(store)
             assert found in (before, after), f"half a batch, killed before step {steps}"
@@ -135,7 +136,7 @@ def contents(store: holdall.Store) -> dict[str, Any]:
 
 def run_and_die(folder: Path, batch: list[Op], steps: int) -> None:
     """Run a batch in a child, which ends without a trace before so many steps towards the folder."""
-    store = holdall.open(f"disk:///{folder}", durability="relaxed")
+    store = opened(folder)
     store.setup()
     store.count()
     left = steps
@@ -206,7 +207,7 @@ def test_processes_that_write_while_others_edit_outside_agree_in_the_end(
 ) -> None:
     folder = tmp_path / "agent"
     seconds = scaled(2, 20)
-    with holdall.open(f"disk:///{folder}", durability="relaxed") as store:
+    with opened(folder) as store:
         crew: list[Process] = [
             start(write_and_edit, deadline=seconds + 60, url=f"disk:///{folder}", seconds=seconds, worker=worker)
             for worker in range(3)

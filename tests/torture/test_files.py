@@ -10,6 +10,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from holdall.errors import Conflict, NotFound
 from holdall.files import Files
 from holdall.ops import Append, ReadRange, Stat
 from places import place
-from processes import Process, hear, start, tell
+from processes import Process, finish_together, hear, start, tell, wait_to_begin
 from threads import together
 
 PROCESSES = 8
@@ -49,18 +50,13 @@ def files(where: dict[str, str]) -> Iterator[Files]:
 def at_once(function: Callable[..., Any], where: dict[str, str], **job: Any) -> list[list[Any]]:
     """A function in eight processes that begin together; what each told."""
     crew = [start(function, deadline=300, where=where, worker=worker, **job) for worker in range(PROCESSES)]
-    for process in crew:
-        assert process.hear() == "ready"
-    for process in crew:
-        process.tell("go")
-    return [process.finish() for process in crew]
+    return finish_together(crew)
 
 
 def ready(where: dict[str, str]) -> Files:
     files = open_files(where)
     files.store.setup()
-    tell("ready")
-    hear()
+    wait_to_begin()
     return files
 
 
@@ -137,7 +133,7 @@ def test_threads_and_tasks_mixed_lose_nothing(files: Files, scaled: Callable[[in
 
     together(
         [
-            *(lambda name=name: count_in_a_thread(name) for name in range(4)),  # type: ignore[misc]  # bound early
+            *(partial(count_in_a_thread, name) for name in range(4)),
             lambda: asyncio.run(count_in_tasks(range(4, 6))),
             lambda: asyncio.run(count_in_tasks(range(6, 8))),
         ]
@@ -152,12 +148,7 @@ def test_threads_and_tasks_mixed_lose_nothing(files: Files, scaled: Callable[[in
 def test_grep_is_never_behind_a_write(where: dict[str, str], files: Files, scaled: Callable[[int, int], int]) -> None:
     """Whatever indexes the contents does so later, and all the same a search finds what was written just before."""
     crew = [start(write_and_grep, deadline=300, where=where, worker=n, steps=scaled(25, 400)) for n in range(3)]
-    for process in crew:
-        assert process.hear() == "ready"
-    for process in crew:
-        process.tell("go")
-    for process in crew:
-        process.finish()
+    finish_together(crew)
     assert [match.path for match in files.grep("the last needle")] == ["/0/f", "/1/f", "/2/f"]
 
 

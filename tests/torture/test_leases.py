@@ -14,7 +14,7 @@ import pytest
 import holdall
 from holdall.errors import Conflict, LeaseLost
 from places import open_at, place
-from processes import Process, hear, start, tell
+from processes import Process, finish_together, hear, start, tell, wait_to_begin
 
 HOME = ("guarded",)
 TTL = 0.15
@@ -114,12 +114,8 @@ def test_counters_of_many_processes_are_exact(tmp_path: Path, scaled: Callable[[
             start(count, deadline=600, at=at, by_lease=by_lease, by_expectation=by_expectation)
             for _ in range(PROCESSES)
         ]
-        for process in crew:
-            process.hear()
-        for process in crew:
-            process.tell("go")
-        conflicts = sum(process.finish()[0] for process in crew)
-        totals = {key: store.get(HOME, key).value["n"] for key in ("leased", "expected")}  # type: ignore[union-attr]
+        conflicts = sum(said[0] for said in finish_together(crew))
+        totals = {key: store.get(HOME, key).value["n"] for key in ("leased", "expected")}  # type: ignore[union-attr]  # it is there
     assert totals == {"leased": PROCESSES * by_lease, "expected": PROCESSES * by_expectation}
     assert conflicts > 0, "they never met: this showed nothing"
 
@@ -127,11 +123,10 @@ def test_counters_of_many_processes_are_exact(tmp_path: Path, scaled: Callable[[
 def count(at: dict[str, str], by_lease: int, by_expectation: int) -> None:
     store = open_at(at, durability="relaxed")
     store.setup()
-    tell("ready")
-    hear()
+    wait_to_begin()
     for _ in range(by_lease):
         with store.lease("counter", 30, ns=HOME, wait=300) as lease:
-            value = store.get(HOME, "leased").value  # type: ignore[union-attr]
+            value = store.get(HOME, "leased").value  # type: ignore[union-attr]  # it is there
             store.put(HOME, "leased", {"n": value["n"] + 1}, lease=lease)
     conflicts = sum(add_one(store) for _ in range(by_expectation))
     store.close()

@@ -18,7 +18,7 @@ import holdall
 from holdall import Entry
 from holdall.errors import Conflict
 from holdall.ops import Check, Delete, Get, Op, Put
-from processes import hear, run, start, tell
+from processes import finish_together, run, start, tell, wait_to_begin
 
 PROCESSES = 4
 OWN_KEYS = [f"k{i}" for i in range(6)]
@@ -30,11 +30,7 @@ def test_four_processes_of_four_threads_lose_nothing(tmp_path: Path, scaled: Cal
     path = str(tmp_path / "agent.db")
     seconds, seed = scaled(4, 30), random.randrange(2**32)
     crew = [start(work, deadline=seconds + 120, path=path, number=i, seconds=seconds, seed=seed) for i in range(4)]
-    for process in crew:
-        process.hear()
-    for process in crew:
-        process.tell("go")
-    workers = [worker for process in crew for worker in process.finish()]
+    workers = [worker for told in finish_together(crew) for worker in told]
 
     assert len(workers) == PROCESSES * (2 + 2 * 3)
     assert min(worker["steps"] for worker in workers) > 0
@@ -56,8 +52,7 @@ def test_four_processes_of_four_threads_lose_nothing(tmp_path: Path, scaled: Cal
 def work(path: str, number: int, seconds: float, seed: int) -> None:
     """One process: two threads that call, and two event loops of three tasks each."""
     store = holdall.open(path)
-    tell("ready")
-    hear()
+    wait_to_begin()
     until = time.monotonic() + seconds
     workers = [Worker(store, f"{number}.{i}", awaits=i >= 2, seed=seed) for i in range(2 + 2 * 3)]
     shifts = [workers[0:1], workers[1:2], workers[2:5], workers[5:8]]

@@ -10,21 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_postgres_faults import (
-    CLIENTS,
-    WRITERS,
-    beginning,
-    check_counters,
-    check_writer,
-    wait_until_all_write,
-    write_until_told,
-)
+from kills import write_while_killed
 
 import holdall
 from holdall.engines import redis, redis_shards
 from holdall.errors import Corrupt, Unavailable
 from holdall.ops import Changes, Put
-from processes import start
 from servers import Proxy, Redis, RedisCluster
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
@@ -33,40 +24,10 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 def test_what_was_acknowledged_is_there_once_however_often_the_server_is_killed(
     scaled: Callable[[int, int], int],
 ) -> None:
-    kills = scaled(3, 20)
-    names = [f"client{i}" for i in range(CLIENTS)]
     with Redis(*DURABLE) as server:
         with holdall.open(server.url) as store:
             store.setup()
-        deadline = 60 + kills * 30
-        with beginning(
-            *(
-                start(write_until_told, deadline=deadline, url=server.url, name=name, use_async=i % 2 == 0)
-                for i, name in enumerate(names)
-            )
-        ) as processes:
-            for number in range(kills):
-                wait_until_all_write(server, names, processes)
-                if number % 2:
-                    server.ask("CLIENT", "KILL", "TYPE", "normal")
-                time.sleep(random.uniform(0, 0.3))
-                server.kill()
-                time.sleep(random.choice([0, 0, 0.5]))
-                server.start()
-            wait_until_all_write(server, names, processes)
-            for process in processes:
-                process.tell("stop")
-            said = {name: process.finish()[-1] for name, process in zip(names, processes, strict=True)}
-        with holdall.open(server.url) as store:
-            check_counters(store, said)
-            for name in names:
-                for writer in range(WRITERS):
-                    check_writer(store, f"{name}.{writer}", said[name][str(writer)])
-    unknown = sum(writer["unknown"] for client in said.values() for writer in client.values())
-    written = sum(sum(writer["steps"].values()) for client in said.values() for writer in client.values())
-    print(f"{kills} kills, {written} writes acknowledged, {unknown} of unknown outcome")
-    assert written > 100 * kills, "hardly anything was written: this showed nothing"
-    assert unknown < written / 20
+        write_while_killed(server, scaled(3, 20), cut_off=lambda: server.ask("CLIENT", "KILL", "TYPE", "normal"))
 
 
 @pytest.mark.parametrize("use_async", [False, True])
@@ -200,6 +161,21 @@ def test_a_server_that_does_not_answer_is_no_hang() -> None:
         assert store.put(("a",), "k", {"n": 1}) == store.get(("a",), "k")
 
 
+def test_a_primary_that_is_a_replica_by_now_is_asked_for_anew() -> None:
+    """Behind the same name there may be another server by then; the connections to the old one stay open."""
+    with (
+        Redis() as old,
+        Redis() as new,
+        Proxy(old.port) as proxy,
+        holdall.open(f"redis://127.0.0.1:{proxy.port}/0") as store,
+    ):
+        store.put(("a",), "k", {"n": 1})
+        proxy._target = new.port
+        old.ask("REPLICAOF", "127.0.0.1", new.port)
+        assert store.put(("a",), "k", {"n": 2}) == store.get(("a",), "k")
+        assert asyncio.run(store.aput(("a",), "k", {"n": 3})) == store.get(("a",), "k")
+
+
 def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:
     with Redis("--maxmemory", "8mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url) as store:
         written = 0
@@ -210,6 +186,19 @@ def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:
         assert written > 10
         assert store.count() == 20 * written
         assert len(list(store.scan())) == 20 * written
+
+
+def test_a_server_that_is_full_still_deletes() -> None:
+    with Redis("--maxmemory", "8mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url) as store:
+        with pytest.raises(Unavailable, match="OOM"):
+            for number in range(1000):
+                store.execute([Put(("a", str(number)), str(n), {"text": "x" * 1000}) for n in range(20)])
+        assert store.delete(("a", "0"), "0")
+        assert store.delete_tree(("a", "0")) == 19
+        rest = store.count()
+        assert store.delete_tree(("a",)) == rest > redis.MOST_AT_ONCE
+        store.put(("a",), "k", {})
+        assert store.count() == 1
 
 
 def test_a_server_that_is_full_refuses_large_files_and_keeps_those_that_it_took() -> None:

@@ -19,7 +19,7 @@ from brute import check_lexical, check_semantic
 from holdall.ops import Delete, Learn, Op, Put
 from holdall.testing import embed
 from places import open_at, place
-from processes import Process, hear, start, tell
+from processes import Process, finish_together, start, tell, wait_to_begin
 
 PROCESSES, KEYS = 4, 6
 NS = ("notes",)
@@ -71,12 +71,7 @@ def test_every_search_sees_what_was_written_before_it(
     crew = [
         start(work, deadline=seconds + 120, at=at, ledger=ledger, number=n, seconds=seconds) for n in range(PROCESSES)
     ]
-    for process in crew:
-        process.hear()
-    for process in crew:
-        process.tell("go")
-    for process in crew:
-        [report] = process.finish()
+    for [report] in finish_together(crew):
         assert report["wrong"] == []
         assert min(report["searches"].values()) > 0, report
     with open_at(at, embed=embed) as store:
@@ -89,8 +84,7 @@ def work(at: dict[str, str], ledger: str, number: int, seconds: float) -> None:
     store = open_at(at, embed=embed)
     store.setup()
     worker = Worker(store, Ledger(ledger), number)
-    tell("ready")
-    hear()
+    wait_to_begin()
     until = time.monotonic() + seconds
     with ThreadPoolExecutor(4) as threads:
         done = [
@@ -169,11 +163,7 @@ def test_processes_that_learn_at_once_find_the_same(at: dict[str, str], scaled: 
         for n in range(0, scaled(2000, 20_000), 500):
             store.execute([Put(NS, str(m), {"text": f"tea {m % 50}"}) for m in range(n, n + 500)])
         crew = [start(ask, at=at) for _ in range(PROCESSES)]
-        for process in crew:
-            process.hear()
-        for process in crew:
-            process.tell("go")
-        answers = [process.finish() for process in crew]
+        answers = finish_together(crew)
         expected = [hit.key for hit in store.search(query="tea 7", mode="lexical", limit=100)]
         assert answers == [[expected]] * PROCESSES
         check_lexical(store, "tea 7", "49")
@@ -181,8 +171,7 @@ def test_processes_that_learn_at_once_find_the_same(at: dict[str, str], scaled: 
 
 def ask(at: dict[str, str]) -> None:
     with open_at(at) as store:
-        tell("ready")
-        hear()
+        wait_to_begin()
         tell([hit.key for hit in store.search(query="tea 7", limit=100)])
 
 

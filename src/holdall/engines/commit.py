@@ -25,7 +25,7 @@ _LARGEST_GROUP = 512
 class Submission:
     """One batch on its way through a thread that is not its caller's, and what became of it."""
 
-    __slots__ = ("batch", "began", "cancelled", "error", "finished", "future", "gate", "group", "results")
+    __slots__ = ("batch", "began", "error", "finished", "future", "gate", "group", "left", "results")
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch = batch
@@ -33,10 +33,15 @@ class Submission:
         self.results: list[Any] = []
         self.error: BaseException | None = None
         self.finished = False
-        self.cancelled = False  # nobody waits any more: drop it, if it has not begun
+        self.left = False  # by a sync caller that was interrupted
         self.group: list[Submission] = []  # those it leads, itself among them
         self.gate: threading.Lock | None = None  # a sync caller waits here
         self.future: asyncio.Future[list[Any]] | None = None  # an async caller waits here
+
+    @property
+    def cancelled(self) -> bool:
+        """Nobody waits any more: drop it, if it has not begun."""
+        return self.left or (self.future is not None and self.future.cancelled())
 
     def outcome(self) -> list[Any]:
         if self.error is not None:
@@ -53,14 +58,10 @@ class Submission:
         assert self.gate is not None
         self.gate.acquire()
 
-    async def arrive(self) -> list[Any]:
-        """Wait, as an async caller, for the outcome."""
-        assert self.future is not None
-        try:
-            return await self.future
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
+    def awaited(self) -> asyncio.Future[list[Any]]:
+        """Where an async caller waits for the outcome."""
+        self.future = asyncio.get_running_loop().create_future()
+        return self.future
 
 
 def announce(group: Iterable[Submission]) -> None:
@@ -118,7 +119,7 @@ class GroupCommit:
             if not submission.finished:
                 self._lead(submission)
         except BaseException:
-            submission.cancelled = True
+            submission.left = True
             self._conclude(submission)
             raise
         return submission.outcome()
@@ -126,10 +127,10 @@ class GroupCommit:
     async def asubmit(self, batch: Sequence[Op]) -> list[Any]:
         """Commit a batch from an event loop."""
         submission = Submission(batch)
-        submission.future = asyncio.get_running_loop().create_future()
+        outcome = submission.awaited()
         if self._enter(submission):
             self._lead_elsewhere(submission)
-        return await submission.arrive()
+        return await outcome
 
     def pause(self) -> None:
         """Lead without committing anything: until `resume`, no batch is under way. For forking, and for closing."""

@@ -51,9 +51,10 @@ class FolderWatch:
         """Have notices of a folder from now on."""
         if not self._kernel.works:
             return
-        number = self._kernel.add(os.fsencode(f"{self._root}/{path}"), _MASK)
+        folder = f"{self._root}/{path}"
+        number = self._kernel.add(os.fsencode(folder), _MASK)
         if number < 0:  # gone meanwhile; or there are more folders than Linux will watch
-            self.is_complete = self.is_complete and not os.path.isdir(f"{self._root}/{path}")  # noqa: PTH112
+            self.is_complete = self.is_complete and not os.path.isdir(folder)  # noqa: PTH112  # a str
             return
         with self._lock:
             self._paths[number] = path

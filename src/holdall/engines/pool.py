@@ -15,12 +15,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from ..errors import StoreClosed, Timeout, Unsupported
+from ..errors import InvalidInput, StoreClosed, Timeout, Unsupported, shown
 
 _LONGEST_IDLE = 300.0  # seconds, after which what is above the minimum is closed
 
 #: Whose a connection is: None for threads, else an event loop.
 Owner: TypeAlias = asyncio.AbstractEventLoop | None
+
+
+def check_options(pool_min: Any, pool_max: Any, pool_timeout: Any) -> None:
+    """Refuse what a pool cannot be made of, by the names that `holdall.open` has for it."""
+    for name, value, least in (("pool_min", pool_min, 0), ("pool_max", pool_max, 1)):
+        if type(value) is not int or value < least:
+            raise InvalidInput(f"{name} is a number of connections, at least {least}, not {shown(value)}")
+    if pool_min > pool_max:
+        raise InvalidInput(f"pool_min is at most pool_max, which is {pool_max}, not {pool_min}")
+    if not isinstance(pool_timeout, (int, float)) or not 0 < pool_timeout < 1e9:
+        raise InvalidInput(f"pool_timeout is a number of seconds, not {shown(pool_timeout)}")
 
 
 class _Threads:

@@ -22,10 +22,10 @@ import psycopg
 
 from ..engine import Capabilities, Options, conflict, put_entry
 from ..errors import Conflict, HoldallError, InvalidInput, StoreClosed, Unavailable, shown
-from ..keys import RESERVED
+from ..keys import RESERVED, check_flag
 from ..ops import READS, WALKS, Check, Children, Delete, Embed, Get, Learn, Op, Put, Refresh, Tidy
 from ..programs import Program, Sleep, Work, adrive, drive
-from .pool import Lent, Pool
+from .pool import Lent, Pool, check_options
 from .postgres_dialect import PostgresDialect, new_token
 from .postgres_listener import SAID_EVERY, UNHEARD, Channel, NotifyListener
 from .postgres_sql import PostgresSql
@@ -78,16 +78,8 @@ class PostgresOptions:
             raise InvalidInput(f"schema is the name of a PostgreSQL schema, not {shown(self.schema)}")
         if not (self.notify_url is None or isinstance(self.notify_url, str)):
             raise InvalidInput(f"notify_url is a URL of the same database, or None, not {shown(self.notify_url)}")
-        for name, least in (("pool_min", 0), ("pool_max", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidInput(f"{name} is a number of connections, at least {least}, not {shown(value)}")
-        if self.pool_min > self.pool_max:
-            raise InvalidInput(f"pool_min is at most pool_max, which is {self.pool_max}, not {self.pool_min}")
-        if not (self.prepare is None or isinstance(self.prepare, bool)):
-            raise InvalidInput(f"prepare is True, False or None, not {shown(self.prepare)}")
-        if not isinstance(self.pool_timeout, (int, float)) or not 0 < self.pool_timeout < 1e9:
-            raise InvalidInput(f"pool_timeout is a number of seconds, not {shown(self.pool_timeout)}")
+        check_options(self.pool_min, self.pool_max, self.pool_timeout)
+        check_flag("prepare", self.prepare, or_none=True)
 
 
 class _Unknowable(Exception):

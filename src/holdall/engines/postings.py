@@ -47,6 +47,16 @@ class Known:
         self.lengths: array[int] = array("I")
         self.gone: frozenset[int] = frozenset()
 
+    def is_of(self, state: State) -> bool:
+        return (self.epoch, self.changes) == (state.epoch, state.changes)
+
+    def successor(self, state: State) -> tuple[Known, int]:
+        """What is to be known of a state, with nothing read yet, and from which part on it has to be."""
+        fresh = Known(state.epoch)
+        fresh.changes = state.changes
+        is_older = self.epoch == state.epoch and self.changes < state.changes
+        return fresh, len(self.versions) // PART if is_older else 0
+
     def read(self, before: Known, start: int, rows: Rows) -> None:
         """All documents: those in the parts before `start` are known, the others are in the rows, and who is gone."""
         self.versions, self.lengths = before.versions[: start * PART], before.lengths[: start * PART]

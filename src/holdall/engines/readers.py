@@ -45,6 +45,17 @@ class Readers:
             self._idle.append(reader)  # a fork is about to happen: after it
             self._open.wait()
 
+    def take_idle(self) -> Reader | None:
+        """One that is there, if nobody has to be waited for."""
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            return None
+        if self._open.is_set():
+            return reader
+        self._idle.append(reader)
+        return None
+
     def give_back(self, reader: Reader) -> None:
         if reader.in_transaction:  # an error, or an interrupt, left it there
             reader.execute("ROLLBACK")

@@ -45,6 +45,7 @@ _WALKING = frozenset(
 )
 #: What a server says when it cannot answer just now.
 _FOR_NOW = ("LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNKILLABLE")
+_NOT_LET_IN = ("NOAUTH", "NOPERM", "WRONGPASS")
 
 
 class _Script:
@@ -138,11 +139,11 @@ class Shards:
             for number, reply in zip(here, told, strict=True):
                 replies[number] = reply
         results: list[Any] = []
-        for (shard, args), reply in zip(asked, replies, strict=True):
-            if reply is None or isinstance(reply, Refusal):
-                results.append((yield from self.one(shard, script, *args)))
-            else:
-                results.append((yield from self._settled(shard, script, args, reply)))
+        for (shard, args), first in zip(asked, replies, strict=True):
+            reply = first
+            if reply is None or isinstance(reply, Refusal):  # again, for as long as is left of the time
+                reply = yield from self.script(shard, script, args, deadline)
+            results.append((yield from self._settled(shard, script, args, reply)))
         return results
 
     def _settled(self, shard: int, script: str, args: Sequence[Any], reply: Any) -> Program[Any]:
@@ -206,7 +207,8 @@ class Shards:
                     f" {why}"
                 ) from reply
             else:
-                raise Unavailable(f"Redis refused: {why}") from reply
+                refused = "Redis refused to let us in" if why.startswith(_NOT_LET_IN) else "Redis refused"
+                raise Unavailable(f"{refused}: {why}") from reply
         raise AssertionError("unreachable")
 
     def look_around(self, deadline: float) -> Program[None]:

@@ -246,13 +246,9 @@ class SqlTexts:
     def _documents(self, state: State) -> Program[Known]:
         """Versions and lengths of all documents: those that came since the last time are read."""
         known = self._known
-        if known.epoch == state.epoch and known.changes == state.changes:
+        if known.is_of(state):
             return known
-        fresh = Known(state.epoch)
-        fresh.changes = state.changes
-        start = 0
-        if known.epoch == state.epoch and known.changes < state.changes:
-            start = len(known.versions) // postings.PART
+        fresh, start = known.successor(state)
         sql = (
             f"SELECT part, CASE WHEN part >= :start THEN versions END, CASE WHEN part >= :start THEN lengths END, gone"
             f" FROM {self._dialect.documents} WHERE part >= :start OR length(gone) > 0 ORDER BY part"

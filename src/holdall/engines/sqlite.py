@@ -13,7 +13,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
 from pathlib import Path as FilePath
 from typing import Any
@@ -23,7 +22,7 @@ import apsw
 from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
-from ..ops import READS, WALKS, Learn, Op, Refresh, Tidy
+from ..ops import READS, WALKS, Get, Learn, Op, Refresh, Stat, Tidy
 from ..programs import Work, drive
 from .commit import GroupCommit, Submission, announce
 from .notices import WalListener
@@ -32,9 +31,11 @@ from .sql import LOOK_UPS, is_plain_put, takes_several
 from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, is_misread
 from .statements import ManyTimes, Rows, Statement
 from .turns import Turns, folder_lock
+from .workers import Workers
 
 _MAPPED = 1 << 30  # bytes of the file that are read where the system has them, without a call for each page
 _WALKERS = 4
+_SLOW, _WARY = 0.001, 10.0  # seconds: a look-up that waited for the disk; how long the next ones go to a thread
 _BUSY_SLEEP = 0.0005
 _NO_CHANGES = READS | {Refresh, Tidy, Learn}
 
@@ -44,6 +45,7 @@ class SqliteEngine:
 
     capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
     dialect: type[SqliteDialect] = SqliteDialect
+    at_once: frozenset[type[Op]] = frozenset({Get, Stat})  # look-ups that may be answered in an event loop
 
     def __init__(self, path: str, options: Options) -> None:
         self._path = path
@@ -60,7 +62,8 @@ class SqliteEngine:
         self._writer: Connection | None = None
         self._readers = Readers(self._connect_reader)
         self._commits = GroupCommit(self._commit, lambda lead: self._spawn(lead, "writer", 1))
-        self._workers: dict[str, ThreadPoolExecutor] = {}
+        self._workers: dict[str, Workers] = {}
+        self._wary_until = 0.0
         self._reads: list[Submission] = []
         self._asking = threading.Lock()  # for the line above: several event loops ask at once
 
@@ -82,8 +85,13 @@ class SqliteEngine:
             if type(batch[0]) is Learn:
                 batch = await asyncio.to_thread(self._prepared, batch)
             return await self._commits.asubmit(batch)
+        if len(batch) == 1 and type(batch[0]) in self.at_once and time.monotonic() > self._wary_until:
+            found = self._look_up_at_once(batch[0])
+            if found is not None:
+                await asyncio.sleep(0)  # as others expect of who awaits something: their turn
+                return found
         submission = Submission(batch)
-        submission.future = asyncio.get_running_loop().create_future()
+        outcome = submission.awaited()
         if type(batch[0]) in WALKS:  # may take long: on its own
             self._spawn(lambda: self._answer([submission]), "walker", _WALKERS)
         else:
@@ -91,7 +99,7 @@ class SqliteEngine:
                 if not self._reads:
                     self._spawn(self._answer_reads, "reader", 1)
                 self._reads.append(submission)
-        return await submission.arrive()
+        return await outcome
 
     def setup(self) -> None:
         self._open()
@@ -104,7 +112,7 @@ class SqliteEngine:
         with self._spawning:
             self._closed = True
         for workers in self._workers.values():
-            workers.shutdown()
+            workers.close()
         with self._opening:
             self._readers.close()
             if self._writer is not None:
@@ -162,6 +170,34 @@ class SqliteEngine:
         finally:
             self._readers.give_back(reader)
 
+    def _look_up_at_once(self, op: Op) -> list[Any] | None:
+        """The result of a look-up, in the event loop's own thread; None where it would have to wait for anybody.
+
+        What the system has in memory is here sooner than a thread can be woken, which costs the loop itself three times
+        as much. Only the disk can be slow: one that was is not asked from here for a while.
+        """
+        reader = self._readers.take_idle()
+        if reader is None:
+            return None
+        began = time.monotonic()
+        reader.patience.deadline = began
+        try:
+            sql, params = self._sql.statement(op)
+            return [self._sql.result(op, params, reader.execute(sql, params).fetchall())]
+        except (apsw.BusyError, apsw.LockedError):
+            return None
+        except apsw.Error as error:
+            raise self._translated(error) from error
+        finally:
+            reader.patience.deadline = None
+            self._readers.give_back(reader)
+            self._note_pace((op,), began)
+
+    def _note_pace(self, batch: Sequence[Op], began: float) -> None:
+        now = time.monotonic()
+        if now - began > _SLOW and len(batch) == 1 and type(batch[0]) in self.at_once:
+            self._wary_until = now + _WARY
+
     def _prepared(self, batch: Sequence[Op]) -> list[Op]:
         """What is learned, made ready while others write."""
         reader = self._readers.take()
@@ -182,10 +218,12 @@ class SqliteEngine:
     def _answer(self, submissions: list[Submission]) -> None:
         for submission in submissions:
             if not submission.cancelled:
+                began = time.monotonic()
                 try:
                     submission.results = self._read(submission.batch)
                 except Exception as error:  # whatever it is belongs to this caller alone
                     submission.error = error
+                self._note_pace(submission.batch, began)
         announce(submissions)
 
     # Writing ---------------------------------------------------------------------------------------------------------
@@ -403,7 +441,7 @@ class SqliteEngine:
             if self._closed:
                 raise StoreClosed("this store is closed; open a new one")
             if job not in self._workers:
-                self._workers[job] = ThreadPoolExecutor(most, thread_name_prefix=f"holdall-{job}")
+                self._workers[job] = Workers(most, f"holdall-{job}")
             try:
                 self._workers[job].submit(function)
             except RuntimeError as error:  # Python's, when the program ends; or no thread can be had

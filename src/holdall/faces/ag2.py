@@ -195,10 +195,10 @@ class SqliteKnowledgeStore(HoldallKnowledgeStore):
     code that gives it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, poll_interval_s: float = 0.5) -> None:  # noqa: ARG002
+    def __init__(self, path: str | os.PathLike[str], *, poll_interval_s: float = 0.5) -> None:  # noqa: ARG002  # as above
         path = os.fspath(path)
         if path != ":memory:":
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120  # a str
         super().__init__("memory:" if path == ":memory:" else f"sqlite:///{path}")
 
 
@@ -220,7 +220,7 @@ class RedisKnowledgeStore(HoldallKnowledgeStore):
     code that gives it.
     """
 
-    def __init__(self, url: str, *, key_prefix: str = "ag2:knowledge", poll_interval_s: float = 0.5) -> None:  # noqa: ARG002
+    def __init__(self, url: str, *, key_prefix: str = "ag2:knowledge", poll_interval_s: float = 0.5) -> None:  # noqa: ARG002  # as above
         if not isinstance(url, str):
             raise InvalidInput(f"pass the URL of a server, redis://…, and not a client: {shown(url)}")
         super().__init__(url, prefix=f"{key_prefix.rstrip(':')}:holdall")

@@ -251,7 +251,8 @@ class _Base(Face, BaseStore):
             await self._writes.ask(ops.Delete(home, str(key)))
 
     def _is_refreshing(self, refresh_ttl: bool | None) -> bool:
-        return (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
+        chosen = (self.ttl_config or {}).get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
+        return bool(chosen)  # LangGraph takes whatever is true
 
     def _sweep_seconds(self, minutes: float | None) -> float:
         chosen = minutes or (self.ttl_config or {}).get("sweep_interval_minutes") or _SWEEP_MINUTES

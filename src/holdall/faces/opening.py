@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -50,8 +51,8 @@ class Face:
     def _run(self, program: Program[T]) -> T:
         return seam.run(self._beneath, program)
 
-    async def _arun(self, program: Program[T]) -> T:
-        return await seam.arun(self._beneath, program)
+    def _arun(self, program: Program[T]) -> Coroutine[Any, Any, T]:
+        return seam.arun(self._beneath, program)
 
     def close(self) -> None:
         """Close the store, if it was opened here. Closing twice is fine."""

@@ -157,12 +157,14 @@ class InputContract(Contract):
             lambda: store.search(filter=thing),
             lambda: store.search(filter={"a": {"$exists": thing}}),
             lambda: store.search(limit=thing),
+            lambda: store.search(recursive=thing),
             lambda: store.search(cursor=thing),
             lambda: store.namespaces(prefix=thing),
             lambda: store.namespaces(max_depth=thing),
             lambda: store.scoped(thing),
             lambda: store.reindex(progress=thing),
             lambda: store.files(NS).grep(thing),
+            lambda: store.files(NS).edit("/file", "a", "b", replace_all=thing),
             lambda: store.files(NS).open("/file", thing),
         ]
         for call in calls:
@@ -245,6 +247,31 @@ class InputContract(Contract):
                 untouched.search(**{name: BAD_COUNTS[bad]})
             with pytest.raises(InvalidInput, match=name):
                 untouched.namespaces(**{name: BAD_COUNTS[bad]})
+
+    def test_what_is_neither_true_nor_false_is_refused(self, opened: Opener) -> None:
+        """A model or a form may send "false", which Python takes for true."""
+        store = opened()
+        store.put(NS, "k", {"text": "tea"})
+        files = store.files(NS)
+        files.write("/f", "tea tea")
+        calls: list[tuple[str, Callable[[Any], Any]]] = [
+            ("recursive", lambda bad: store.search(NS, recursive=bad)),
+            ("recursive", lambda bad: store.count(NS, recursive=bad)),
+            ("rest", lambda bad: store.search(NS, query="tea", rest=bad)),
+            ("regex", lambda bad: files.grep("tea", regex=bad)),
+            ("ignore_case", lambda bad: files.grep("tea", ignore_case=bad)),
+            ("replace_all", lambda bad: files.edit("/f", "tea", "milk", replace_all=bad)),
+        ]
+        bads: list[Any] = ["false", "", 1, 0, None, []]
+        for name, call in calls:
+            for bad in bads:
+                with pytest.raises(InvalidInput, match=f"^{name} is True or False, not "):
+                    call(bad)
+        for bad in bads:
+            if bad is not None:
+                with pytest.raises(InvalidInput, match="refresh is True, False or None, not "):
+                    store.get(NS, "missing", refresh=bad)
+        assert files.read_text("/f") == "tea tea"
 
     @pytest.mark.parametrize("depth", [0, -1, 1.0, "1", True])
     def test_a_bad_depth_is_refused(self, untouched: Caller, depth: Any) -> None:
