@@ -19,8 +19,9 @@ import pytest
 import holdall
 from folders import opened
 from holdall import shapes
-from holdall.engines import disk_watch, notices
+from holdall.engines import disk_catalogue, disk_watch, notices
 from holdall.engines.commit import Submission
+from holdall.engines.disk_catalogue import Catalogue
 from holdall.engines.disk_watch import FolderWatch
 from holdall.engines.turns import folder_lock
 from holdall.errors import Conflict, Unavailable
@@ -327,7 +328,9 @@ class Syncs:
     """What is synced: files, the folder where they are staged, the folder of the store, the catalogue."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._names = {(folder / ".holdall" / "new").stat().st_ino: "staged", folder.stat().st_ino: "folder"}
+        own = folder / ".holdall"
+        places = {"staged": own / "new", "folder": folder, "catalogue": own / "catalogue.db-wal"}
+        self._names = {place.stat().st_ino: name for name, place in places.items()}
         self._seen: list[str] = []
         self._fsync = os.fsync
         self.failing = ""
@@ -371,21 +374,21 @@ def test_what_a_power_cut_could_take_is_synced_before_anybody_is_told(
         assert syncs.take() == ["file", "file", "staged", "folder"]
 
 
-@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("lost", ["staged", "catalogue", ""])
 def test_a_new_file_that_cannot_reach_its_place_survives_where_it_is_staged(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     with opened(folder, durability="full") as store:
         store.setup()
         syncs = Syncs(folder, monkeypatch)
         mend = failing(monkeypatch, "rename", errno.ENOSPC, "a")
-        if is_lost:
-            syncs.failing = "staged"
+        if lost:
+            syncs.failing = lost
             with pytest.raises(Unavailable, match="power cut"):
                 store.files().write("/a", "x")
         else:
             store.files().write("/a", "x")
-        assert syncs.take() == ["file", "staged"]
+        assert syncs.take() == ["file", "staged", "catalogue"]
         mend()
         syncs.failing = ""
         store.files().write("/b", "x")
@@ -420,6 +423,76 @@ def test_a_new_entry_whose_name_a_power_cut_has_taken_was_never_there(folder: Pa
         write(store)
         assert len([*store.scan()]) == len(before) + 1
         assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
+def test_what_a_file_says_whole_survives_a_power_cut_that_the_catalogue_does_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = folder.parent / "saved"
+    with opened(folder, durability="full") as store:
+        store.files().write("/kept", "kept")
+        kept = store.files().stat("/kept").version
+        shutil.copytree(folder / ".holdall", saved)
+        entry = store.put(("n",), "k", {"text": "x", "n": [1, 2.5, None]})
+        written = store.files().write("/a", "y" * 100)
+        cursor = store.cursor()
+    for lost in (folder / ".holdall").glob("catalogue.db*"):
+        lost.unlink()
+    for found in ("catalogue.db", "catalogue.db-wal"):
+        shutil.copy(saved / found, folder / ".holdall" / found)
+    monkeypatch.setattr(disk_catalogue, "_boot", lambda: "after the power cut")
+    with opened(folder, durability="full") as store:
+        again = store.get(("n",), "k")
+        assert again is not None
+        assert again.value == entry.value
+        assert again.version > max(entry.version, written.version or 0)
+        assert store.files().read_text("/a") == "y" * 100
+        assert store.files().stat("/kept").version == kept
+        with store.watch(since=cursor) as watch:  # nobody has been told of these versions
+            assert sorted(change.key for change in islice(watch, 2)) == ["/a", "k"]
+        with pytest.raises(Conflict):
+            store.put(("n",), "k", {}, expect=entry.version)
+        with pytest.raises(Conflict):
+            store.files().write("/a", "z", expect=written.version)
+
+
+NEW: dict[str, tuple[bool, Callable[[holdall.Store], object]]] = {
+    "an item": (True, lambda store: store.put(("n",), "new", {})),
+    "a file": (True, lambda store: store.files().write("/new", "x")),
+    "where one was": (True, lambda store: store.files().write("/gone", "x")),
+    "one that is not there": (True, lambda store: store.put(("n",), "new", {}, expect=holdall.ABSENT)),
+    "over another": (False, lambda store: store.put(("n",), "old", {"n": 2})),
+    "that expires": (False, lambda store: store.put(("n",), "new", {}, ttl=1000)),
+    "that a query does not find": (False, lambda store: store.put(("n",), "new", {}, index=False)),
+    "a file of deepagents'": (
+        False,
+        lambda store: store.put(VOLUME, "/new", {"content": ["x"], "created_at": "2026", "modified_at": "2026"}),
+    ),
+    "two": (False, lambda store: store.execute([Put(("n",), key, {}) for key in ("a", "b")])),
+    "a lease": (False, lambda store: store.lease("new", 10).release()),
+    "an append": (False, lambda store: store.files().append("/new", "x")),
+}
+
+
+@pytest.mark.parametrize("what", NEW)
+def test_only_what_a_file_says_whole_does_without_the_catalogue(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    by_file, write = NEW[what]
+    with opened(folder, durability="full") as store:
+        store.put(("n",), "old", {"n": 1})
+        store.files().write("/gone", "x")
+        store.files().delete("/gone")
+        asked: list[bool] = []
+        told = Catalogue.may_be_told_by_file
+        monkeypatch.setattr(Catalogue, "may_be_told_by_file", lambda *args: asked.append(told(*args)) or asked[-1])
+        write(store)
+        assert set(asked) == {by_file}
+        asked.clear()
+        monkeypatch.setattr(disk_catalogue, "_boot", lambda: "")  # a system that does not say when it was started
+    with opened(folder, durability="full") as store:
+        store.put(("n",), "newer", {})
+        assert asked == [False]
 
 
 # Locks and listeners -------------------------------------------------------------------------------------------------

@@ -202,7 +202,9 @@ class DiskEngine(SqliteEngine):
         for tries in range(_MOST):
             try:
                 self._catalogue.look(writer)
-                super()._transact(batches)
+                relaxed = len(batches) == 1 and self._catalogue.may_be_told_by_file(batches[0].batch)
+                with self._relaxed(writer) if relaxed else contextlib.nullcontext():
+                    super()._transact(batches)
                 break
             except Stale as stale:
                 self._catalogue.discard()
@@ -217,13 +219,17 @@ class DiskEngine(SqliteEngine):
                 raise
         try:
             if self._catalogue.is_settled_at_once:
-                if not self._bring(self._catalogue.finish) and self._catalogue.unsynced:
-                    for member in batches:
-                        member.error = member.error or Unavailable(
-                            f"written to {self._tree.root!r}, but the disk does not say that it survives a power cut"
-                        )
+                is_there = self._bring(self._catalogue.finish)
+                survives = is_there or not self._catalogue.unsynced
             else:
-                self._settle(writer, again=False)
+                is_there, survives = self._settle(writer, again=False), True
+            if relaxed and not (is_there and self._catalogue.is_one_new):  # it needs the catalogue after all
+                survives = self._tree.sync_file(self._path + "-wal") and survives
+            if not survives:
+                for member in batches:
+                    member.error = member.error or Unavailable(
+                        f"written to {self._tree.root!r}, but the disk does not say that it survives a power cut"
+                    )
         except Exception:  # it is committed: whoever comes next goes on from here, and nobody begins again
             logger.exception("the plain files are behind the store, trying again later")
 
@@ -287,7 +293,7 @@ class DiskEngine(SqliteEngine):
         """Bring what was committed to its place. What cannot go there is safe in the catalogue, and waits."""
 
         def settle() -> tuple[dict[str, str], set[str]]:
-            with self._translating(), self._transaction(writer, relaxed=True):
+            with self._translating(), self._relaxed(writer), self._transaction(writer):
                 return self._catalogue.settle(writer, again)
 
         return self._catalogue.is_settled(writer) or self._bring(settle)
@@ -316,22 +322,27 @@ class DiskEngine(SqliteEngine):
         return True
 
     @contextlib.contextmanager
-    def _transaction(self, writer: Connection, relaxed: bool = False) -> Iterator[None]:
-        relaxed = relaxed and self._synchronous != "NORMAL"
-        if relaxed:
+    def _relaxed(self, writer: Connection) -> Iterator[None]:
+        """Commit without an fsync of the catalogue."""
+        is_full = self._synchronous != "NORMAL"
+        if is_full:
             writer.execute("PRAGMA synchronous = NORMAL")
         try:
-            writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                writer.execute("COMMIT")
-            except BaseException:
-                if writer.in_transaction:
-                    self._roll_back(writer)
-                raise
+            yield
         finally:
-            if relaxed:
+            if is_full and self._writer is writer:  # else it could not even undo something, and was left behind
                 writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+
+    @contextlib.contextmanager
+    def _transaction(self, writer: Connection) -> Iterator[None]:
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            writer.execute("COMMIT")
+        except BaseException:
+            if writer.in_transaction:
+                self._roll_back(writer)
+            raise
 
     @contextlib.contextmanager
     def _lock(self, writer: Connection | None, began: float) -> Iterator[None]:

@@ -8,16 +8,17 @@ may have been taken before, by a process that was killed. The third, taking in w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import keys
+from .. import keys, shapes
 from ..engine import system_clock
 from ..errors import InvalidInput
-from ..ops import Namespace
+from ..ops import KEEP, READS, File, Namespace, Op, Put
 from ..values import indented
-from .disk_names import cut, names_of, other
+from .disk_names import cut, names_of, other, place_of
 from .disk_sql import (
     BODY,
     CHANGED,
@@ -31,6 +32,7 @@ from .disk_sql import (
     UNSETTLED,
     insert,
     is_text,
+    leap,
     refer,
 )
 from .disk_tree import STAGED, Stale, Tree, is_edited, is_same_file, size_of, stamp
@@ -90,6 +92,8 @@ class Catalogue:
         self.unsynced: set[str] = set()  # folders whose names may not survive a power cut
         self.newest: int | None = None  # version, where all up to it is settled and nobody else has written since
         self._placed: int | None = None  # that which it will be
+        self.is_one_new = False  # all that the batch has changed is one new entry
+        self._boot = _boot()
 
     def migrate(self, writer: Any, volume: Namespace | None) -> None:
         """See that the tables are there, and which volume lies in the folder itself."""
@@ -97,6 +101,7 @@ class Catalogue:
             self.volume = volume or self.volume
             writer.execute(SCHEMA)
             writer.execute("INSERT INTO holdall_state VALUES ('volume', ?)", (keys.encode(self.volume),))
+            writer.execute("INSERT INTO holdall_state VALUES ('boot', ?)", (self._boot,))
             if not self._tree.is_empty():  # versions go on where those of a catalogue that is gone may have been
                 writer.run([beginning(system_clock())])
             return
@@ -107,6 +112,7 @@ class Catalogue:
                 writer.execute("ALTER TABLE holdall_places ADD COLUMN before TEXT")
             writer.execute(DIVIDE)
         writer.execute(FORGET_SETTLED)
+        leap(writer, self._boot)
         [(known,)] = writer.execute("SELECT value FROM holdall_state WHERE name = 'volume'").fetchall()
         self.volume = keys.decode(known)
         if volume not in (None, self.volume):
@@ -116,6 +122,25 @@ class Catalogue:
             )
 
     # Before a batch is committed -------------------------------------------------------------------------------------
+
+    def may_be_told_by_file(self, batch: Sequence[Op]) -> bool:
+        """Whether all that a batch does is, most likely, to make one new entry of which a plain file says everything.
+
+        Then the file is what has to survive a power cut, and the catalogue need not: it takes in what it has lost, as
+        if it had been edited outside. `place` sees whether the entry is new: `is_one_new`.
+        """
+        changes = [op for op in batch if type(op) not in READS]
+        op = changes[0]
+        if not self._boot or len(changes) > 1 or type(op) is not Put:
+            return False
+        is_file = type(op.value) is File
+        if not (op.ttl is None or op.ttl is KEEP) or op.index is not None or op.vectors is not None:
+            return False
+        if is_file and op.value.shape != shapes.NATIVE:  # type: ignore[union-attr]  # a File
+            return False
+        path = _joined(names_of(op.namespace, op.key, is_file, self.volume))
+        is_told = place_of(path, self.volume) == (op.namespace, op.key, is_file)  # not of what is holdall's own
+        return is_told and self._tree.there(path) is None
 
     def look(self, writer: Any) -> None:
         """See which version is the last, before a batch."""
@@ -129,6 +154,7 @@ class Catalogue:
         whoever finds a temporary file with an entry's stamp knows that it was not made any more.
         """
         before, self.newest, self.ready, self._placed = self.newest, None, [], None
+        self.is_one_new = False
         rows = writer.execute(
             f"SELECT entry.version, entry.ns, entry.key, entry.value, entry.body, entry.size,"
             f" place.path, place.is_file, place.stamp {CHANGED} ORDER BY entry.ns, entry.key",
@@ -184,7 +210,7 @@ class Catalogue:
             self._tree.refuse_unwritable(path, is_new)
 
     def _settle_at_once(self, writer: Any, live: list[_Changed], is_one_change: bool) -> None:
-        is_one_new = is_one_change and len(live) == 1 and live[0].path is None
+        self.is_one_new = is_one_change and len(live) == 1 and live[0].path is None
         writable = None
         for one in live:
             place, one.path = one.path, one.path or self._free_place(writer, one, is_alone=len(live) == 1)
@@ -202,7 +228,7 @@ class Catalogue:
                 writer.execute(STAMP, (known, self._tree.folded(place)))
         # Else what is committed could be lost with its name in that folder. Of a single new entry, it may, until it is
         # at its place, and that is waited for: then it was never there.
-        if self._sync and not is_one_new:
+        if self._sync and not self.is_one_new:
             self._tree.sync_staged()
         writer.executemany(BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
         for one, ready in zip(live, self.ready, strict=True):
@@ -447,6 +473,14 @@ class Catalogue:
         stamped = self._tree.stage(version, pieces, self._sync, self._tree.there(path))
         self._tree.settle(version, path, touched)
         return stamped
+
+
+def _boot() -> str:
+    """What tells the time since the system was started from any other; "" where it does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _is_hidden(ns: str) -> bool:

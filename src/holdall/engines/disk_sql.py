@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import keys
 from .disk_tree import Stale, Tree
 from .sqlite_sql import SqliteDialect
 
@@ -49,6 +50,10 @@ TAKEN = "SELECT path FROM holdall_places WHERE folded"
 BODY = """
     UPDATE holdall_entries SET body = version, shared = NULL
     WHERE version = ? AND (body <> version OR shared IS NOT NULL)"""
+_LOST = 1_000_000  # far more than are given out between two fsyncs
+_LEAP = """
+    INSERT OR REPLACE INTO holdall_entries (version, ns, key, value, created, updated)
+    VALUES (?, ?, 'leap', '{}', 0, 0)"""
 _INSERT = "INSERT OR IGNORE INTO holdall_places VALUES (?, ?, ?, ?, ?, ?, NULL)"
 _JOINED = """
     (SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start))"""
@@ -78,6 +83,16 @@ def insert(writer: Any, tree: Tree, path: str, ns: str, key: str, is_file: bool,
     writer.execute(_INSERT, (ns, key, path, tree.folded(path), is_file, known))
     if not writer.changes():  # another entry has its place there, and its file is gone
         raise Stale(path)
+
+
+def leap(writer: Any, boot: str) -> None:
+    """Where the system was started anew, a power cut may have taken the last versions that were given out: no other
+    entries may have these."""
+    if writer.execute("SELECT 1 FROM holdall_state WHERE name = 'boot' AND value = ?", (boot,)).fetchall():
+        return
+    writer.execute("INSERT OR REPLACE INTO holdall_state VALUES ('boot', ?)", (boot,))
+    [(newest,)] = writer.execute("SELECT coalesce(max(version), 0) FROM holdall_entries").fetchall()
+    writer.execute(_LEAP, (newest + _LOST, keys.encode((keys.RESERVED, "history"))))
 
 
 def refer(writer: Any, version: int, reference: str | None) -> None:

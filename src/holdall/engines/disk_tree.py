@@ -507,6 +507,21 @@ class Tree:
             elif folder.errno not in (errno.ENOENT, errno.ENOTDIR):
                 raise OSError(folder.errno, os.strerror(folder.errno), path)
 
+    @staticmethod
+    def sync_file(path: str) -> bool:
+        """Have a file of ours survive a power cut; whether it does."""
+        try:
+            handle = os.open(path, _READ)
+        except OSError:
+            return False
+        try:
+            _fsync(handle)
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
     def sync_staged(self) -> None:
         handle = os.open(self._temporary, _FOLDER)
         try:
