@@ -79,7 +79,9 @@ def test_what_may_be_large_or_long_is_read_in_a_thread(
     async def read() -> None:
         await store.aget(NS, "key")
         threads.clear()
-        for call in (store.files().aread("/folder/file"), store.asearch(NS), store.aput(NS, "other", {})):
+        files = store.files()
+        as_item = store.aget(("filesystem",), "/folder/file")  # with its content
+        for call in (files.aread("/folder/file"), as_item, store.asearch(NS), store.aput(NS, "other", {})):
             await call
             assert not in_its_own_thread(threads)
 

@@ -145,9 +145,8 @@ class SqliteEngine:
         """The version of the last change: the least that has to be asked."""
         reader = self._readers.take()
         try:
-            return reader.execute("SELECT max(version) FROM holdall_entries").fetchall()
-        except apsw.Error as error:
-            raise self._translated(error) from error
+            with self._translating():
+                return reader.execute("SELECT max(version) FROM holdall_entries").fetchall()
         finally:
             self._readers.give_back(reader)
 
@@ -194,7 +193,9 @@ class SqliteEngine:
             self._note_pace(began)
 
     def _may_be_at_once(self, batch: Sequence[Op]) -> bool:
-        return len(batch) == 1 and type(batch[0]) in self.at_once
+        op = batch[0]
+        is_file = isinstance(op, Get) and op.key[0] == "/"  # it comes with its content, which may be large
+        return len(batch) == 1 and type(op) in self.at_once and not is_file
 
     def _note_pace(self, began: float) -> None:
         now = time.monotonic()
