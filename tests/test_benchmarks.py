@@ -35,9 +35,12 @@ def test_contenders_take_turns_and_the_first_round_does_not_count(tmp_path: Path
     calls: list[str] = []
     bench = Bench(tmp_path, progress=lambda _: None)
     runs = {name: lambda name=name: calls.append(name) for name in ("holdall", "a", "b")}
-    bench.measure("turns", runs, rounds=2, durable=True)
-    assert calls == ["holdall", "a", "b", "a", "b", "holdall", "b", "holdall", "a"]
-    assert [len(spent) for spent in bench.rows[0].seconds.values()] == [2, 2, 2]
+    bench.measure("turns", runs, rounds=20, durable=True)
+    rounds = [tuple(calls[start : start + 3]) for start in range(0, len(calls), 3)]
+    assert len(rounds) == 21
+    assert {frozenset(turns) for turns in rounds} == {frozenset(runs)}
+    assert len(set(rounds)) == 6  # nobody always follows the same other
+    assert [len(spent) for spent in bench.rows[0].seconds.values()] == [20, 20, 20]
     assert min(bench.rows[0].fsync) > 0
 
 

@@ -95,9 +95,14 @@ SHARED_BY_ENGINES = {
 }
 OWN = {
     "engines/disk.py": {
-        f"holdall.engines.{name}" for name in ("disk_catalogue", "disk_names", "disk_tree", "disk_watch", "sqlite")
+        f"holdall.engines.{name}"
+        for name in ("disk_catalogue", "disk_edits", "disk_names", "disk_sql", "disk_tree", "disk_watch", "sqlite")
     },
-    "engines/disk_catalogue.py": {f"holdall.engines.{name}" for name in ("disk_names", "disk_tree", "sqlite_sql")},
+    "engines/disk_catalogue.py": {f"holdall.engines.disk_{name}" for name in ("names", "sql", "tree")},
+    "engines/disk_edits.py": {
+        f"holdall.engines.{name}" for name in ("disk_names", "disk_sql", "disk_tree", "sqlite_sql")
+    },
+    "engines/disk_sql.py": {"holdall.engines.disk_tree", "holdall.engines.sqlite_sql"},
     "engines/disk_tree.py": {"holdall.engines.disk_names"},
     "engines/disk_watch.py": {"holdall.engines.disk_names", "holdall.engines.notices"},
     "engines/memory.py": {"holdall.engines.memory_search"},

@@ -76,8 +76,8 @@ class Ranker(Protocol):
     def fitting(self, op: Search, versions: list[int]) -> Program[Collection[int]]:
         """Which of these are live entries in the namespace that match the filter, and have the query's phrases."""
 
-    def load(self, op: Search, versions: list[int]) -> Program[list[Hit]]:
-        """Entries, in any order."""
+    def load(self, op: Search, versions: list[int]) -> Program[Mapping[int, Hit]]:
+        """Entries by these versions; of an engine without snapshots, one that has changed since may be as it is now."""
 
 
 def ranked(ranker: Ranker, op: Search, older: Older) -> Program[Page[Hit] | int]:
@@ -101,7 +101,7 @@ def ranked(ranker: Ranker, op: Search, older: Older) -> Program[Page[Hit] | int]
     else:
         found = yield from _fused(ranker, op, among, end + 1, given)
     chosen = found[op.offset : end]
-    hits = {hit.version: hit for hit in (yield from ranker.load(op, [version for version, _ in chosen]))}
+    hits = yield from ranker.load(op, [version for version, _ in chosen])
     # One may have gone by now, where an engine has no snapshots.
     page: Page[Hit] = Page([_scored(hits[version], score) for version, score in chosen if version in hits])
     versions = [version for version, _ in found]

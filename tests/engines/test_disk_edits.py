@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -226,7 +227,7 @@ def test_our_own_writes_and_what_is_done_elsewhere_are_not_looked_into(
     assert paths(store) == ["/d/e.md"]
     looks: list[object] = []
     engine: Any = store._shared.engine
-    monkeypatch.setattr(engine, "_catalogue", Spy(engine._catalogue, "take_in", looks))
+    monkeypatch.setattr(engine, "_edits", Spy(engine._edits, "take_in", looks))
     files.write("/d/e.md", "y")
     files.append("/d/e.md", "z")
     files.move("/d/e.md", "/d/f.md")
@@ -289,6 +290,40 @@ def test_an_edit_between_a_commit_and_its_files_leaves_nothing_stuck(
     files.append("/a", "!")
     assert files.read("/a") == target.read_bytes()
     assert [*(folder / ".holdall" / "new").iterdir()] == []
+
+
+@pytest.mark.parametrize("edit", ["removed", "moved", "replaced", "a link"])
+@pytest.mark.parametrize("path", ["/d/old", "/d/new"])
+def test_a_folder_that_goes_between_a_commit_and_its_files_leaves_nothing_stuck(
+    store: holdall.Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str, path: str
+) -> None:
+    """It is held open by then: what is written goes along with it, or else to one that is made anew."""
+    engine: Any = store._shared.engine
+    files = store.files()
+    files.write("/d/old", "before")
+    finish = engine._catalogue.finish
+    (tmp_path / "outside").mkdir()
+
+    def edited() -> Any:
+        monkeypatch.undo()
+        (folder / "d").rename(folder / "e")
+        if edit == "removed":
+            shutil.rmtree(folder / "e")
+        elif edit == "replaced":
+            (folder / "d").mkdir()
+        elif edit == "a link":
+            (folder / "d").symlink_to(tmp_path / "outside")
+        return finish()
+
+    monkeypatch.setattr(engine._catalogue, "finish", edited)
+    files.write(path, "after")
+    plain = {f"/{file.relative_to(folder)}": file.read_bytes() for file in folder.glob("[de]/*")}
+    assert {info.path: files.read(info.path) for info in files.walk()} == plain
+    assert plain[path if edit == "removed" else path.replace("d", "e", 1)] == b"after"
+    assert [*(tmp_path / "outside").iterdir()] == []
+    assert [*(folder / ".holdall" / "new").iterdir()] == []
+    files.write("/f", "and on")
+    assert (folder / "f").read_text() == "and on"
 
 
 # Told to those who watch ---------------------------------------------------------------------------------------------

@@ -371,7 +371,7 @@ def test_a_catalogue_that_came_with_the_folder_names_nothing_outside(folder: Pat
     secret = outside / "secret.txt"
     away = f"../{outside.name}/secret.txt"
     statements = {
-        "removed": f"INSERT INTO holdall_places VALUES ('{away}', '{away}', NULL, NULL, 1, NULL, NULL)",
+        "removed": f"INSERT INTO holdall_doomed VALUES ('{away}')",
         "written": f"UPDATE holdall_places SET path = '{away}', folded = '{away}', stamp = '{stamp(secret.stat())}'",
         "read": f"UPDATE holdall_chunks SET data = '{stamp(secret.stat())}/{away}'",
     }

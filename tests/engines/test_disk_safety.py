@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ import pytest
 
 import holdall
 from folders import opened
+from holdall import shapes
 from holdall.engines import disk_watch, notices
 from holdall.engines.commit import Submission
 from holdall.engines.disk_watch import FolderWatch
 from holdall.engines.turns import folder_lock
 from holdall.errors import Conflict, Unavailable
-from holdall.ops import Append, Delete, Put
+from holdall.ops import ANY, KEEP, Append, Delete, File, Put, Refresh
 from holdall.testing.contract.base import forked
 from holdall.testing.embedder import embed
 
@@ -182,15 +184,39 @@ def test_a_write_after_an_edit_that_nobody_has_noticed_is_the_newer(
             store.files().write("/a", "three", expect=before)
 
 
-def test_a_catalogue_from_before_there_were_two_stamps(folder: Path) -> None:
+OLDER = """
+    CREATE TEMP TABLE newer AS SELECT path, folded, ns, key, is_file, stamp, before FROM holdall_places
+        UNION ALL SELECT path, path, NULL, NULL, 1, NULL, NULL FROM holdall_doomed;
+    DROP TABLE holdall_places;
+    DROP TABLE holdall_doomed;
+    CREATE TABLE holdall_places (
+        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT, before TEXT
+    );
+    CREATE INDEX holdall_doomed ON holdall_places (path) WHERE ns IS NULL;
+    INSERT INTO holdall_places SELECT * FROM newer;
+    INSERT OR IGNORE INTO holdall_state SELECT 'settled', max(version) FROM holdall_entries;
+"""
+
+
+def test_a_catalogue_from_when_there_was_one_table_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(folder) as store:
         store.files().write("/a", "one")
+        store.files().write("/b", "one")
         version = store.files().stat("/a").version
-        engine_of(store)._writer.execute("ALTER TABLE holdall_places DROP COLUMN before")
+        engine_of(store)._writer.execute(OLDER)
     with opened(folder) as store:
         assert store.files().stat("/a").version == version
         store.files().write("/a", "two")
         assert (folder / "a").read_text() == "two"
+        store.files().write("/c", "two")
+        mend = failing(monkeypatch, "unlink", errno.EPERM, "b")
+        store.files().delete("/b")
+        engine_of(store)._writer.execute(OLDER)
+        engine_of(store)._writer.execute("ALTER TABLE holdall_places DROP COLUMN before")
+    mend()
+    with opened(folder) as store:
+        assert [info.path for info in store.files().walk()] == ["/a", "/c"]
+        assert not (folder / "b").exists()
 
 
 def test_a_batch_that_was_edited_after_a_kill_keeps_the_edit(folder: Path) -> None:
@@ -292,6 +318,108 @@ def test_a_folder_that_cannot_be_synced_is_told_and_synced_later(folder: Path, m
         synced[:] = []
         files.write("/c", "y")
         assert (folder / "a").stat().st_ino not in synced
+
+
+# Power cuts ----------------------------------------------------------------------------------------------------------
+
+
+class Syncs:
+    """What is synced: files, the folder where they are staged, the folder of the store, the catalogue."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._names = {(folder / ".holdall" / "new").stat().st_ino: "staged", folder.stat().st_ino: "folder"}
+        self._seen: list[str] = []
+        self._fsync = os.fsync
+        self.failing = ""
+        monkeypatch.setattr(os, "fsync", self.note)
+
+    def note(self, handle: int) -> None:
+        name = self._names.get(os.fstat(handle).st_ino, "file")
+        self._seen.append(name)
+        if name == self.failing:
+            raise OSError(errno.EIO, "Input/output error")
+        self._fsync(handle)
+
+    def take(self) -> list[str]:
+        seen, self._seen = self._seen, []
+        return seen
+
+
+def test_what_a_power_cut_could_take_is_synced_before_anybody_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A single new entry need not survive where it is staged: until it is at its place, nobody knows of it."""
+
+    def file(path: str) -> Put:
+        return Put(VOLUME, path, {"content": "x", "encoding": "utf-8"})
+
+    with opened(folder, durability="full") as store:
+        store.files().write("/old", "x")
+        store.put(("n",), "k", {}, ttl=1000)
+        syncs = Syncs(folder, monkeypatch)
+        store.files().write("/new", "x")
+        assert syncs.take() == ["file", "folder"]
+        store.files().write("/old", "y")
+        assert syncs.take() == ["file", "staged", "folder"]
+        store.execute([file("/one"), file("/other")])
+        assert syncs.take() == ["file", "file", "staged", "folder"]
+        store.execute([file("/with"), Refresh(("n",), "k")])
+        assert syncs.take() == ["file", "staged", "folder"]
+        put = [Put(VOLUME, path, File(shapes.NATIVE, b"x"), KEEP, ANY) for path in ("/member", "/another")]
+        group = [Submission([one]) for one in put]
+        engine_of(store)._commit(group)
+        assert syncs.take() == ["file", "file", "staged", "folder"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_new_file_that_cannot_reach_its_place_survives_where_it_is_staged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    with opened(folder, durability="full") as store:
+        store.setup()
+        syncs = Syncs(folder, monkeypatch)
+        mend = failing(monkeypatch, "rename", errno.ENOSPC, "a")
+        if is_lost:
+            syncs.failing = "staged"
+            with pytest.raises(Unavailable, match="power cut"):
+                store.files().write("/a", "x")
+        else:
+            store.files().write("/a", "x")
+        assert syncs.take() == ["file", "staged"]
+        mend()
+        syncs.failing = ""
+        store.files().write("/b", "x")
+        assert (folder / "a").read_text() == store.files().read_text("/a") == "x"
+
+
+@pytest.mark.parametrize("kind", ["file", "item", "file again"])
+def test_a_new_entry_whose_name_a_power_cut_has_taken_was_never_there(folder: Path, kind: str) -> None:
+    """The catalogue is committed, and the file was not at its place yet: old or new, but whole."""
+
+    def write(store: holdall.Store) -> None:
+        if kind == "item":
+            store.put(("n",), "a", {"text": "x"}, ttl=1000)
+        else:
+            store.files().write("/a", "x" * 100)
+
+    with opened(folder) as store:
+        store.files().write("/kept", "kept")
+        if kind == "file again":
+            store.files().write("/a", "before")
+            store.files().delete("/a")
+        before = [(entry.key, entry.value, entry.version) for entry in store.scan()]
+        cursor = store.cursor()
+    killed_before(folder, "os.rename", "@a.json" if kind == "item" else "a", write)
+    [staged] = (folder / ".holdall" / "new").iterdir()
+    staged.unlink()
+    with opened(folder) as store:
+        assert [(entry.key, entry.value, entry.version) for entry in store.scan()] == before
+        with store.watch(since=cursor) as watch:
+            assert [(change.kind, change.key[-1]) for change in islice(watch, 1)] == [("delete", "a")]
+        assert store.files().grep("x") == []
+        write(store)
+        assert len([*store.scan()]) == len(before) + 1
+        assert [*(folder / ".holdall" / "new").iterdir()] == []
 
 
 # Locks and listeners -------------------------------------------------------------------------------------------------
@@ -412,4 +540,57 @@ def test_where_an_fsync_stops_half_way_to_the_disk_the_other_kind_is_used(
         store.setup()
         calls.clear()
         store.files().write("/a", "x")
-        assert calls == [51, 51, 51]  # the file, the folder it is staged in, its own
+        assert calls == [51, 51]  # the file, its folder
+
+
+# Several processes ---------------------------------------------------------------------------------------------------
+
+
+def test_who_writes_again_sees_what_another_has_left_meanwhile(folder: Path) -> None:
+    """It need not look for that as long as nobody else had the lock; here somebody had, and was killed."""
+    with opened(folder) as store, opened(folder) as other:
+        files = store.files()
+        files.write("/a", "a")
+        killed_before(folder, "os.rename", "b", lambda store: store.files().write("/b", "left"))
+        assert not (folder / "b").exists()
+        files.write("/c", "c")
+        assert (folder / "b").read_text() == files.read_text("/b") == "left"
+        killed_before(folder, "os.remove", "a", lambda store: store.files().move("/a", "/moved"))
+        files.write("/d", "d")
+        assert not (folder / "a").exists()
+        assert [info.path for info in files.walk()] == ["/b", "/c", "/d", "/moved"]
+        for number in range(3):
+            files.write(f"/ours/{number}", f"{number}")
+            other.files().write(f"/theirs/{number}", f"{number}")
+            other.put(("n",), "k", {"number": number})
+        assert {path.read_text() for path in (folder / "theirs").iterdir()} == {"0", "1", "2"}
+        assert {store.files().read_text(info.path) for info in other.files().ls("/theirs")} == {"0", "1", "2"}
+
+
+def test_a_full_disk_keeps_nobody_from_knowing_that_others_had_the_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as store:
+        store.files().write("/a", "a")
+
+        def fail(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", fail)
+            killed_before(folder, "os.rename", "b", lambda store: store.files().write("/b", "b"))
+        store.files().write("/c", "c")
+        assert (folder / "b").read_text() == store.files().read_text("/b") == "b"
+
+
+def test_an_entry_goes_where_another_was_whose_file_has_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices.sys, "platform", "plan9")
+    monkeypatch.setattr(disk_watch, "_INTERVAL", 1000.0)
+    with opened(folder) as store:
+        store.put(("n",), "a", {"n": 1})
+        (folder / "@n" / "@a.json").unlink()
+        place = "UPDATE holdall_places SET path = '@n/@b.json', folded = '@n/@b.json'"
+        engine_of(store)._writer.execute(place)  # as where a name was taken when the entry came
+        store.put(("n",), "b", {"n": 2})
+        assert (folder / "@n" / "@b.json").exists()
+        assert [(entry.key, entry.value) for entry in store.scan()] == [("b", {"n": 2})]

@@ -7,8 +7,10 @@ import contextlib
 import itertools
 import socket
 import ssl
+import struct
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +26,7 @@ from hypothesis import strategies as st
 
 import holdall
 from holdall import filters, ops
-from holdall.engines import redis, redis_shards
+from holdall.engines import redis, redis_shards, redis_texts
 from holdall.engines.redis_fields import needles
 from holdall.errors import Conflict, InvalidInput, MissingExtra, SchemaTooNew, Unavailable
 from holdall.ops import Append, Copy, Delete, Get, Move, Put, ReadRange
@@ -131,6 +133,78 @@ def test_a_filter_on_an_indexed_field_looks_at_what_it_finds_and_nothing_else(
         assert not any(b"rare" in member or b"\x00home\x01\x001999" in member for member in found)
 
 
+def test_an_index_of_fields_is_not_asked_for_what_is_not_in_it_any_more() -> None:
+    """All was flushed, or a server came back without its memory; others went on, and index other things."""
+    for others in ([], ["kind"], ["kind", "type"]):
+        with Redis() as server, holdall.open(server.url, indexed=["type"]) as store:
+            store.put(("a",), "k", {"type": "note", "kind": "note"})
+            assert store.count(filter={"type": "note"}) == 1
+            server.ask("FLUSHALL")
+            with holdall.open(f"{server.url}?client_name=other", indexed=others) as other:
+                other.put(("a",), "k", {"type": "note", "kind": "plan"})
+                assert store.count(filter={"type": "note"}) == 1
+                assert store.count(filter={"type": "plan"}) == 0
+                other.put(("a",), "l", {"type": "note", "kind": "plan"})
+                store.put(("a",), "m", {"type": "note", "kind": "plan"})
+            asked = Counted(store)
+            assert len(store.search(filter={"type": "note"})) == 3
+            assert "lookup" in asked.scripts
+
+
+def test_what_a_process_remembers_of_texts_and_vectors_is_not_taken_for_what_came_after_a_flush() -> None:
+    with (
+        Redis() as server,
+        holdall.open(server.url, embed=embed, sweep_interval=None) as store,
+        holdall.open(f"{server.url}?client_name=other", embed=embed, sweep_interval=None) as other,
+    ):
+        for number in range(40):
+            store.put(("a",), f"old{number}", {"text": f"peanuts {number}"})
+        for mode in ("lexical", "semantic"):
+            assert len(store.search(query="peanuts", mode=mode, limit=100)) == 40
+        server.ask("FLUSHALL")
+        for number in range(10):  # so that other versions have texts
+            other.put(("a",), f"none{number}", {"n": number})
+        for number in range(30):
+            other.put(("a",), f"new{number}", {"text": f"peanuts {number}"})
+        for mode in ("lexical", "semantic"):
+            assert len(other.search(query="peanuts", mode=mode, limit=100)) == 30
+            assert len(store.search(query="peanuts", mode=mode, limit=100)) == 30
+
+
+@pytest.mark.parametrize("prefix", [(), ("a",)])
+@pytest.mark.parametrize("mode", ["lexical", "semantic", "hybrid", None])
+def test_a_search_finds_what_is_overwritten_all_the_time(prefix: tuple[str, ...], mode: Any) -> None:
+    """Before every script that it asks: so it never meets an entry at the version at which it found it."""
+    options: Any = {"embed": embed, "indexed": ["type"], "prefix": f"own{next(_numbers)}", "sweep_interval": None}
+    with holdall.open(redis_url(), **options) as store, holdall.open(f"{redis_url()}?protocol=2", **options) as other:
+        for number in range(50):
+            store.put(("a",), str(number), {"text": f"walnuts {number}", "type": "other"})
+        hot = {"text": "peanuts and walnuts", "type": "note", "is": "hot"}
+        store.put(("a",), "hot", hot)
+        assert len(store.search(query="walnuts", mode="lexical", limit=100)) == 51  # the index knows it
+        store.search(query="walnuts", mode="semantic", limit=100)
+        engine: Any = store._shared.engine
+        command = engine._shards._command
+
+        def overwritten_before(*args: Any) -> Any:
+            other.put(("a",), "hot", hot)
+            return command(*args)
+
+        engine._shards._command = overwritten_before
+        for filter in (None, {"type": "note"}, {"is": "hot"}):
+            asked: Any = {"filter": filter, "limit": 100}
+            if mode is not None:
+                asked |= {"query": '"peanuts and" walnuts' if mode == "lexical" else "walnuts", "mode": mode}
+            found = store.search(prefix, **asked)
+            assert [hit.key for hit in found].count("hot") == 1
+            assert len(found) == (1 if filter or mode == "lexical" else 51)
+            assert store.count(prefix, filter=filter) == (1 if filter else 51)
+        hot = {"text": "cashews", "type": "plan"}
+        if mode == "lexical":
+            assert store.search(prefix, query="peanuts", mode=mode) == []
+        assert store.search(prefix, query="walnuts", mode=mode, filter={"type": "note"}) == []
+
+
 class Counted:
     """Which scripts a store asks from now on."""
 
@@ -167,6 +241,26 @@ def test_a_filter_on_any_field_has_the_server_leave_out_what_cannot_match(store:
         shards.wire.perform,
     )
     assert [found[0] for found in reply[1]] == [b"home\x01\x007"]
+
+
+def test_the_newest_of_some_namespaces_are_merged_however_they_were_written(store: holdall.Store) -> None:
+    """Each is read a few at a time, and more of those that have more of the newest."""
+    versions = []
+    for number in range(30):
+        batch = [Put(("a", str(number % 7)), f"{number}-{n}", {"n": n % 50}) for n in range(1 + number * 13 % 97)]
+        versions += [entry.version for entry in store.execute(batch)]
+    newest = versions[::-1]
+    for limit in (1, 10, 200, 1000, 5000):
+        assert [hit.version for hit in store.search(("a",), limit=limit)] == newest[:limit]
+    seen, cursor = [], None
+    while not seen or cursor:
+        page = store.search(("a",), limit=170, cursor=cursor)
+        seen += [hit.version for hit in page]
+        cursor = page.next
+    assert seen == newest
+    rare = [hit.version for hit in store.search(("a",), limit=5000) if hit.value == {"n": 49}]
+    assert [hit.version for hit in store.search(("a",), filter={"n": 49}, limit=50)] == rare[:50]
+    assert store.search(("a",), filter={"n": 50}) == []
 
 
 def test_nothing_is_left_of_what_is_gone(store: holdall.Store) -> None:
@@ -214,6 +308,31 @@ def test_a_batch_that_comes_late_is_not_done(store: holdall.Store) -> None:
     with pytest.raises(Unavailable):
         store.put(("a",), "k", {"n": 3})
     assert store.get(("a",), "k").value == {"n": 1}  # type: ignore[union-attr]  # it is there
+
+
+def test_a_place_to_remember_a_batch_in_may_be_taken_by_another_thread(store: holdall.Store) -> None:
+    class Contested(deque[list[int]]):
+        def __bool__(self) -> bool:
+            return True  # and by the time that it is taken, the last is gone
+
+    engine: Any = store._shared.engine
+    engine._memories = Contested()
+    assert store.put(("a",), "k", {}) == store.get(("a",), "k")
+    engine._memories.clear()
+    assert store.execute([Delete(("a",), "k"), Put(("a",), "l", {})])[0]
+
+
+def test_a_search_that_cannot_keep_up_with_the_index_says_so_rather_than_nothing(
+    store: holdall.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lists(self: Any, *_: Any) -> Any:
+        raise redis_texts._Moved
+        yield self
+
+    monkeypatch.setattr(redis_texts.RedisTexts, "_lists", lists)
+    store.put(("a",), "k", {"text": "peanuts"})
+    with pytest.raises(Unavailable, match="faster than it can be read"):
+        store.search(query="peanuts")
 
 
 def test_a_batch_on_files_reads_its_own_writes(store: holdall.Store) -> None:
@@ -266,6 +385,32 @@ def test_servers_that_forget_scripts_are_told_them_again(store: holdall.Store) -
     for _ in range(2):
         connect().script_flush()
         assert store.put(("a",), "k", {}) == store.get(("a",), "k")
+
+
+def test_of_two_searches_by_meaning_at_once_neither_misses_what_only_one_has_read(store: holdall.Store) -> None:
+    """Both add what they read to the vectors in memory: the one that began later has read more, and comes second."""
+    engine: Any = store._shared.engine
+    vectors = ops.Vectors(7, (struct.pack("<2f", 1.0, 0.0),))
+    search = ops.Search((), vector=ops.Vector(7, vectors.data[0]))
+    assert engine.execute([search]) == [[]]  # the server knows the scripts
+    asked = Counted(store)
+
+    def until_vectors_are_read() -> tuple[Any, Any]:
+        program = engine._walks.walk(search)
+        request = next(program)
+        while asked.scripts[-1] != "vectors":
+            request = program.send(engine._shards.wire.perform(request))
+        return program, engine._shards.wire.perform(request)
+
+    engine.execute([ops.Put(("a",), "first", "{}", ttl=None, vectors=vectors)])
+    earlier, read = until_vectors_are_read()
+    engine.execute([ops.Put(("a",), "second", "{}", ttl=None, vectors=vectors)])
+    later, reply = until_vectors_are_read()
+    earlier.send(read)
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            reply = engine._shards.wire.perform(later.send(reply))
+    assert [hit.key for hit in ended.value.value] == ["second", "first"]
 
 
 def test_large_files_come_in_pieces_of_one_moment(store: holdall.Store) -> None:
@@ -385,13 +530,17 @@ def test_a_store_of_a_newer_holdall_is_left_alone(store: holdall.Store) -> None:
         ("redis://localhost/0?socket_timeout=never", {}),
         ("redis://localhost/0?max_connections=10", {}),
         ("redis://localhost/0?nonsense=1", {}),
+        ("redis://localhost/agents", {}),
+        ("redis://localhost/1/2", {}),
+        ("redis://:s3cret@localhost:port/0", {}),
         ("rediss://localhost/0?ssl_cert_reqs=nonsense", {}),
         ("redis+cluster://localhost/3", {}),
     ],
 )
 def test_urls_and_options_that_cannot_be_are_refused(url: str, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as refused:
         holdall.open(url, **options)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_a_password_that_is_wrong_is_no_reason_to_wait() -> None:

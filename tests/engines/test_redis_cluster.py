@@ -180,6 +180,23 @@ def test_a_slot_that_moves_to_another_node_is_followed() -> None:
             assert shards.wire.address_of(slot)[1] == target.port
 
 
+def test_a_read_of_all_roots_waits_for_a_node_that_does_not_answer_no_longer_than_it_may() -> None:
+    with RedisCluster() as cluster, holdall.open(cluster.url, timeout=0.5, sweep_interval=None) as store:
+        store.put(("a",), "k", {})
+        assert store.count() == 1
+        shards: Any = store._shared.engine._shards  # type: ignore[attr-defined]  # Redis' own
+        deadlines: list[float] = []
+        deadline = shards.deadline
+        shards.deadline = lambda: deadlines.append(deadline()) or deadlines[-1]
+        cluster.nodes[1].freeze()
+        try:
+            with pytest.raises(Unavailable):
+                store.count()
+            assert len(deadlines) == 1, "it was given its time again"
+        finally:
+            cluster.nodes[1].thaw()
+
+
 def test_a_node_that_is_gone_is_reported_and_recovered_from(caplog: pytest.LogCaptureFixture) -> None:
     """Never a hang: what it has is unavailable until it is back, and then it is there."""
     durable = RedisCluster("--appendonly", "yes", "--appendfsync", "always")

@@ -161,6 +161,21 @@ def test_a_server_that_does_not_answer_is_no_hang() -> None:
         assert store.put(("a",), "k", {"n": 1}) == store.get(("a",), "k")
 
 
+def test_a_primary_that_is_a_replica_by_now_is_asked_for_anew() -> None:
+    """Behind the same name there may be another server by then; the connections to the old one stay open."""
+    with (
+        Redis() as old,
+        Redis() as new,
+        Proxy(old.port) as proxy,
+        holdall.open(f"redis://127.0.0.1:{proxy.port}/0") as store,
+    ):
+        store.put(("a",), "k", {"n": 1})
+        proxy._target = new.port
+        old.ask("REPLICAOF", "127.0.0.1", new.port)
+        assert store.put(("a",), "k", {"n": 2}) == store.get(("a",), "k")
+        assert asyncio.run(store.aput(("a",), "k", {"n": 3})) == store.get(("a",), "k")
+
+
 def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:
     with Redis("--maxmemory", "8mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url) as store:
         written = 0
@@ -171,6 +186,19 @@ def test_a_server_that_is_full_refuses_and_keeps_nothing_of_a_batch() -> None:
         assert written > 10
         assert store.count() == 20 * written
         assert len(list(store.scan())) == 20 * written
+
+
+def test_a_server_that_is_full_still_deletes() -> None:
+    with Redis("--maxmemory", "8mb", "--maxmemory-policy", "noeviction") as server, holdall.open(server.url) as store:
+        with pytest.raises(Unavailable, match="OOM"):
+            for number in range(1000):
+                store.execute([Put(("a", str(number)), str(n), {"text": "x" * 1000}) for n in range(20)])
+        assert store.delete(("a", "0"), "0")
+        assert store.delete_tree(("a", "0")) == 19
+        rest = store.count()
+        assert store.delete_tree(("a",)) == rest > redis.MOST_AT_ONCE
+        store.put(("a",), "k", {})
+        assert store.count() == 1
 
 
 def test_a_server_that_is_full_refuses_large_files_and_keeps_those_that_it_took() -> None:

@@ -2,7 +2,7 @@
 
 It is the SQLite engine, whose database is a catalogue in `.holdall/`: what has no place in a plain file, such as
 versions, lifetimes and indexes. The catalogue can be deleted, and is made anew from the files. How the two are kept
-together is in `disk_catalogue.py`; `docs/discussions/decisions.md` says why it is safe.
+together is in `disk_catalogue.py` and `disk_edits.py`; `docs/discussions/decisions.md` says why it is safe.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any, TypeVar
 from .. import keys
 from ..engine import Options
 from ..errors import HoldallError, StoreClosed, Timeout, Unavailable, Unsupported
-from ..ops import Namespace, Op, ReadRange
+from ..ops import READS, Namespace, Op, ReadRange
 from .commit import Submission
-from .disk_catalogue import Catalogue, DiskDialect
+from .disk_catalogue import Catalogue
+from .disk_edits import Edits
 from .disk_names import OWN
+from .disk_sql import DiskDialect
 from .disk_tree import Stale, Tree
 from .disk_watch import DiskListener, FolderWatch
 from .sqlite import Connection, SqliteEngine
@@ -68,7 +70,8 @@ class DiskEngine(SqliteEngine):
         self._watch: FolderWatch | None = None
         super().__init__(f"{root}/{OWN}/catalogue.db", options)
         self._dialect.tree = self._tree
-        self._catalogue = Catalogue(self._tree, self._sql, options.durability == "full")
+        self._catalogue = Catalogue(self._tree, options.durability == "full")
+        self._edits = Edits(self._tree, self._sql)
 
     def _reset(self) -> None:
         super()._reset()
@@ -82,6 +85,7 @@ class DiskEngine(SqliteEngine):
         self._is_looking = False
         self._trouble: Exception | None = None  # why files could not be written
         self._references: dict[tuple[Namespace, str], str] = {}  # of files that were read
+        self._name = os.urandom(16)  # by which we know that nobody else has had the lock since
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -178,7 +182,7 @@ class DiskEngine(SqliteEngine):
         batches = [member for member in members if member.batch is not _LOOK]
         try:
             with self._lock(writer, members[0].began), self._translating():
-                if self._settle_rest(writer):
+                if self._catalogue.newest is not None or self._settle_rest(writer):
                     self._catch_up(writer)
                 elif batches:
                     where = f"the files in {self._tree.root!r}"
@@ -189,12 +193,15 @@ class DiskEngine(SqliteEngine):
             if isinstance(error, HoldallError):
                 raise
             raise Unavailable(f"the folder {self._tree.root!r} cannot be used: {error}") from error
+        finally:
+            self._tree.let_go()
         for member in members:
             member.finished = True
 
     def _commit_steadily(self, writer: Connection, batches: list[Submission]) -> None:
         for tries in range(_MOST):
             try:
+                self._catalogue.look(writer)
                 super()._transact(batches)
                 break
             except Stale as stale:
@@ -209,7 +216,7 @@ class DiskEngine(SqliteEngine):
                     self._catalogue.discard()
                 raise
         try:
-            if self._catalogue.ready:
+            if self._catalogue.is_settled_at_once:
                 if not self._bring(self._catalogue.finish) and self._catalogue.unsynced:
                     for member in batches:
                         member.error = member.error or Unavailable(
@@ -220,9 +227,10 @@ class DiskEngine(SqliteEngine):
         except Exception:  # it is committed: whoever comes next goes on from here, and nobody begins again
             logger.exception("the plain files are behind the store, trying again later")
 
-    def _before_commit(self, writer: Connection) -> None:
+    def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
+        changes = sum(type(op) not in READS for member in members for op in member.batch)
         try:
-            self._catalogue.place(writer)
+            self._catalogue.place(writer, is_one_change=changes == 1)
         except OSError as error:
             raise Unavailable(f"cannot write to the folder {self._tree.root!r}: {error.strerror}") from error
 
@@ -261,8 +269,10 @@ class DiskEngine(SqliteEngine):
                 noticed |= self._dirty
                 self._dirty |= noticed
             began = time.monotonic()
-            changes = self._catalogue.take_in(writer, noticed, watch.enter) if noticed else None
+            volume = self._catalogue.volume
+            changes = self._edits.take_in(writer, volume, noticed, watch.enter) if noticed else None
             if changes is not None:
+                self._catalogue.newest = None
                 with self._transaction(writer):
                     changes()
             if is_due:
@@ -353,6 +363,8 @@ class DiskEngine(SqliteEngine):
                 turns.stop_waiting()
             if self._inode() != self._catalogue_inode:
                 raise self._lost()
+            if writer is not None and os.pread(handle, 16, 0) != self._name:
+                self._sign(handle)
             yield
         finally:
             if turns is not None:
@@ -360,6 +372,14 @@ class DiskEngine(SqliteEngine):
             with contextlib.suppress(OSError):  # closing is not enough: a child that was forked meanwhile has it open
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
+
+    def _sign(self, handle: int) -> None:
+        """Others have had the lock, and may have been killed at any point: now we have, and they are to know it."""
+        self._catalogue.newest = None
+        try:
+            os.pwrite(handle, self._name, 0)
+        except OSError:  # a full disk
+            os.ftruncate(handle, 0)
 
     def _inode(self) -> int | None:
         """Which file the catalogue is. Where it was deleted in use, others make a new one, of which we know nothing."""

@@ -1,92 +1,43 @@
-"""What the catalogue of a `disk:` store has beside SQLite's tables, and how it and the plain files are kept together.
+"""How the catalogue of a `disk:` store and the plain files are kept together.
 
-    path      where in the folder        ns, key   whose place that is; null: nobody's any more, to be removed
-    is_file   of a volume, or an item    stamp     how the file is known again (`disk_tree`); null: not written yet
-    folded    the path as the file system compares it, which may not tell "A" from "a"
-    before    the stamp that was there before this one; null: none
-
-Three steps, each within one transaction and under the lock that one process at a time has. `place`, before a batch is
+Two steps, each within one transaction and under the lock that one process at a time has. `place`, before a batch is
 committed: everything that it changed gets its place. `settle`, after that: the files are written, and every step of it
-may have been taken before, by a process that was killed. `take_in`: what was edited outside becomes changes.
+may have been taken before, by a process that was killed. The third, taking in what was edited outside, is in
+`disk_edits.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from .. import keys, ops, shapes
+from .. import keys
 from ..engine import system_clock
-from ..errors import HoldallError, InvalidInput
-from ..ops import ANY, KEEP, Namespace
-from ..programs import drive
-from ..values import decode, encode, indented
-from .disk_names import cut, names_of, other, place_of
-from .disk_tree import Stale, Tree, is_same_file, size_of, stamp
+from ..errors import InvalidInput
+from ..ops import Namespace
+from ..values import indented
+from .disk_names import cut, names_of, other
+from .disk_sql import (
+    BODY,
+    CHANGED,
+    DIVIDE,
+    FORGET_SETTLED,
+    SCHEMA,
+    SETTLE,
+    SETTLED,
+    STAMP,
+    TAKEN,
+    UNSETTLED,
+    insert,
+    is_text,
+    refer,
+)
+from .disk_tree import STAGED, Stale, Tree, is_edited, is_same_file, size_of, stamp
 from .history import beginning
-from .sqlite_sql import DOUBT_FIELDS, SqliteDialect, SqliteSql, is_misread
-
-logger = logging.getLogger("holdall")
-
-_TICK, _SMALL, _MANY = 50_000_000, 1 << 20, 1000  # nanoseconds; bytes; files
+from .sql_files import PIECE
 
 _UNLIKE = "0.0.{}"  # a stamp as no file has it: it is to be looked at again
-
-_SCHEMA = """
-    CREATE TABLE holdall_places (
-        path TEXT NOT NULL, folded TEXT NOT NULL, ns TEXT, key TEXT, is_file INTEGER NOT NULL, stamp TEXT,
-        before TEXT
-    );
-    CREATE UNIQUE INDEX holdall_place_of ON holdall_places (ns, key) WHERE ns IS NOT NULL;
-    CREATE UNIQUE INDEX holdall_place_at ON holdall_places (path) WHERE ns IS NOT NULL;
-    CREATE UNIQUE INDEX holdall_place_as ON holdall_places (folded) WHERE ns IS NOT NULL;
-    CREATE INDEX holdall_doomed ON holdall_places (path) WHERE ns IS NULL;
-    INSERT INTO holdall_state VALUES ('settled', '0');
-"""
-_SETTLED = """
-    SELECT (SELECT CAST(value AS INTEGER) FROM holdall_state WHERE name = 'settled'),
-        (SELECT coalesce(max(version), 0) FROM holdall_entries)"""
-_SETTLE = (
-    "UPDATE holdall_state SET value = (SELECT coalesce(max(version), 0) FROM holdall_entries) WHERE name = 'settled'"
-)
-_CHANGED = """
-    FROM holdall_entries AS entry NOT INDEXED LEFT JOIN holdall_places AS place
-        ON place.ns = entry.ns AND place.key = entry.key
-    WHERE entry.version > :settled AND NOT (entry.ns >= :low AND entry.ns < :high)"""
-_KNOWN = "SELECT path, ns, key, is_file, stamp FROM holdall_places WHERE ns IS NOT NULL"
-_INSERT = "INSERT INTO holdall_places VALUES (:path, :folded, :ns, :key, :is_file, :stamp, NULL)"
-_STAMP = "UPDATE holdall_places SET before = stamp, stamp = ? WHERE path = ? AND ns IS NOT NULL"
-_TAKEN = "SELECT path FROM holdall_places WHERE ns IS NOT NULL AND folded"
-_BODY = """
-    UPDATE holdall_entries SET body = version, shared = NULL
-    WHERE version = ? AND (body <> version OR shared IS NOT NULL)"""
-
-
-_JOINED = """
-    (SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start))"""
-
-
-class DiskDialect(SqliteDialect):
-    """SQLite's, where a piece of a body may be a reference to a plain file: a text, and not bytes."""
-
-    tree: Tree
-    content = f"CASE WHEN size > 0 THEN {_JOINED} END"
-    # The usual body is one plain file, for good: then all that SQLite has to do with it is to say which.
-    whole = f"""CASE WHEN size > 0 THEN coalesce(
-        (SELECT data FROM holdall_chunks WHERE body_id = body AND start = 0 AND expires IS NULL
-            AND typeof(data) = 'text' AND instr(data, '.' || size || '/') = instr(data, '/') - length(size) - 1),
-        {_JOINED}
-    ) END"""
-    head = """(SELECT holdall_head(data) FROM (
-        SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
-    ))"""
-
-    def part(self, piece: Any, start: int, end: int | None) -> bytes:
-        return self.tree.read(piece, start, end) if isinstance(piece, str) else super().part(piece, start, end)
 
 
 @dataclass(slots=True)
@@ -101,6 +52,7 @@ class _Changed:
     size: int | None
     path: str | None  # its place, if it has one
     stamp: str | None = None  # of what was there
+    content: bytes | None = None  # of a file, where it is not long
 
 
 class _Ready(NamedTuple):
@@ -129,26 +81,32 @@ class _Work:
 
 
 class Catalogue:
-    """The three steps, on the connection that writes."""
+    """Both steps, on the connection that writes."""
 
-    def __init__(self, tree: Tree, sql: SqliteSql, sync: bool) -> None:
-        self._tree, self._sql, self._sync = tree, sql, sync
+    def __init__(self, tree: Tree, sync: bool) -> None:
+        self._tree, self._sync = tree, sync
         self.volume: Namespace = ("filesystem",)
         self.ready: list[_Ready] = []  # what is staged and committed
         self.unsynced: set[str] = set()  # folders whose names may not survive a power cut
-        self._young: dict[str, tuple[int, bytes]] = {}
+        self.newest: int | None = None  # version, where all up to it is settled and nobody else has written since
+        self._placed: int | None = None  # that which it will be
 
     def migrate(self, writer: Any, volume: Namespace | None) -> None:
         """See that the tables are there, and which volume lies in the folder itself."""
         if not writer.execute("SELECT 1 FROM sqlite_schema WHERE name = 'holdall_places'").fetchall():
             self.volume = volume or self.volume
-            writer.execute(_SCHEMA)
+            writer.execute(SCHEMA)
             writer.execute("INSERT INTO holdall_state VALUES ('volume', ?)", (keys.encode(self.volume),))
             if not self._tree.is_empty():  # versions go on where those of a catalogue that is gone may have been
                 writer.run([beginning(system_clock())])
             return
-        if not writer.execute("SELECT 1 FROM pragma_table_info('holdall_places') WHERE name = 'before'").fetchall():
-            writer.execute("ALTER TABLE holdall_places ADD COLUMN before TEXT")
+        if not writer.execute(
+            "SELECT 1 FROM sqlite_schema WHERE name = 'holdall_doomed' AND type = 'table'"
+        ).fetchall():
+            if not writer.execute("SELECT 1 FROM pragma_table_info('holdall_places') WHERE name = 'before'").fetchall():
+                writer.execute("ALTER TABLE holdall_places ADD COLUMN before TEXT")
+            writer.execute(DIVIDE)
+        writer.execute(FORGET_SETTLED)
         [(known,)] = writer.execute("SELECT value FROM holdall_state WHERE name = 'volume'").fetchall()
         self.volume = keys.decode(known)
         if volume not in (None, self.volume):
@@ -159,72 +117,113 @@ class Catalogue:
 
     # Before a batch is committed -------------------------------------------------------------------------------------
 
-    def place(self, writer: Any) -> None:
+    def look(self, writer: Any) -> None:
+        """See which version is the last, before a batch."""
+        if self.newest is None:
+            [(self.newest,)] = writer.execute("SELECT coalesce(max(version), 0) FROM holdall_entries").fetchall()
+
+    def place(self, writer: Any, is_one_change: bool) -> None:
         """Give what a batch has changed its place; what has left its own is to be removed.
 
         Where there is nothing but new contents, these are staged at once, and settled with the commit but for a rename:
         whoever finds a temporary file with an entry's stamp knows that it was not made any more.
         """
-        self.ready = []
-        [(settled, _)] = writer.execute(_SETTLED).fetchall()
+        before, self.newest, self.ready, self._placed = self.newest, None, [], None
         rows = writer.execute(
             f"SELECT entry.version, entry.ns, entry.key, entry.value, entry.body, entry.size,"
-            f" place.rowid, place.path, place.is_file, place.stamp {_CHANGED} ORDER BY entry.ns, entry.key",
-            {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
+            f" place.path, place.is_file, place.stamp {CHANGED} ORDER BY entry.ns, entry.key",
+            (before,),
         ).fetchall()
-        left: dict[int, str] = {}
+        left: list[tuple[str, str, str]] = []
         live: list[_Changed] = []
-        for version, ns, key, value, body, size, row, path, was_file, known in rows:
-            stays = row is not None and value is not None and bool(was_file) is (size is not None)
-            if row is not None and not stays:
-                left[row] = path
+        for version, ns, key, value, body, size, path, was_file, known in rows:
+            if _is_hidden(ns):
+                continue
+            stays = path is not None and value is not None and bool(was_file) is (size is not None)
+            if path is not None and not stays:
+                left.append((path, ns, key))
             if value is not None:
                 there = (path, known) if stays else (None, None)
                 live.append(_Changed(version, ns, key, value, body, size, *there))
         if left:
-            leave = "UPDATE holdall_places SET ns = NULL, key = NULL, stamp = NULL WHERE rowid = ?"
-            writer.executemany(leave, [(row,) for row in left])
+            writer.executemany("INSERT OR IGNORE INTO holdall_doomed VALUES (?)", [(path,) for path, *_ in left])
+            writer.executemany("DELETE FROM holdall_places WHERE ns = ? AND key = ?", [whose for _, *whose in left])
+            self._refuse_unwritable([path for path, *_ in left], is_new=False)
+        if not left and all(one.size is None or self._is_new(writer, one) for one in live):
+            self._settle_at_once(writer, live, is_one_change)
+            self._placed = max((row[0] for row in rows), default=before)
+            return
         for one in live:
             if one.path is None:
-                is_file = one.size is not None
-                one.path = self._free_place(writer, keys.decode(one.ns), one.key, is_file)
-                self._insert(writer, one.path, one.ns, one.key, is_file, None)
-        self._refuse_unwritable(left.values(), live)
-        if not left and all(one.size is None or self._reference(writer, one.body) is None for one in live):
-            self._settle_at_once(writer, live)
-            writer.execute(_SETTLE)
+                one.path = self._free_place(writer, one)
+                insert(writer, self._tree, one.path, one.ns, one.key, one.size is not None, None)
+        self._refuse_unwritable([str(one.path) for one in live], is_new=True)
+        writer.execute(UNSETTLED, (str(before),))
 
-    def _refuse_unwritable(self, left: Iterable[str], live: Iterable[_Changed]) -> None:
+    @property
+    def is_settled_at_once(self) -> bool:
+        """Whether the batch that was committed has nothing left to do but to `finish`."""
+        return self._placed is not None
+
+    def _is_new(self, writer: Any, one: _Changed) -> bool:
+        """Whether all the bytes of a file are in the catalogue."""
+        assert one.size is not None
+        if not 0 < one.size <= PIECE:
+            return self._reference(writer, one.body) is None
+        rows = writer.execute("SELECT data FROM holdall_chunks WHERE body_id = ? AND start = 0", (one.body,)).fetchall()
+        if type(rows[0][0]) is str:
+            return False
+        if len(rows[0][0]) == one.size:
+            one.content = rows[0][0]
+        return True
+
+    def _refuse_unwritable(self, paths: Iterable[str], is_new: bool) -> None:
         """What could never be settled must not be committed: everybody would wait for it."""
-        folders = {path.rpartition("/")[0]: path for path in left}
+        folders = {path.rpartition("/")[0]: path for path in paths}
         for path in folders.values():
-            self._tree.refuse_unwritable(path, is_new=False)
-        folders = {str(one.path).rpartition("/")[0]: str(one.path) for one in live}
-        for path in folders.values():
-            self._tree.refuse_unwritable(path, is_new=True)
+            self._tree.refuse_unwritable(path, is_new)
 
-    def _settle_at_once(self, writer: Any, live: list[_Changed]) -> None:
+    def _settle_at_once(self, writer: Any, live: list[_Changed], is_one_change: bool) -> None:
+        is_one_new = is_one_change and len(live) == 1 and live[0].path is None
+        writable = None
         for one in live:
-            assert one.path is not None
-            if self._tree.is_edited(one.path, one.stamp):  # and this comes after that
+            place, one.path = one.path, one.path or self._free_place(writer, one, is_alone=len(live) == 1)
+            if writable != (writable := one.path.rpartition("/")[0]):
+                self._tree.refuse_unwritable(one.path, is_new=True)
+            there = self._tree.there(one.path)
+            if is_edited(there, one.stamp):  # and this comes after that
                 raise Stale(one.path)
             self.ready.append(_Ready(one.version, one.path, "", one.stamp))
-            pieces = [indented(one.value)] if one.size is None else _pieces(writer, one.body)
-            known = self._tree.stage(one.version, pieces, self._sync, one.path)
+            known = self._tree.stage(one.version, self._contents(writer, one), self._sync, there)
             self.ready[-1] = _Ready(one.version, one.path, known, one.stamp)
-            writer.execute(_STAMP, (known, one.path))
-        if self._sync:  # else what is committed could be lost with its name in that folder
+            if place is None:
+                insert(writer, self._tree, one.path, one.ns, one.key, one.size is not None, known)
+            else:
+                writer.execute(STAMP, (known, self._tree.folded(place)))
+        # Else what is committed could be lost with its name in that folder. Of a single new entry, it may, until it is
+        # at its place, and that is waited for: then it was never there.
+        if self._sync and not is_one_new:
             self._tree.sync_staged()
-        writer.executemany(_BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
+        writer.executemany(BODY, [(one.version,) for one in live if one.size is not None and one.body != one.version])
         for one, ready in zip(live, self.ready, strict=True):
-            if one.size is not None:
-                self._refer(writer, one.version, f"{ready.stamp}/{one.path}" if one.size else None)
+            if one.content is not None and one.body == one.version:  # one piece, which is there
+                sql = "UPDATE holdall_chunks SET data = ? WHERE body_id = ? AND start = 0"
+                writer.execute(sql, (f"{ready.stamp}/{one.path}", one.body))
+            elif one.size is not None:
+                refer(writer, one.version, f"{ready.stamp}/{one.path}" if one.size else None)
+
+    def _contents(self, writer: Any, one: _Changed) -> Iterable[bytes]:
+        """What is to be in the file of an entry."""
+        if one.size is None:
+            return (indented(one.value),)
+        return _pieces(writer, one.body) if one.content is None else (one.content,)
 
     def discard(self) -> None:
         """The batch was not committed."""
         for one in self.ready:
             self._tree.unstage(one.version)
         self.ready = []
+        self._tree.let_go()
 
     def finish(self) -> tuple[dict[str, str], set[str]]:
         """The batch was committed: bring what was staged to its place; the files' stamps, and what was edited.
@@ -234,15 +233,20 @@ class Catalogue:
         touched: set[str] = set()
         written: dict[str, str] = {}
         edited: set[str] = set()
-        for one in self.ready:
-            if self._tree.is_edited(one.path, one.before, one.stamp):
-                self._tree.unstage(one.version)
-                edited.add(one.path)
-            else:
-                self._tree.settle(one.version, one.path, touched)
-                written[one.path] = one.stamp
+        try:
+            for one in self.ready:
+                if self._tree.is_edited(one.path, one.before, one.stamp):
+                    self._tree.unstage(one.version)
+                    edited.add(one.path)
+                else:
+                    self._tree.settle(one.version, one.path, touched)
+                    written[one.path] = one.stamp
+        except Exception:  # it stays where it is staged, and there it has to survive
+            self.sync({*touched, STAGED})
+            raise
         self.ready = []
         self.sync(touched)
+        self.newest, self._placed = self._placed, None
         return written, edited
 
     def sync(self, touched: Iterable[str] = ()) -> None:
@@ -252,28 +256,23 @@ class Catalogue:
             self._tree.sync(self.unsynced)
             self.unsynced.clear()
 
-    def _free_place(self, writer: Any, namespace: Namespace, key: str, is_file: bool) -> str:
-        names = names_of(namespace, key, is_file, self.volume)
-        if not self._tree.folds and self._is_free(writer, names):  # the usual case
-            return _joined(names)
+    def _free_place(self, writer: Any, one: _Changed, is_alone: bool = False) -> str:
+        """Where a new entry can go. Of one that is alone, what is in the folder says enough."""
+        names = names_of(keys.decode(one.ns), one.key, one.size is not None, self.volume)
+        path = _joined(names)
+        if not self._tree.folds and (is_alone or self._has_no_neighbours(writer, path)) and self._tree.is_free(path):
+            return path  # the usual case
         for depth in range(len(names)):
             while self._is_taken(writer, names[: depth + 1], depth == len(names) - 1):
                 names[depth] = other(names[depth])
         return _joined(names)
 
-    def _is_free(self, writer: Any, names: list[str]) -> bool:
-        """Whether nothing at all is in the way."""
-        path = _joined(names)
+    def _has_no_neighbours(self, writer: Any, path: str) -> bool:
+        """Whether no entry has its place there, or where there would have to be a folder, or below."""
         places = [path[:end] for end, letter in enumerate(path) if letter == "/"]
         here = ", ".join("?" * (len(places) + 1))
-        taken = f"{_TAKEN} IN ({here}) UNION ALL SELECT * FROM ({_TAKEN} > ? AND folded < ? LIMIT 1)"
-        if writer.execute(taken, (*places, path, path + "/", path + "0")).fetchall():
-            return False
-        return self._tree.is_free(path)
-
-    def _insert(self, writer: Any, path: str, ns: str, key: str, is_file: bool, known: str | None) -> None:
-        row = {"path": path, "ns": ns, "key": key, "is_file": is_file, "stamp": known}
-        writer.execute(_INSERT, {**row, "folded": self._tree.folded(path)})
+        taken = f"{TAKEN} IN ({here}) UNION ALL SELECT * FROM ({TAKEN} > ? AND folded < ? LIMIT 1)"
+        return not writer.execute(taken, (*places, path, path + "/", path + "0")).fetchall()
 
     def _is_taken(self, writer: Any, names: list[str], is_last: bool) -> bool:
         """Whether something is there that has to stay: a file, where a folder is to be, or the other way round.
@@ -282,34 +281,33 @@ class Catalogue:
         """
         path = _joined(names)
         folded = self._tree.folded(path)
-        if writer.execute(f"{_TAKEN} = ?", (folded,)).fetchall():
+        if writer.execute(f"{TAKEN} = ?", (folded,)).fetchall():
             return True
         if is_last or self._tree.folds:
-            inside = writer.execute(f"{_TAKEN} > ? AND folded < ? LIMIT 1", (folded + "/", folded + "0")).fetchall()
+            inside = writer.execute(f"{TAKEN} > ? AND folded < ? LIMIT 1", (folded + "/", folded + "0")).fetchall()
             if inside and (is_last or not inside[0][0].startswith(path + "/")):
                 return True
         obstacles = self._tree.obstacles(path, is_last)
-        doomed = "SELECT 1 FROM holdall_places WHERE ns IS NULL AND path = ?"
-        return any(not _is_text(there) or not writer.execute(doomed, (there,)).fetchall() for there in obstacles)
+        doomed = "SELECT 1 FROM holdall_doomed WHERE path = ?"
+        return any(not is_text(there) or not writer.execute(doomed, (there,)).fetchall() for there in obstacles)
 
     # After it --------------------------------------------------------------------------------------------------------
 
     def is_settled(self, writer: Any) -> bool:
-        [(settled, newest)] = writer.execute(_SETTLED).fetchall()
-        return bool(settled == newest)
+        return not writer.execute(SETTLED).fetchall()
 
     def settle(self, writer: Any, again: bool) -> tuple[dict[str, str], set[str]]:
         """Write what is in the catalogue alone to its place: the files' stamps, and what has to be looked at again.
 
         `again`: somebody may have begun with it before.
         """
-        [(settled, _)] = writer.execute(_SETTLED).fetchall()
+        [(settled,)] = writer.execute(SETTLED).fetchall()
         rows = writer.execute(
             f"SELECT entry.version, entry.value, entry.body, entry.size, place.path, place.stamp"
-            f"{_CHANGED} AND place.path IS NOT NULL ORDER BY entry.version",
-            {"settled": settled, "low": keys.HIDDEN[0], "high": keys.HIDDEN[1]},
+            f"{CHANGED} AND place.path IS NOT NULL ORDER BY entry.version",
+            (settled,),
         ).fetchall()
-        doomed = dict(writer.execute("SELECT path, 0 FROM holdall_places WHERE ns IS NULL").fetchall())
+        doomed = dict(writer.execute("SELECT path, 0 FROM holdall_doomed").fetchall())
         work = _Work()
         moving: list[tuple[int, int, str, str, int]] = []
         for version, value, body, size, path, before in rows:
@@ -320,7 +318,7 @@ class Catalogue:
                     work.leave(path, size)
                     continue
                 pieces = [indented(value)] if size is None else _pieces(writer, body)
-                work.stamps[path] = self._tree.stage(version, pieces, self._sync, path)
+                work.stamps[path] = self._tree.stage(version, pieces, self._sync, self._tree.there(path))
                 work.staged.append((version, path))
                 continue
             known, _, source = reference.partition("/")
@@ -349,13 +347,13 @@ class Catalogue:
             if size is not None and size_of(work.stamps[path]) != size:  # edited outside just now
                 work.leave(path, size)
         # First each gets a body of its own: one that several share goes with the last that leaves it.
-        writer.executemany(_BODY, [(version,) for version, _, _, size, *_ in rows if size is not None])
+        writer.executemany(BODY, [(version,) for version, _, _, size, *_ in rows if size is not None])
         for version, _, _, size, path, _ in rows:
             if size is not None:
-                self._refer(writer, version, f"{work.stamps[path]}/{path}" if size else None)
-        writer.executemany(_STAMP, [(known, path) for path, known in work.stamps.items()])
-        writer.execute("DELETE FROM holdall_places WHERE ns IS NULL")
-        writer.execute(_SETTLE)
+                refer(writer, version, f"{work.stamps[path]}/{path}" if size else None)
+        writer.executemany(STAMP, [(known, self._tree.folded(path)) for path, known in work.stamps.items()])
+        writer.execute("DELETE FROM holdall_doomed")
+        writer.execute(SETTLE)
         return dict.fromkeys(doomed, "") | work.stamps, work.doubtful
 
     def _is_edited(self, path: str, before: str | None, pieces: Iterable[bytes]) -> bool:
@@ -368,15 +366,9 @@ class Catalogue:
         rows = writer.execute(sql, (body,)).fetchall()
         return rows[0][0] if rows else None
 
-    def _refer(self, writer: Any, version: int, reference: str | None) -> None:
-        """From now on, the plain file is the body."""
-        writer.execute("DELETE FROM holdall_chunks WHERE body_id = ?", (version,))
-        if reference is not None:
-            writer.execute("INSERT INTO holdall_chunks VALUES (?, 0, ?)", (version, reference))
-
     def recover(self, writer: Any) -> list[int]:
         """Find what a killed process had staged and committed, for `finish`; the versions of what else it staged."""
-        self.ready, strays = [], []
+        self.ready, self._placed, strays = [], None, []
         for version in self._tree.all_staged():
             rows = writer.execute(
                 "SELECT path, stamp, before FROM holdall_entries AS entry JOIN holdall_places AS place"
@@ -422,7 +414,7 @@ class Catalogue:
             else:
                 is_changed = path in work.doubtful
                 pieces = _copied(source, there.st_size if is_changed else size_of(known), _pieces(writer, body))
-                staged = self._tree.stage(version, pieces, self._sync, source)
+                staged = self._tree.stage(version, pieces, self._sync, self._tree.there(source))
                 work.stamps[path] = _UNLIKE.format(size) if is_changed else staged
             work.staged.append((version, path))
         if self._sync:
@@ -452,117 +444,13 @@ class Catalogue:
         work.stamps[path] = _UNLIKE.format(after)
 
     def _replace(self, version: int, path: str, pieces: Iterable[bytes | tuple[str, int]], touched: set[str]) -> str:
-        stamped = self._tree.stage(version, pieces, self._sync, path)
+        stamped = self._tree.stage(version, pieces, self._sync, self._tree.there(path))
         self._tree.settle(version, path, touched)
         return stamped
 
-    # What was edited outside -----------------------------------------------------------------------------------------
 
-    def take_in(self, writer: Any, paths: Iterable[str], entering: Callable[[str], None]) -> Callable[[], int] | None:
-        """Compare the files at or below some paths with what is known of them; None where nothing has changed.
-
-        Else a function that makes changes of that, and says how many, within a transaction.
-        """
-        known: dict[str, tuple[str, str, int, str | None]] = {}
-        found: dict[str, str] = {}
-        for path in _outermost(paths):
-            if _is_text(path):
-                below = f"{_KNOWN} AND (path = ? OR path > ? AND path < ?)", (path, path + "/", path + "0")
-                rows = writer.execute(*below) if path else writer.execute(_KNOWN)
-                known |= {there: (ns, key, is_file, then) for there, ns, key, is_file, then in rows}
-            found |= {there: stamp(state) for there, state in self._tree.scan(path, entering)}
-        gone = [path for path in known if path not in found]
-        changed = [
-            path for path, there in found.items() if path not in known or known[path][3] != there or self._differs(path)
-        ]
-        if not gone and not changed:
-            return None
-        return lambda: self._take_in(writer, gone, changed, known, found)
-
-    def _take_in(
-        self,
-        writer: Any,
-        gone: list[str],
-        changed: list[str],
-        known: dict[str, tuple[str, str, int, str | None]],
-        found: dict[str, str],
-    ) -> int:
-        count = 0
-        for path in gone:
-            ns, key, *_ = known[path]
-            self._run(writer, ops.Delete(keys.decode(ns), key))
-            writer.execute("DELETE FROM holdall_places WHERE path = ? AND ns IS NOT NULL", (path,))
-            count += 1
-        for path in sorted(changed):
-            if path in known:
-                ns, key, is_file, _ = known[path]
-                count += self._take(writer, path, keys.decode(ns), key, bool(is_file), found[path])
-                writer.execute(_STAMP, (found[path], path))
-                continue
-            place = place_of(path, self.volume)
-            if place is None:
-                logger.warning("%r cannot be the name of an entry, and is left alone", path)
-                continue
-            ns = keys.encode(place.namespace)
-            taken = writer.execute(
-                "SELECT path FROM holdall_places WHERE ns = ? AND key = ?", (ns, place.key)
-            ).fetchall()
-            if taken:
-                logger.warning("%r would be the same entry as %r, and is left alone", path, taken[0][0])
-                continue
-            if self._take(writer, path, *place, found[path]):
-                self._insert(writer, path, ns, place.key, place.is_file, found[path])
-                count += 1
-        writer.execute(_SETTLE)
-        return count
-
-    def _take(self, writer: Any, path: str, namespace: Namespace, key: str, is_file: bool, known: str) -> int:
-        """Make a file an entry; whether it can be one."""
-        self._remember(path, known)
-        if not is_file:
-            try:
-                value = decode((self._tree.current(path) or b"").decode())
-                put = ops.Put(namespace, key, cast(Any, encode(value)), KEEP, ANY)
-            except (HoldallError, UnicodeDecodeError, RecursionError) as error:
-                logger.warning("%r does not hold a JSON object, and is left alone: %s", path, error)
-                return 0
-            same = "SELECT 1 FROM holdall_entries WHERE ns = ? AND key = ? AND value = ? AND size IS NULL"
-            if writer.execute(same, (keys.encode(namespace), key, put.value)).fetchall():  # touched, or copied
-                return 0
-            if is_misread(put):
-                writer.execute(DOUBT_FIELDS)
-            self._run(writer, put)
-            return 1
-        self._run(writer, ops.Put(namespace, key, ops.File(shapes.NATIVE, b""), KEEP, ANY))
-        size = size_of(known)
-        [(version,)] = writer.execute(
-            "UPDATE holdall_entries SET size = ? WHERE ns = ? AND key = ? RETURNING version",
-            (size, keys.encode(namespace), key),
-        ).fetchall()
-        self._refer(writer, version, f"{known}/{path}" if size else None)
-        return 1
-
-    # A clock may tick every few milliseconds only: what is changed twice in one tick has the same stamp.
-
-    def _remember(self, path: str, known: str) -> None:
-        """Of a file that was just written, what is in it."""
-        if abs(time.time_ns() - int(known.split(".")[1])) < _TICK and size_of(known) <= _SMALL:
-            if len(self._young) >= _MANY:
-                self._young.clear()
-            self._young[path] = (time.monotonic_ns(), self._digest(path))
-
-    def _differs(self, path: str) -> bool:
-        """Whether a file that somebody has written to has other contents than it had in the same tick."""
-        if path not in self._young:
-            return False
-        then, before = self._young.pop(path)
-        return time.monotonic_ns() - then < 2 * _TICK and self._digest(path) != before
-
-    def _digest(self, path: str) -> bytes:
-        return hashlib.blake2b(self._tree.current(path) or b"").digest()
-
-    def _run(self, writer: Any, op: ops.Op) -> None:
-        drive(self._sql.batch([op]), writer.run)
+def _is_hidden(ns: str) -> bool:
+    return keys.HIDDEN[0] <= ns < keys.HIDDEN[1]
 
 
 def _joined(names: list[str]) -> str:
@@ -580,21 +468,3 @@ def _copied(path: str, size: int, pieces: Iterable[bytes]) -> Iterator[bytes | t
     """What a temporary file is made of: so much of another, and what follows."""
     yield path, size
     yield from pieces
-
-
-def _is_text(path: str) -> bool:
-    """Whether a path is UTF-8. Others may have names that are not, and then nothing there is an entry."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _outermost(paths: Iterable[str]) -> list[str]:
-    """Those of some paths that are not below another."""
-    outer: list[str] = []
-    for path in sorted(paths, key=lambda path: path.split("/")):
-        if not outer or (outer[-1] and path != outer[-1] and not path.startswith(outer[-1] + "/")):
-            outer.append(path)
-    return outer

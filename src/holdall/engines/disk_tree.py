@@ -24,6 +24,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe mus
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _PIECE = 1 << 20
+#: Where files are staged.
+STAGED = f"{OWN}/new/"
 
 
 class Stale(Exception):
@@ -48,14 +50,32 @@ def is_same_file(known: str, state: os.stat_result) -> bool:
     return known.partition(".")[0] == str(state.st_ino)
 
 
+def is_edited(there: os.stat_result | None, *known: str | None) -> bool:
+    """Whether it is a file, and none of these stamps'."""
+    return there is not None and stat.S_ISREG(there.st_mode) and stamp(there) not in known
+
+
+class _Folder:
+    """A folder that was gone to, one at a time and through no link: as far as there are folders on the way."""
+
+    __slots__ = ("errno", "handle", "path", "reached")
+
+    def __init__(self, path: str, root: int) -> None:
+        self.path = path  # that was meant, with a "/" at its end
+        self.reached = ""
+        self.handle = root
+        self.errno = 0  # why it went no further
+
+
 class Tree:
     """The files below one folder."""
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._temporary = f"{root}/{OWN}/new/"
+        self._temporary = f"{root}/{STAGED}"
         self._device = 0  # the file system
         self._lenient = threading.local()
+        self._held: _Folder | None = None
         self.folds = False  # whether "A" and "a" are one name here
 
     def folded(self, path: str) -> str:
@@ -178,16 +198,7 @@ class Tree:
 
     def is_edited(self, path: str, *known: str | None) -> bool:
         """Whether there is a file at a path, and it is none of these stamps'."""
-        try:
-            there = os.lstat(f"{self.root}/{path}")
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                return False
-            found = self.stat(path)
-            if found is None:
-                return False
-            there = found
-        return stat.S_ISREG(there.st_mode) and stamp(there) not in known
+        return is_edited(self.there(path), *known)
 
     def current(self, path: str, start: int = 0, limit: int = -1) -> bytes | None:
         """The bytes that are at a path now; None where there is no file, or none that may be read."""
@@ -247,28 +258,66 @@ class Tree:
     # Writing ---------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def folder(self, path: str, make: set[str] | None = None) -> Iterator[int]:
-        """A handle on the folder that a path is in. `make` has missing ones made, and takes the paths of where."""
-        self._check(path)
-        handle = os.open(self.root, _FOLDER)
+    def folder(self, path: str) -> Iterator[int]:
+        """A handle on the folder that a path is in."""
+        folder = self._go(path)
         try:
-            done = ""
+            if folder.errno:
+                raise OSError(folder.errno, os.strerror(folder.errno), path)
+            yield folder.handle
+        finally:
+            os.close(folder.handle)
+
+    def _go(self, path: str, make: set[str] | None = None) -> _Folder:
+        """Go to the folder that a path is in. `make` has missing ones made, and takes the paths of where."""
+        self._check(path)
+        folder = _Folder(_folder_of(path), os.open(self.root, _FOLDER))
+        try:
             for name in path.split("/")[:-1]:
                 try:
-                    inner = os.open(name, _FOLDER, dir_fd=handle)
-                except FileNotFoundError:
-                    if make is None:
-                        raise
+                    inner = os.open(name, _FOLDER, dir_fd=folder.handle)
+                except OSError as error:
+                    if make is None or error.errno != errno.ENOENT:
+                        folder.errno = error.errno or errno.EIO
+                        break
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, dir_fd=handle)
-                    make.add(done)
-                    inner = os.open(name, _FOLDER, dir_fd=handle)
-                os.close(handle)
-                handle = inner
-                done += name + "/"
-            yield handle
-        finally:
-            os.close(handle)
+                        os.mkdir(name, dir_fd=folder.handle)
+                    make.add(folder.reached)
+                    inner = os.open(name, _FOLDER, dir_fd=folder.handle)
+                outer, folder.handle = folder.handle, inner
+                os.close(outer)
+                folder.reached += name + "/"
+        except BaseException:
+            os.close(folder.handle)
+            raise
+        return folder
+
+    def _hold(self, path: str, make: set[str] | None = None) -> _Folder:
+        """Go to the folder that a path is in, and stay there: to write a file takes several steps there.
+
+        For the one thread that writes, which lets go of it in the end. If the folder is moved meanwhile, what is
+        written goes along, as if it had been there before.
+        """
+        held = self._held
+        if held is None or held.path != _folder_of(path) or (make is not None and held.errno):
+            self.let_go()
+            held = self._held = self._go(path, make)
+        return held
+
+    def let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held.handle)
+
+    def there(self, path: str) -> os.stat_result | None:
+        """What is at a path, for who writes there."""
+        folder = self._hold(path)
+        if folder.errno:
+            return None
+        try:
+            return os.stat(path.rpartition("/")[2], dir_fd=folder.handle, follow_symlinks=False)
+        except OSError:
+            return None
 
     def _check(self, path: str) -> None:
         """Refuse what leads out of the folder: a catalogue that came with it may be anybody's."""
@@ -277,20 +326,15 @@ class Tree:
 
     def is_free(self, path: str) -> bool:
         """Whether a file can be put at a path and nothing but missing folders made for it."""
-        *folders, name = path.split("/")
-        handle = os.open(self.root, _FOLDER)
+        folder = self._hold(path)
+        if folder.errno:
+            return folder.errno == errno.ENOENT
         try:
-            for folder in folders:
-                inner = os.open(folder, _FOLDER, dir_fd=handle)
-                os.close(handle)
-                handle = inner
-            os.stat(name, dir_fd=handle, follow_symlinks=False)
+            os.stat(path.rpartition("/")[2], dir_fd=folder.handle, follow_symlinks=False)
         except FileNotFoundError:
             return True
         except OSError:
             return False
-        finally:
-            os.close(handle)
         return False
 
     def refuse_unwritable(self, path: str, is_new: bool) -> None:
@@ -298,25 +342,14 @@ class Tree:
 
         Files come by renaming, which leads to no other file system than that of the folder.
         """
-        where = ""
-        handle = os.open(self.root, _FOLDER)
-        try:
-            for name in path.split("/")[:-1]:
-                try:
-                    inner = os.open(name, _FOLDER, dir_fd=handle)
-                except OSError as error:
-                    if error.errno not in _MISSING:
-                        raise OSError(error.errno, f"{where + name!r}: {error.strerror}") from error
-                    break
-                os.close(handle)
-                handle = inner
-                where += name + "/"
-            if is_new and os.fstat(handle).st_dev != self._device:
-                raise OSError(errno.EXDEV, f"{where!r} is on another file system")
-            if not os.access(".", os.W_OK | os.X_OK, dir_fd=handle):
-                raise PermissionError(errno.EACCES, f"{where or '.'!r}: {os.strerror(errno.EACCES)}")
-        finally:
-            os.close(handle)
+        folder = self._hold(path)
+        if folder.errno and folder.errno not in _MISSING:
+            where = path[: path.index("/", len(folder.reached))]
+            raise OSError(folder.errno, f"{where!r}: {os.strerror(folder.errno)}")
+        if is_new and os.fstat(folder.handle).st_dev != self._device:
+            raise OSError(errno.EXDEV, f"{folder.reached!r} is on another file system")
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.handle):
+            raise PermissionError(errno.EACCES, f"{folder.reached or '.'!r}: {os.strerror(errno.EACCES)}")
 
     def obstacles(self, path: str, is_file: bool) -> list[str]:
         """What is in the way of a file, or else of a folder, at a path: the paths of what would have to go first.
@@ -350,23 +383,21 @@ class Tree:
         except FileNotFoundError:
             return None
 
-    def stage(self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool, like: str) -> str:
+    def stage(
+        self, version: int, pieces: Iterable[bytes | tuple[str, int]], sync: bool, like: os.stat_result | None
+    ) -> str:
         """Write a temporary file whole, of bytes and of files with the size that they had; its stamp.
 
-        It gets the rights of the file at a path, if there is one: a script stays one, and what is private, too.
+        It gets the rights of another file, if there is one: a script stays one, and what is private, too.
         """
-        try:
-            rights = os.lstat(f"{self.root}/{like}").st_mode
-        except OSError:
-            rights = 0
         try:
             file = os.open(self.staged(version), _NEW, 0o666)
         except PermissionError:  # of one that a killed process has left, and that may not be written to
             self.unstage(version)
             file = os.open(self.staged(version), _NEW, 0o666)
         try:
-            if stat.S_ISREG(rights):
-                os.fchmod(file, stat.S_IMODE(rights) & 0o777)
+            if like is not None and stat.S_ISREG(like.st_mode):
+                os.fchmod(file, stat.S_IMODE(like.st_mode) & 0o777)
             for piece in pieces:
                 if isinstance(piece, bytes):
                     _write(file, piece)
@@ -407,16 +438,25 @@ class Tree:
 
     def settle(self, version: int, path: str, touched: set[str], is_link: bool = False) -> None:
         """Bring a temporary file to its place."""
-        with self.folder(path, touched) as folder:
-            name = path.rpartition("/")[2]
-            try:
-                os.rename(self.staged(version), name, dst_dir_fd=folder)
-            except IsADirectoryError:  # of empty ones, that nobody needs
-                self._remove_folders(path)
-                os.rename(self.staged(version), name, dst_dir_fd=folder)
+        try:
+            self._rename(version, path, touched)
+        except FileNotFoundError:  # the folder was removed after we had gone there
+            self.let_go()
+            self._rename(version, path, touched)
         if is_link:  # two names of one file, perhaps: then renaming does nothing
             self.unstage(version)
         touched.add(_folder_of(path))
+
+    def _rename(self, version: int, path: str, touched: set[str]) -> None:
+        folder = self._hold(path, touched)
+        if folder.errno:
+            raise OSError(folder.errno, os.strerror(folder.errno), path)
+        name = path.rpartition("/")[2]
+        try:
+            os.rename(self.staged(version), name, dst_dir_fd=folder.handle)
+        except IsADirectoryError:  # of empty ones, that nobody needs
+            self._remove_folders(path)
+            os.rename(self.staged(version), name, dst_dir_fd=folder.handle)
 
     def _remove_folders(self, path: str) -> None:
         with self.folder(path + "/") as folder, os.scandir(folder) as inside:
@@ -460,9 +500,12 @@ class Tree:
 
     def sync(self, folders: Iterable[str]) -> None:
         """Have the names in these folders survive a power cut."""
-        for folder in folders:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError), self.folder(folder) as handle:
-                _fsync(handle)
+        for path in folders:
+            folder = self._hold(path)
+            if not folder.errno:
+                _fsync(folder.handle)
+            elif folder.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise OSError(folder.errno, os.strerror(folder.errno), path)
 
     def sync_staged(self) -> None:
         handle = os.open(self._temporary, _FOLDER)

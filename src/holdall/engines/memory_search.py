@@ -115,9 +115,9 @@ class MemoryRanker:
         return fitting
         yield
 
-    def load(self, op: ops.Search, versions: list[int]) -> Program[list[Hit]]:
+    def load(self, op: ops.Search, versions: list[int]) -> Program[dict[int, Hit]]:
         del op  # that they fit is known
-        return [self._hit(*found) for version in versions if (found := self._find(version))]
+        return {version: self._hit(*found) for version in versions if (found := self._find(version))}
         yield
 
     def catch_up_if_begun(self) -> None:

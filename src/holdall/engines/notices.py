@@ -32,6 +32,7 @@ _MODIFIED, _GONE = 0x2, 0x400  # IN_MODIFY, IN_DELETE_SELF
 #: IN_IGNORED: there will be no more notices of this number.
 FORGOTTEN = 0x8000
 _HEADER = struct.Struct("iIII")
+_MOST, _LONGEST = 1 << 13, 1 << 9  # bytes that are read at once; and more than an event has
 
 
 class WalListener:
@@ -175,7 +176,7 @@ class Inotify:
         found: list[tuple[int, int, bytes]] = []
         while self.works:
             try:
-                events = os.read(self._file, 1 << 16)
+                events = os.read(self._file, _MOST)
             except BlockingIOError:
                 break
             place = 0
@@ -183,6 +184,8 @@ class Inotify:
                 number, mask, _, length = _HEADER.unpack_from(events, place)
                 place += _HEADER.size + length
                 found.append((number, mask, events[place - length : place].rstrip(b"\0")))
+            if len(events) < _MOST - _LONGEST:
+                break
         return found
 
     def wait(self, timeout: float) -> None:

@@ -38,7 +38,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from .. import ops
 from ..engine import Capabilities, Options
@@ -63,6 +63,11 @@ _SLICE = 200  # entries that are seen to in one step of upkeep
 _SILENT = 24 * 3600  # seconds, after which what a client was last answered is forgotten
 _SAID_EVERY = 3600.0  # how often it says that it is still there
 _UNUSED = 3600  # seconds, after which a body goes that was sent for a put that never came
+
+
+#: What tells the indexed fields of a shard from others, and their numbers and paths.
+_Fields: TypeAlias = tuple[bytes, Sequence[tuple[str, str]]]
+_NO_FIELDS: _Fields = (b"", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +105,15 @@ class RedisEngine:
         """A state with nothing open: at the beginning, and in a forked child."""
         own, shards = self._own, self._shards
         shards.wire = Wire(dict(self._settings), shards.is_cluster, own.pool_min, own.pool_max, own.pool_timeout)
-        self._walks = RedisWalks(shards, lambda shard: self._ready.get(shard, ()))  # their locks may be held for ever
+        # Anew, too: their locks may be held for ever.
+        self._walks = RedisWalks(shards, lambda shard: self._ready.get(shard, _NO_FIELDS), self._declare)
         self._client = secrets.token_hex(8)
         self._memories: deque[list[int]] = deque()  # where in it no batch is under way, and the number of the last
         self._count = itertools.count()
         self._said_at: dict[int, float] = {}
         self._is_set_up = False
-        self._declared: dict[int, list[tuple[str, str]]] = {}  # fields that are indexed, by shard
-        self._ready: dict[int, list[tuple[str, str]]] = {}  # and those of them that find what was put before, too
+        self._declared: dict[int, _Fields] = {}  # fields that are indexed, by shard
+        self._ready: dict[int, _Fields] = {}  # and those of them that find what was put before, too
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -204,10 +210,9 @@ class RedisEngine:
     def _put(self, op: ops.Put) -> Program[Any]:
         """One item, by a script of its own: it is asked for most often."""
         shard = self._shards.home(op.namespace)
-        if self._declared.get(shard):
+        if self._declared.get(shard, _NO_FIELDS)[1]:
             return (yield from self._batch([op]))[0]
-        memory = self._memories.pop() if self._memories else [next(self._count), 0]
-        memory[1] += 1
+        memory = self._memory()
         silent = _SILENT if time.monotonic() > self._said_at.get(shard, 0.0) or memory[1] == 1 else ""
         args = (self._client, *memory, "", silent, *put_words(op))
         try:
@@ -228,6 +233,15 @@ class RedisEngine:
             return (yield from self._batch([op]))[0]
         raise _unanswered()
 
+    def _memory(self) -> list[int]:
+        """A place to remember a batch in, and the number of this one."""
+        try:
+            memory = self._memories.pop()
+        except IndexError:  # rather than look beforehand: another thread may take the last one in between
+            memory = [next(self._count), 0]
+        memory[1] += 1
+        return memory
+
     def _batch(self, batch: Sequence[Op], shard: int | None = None) -> Program[list[Any]]:
         if shard is None:
             shard = self._shards.of_batch(batch)
@@ -235,8 +249,7 @@ class RedisEngine:
         sent = yield from self._send_all(shard, batch, deadline)
         if all(type(op) in READS for op in batch):
             return (yield from self._run(shard, batch, sent, ["", "", 0], "", deadline))
-        memory = self._memories.pop() if self._memories else [next(self._count), 0]
-        memory[1] += 1
+        memory = self._memory()
         is_due = time.monotonic() > self._said_at.get(shard, 0.0) or memory[1] == 1
         who = [self._client, *memory]
         try:
@@ -256,8 +269,7 @@ class RedisEngine:
         self, shard: int, batch: Sequence[Op], sent: dict[int, str], who: list[Any], silent: Any, deadline: float
     ) -> Program[list[Any]]:
         while True:
-            declared = self._declared.get(shard, ())
-            known = len(declared) or ""
+            known, declared = self._declared.get(shard, _NO_FIELDS)
             words = [word for op in batch for word in said(op, partial(tokens, declared), sent)]
             args = [*who, known, silent, MOST_AT_ONCE, *words]
             status, *told = yield from self._shards.script(shard, "batch", args, deadline)
@@ -271,7 +283,7 @@ class RedisEngine:
             elif status == b"sweep":
                 yield from self._shards.sweep(shard, ops.Sweep())
             elif status == b"fields":
-                yield from self._declare(shard, ())
+                yield from self._declare(shard)
             elif status == b"resend":
                 if time.monotonic() > deadline:
                     raise Unavailable("the server loses what is sent to it; does it evict (maxmemory-policy)?")
@@ -346,7 +358,7 @@ class RedisEngine:
         yield from self._check_eviction(deadline)
         if self._options.indexed:
             for shard in shards.all:
-                yield from self._declare(shard, self._options.indexed)
+                yield from self._declare(shard)
         self._is_set_up = True
 
     def _check_channel(self, deadline: float) -> Program[None]:
@@ -380,11 +392,13 @@ class RedisEngine:
                 policy,
             )
 
-    def _declare(self, shard: int, paths: Sequence[str]) -> Program[None]:
-        """Have fields indexed in a shard, and learn which are; those of ours find what was put before, too."""
-        found = yield from self._shards.script(shard, "declare", paths)
+    def _declare(self, shard: int) -> Program[None]:
+        """Have our fields indexed in a shard, and learn which are; those of ours find what was put before, too."""
+        paths = self._options.indexed
+        stamp, found = yield from self._shards.script(shard, "declare", paths)
         fields = [(number.decode(), path.decode(), is_ready) for number, path, is_ready in found]
-        self._declared[shard] = declared = [(number, path) for number, path, _ in fields]
+        declared = [(number, path) for number, path, _ in fields]
+        self._declared[shard] = stamp, declared
         if any(path in paths and not is_ready for _, path, is_ready in fields):
             low = "-"
             while low:
@@ -400,7 +414,7 @@ class RedisEngine:
                 shard, ("SADD", f"{self._shards.names[shard]}:z", *numbers), self._shards.deadline()
             )
             fields = [(number, path, 1) for number, path, _ in fields]
-        self._ready[shard] = [(number, path) for number, path, is_ready in fields if is_ready]
+        self._ready[shard] = stamp, [(number, path) for number, path, is_ready in fields if is_ready]
 
 
 def _unknown(error: Unavailable) -> Unavailable:

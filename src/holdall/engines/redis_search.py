@@ -15,7 +15,7 @@ from ..engine import to_entry
 from ..ops import Hit
 from ..programs import Program, Work
 from ..ranking import FEW, Ranking, Ready, Worked
-from ..search import has_phrases
+from ..search import has_phrases, tokens
 from ..texts import MOST_BYTES, texts
 from .redis_ops import model_of, parted, ranges, row, version_of
 from .redis_texts import Asking, RedisTexts
@@ -41,20 +41,31 @@ class RedisRanker:
         texts: RedisTexts,
         shards: Callable[[ops.Namespace], Sequence[int]],
         home: Callable[[int], int],
-        found_by_index: Callable[[ops.Search], Program[Collection[int] | None]],
+        found_by_index: Callable[[ops.Search], Program[dict[int, bytes] | None]],
+        models: dict[int, _Vectors] | None = None,
+        places: dict[int, bytes] | None = None,
     ) -> None:
         self._ask = ask
         self._texts = texts
         self._shards = shards
         self._home = home
         self._found_by_index = found_by_index
-        self._models: dict[int, _Vectors] = {}
+        self._models: dict[int, _Vectors] = {} if models is None else models
+        self._places = {} if places is None else places
+
+    def for_search(self, places: dict[int, bytes] | None = None) -> RedisRanker:
+        """One for a single search, which knows where the entries are that it has met, by version. There it finds those
+        that were changed meanwhile: one that others write all the time would never be at the version that it had."""
+        return RedisRanker(
+            self._ask, self._texts, self._shards, self._home, self._found_by_index, self._models, dict(places or {})
+        )
 
     def behind(self) -> Program[int]:
         return (yield from self._texts.behind())
 
     def few(self, op: ops.Search) -> Program[Collection[int] | None]:
         if op.filter is not None and (known := (yield from self._found_by_index(op))) is not None:
+            self._places.update(known)
             return known
         if not op.prefix:
             return None
@@ -62,15 +73,19 @@ class RedisRanker:
         [(start, end)] = ranges(op.prefix, op.recursive)
         if (yield from self._ask.one(shard, "count", start, end))[1] > FEW:
             return None
-        found: set[int] = set()
+        found: dict[int, bytes] = {}
         while start:
             _, entries, going_on = yield from self._ask.one(shard, "places", start, end, _PAGE, "h", 0)
-            found.update(version_of(head) for _, head in entries)
+            found.update((version_of(head), where) for where, head in entries)
             start = going_on.decode()
+        self._places.update(found)
         return found
 
     def by_text(self, op: ops.Search, among: Collection[int] | None) -> Program[Ranking]:
-        return (yield from self._texts.ranking(op.query.terms, among))
+        late: dict[int, bytes] = {}
+        ranking = yield from self._texts.ranking(op.query.terms, among, late)
+        self._places.update(late)
+        return ranking
 
     def by_vector(self, op: ops.Search, among: Collection[int] | None) -> Program[Ranking]:
         assert op.vector is not None
@@ -86,39 +101,42 @@ class RedisRanker:
     def fitting(self, op: ops.Search, versions: list[int]) -> Program[Collection[int]]:
         phrases = op.query is not None and bool(op.query.phrases)
         want = "h" if op.filter is None and not phrases else "c"
-        fitting: set[int] = set()
-        for found in (yield from self._at(versions, want, op)):
-            if want == "h":
-                fitting.add(version_of(found[1]))
-                continue
-            where, head, value, paths, content = found
-            given = row(*parted(where), head, value, content)
-            if op.filter is not None and not op.filter.matches(to_entry(given).value):
-                continue
-            index = None if paths is None else paths.decode()
-            head_ = content and content[:MOST_BYTES]
-            if not phrases or has_phrases(op.query, texts(given[2], index, head_, given[-1] is not None)):
-                fitting.add(given[3])
-        return fitting
+        found = yield from self._at(versions, want, op)
+        if want == "c":
+            return [version for version, one in found.items() if _fits(op, version, one)]
+        moved = [version for version, (_, head) in found.items() if version_of(head) != version]
+        if moved:  # what they are now is still to be seen
+            now = yield from self._at(moved, "c", op)
+            for version in moved:
+                if version not in now or not _fits(op, version, now[version]):
+                    del found[version]
+        return found
 
-    def load(self, op: ops.Search, versions: list[int]) -> Program[list[Hit]]:
-        del op  # that they fit is known
-        found = yield from self._at(versions, "c")
-        return [to_entry(row(*parted(one[0]), one[1], one[2], one[4]), Hit) for one in found]
+    def load(self, op: ops.Search, versions: list[int]) -> Program[dict[int, Hit]]:
+        hits: dict[int, Hit] = {}
+        seen: set[bytes] = set()
+        for version, one in (yield from self._at(versions, "c")).items():
+            is_same = version_of(one[1]) == version  # then that it fits is known
+            if one[0] not in seen and (is_same or _fits(op, version, one)):
+                seen.add(one[0])
+                hits[version] = to_entry(row(*parted(one[0]), one[1], one[2], one[4]), Hit)
+        return hits
 
-    def _at(self, versions: Iterable[int], want: str, op: ops.Search | None = None) -> Program[list[list[Any]]]:
-        """Live entries at these versions, of those that a search is about, if one is given."""
+    def _at(self, versions: Iterable[int], want: str, op: ops.Search | None = None) -> Program[dict[int, list[Any]]]:
+        """Live entries by these versions, of those that a search is about, if one is given; where it is known where
+        they are, those that were changed since, too."""
         prefix = "" if op is None else keys.encode(op.prefix) + ("" if op.recursive else "\x00")
         hidden = keys.HIDDEN[0] if op is not None and not op.prefix else ""
         by_shard: dict[int, list[int]] = {}
         for version in versions:
             by_shard.setdefault(self._home(version), []).append(version)
-        entries: list[list[Any]] = []
+        entries: dict[int, list[Any]] = {}
         for shard, here in by_shard.items():
             rest = here
             while rest:
-                _, found, looked = yield from self._ask.one(shard, "versions", prefix, hidden, want, *rest[:_PAGE])
-                entries += found
+                asked = [word for version in rest[:_PAGE] for word in (version, self._places.get(version, b""))]
+                _, found, looked = yield from self._ask.one(shard, "versions", prefix, hidden, want, *asked)
+                entries.update((rest[number - 1], one) for number, one in found)
                 rest = rest[looked:]
         return entries
 
@@ -126,9 +144,9 @@ class RedisRanker:
 
     def _of_these(self, model: int, versions: Iterable[int]) -> Program[Matrix]:
         matrix = _new_matrix()
-        for _, head, count, data in (yield from self._at(versions, "w")):
+        for version, (_, head, count, data) in (yield from self._at(versions, "w")).items():
             if model_of(head) == model:
-                _add(matrix, [(version_of(head), int(count), data)])
+                _add(matrix, [(version, int(count), data)])
         return matrix
 
     def _of_all(self, model: int) -> Program[Matrix]:
@@ -144,20 +162,43 @@ class RedisRanker:
             asked = [(shard, (model, known.last.get(shard, 0), _PAGE)) for shard in shards]
             replies = yield from self._ask.many("vectors", asked)
             shards = []
+            if any(reply[0] == b"anew" for reply in replies):  # all was flushed, or some was lost
+                self._models.pop(model, None)
+                return (yield from self._of_all(model))
             for (shard, (_, since, _)), (_, found, after, more, count) in zip(asked, replies, strict=True):
                 counts[shard] = count
-                rows = [(int(version), int(number), data) for version, number, data in found]
+                rows = [(int(version), int(number), data) for version, number, data, _ in found]
+                self._places.update((int(version), where) for version, _, _, where in found)
+                is_added = True
                 if len(rows) > _SMALL:
-                    yield Work(known.add, (shard, since, int(after), rows))
+                    is_added = yield Work(known.add, (shard, since, int(after), rows))
                 elif rows:
-                    known.add(shard, since, int(after), rows)
-                if more:
+                    is_added = known.add(shard, since, int(after), rows)
+                if more or not is_added:
                     shards.append(shard)
         total = sum(counts.values())
         if known.is_worn(total):
             self._models.pop(model, None)
             return (yield from self._of_all(model))
         return known.matrix
+
+
+def _fits(op: ops.Search, version: int, found: list[Any]) -> bool:
+    """Whether an entry matches the filter of a search and has its phrases; and, if it is not at this version any more,
+    whether the search is about it still."""
+    where, head, value, paths, content = found
+    given = row(*parted(where), head, value, content)
+    if op.filter is not None and not op.filter.matches(to_entry(given).value):
+        return False
+    if op.query is None and op.vector is None:
+        return True
+    is_found = version_of(head) == version or (op.vector is not None and model_of(head) == op.vector.model)
+    if op.query is None or (is_found and not op.query.phrases):
+        return is_found
+    index = None if paths is None else paths.decode()
+    inside = texts(given[2], index, content and content[:MOST_BYTES], given[-1] is not None)
+    terms = frozenset(op.query.terms)
+    return has_phrases(op.query, inside) and (is_found or any(not terms.isdisjoint(tokens(text)) for text in inside))
 
 
 class _Vectors:
@@ -169,12 +210,15 @@ class _Vectors:
         self._entries = 0
         self._lock = threading.Lock()
 
-    def add(self, shard: int, since: int, after: int, rows: list[tuple[int, int, bytes]]) -> None:
+    def add(self, shard: int, since: int, after: int, rows: list[tuple[int, int, bytes]]) -> bool:
+        """Whether they were added: not if somebody else was faster, who may have read less; then it is asked again."""
         with self._lock:
-            if self.last.get(shard, 0) == since:  # else somebody else was faster, and it is asked again
-                _add(self.matrix, rows)
-                self._entries += len(rows)
-                self.last[shard] = after
+            if self.last.get(shard, 0) != since:
+                return False
+            _add(self.matrix, rows)
+            self._entries += len(rows)
+            self.last[shard] = after
+            return True
 
     def is_worn(self, count: int) -> bool:
         """Whether so many are old, there being so many in truth, that it is better to begin anew."""

@@ -139,11 +139,11 @@ class Shards:
             for number, reply in zip(here, told, strict=True):
                 replies[number] = reply
         results: list[Any] = []
-        for (shard, args), reply in zip(asked, replies, strict=True):
-            if reply is None or isinstance(reply, Refusal):
-                results.append((yield from self.one(shard, script, *args)))
-            else:
-                results.append((yield from self._settled(shard, script, args, reply)))
+        for (shard, args), first in zip(asked, replies, strict=True):
+            reply = first
+            if reply is None or isinstance(reply, Refusal):  # again, for as long as is left of the time
+                reply = yield from self.script(shard, script, args, deadline)
+            results.append((yield from self._settled(shard, script, args, reply)))
         return results
 
     def _settled(self, shard: int, script: str, args: Sequence[Any], reply: Any) -> Program[Any]:

@@ -1,6 +1,6 @@
 """The index of texts in Redis: the lists of `holdall.texts`, in each shard those of its own entries.
 
-    :q            hash, the state: p(osition in the feed), d(ocuments), c(ount), t(otal), n (changes), e(poch)
+    :q            hash, the state: p(osition in the feed), d(ocuments), c(ount), t(otal), n (when it changed), e(poch)
     :q:E:t:TERM   hash: for each part the documents that have a term, and how often each does
     :q:E:d:PART   hash: versions, lengths, gone; :q:E:g the parts in which any are gone
     :q:E:n        hash: which document is an entry's
@@ -12,11 +12,13 @@ change the index was, and where that moves meanwhile the search reads again.
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from .. import keys
+from ..errors import Unavailable
 from ..programs import Program, Work
 from ..ranking import Ranking, Ready, Worked
 from ..texts import MOST_BYTES, Texts
@@ -98,6 +100,8 @@ class RedisTexts:
         before = state = _state((yield from self._ask.one(shard, "texts")))
         if is_anew := is_worn(state):
             state = anew(state)
+        elif not state.changes:  # the first: an epoch unlike any before, of which somebody may remember documents
+            state = State(epoch=secrets.randbits(48))
         rows, position, more, contents = yield from self._changed(shard, state.position or "0", _SLICE, before)
         if len(first := first_few(rows, _SLICE_BYTES)) < len(rows):
             rows, position, more = first, str(first[-1][-1]), True
@@ -138,24 +142,29 @@ class RedisTexts:
 
     # Ranking ---------------------------------------------------------------------------------------------------------
 
-    def ranking(self, terms: tuple[str, ...], among: Collection[int] | None) -> Program[Ranking]:
-        """Versions by how well they match, old ones among them."""
+    def ranking(
+        self, terms: tuple[str, ...], among: Collection[int] | None, late: dict[int, bytes]
+    ) -> Program[Ranking]:
+        """Versions by how well they match, old ones among them. `late` learns where those are that the index does not
+        know yet, which are given whether or not they are `among` the others: they may have changed just now."""
         if not terms:
             return Ready(iter(()))
         for _ in range(_MOST_TRIES):
             try:
-                several = yield from self._lists(terms)
+                several = yield from self._lists(terms, late)
                 break
             except _Moved:
                 continue
         else:
-            several = []
+            raise Unavailable("others write the index of texts faster than it can be read; try again")
+        if among is not None:
+            among = {*among, *late}
         size = sum(len(times) for one in several for parts in one.parts.values() for _, times in parts)
         if size <= _SHORT_LISTS:
             return Ready(_ranked(terms, several, among))
         return Worked((yield Work(_ranked, (terms, several, among))))
 
-    def _lists(self, terms: tuple[str, ...]) -> Program[list[Lists]]:
+    def _lists(self, terms: tuple[str, ...], places: dict[int, bytes]) -> Program[list[Lists]]:
         replies = yield from self._ask.each(self._shards, "texts", *terms)
         several: list[Lists] = []
         for shard, reply in zip(self._shards, replies, strict=True):
@@ -164,19 +173,20 @@ class RedisTexts:
             if not state.documents and not is_late:
                 continue
             known = yield from self._documents(shard, state)
-            late = (yield from self._late(shard, state)) if is_late else None
+            late = (yield from self._late(shard, state, places)) if is_late else None
             rows = [row for term, found in zip(terms, reply[5], strict=True) for row in _parts_of(term, found)]
             several.append(lists(terms, rows, known, late, state))
         return several
 
-    def _late(self, shard: int, state: State) -> Program[Slice]:
-        """What the index does not know yet."""
+    def _late(self, shard: int, state: State, places: dict[int, bytes]) -> Program[Slice]:
+        """What the index does not know yet, and where that is."""
         taken, position, more = Slice(Texts(state.documents)), state.position or "0", True
         newest: dict[tuple[str, str], tuple[Any, ...]] = {}
         contents: dict[int, bytes] = {}
         while more:
             rows, position, more, found = yield from self._changed(shard, position, _PAGE, state)
             newest.update(((row[1], row[2]), row) for row in rows)
+            places.update((row[0], f"{row[1]}\x00{row[2]}".encode()) for row in rows)
             contents |= found
         yield from _take_in(list(newest.values()), contents, taken)
         return taken

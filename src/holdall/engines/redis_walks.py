@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from typing import Any
@@ -32,8 +32,8 @@ _ROOTS = 64  # that a walk in key order over many shards looks up at once
 _EVERYTHING = 1 << 60
 _MOST_TRIES = 5  # of a ranked search, while others write what it is about
 
-#: The fields that a shard has indexed: numbers and paths.
-Declared = Callable[[int], Sequence[tuple[str, str]]]
+#: The fields that a shard has indexed: what tells them from others, and their numbers and paths.
+Declared = Callable[[int], tuple[bytes, Sequence[tuple[str, str]]]]
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class _Stream:
 class RedisWalks:
     """The walks, over one shard or over many."""
 
-    def __init__(self, shards: Shards, declared: Declared) -> None:
+    def __init__(self, shards: Shards, declared: Declared, declare: Callable[[int], Program[None]]) -> None:
         self._shards = shards
-        self._declared = declared
+        self._declared, self._declare = declared, declare
         self.texts = RedisTexts(shards, shards.all)
         self._ranker = RedisRanker(shards, self.texts, shards.under, shards.of_version, self._found_by_index)
 
@@ -87,7 +87,7 @@ class RedisWalks:
         page: Any = None
         for _ in range(_MOST_TRIES):
             began = yield from self._stands(shards)
-            page = yield from ranked(self._ranker, op, self.older)
+            page = yield from ranked(self._ranker.for_search(), op, self.older)
             stands = yield from self._stands(shards)
             for shard in shards:
                 since = began[shard][0]
@@ -197,42 +197,46 @@ class RedisWalks:
 
     # By an index -----------------------------------------------------------------------------------------------------
 
-    def _found_by_index(self, op: ops.Search | ops.Count) -> Program[Collection[int] | None]:
-        """The versions of all that can match a filter, where an indexed field finds few; else None."""
+    def _found_by_index(self, op: ops.Search | ops.Count) -> Program[dict[int, bytes] | None]:
+        """The versions and places of all that can match a filter, where an indexed field finds few; else None."""
         prefix = keys.encode(op.prefix) + ("" if op.recursive else "\x00")
         hidden = "" if op.prefix else keys.HIDDEN[0]
-        versions: set[int] = set()
+        places: dict[int, bytes] = {}
         for shard in self._shards.under(op.prefix):
-            chosen = redis_fields.spans(op.filter, self._declared(shard))
-            if chosen is None:
-                return None
-            number, spans = chosen
-            bounds = [bound for span in spans for bound in span]
-            _, found = yield from self._shards.one(shard, "lookup", number, prefix, hidden, FEW, *bounds)
+            found: Any = b"fields"
+            while found == b"fields":  # others are by now: another store has declared some, or all was flushed
+                stamp, declared = self._declared(shard)
+                chosen = redis_fields.spans(op.filter, declared)
+                if chosen is None:
+                    return None
+                number, spans = chosen
+                args = (number, prefix, hidden, FEW, stamp, *(bound for span in spans for bound in span))
+                _, found = yield from self._shards.one(shard, "lookup", *args)
+                if found == b"fields":
+                    yield from self._declare(shard)
             if found == b"many":
                 return None
-            versions.update(map(int, found))
-            if len(versions) > FEW:
+            places.update(zip(map(int, found[::2]), found[1::2], strict=True))
+            if len(places) > FEW:
                 return None
-        return versions
+        return places
 
-    def _these(self, op: ops.Search, versions: Collection[int], below: int | None, want: int) -> Program[list[Hit]]:
-        """Those of some versions that match, newest first."""
+    def _these(self, op: ops.Search, places: dict[int, bytes], below: int | None, want: int) -> Program[list[Hit]]:
+        """Those of some versions, at these places, that match, newest first. What has changed meanwhile comes as it is
+        now on a first page; after others, it comes on a later page."""
         hits: list[Hit] = []
-        rest = sorted((version for version in versions if below is None or version < below), reverse=True)
-        size, expected = max(want, _FIRST_PAGE), 0
+        rest = sorted((version for version in places if below is None or version < below), reverse=True)
+        size = max(want, _FIRST_PAGE)
+        ranker = self._ranker.for_search(places)
         while rest and len(hits) < want:
-            expected += len(rest[:size])
-            found = yield from self._ranker.load(op, rest[:size])
-            expected -= len(found)
-            fitting = [hit for hit in found if op.filter is None or op.filter.matches(hit.value)]
-            hits += sorted(fitting, key=lambda hit: -hit.version)
+            found = (yield from ranker.load(op, rest[:size])).values()
+            hits += [
+                hit
+                for hit in found
+                if (below is None or hit.version < below) and (op.filter is None or op.filter.matches(hit.value))
+            ]
             rest, size = rest[size:], min(size * 4, _LARGEST_PAGE)
-        if expected:  # somebody has changed some meanwhile: look again
-            known = yield from self._found_by_index(op)
-            if known is not None and known != versions:
-                return (yield from self._these(op, known, below, want))
-        return hits[:want]
+        return sorted(hits, key=lambda hit: -hit.version)[:want]
 
     # The feed --------------------------------------------------------------------------------------------------------
 

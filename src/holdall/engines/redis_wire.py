@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import re
 import socket
 import ssl
 import threading
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import hiredis
 import redis
@@ -61,8 +63,11 @@ def check_url(url: str) -> dict[str, Any]:
     """What redis-py makes of a URL, or `InvalidInput`."""
     try:
         settings = dict(parse_url(url))  # type: ignore[no-untyped-call]  # redis-py's
-    except ValueError as error:
-        raise InvalidInput(f"{shown(url)} is not a URL of Redis: {error}") from None
+        path = urlsplit(url).path
+    except ValueError as error:  # without the URL, which may have a password
+        raise InvalidInput(f"not a URL of Redis: {error}") from None
+    if not url.startswith("unix:") and not re.fullmatch(r"/?|/\d+", path, re.ASCII):
+        raise InvalidInput(f"after the host, a URL of Redis has the number of a database, not {shown(path)}")
     if "max_connections" in settings:
         raise InvalidInput("max_connections is of redis-py's pool: pass pool_max to open() instead")
     try:
@@ -243,7 +248,7 @@ class Wire:
                 replies = line.ask(_packed(request.commands), len(request.commands), request.deadline)
                 return replies
             finally:
-                pool.give_back(None, line, broken=replies is None)
+                pool.give_back(None, line, broken=_is_spent(replies))
         if type(request) is Work:
             return request.function(*request.args)
         assert type(request) is Sleep
@@ -258,7 +263,7 @@ class Wire:
                 replies = await line.aask(_packed(request.commands), len(request.commands), request.deadline)
                 return replies
             finally:
-                pool.give_back(asyncio.get_running_loop(), line, broken=replies is None)
+                pool.give_back(asyncio.get_running_loop(), line, broken=_is_spent(replies))
         if type(request) is Work:
             return await asyncio.to_thread(request.function, *request.args)
         assert type(request) is Sleep
@@ -338,6 +343,12 @@ class Wire:
         """A node says that another has a slot."""
         if self.is_cluster:
             self._owners[slot] = self.address_in(told, slot)
+
+
+def _is_spent(replies: list[Any] | None) -> bool:
+    """Whether a connection is of no more use: it broke, or leads to what is a replica by now, and behind the same name
+    there may be another server."""
+    return replies is None or any(isinstance(reply, Refusal) and str(reply).startswith("READONLY") for reply in replies)
 
 
 def _packed(commands: Sequence[Command]) -> bytes:

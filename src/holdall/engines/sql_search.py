@@ -148,13 +148,13 @@ class SqlRanker:
         [rows] = yield [(f"SELECT {columns} FROM {self._table} WHERE {among} AND {where}", params)]
         return (yield from reckoned(_fitting, op, rows))
 
-    def load(self, op: ops.Search, versions: list[int]) -> Program[list[Hit]]:
+    def load(self, op: ops.Search, versions: list[int]) -> Program[dict[int, Hit]]:
         del op  # that they fit is known
         if not versions:
-            return []
+            return {}
         among, params = self._dialect.among("version", versions)
         [rows] = yield [(f"SELECT {self._columns} FROM {self._table} WHERE {among}", params)]
-        return [to_entry(row, Hit) for row in rows]
+        return {hit.version: hit for hit in (to_entry(row, Hit) for row in rows)}
 
     # Vectors ---------------------------------------------------------------------------------------------------------
 

@@ -296,7 +296,7 @@ class SqliteEngine:
                     members[0].results = drive(self._sql.batch(batch), writer.run)
                 else:
                     self._run_members(writer, members)
-            self._before_commit(writer)
+            self._before_commit(writer, members)
             committing = True
             writer.execute("COMMIT")
         except BaseException as error:
@@ -311,7 +311,7 @@ class SqliteEngine:
                 for member in members:
                     member.finished = True
 
-    def _before_commit(self, writer: Connection) -> None:
+    def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
         """For an engine that keeps more than a database."""
 
     def _roll_back(self, writer: Connection) -> None:

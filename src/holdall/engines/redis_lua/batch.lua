@@ -525,7 +525,15 @@ if client == '' then
   return answer
 end
 
--- From here on everything is written, and nothing is judged.
+-- From here on everything is written, and nothing is judged. A full server refuses a first write that takes room: not one
+-- of a batch that makes room, so that begins with one that takes none.
+local is_clearing = order[1] or new_trees[1]
+for _, place in ipairs(order) do
+  is_clearing = is_clearing and over[place].k == 'd'
+end
+if is_clearing then
+  call('DEL', P .. ':none')
+end
 local references = {}
 local function refer(name, by)
   if name ~= '-' then

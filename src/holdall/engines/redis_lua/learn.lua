@@ -54,5 +54,5 @@ end
 for _ = 1, tonumber(take()) do
   call('HDEL', E .. ':n', take())
 end
-call('HSET', Q, 'n', fmt(ARGV[4] + 1), 'd', fmt(documents), 'c', fmt(count), 't', fmt(total), 'p', ARGV[6], 'e', ARGV[5])
+call('HSET', Q, 'n', numbered(ARGV[4]), 'd', fmt(documents), 'c', fmt(count), 't', fmt(total), 'p', ARGV[6], 'e', ARGV[5])
 return 1

@@ -7,42 +7,44 @@ local below, prefix, hidden, limit, want = ARGV[2], ARGV[5], ARGV[6], tonumber(A
 local needles = needles_from(9)
 local FEW, MANY = 64, 1000
 local spaces = ARGV[3] ~= '' and call('ZRANGEBYLEX', P .. ':s', ARGV[3], ARGV[4], 'LIMIT', 0, FEW + 1)
-local top = below == '' and '+inf' or '(' .. below
-local candidates, ended = {}, true -- pairs of a version and a place
-if spaces and #spaces <= FEW then
-  for _, ns in ipairs(spaces) do
-    local page = call('ZREVRANGEBYSCORE', P .. ':n:' .. ns, top, '-inf', 'WITHSCORES', 'LIMIT', 0, limit)
-    ended = ended and #page < 2 * limit
-    for at = 1, #page, 2 do
-      candidates[#candidates + 1] = { tonumber(page[at + 1]), ns .. '\0' .. page[at] }
+local is_merged = spaces and #spaces <= FEW
+
+-- What is merged are lines, each a namespace's keys or the feed, of which a few are read at a time.
+local size = is_merged and math.min(limit, math.max(8, math.ceil(limit / math.max(#spaces, 1)))) or MANY
+local function read(line, top)
+  line.page, line.at = call('ZREVRANGEBYSCORE', line.key, top, '-inf', 'WITHSCORES', 'LIMIT', 0, size), 1
+  line.version = tonumber(line.page[2])
+end
+
+local lines = {}
+for at = 1, is_merged and #spaces or 1 do
+  local line = is_merged and { key = P .. ':n:' .. spaces[at], before = spaces[at] .. '\0' } or { key = P .. ':c', before = '' }
+  read(line, below == '' and '+inf' or '(' .. below)
+  lines[at] = line
+end
+
+local function newest()
+  local best
+  for _, line in ipairs(lines) do
+    if line.version and not (best and best.version > line.version) then
+      best = line
     end
   end
-  if #spaces > 1 then -- of these, the first `limit` are surely the newest of all
-    table.sort(candidates, function(a, b) return a[1] > b[1] end)
-  end
-else
-  local page = call('ZREVRANGEBYSCORE', P .. ':c', top, '-inf', 'WITHSCORES', 'LIMIT', 0, MANY)
-  ended = #page < 2 * MANY
-  for at = 1, #page, 2 do
-    candidates[#candidates + 1] = { tonumber(page[at + 1]), page[at] }
-  end
+  return best
 end
-local found, after = {}, ''
-for number, candidate in ipairs(candidates) do
-  local version, place = candidate[1], candidate[2]
+
+local found, after, looked, line = {}, '', 0, newest()
+while line and room >= 0 and #found < limit and looked < (is_merged and math.max(limit, 500) or MANY) do
+  local place = line.before .. line.page[line.at]
+  after, looked = fmt(line.version), looked + 1
   if string.sub(place, 1, #prefix) == prefix and (hidden == '' or string.sub(place, 1, #hidden) ~= hidden) then
-    local one = entry(place, want, 1e18, needles)
-    if one then
-      found[#found + 1] = one
-    end
+    found[#found + 1] = entry(place, want, 1e18, needles)
   end
-  if not (ended and number == #candidates) then
-    after = fmt(version)
-    if room < 0 or #found == limit or (spaces and #spaces > 1 and #spaces <= FEW and number == limit) then
-      break
-    end
-  else
-    after = ''
+  line.at = line.at + 2
+  line.version = tonumber(line.page[line.at + 1])
+  if not line.version and #line.page == 2 * size then
+    read(line, '(' .. after)
   end
+  line = newest()
 end
-return { 'ok', found, after, fmt(last) }
+return { 'ok', found, line and after or '', fmt(last) }

@@ -1,11 +1,12 @@
--- Entries at the versions that ARGV has from 5 on, of those whose places begin with ARGV[2] and not with ARGV[3]; as much of
--- each as ARGV[4] wants, and with 'w' its vectors. Gives them, and how many were looked at.
+-- Entries at the versions that ARGV has from 5 on, each with its place if that is known: then it is the entry that is there
+-- now, if it has changed. Of those whose places begin with ARGV[2] and not with ARGV[3]; as much of each as ARGV[4] wants, and
+-- with 'w' its vectors. Gives pairs of a version's number in the list and an entry, and how many were looked at.
 
 local prefix, hidden, want = ARGV[2], ARGV[3], ARGV[4]
 local found, looked = {}, 0
-for at = 5, #ARGV do
-  local version = ARGV[at]
-  local place = call('ZRANGEBYSCORE', P .. ':c', version, version)[1]
+for at = 5, #ARGV, 2 do
+  local version, known = ARGV[at], ARGV[at + 1]
+  local place = call('ZRANGEBYSCORE', P .. ':c', version, version)[1] or (known ~= '' and known)
   looked = looked + 1
   if place and string.sub(place, 1, #prefix) == prefix
     and not (hidden ~= '' and string.sub(place, 1, #hidden) == hidden) then
@@ -15,7 +16,9 @@ for at = 5, #ARGV do
       one[3], one[4] = vectors[1], vectors[2]
       room = room - #(vectors[2] or '')
     end
-    found[#found + 1] = one
+    if one then
+      found[#found + 1] = { looked, one }
+    end
   end
   if room < 0 then
     break

@@ -16,6 +16,12 @@ local function next_version()
   return last
 end
 
+-- The number after one that was given before: the time, so that none comes again after all was flushed, or some was lost.
+local function numbered(before)
+  local time = call('TIME')
+  return fmt(math.max(tonumber(before or '0') + 1, time[1] * 1000000 + time[2]))
+end
+
 local function release(body)
   local others = tonumber(call('HGET', P .. ':r', body) or '0')
   if others > 1 then
@@ -139,7 +145,9 @@ local function store(place, old, new)
   end
   if new.vectors then
     call('HSET', P .. ':v:' .. place, 'v', new.v, 'n', new.vectors.n, 'd', new.vectors.d)
-    call('ZADD', P .. ':w:' .. new.m, call('HINCRBY', P, 'w', 1), place)
+    local number = numbered(call('HGET', P, 'w'))
+    call('HSET', P, 'w', number)
+    call('ZADD', P .. ':w:' .. new.m, number, place)
   end
 end
 
