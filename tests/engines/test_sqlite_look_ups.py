@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
@@ -78,7 +79,9 @@ def test_what_may_be_large_or_long_is_read_in_a_thread(
     async def read() -> None:
         await store.aget(NS, "key")
         threads.clear()
-        for call in (store.files().aread("/folder/file"), store.asearch(NS), store.aput(NS, "other", {})):
+        files = store.files()
+        as_item = store.aget(("filesystem",), "/folder/file")  # with its content
+        for call in (files.aread("/folder/file"), as_item, store.asearch(NS), store.aput(NS, "other", {})):
             await call
             assert not in_its_own_thread(threads)
 
@@ -102,6 +105,30 @@ def test_after_a_slow_look_up_the_next_ones_go_to_a_thread_for_a_while(
 
     monkeypatch.setattr(sqlite, "_SLOW", 60.0)
     assert asyncio.run(look_up_often()) == [True, False, False, False, True]
+
+
+def test_to_open_the_file_is_no_slow_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or every program would hop for its first ten seconds."""
+    now = 1000.0  # which passes where connections are made, and nowhere else
+    connect = sqlite.SqliteEngine._connect
+
+    def slowly(*args: Any) -> Any:
+        nonlocal now
+        now += 5
+        return connect(*args)
+
+    async def look_up_twice() -> None:
+        await store.aget(NS, "key")
+        monkeypatch.setattr(sqlite.SqliteEngine, "_spawn", None)  # from now on there is no other thread to go to
+        await store.aget(NS, "key")
+
+    monkeypatch.setattr(sqlite.SqliteEngine, "_connect", slowly)
+    monkeypatch.setattr(sqlite, "time", SimpleNamespace(monotonic=lambda: now))
+    store = holdall.open(tmp_path / "new.db", sweep_interval=None)
+    asyncio.run(look_up_twice())
+    assert now > 1000
+    monkeypatch.undo()
+    store.close()
 
 
 def test_who_would_have_to_wait_for_another_process_does_so_in_a_thread(

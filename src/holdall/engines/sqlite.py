@@ -3,7 +3,7 @@
 WAL, `synchronous=FULL`, one connection that writes (through `commit.GroupCommit`) and a pool of connections that read
 and never wait for it. Other processes' writers are waited out in short sleeps. The file is opened and migrated under a
 lock on its folder. Async callers take one hop to a worker thread a batch; reads that are asked for meanwhile share the
-next hop.
+next hop. One look-up is answered in the event loop itself, unless the disk was slow of late.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SqliteEngine:
             if type(batch[0]) is Learn:
                 batch = await asyncio.to_thread(self._prepared, batch)
             return await self._commits.asubmit(batch)
-        if len(batch) == 1 and type(batch[0]) in self.at_once and time.monotonic() > self._wary_until:
+        if self._may_be_at_once(batch) and time.monotonic() > self._wary_until:
             found = self._look_up_at_once(batch[0])
             if found is not None:
                 await asyncio.sleep(0)  # as others expect of who awaits something: their turn
@@ -145,9 +145,8 @@ class SqliteEngine:
         """The version of the last change: the least that has to be asked."""
         reader = self._readers.take()
         try:
-            return reader.execute("SELECT max(version) FROM holdall_entries").fetchall()
-        except apsw.Error as error:
-            raise self._translated(error) from error
+            with self._translating():
+                return reader.execute("SELECT max(version) FROM holdall_entries").fetchall()
         finally:
             self._readers.give_back(reader)
 
@@ -191,11 +190,16 @@ class SqliteEngine:
         finally:
             reader.patience.deadline = None
             self._readers.give_back(reader)
-            self._note_pace((op,), began)
+            self._note_pace(began)
 
-    def _note_pace(self, batch: Sequence[Op], began: float) -> None:
+    def _may_be_at_once(self, batch: Sequence[Op]) -> bool:
+        op = batch[0]
+        is_file = isinstance(op, Get) and op.key[0] == "/"  # it comes with its content, which may be large
+        return len(batch) == 1 and type(op) in self.at_once and not is_file
+
+    def _note_pace(self, began: float) -> None:
         now = time.monotonic()
-        if now - began > _SLOW and len(batch) == 1 and type(batch[0]) in self.at_once:
+        if now - began > _SLOW:
             self._wary_until = now + _WARY
 
     def _prepared(self, batch: Sequence[Op]) -> list[Op]:
@@ -218,13 +222,20 @@ class SqliteEngine:
     def _answer(self, submissions: list[Submission]) -> None:
         for submission in submissions:
             if not submission.cancelled:
-                began = time.monotonic()
                 try:
-                    submission.results = self._read(submission.batch)
+                    submission.results = self._answered(submission.batch)
                 except Exception as error:  # whatever it is belongs to this caller alone
                     submission.error = error
-                self._note_pace(submission.batch, began)
         announce(submissions)
+
+    def _answered(self, batch: Sequence[Op]) -> list[Any]:
+        if not self._may_be_at_once(batch):
+            return self._read(batch)
+        self._readers.give_back(self._readers.take())  # to open the file, or a connection, is no slow look-up
+        began = time.monotonic()
+        results = self._read(batch)
+        self._note_pace(began)
+        return results
 
     # Writing ---------------------------------------------------------------------------------------------------------
 

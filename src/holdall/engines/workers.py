@@ -37,9 +37,7 @@ class Workers:
 
     def close(self) -> None:
         """Wait for what was submitted."""
-        with self._mutex:
-            for _ in self._threads:
-                self._queue.put(None)
+        self._queue.put(None)
         for thread in self._threads:
             thread.join()
 
@@ -52,3 +50,4 @@ class Workers:
             del function  # and with it all that it holds, while we wait for the next
             with self._mutex:
                 self._unfinished -= 1
+        self._queue.put(None)  # for the next: one whose start was interrupted is there, and nobody knows of it

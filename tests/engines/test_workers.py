@@ -1,0 +1,37 @@
+"""The threads that SQLite's async callers hop to."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdall.engines.workers import Workers
+from processes import run
+
+
+def test_closing_ends_a_thread_whose_start_was_interrupted() -> None:
+    """Ctrl-C comes while the event loop waits for the new thread to say that it is there: so it is, and unknown."""
+    run(close_after_an_interrupted_start, deadline=20)
+
+
+def close_after_an_interrupted_start() -> None:
+    workers, done = Workers(1, "worker"), threading.Event()
+    start, started = threading.Thread.start, []
+
+    def interrupted(thread: Any) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            workers.submit(done.set)
+    workers.submit(done.set)
+    assert done.wait(10)
+    workers.close()
+    for thread in started:
+        thread.join(10)
+        assert not thread.is_alive()
