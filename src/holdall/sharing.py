@@ -296,7 +296,7 @@ def _after_fork(in_child: bool) -> None:
 
 @cache
 def _survive_forks() -> None:
-    """Hook into forks, once, and after the executors that engines use: their own hooks hold a lock which ours need.
+    """Hook into forks, once, and after the executor of `asyncio.to_thread`: its hooks hold a lock which ours need.
 
     Called with the lock held, since `cache` alone lets two threads in.
     """

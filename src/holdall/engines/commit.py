@@ -40,7 +40,7 @@ class Submission:
 
     @property
     def cancelled(self) -> bool:
-        """Nobody waits any more: drop it, if it has not begun."""
+        """Nobody waits any more: drop it, if it has not begun. Any thread may ask: it is so for good."""
         return self.left or (self.future is not None and self.future.cancelled())
 
     def outcome(self) -> list[Any]:

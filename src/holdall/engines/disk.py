@@ -61,7 +61,7 @@ class DiskEngine(SqliteEngine):
     """Entries in one folder."""
 
     dialect = DiskDialect
-    at_once = frozenset()  # what was edited outside comes first, and that is no look-up
+    _at_once = frozenset()  # what was edited outside comes first, and that is no look-up
     _dialect: DiskDialect
 
     def __init__(self, root: str, options: Options, own: DiskOptions) -> None:

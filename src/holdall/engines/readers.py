@@ -46,7 +46,7 @@ class Readers:
             self._open.wait()
 
     def take_idle(self) -> Reader | None:
-        """One that is there, if nobody has to be waited for."""
+        """One that is there; None where none is, or a fork is about to happen: nobody is waited for."""
         try:
             reader = self._idle.pop()
         except IndexError:

@@ -45,7 +45,7 @@ class SqliteEngine:
 
     capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
     dialect: type[SqliteDialect] = SqliteDialect
-    at_once: frozenset[type[Op]] = frozenset({Get, Stat})  # look-ups that may be answered in an event loop
+    _at_once: frozenset[type[Op]] = frozenset({Get, Stat})  # look-ups that may be answered in an event loop
 
     def __init__(self, path: str, options: Options) -> None:
         self._path = path
@@ -156,10 +156,7 @@ class SqliteEngine:
             op = batch[0]
             walks = type(op) in WALKS
             if len(batch) == 1 and not walks:  # no need of a transaction
-                if type(op) not in LOOK_UPS:
-                    return [self._sql.ask(op, reader.run)]
-                sql, params = self._sql.statement(op)  # the most frequent of all, in as few steps as there can be
-                return [self._sql.result(op, params, reader.execute(sql, params).fetchall())]
+                return [self._look_up(reader, op) if type(op) in LOOK_UPS else self._sql.ask(op, reader.run)]
             reader.execute("BEGIN")
             results = [drive(self._sql.walk(op), reader.run)] if walks else drive(self._sql.batch(batch), reader.run)
             reader.execute("ROLLBACK")
@@ -168,6 +165,11 @@ class SqliteEngine:
             raise self._translated(error) from error
         finally:
             self._readers.give_back(reader)
+
+    def _look_up(self, reader: Connection, op: Op) -> Any:
+        """The most frequent of all, in as few steps as there can be."""
+        sql, params = self._sql.statement(op)
+        return self._sql.result(op, params, reader.execute(sql, params).fetchall())
 
     def _look_up_at_once(self, op: Op) -> list[Any] | None:
         """The result of a look-up, in the event loop's own thread; None where it would have to wait for anybody.
@@ -181,8 +183,7 @@ class SqliteEngine:
         began = time.monotonic()
         reader.patience.deadline = began
         try:
-            sql, params = self._sql.statement(op)
-            return [self._sql.result(op, params, reader.execute(sql, params).fetchall())]
+            return [self._look_up(reader, op)]
         except (apsw.BusyError, apsw.LockedError):
             return None
         except apsw.Error as error:
@@ -190,17 +191,14 @@ class SqliteEngine:
         finally:
             reader.patience.deadline = None
             self._readers.give_back(reader)
-            self._note_pace(began)
+            now = time.monotonic()
+            if now - began > _SLOW:
+                self._wary_until = now + _WARY
 
     def _may_be_at_once(self, batch: Sequence[Op]) -> bool:
         op = batch[0]
         is_file = isinstance(op, Get) and op.key[0] == "/"  # it comes with its content, which may be large
-        return len(batch) == 1 and type(op) in self.at_once and not is_file
-
-    def _note_pace(self, began: float) -> None:
-        now = time.monotonic()
-        if now - began > _SLOW:
-            self._wary_until = now + _WARY
+        return len(batch) == 1 and type(op) in self._at_once and not is_file
 
     def _prepared(self, batch: Sequence[Op]) -> list[Op]:
         """What is learned, made ready while others write."""
@@ -223,19 +221,10 @@ class SqliteEngine:
         for submission in submissions:
             if not submission.cancelled:
                 try:
-                    submission.results = self._answered(submission.batch)
+                    submission.results = self._read(submission.batch)
                 except Exception as error:  # whatever it is belongs to this caller alone
                     submission.error = error
         announce(submissions)
-
-    def _answered(self, batch: Sequence[Op]) -> list[Any]:
-        if not self._may_be_at_once(batch):
-            return self._read(batch)
-        self._readers.give_back(self._readers.take())  # to open the file, or a connection, is no slow look-up
-        began = time.monotonic()
-        results = self._read(batch)
-        self._note_pace(began)
-        return results
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
