@@ -406,20 +406,29 @@ def test_an_idle_watch_takes_nothing_in(store: holdall.Store, changes: Any, monk
 # In the very moment of a write ---------------------------------------------------------------------------------------
 
 
+def before_settling(monkeypatch: pytest.MonkeyPatch, edit: Callable[[], object]) -> None:
+    """Have somebody edit files between a commit and what it does with them."""
+    settle = Catalogue.settle
+
+    def settle_late(*args: Any) -> Any:
+        edit()
+        return settle(*args)
+
+    monkeypatch.setattr(Catalogue, "settle", settle_late)
+
+
 def test_what_others_append_while_the_store_appends_is_kept_and_so_is_ours(
     store: holdall.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = store.files()
     files.write("/log", "begun\n")
-    settle = Catalogue.settle
 
-    def settle_late(*args: Any) -> Any:
+    def append() -> None:
         if lines:
             with (folder / "log").open("ab") as file:
                 file.write(lines.pop())
-        return settle(*args)
 
-    monkeypatch.setattr(Catalogue, "settle", settle_late)
+    before_settling(monkeypatch, append)
     for line in (b"theirs, which is longer\n", b"t\n", b"ours\n"):
         lines = [line]
         files.append("/log", "ours\n")
@@ -434,13 +443,7 @@ def test_what_is_appended_to_a_file_that_goes_just_then_is_kept(
 ) -> None:
     files = store.files()
     files.write("/log", "begun\n")
-    settle = Catalogue.settle
-
-    def settle_late(*args: Any) -> Any:
-        (folder / "log").unlink(missing_ok=True)
-        return settle(*args)
-
-    monkeypatch.setattr(Catalogue, "settle", settle_late)
+    before_settling(monkeypatch, lambda: (folder / "log").unlink(missing_ok=True))
     files.append("/log", "ours\n")
     monkeypatch.undo()
     assert files.read("/log") == (folder / "log").read_bytes() == b"ours\n"
@@ -454,13 +457,7 @@ def test_a_copy_of_a_file_that_is_edited_just_then_is_whole(
     files = store.files()
     files.write("/a", "before")
     files.write("/b", "other:")  # as long
-    settle = Catalogue.settle
-
-    def settle_late(*args: Any) -> Any:
-        (folder / "a").write_text(text)
-        return settle(*args)
-
-    monkeypatch.setattr(Catalogue, "settle", settle_late)
+    before_settling(monkeypatch, lambda: (folder / "a").write_text(text))
     files.copy("/a", "/b")
     monkeypatch.undo()
     for name in "ab":

@@ -493,6 +493,9 @@ def test_only_what_a_file_says_whole_does_without_the_catalogue(
     with opened(folder, durability="full") as store:
         store.put(("n",), "newer", {})
         assert asked == [False]
+    monkeypatch.undo()
+    with opened(folder) as store:  # where nothing is waited for, there is nothing to spare
+        assert not engine_of(store)._catalogue.may_be_told_by_file([Put(("n",), "newest", "{}", None)])
 
 
 # Locks and listeners -------------------------------------------------------------------------------------------------

@@ -322,18 +322,6 @@ class DiskEngine(SqliteEngine):
         return True
 
     @contextlib.contextmanager
-    def _relaxed(self, writer: Connection) -> Iterator[None]:
-        """Commit without an fsync of the catalogue."""
-        is_full = self._synchronous != "NORMAL"
-        if is_full:
-            writer.execute("PRAGMA synchronous = NORMAL")
-        try:
-            yield
-        finally:
-            if is_full and self._writer is writer:  # else it could not even undo something, and was left behind
-                writer.execute(f"PRAGMA synchronous = {self._synchronous}")
-
-    @contextlib.contextmanager
     def _transaction(self, writer: Connection) -> Iterator[None]:
         writer.execute("BEGIN IMMEDIATE")
         try:

@@ -131,7 +131,7 @@ class Catalogue:
         """
         changes = [op for op in batch if type(op) not in READS]
         op = changes[0]
-        if not self._boot or len(changes) > 1 or type(op) is not Put:
+        if not (self._sync and self._boot) or len(changes) > 1 or type(op) is not Put:
             return False
         is_file = type(op.value) is File
         if not (op.ttl is None or op.ttl is KEEP) or op.index is not None or op.vectors is not None:

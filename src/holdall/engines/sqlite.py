@@ -259,13 +259,22 @@ class SqliteEngine:
             if type(members[0].batch[0]) not in _NO_CHANGES or not _change_nothing(members):
                 self._transact_on(writer, members)
                 return
-            try:  # a refresh is not worth an fsync
-                writer.execute("PRAGMA synchronous = NORMAL")
+            with self._relaxed(writer):  # a refresh is not worth an fsync
                 self._transact_on(writer, members)
-            finally:
-                writer.execute(f"PRAGMA synchronous = {self._synchronous}")
         except apsw.Error as error:
             raise self._translated(error) from error
+
+    @contextlib.contextmanager
+    def _relaxed(self, writer: Connection) -> Iterator[None]:
+        """Commit without an fsync."""
+        is_full = self._synchronous != "NORMAL"
+        if is_full:
+            writer.execute("PRAGMA synchronous = NORMAL")
+        try:
+            yield
+        finally:
+            if is_full and self._writer is writer:  # else it could not even undo something, and was left behind
+                writer.execute(f"PRAGMA synchronous = {self._synchronous}")
 
     def _transact_on(self, writer: Connection, members: list[Submission]) -> None:
         committing = False
