@@ -23,7 +23,7 @@ MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC /
 PLACES = {
     "Stemmer": ("search.py",),
     "ag2": ("faces/ag2_protocol.py",),
-    "apsw": ("engines/sqlite.py",),
+    "apsw": ("engines/sqlite.py", "engines/sqlite_connection.py"),
     "deepagents": ("faces/deepagents.py",),
     "autogen": ("faces/ag2_protocol.py",),
     "hypothesis": ("testing/",),
@@ -96,7 +96,10 @@ SHARED_BY_ENGINES = {
 OWN = {
     "engines/disk.py": {
         f"holdall.engines.{name}"
-        for name in ("disk_catalogue", "disk_edits", "disk_names", "disk_sql", "disk_tree", "disk_watch", "sqlite")
+        for name in (
+            *("disk_catalogue", "disk_edits", "disk_names", "disk_sql", "disk_tree", "disk_watch"),
+            *("sqlite", "sqlite_connection"),
+        )
     },
     "engines/disk_catalogue.py": {f"holdall.engines.disk_{name}" for name in ("names", "sql", "tree")},
     "engines/disk_edits.py": {
@@ -123,8 +126,10 @@ OWN = {
         f"holdall.engines.redis_{name}" for name in ("fields", "ops", "search", "shards", "texts")
     },
     "engines/sqlite.py": {
-        f"holdall.engines.{name}" for name in ("notices", "readers", "sqlite_sql", "turns", "workers")
+        f"holdall.engines.{name}"
+        for name in ("notices", "readers", "sqlite_connection", "sqlite_sql", "turns", "workers")
     },
+    "engines/sqlite_connection.py": {"holdall.engines.turns"},
 }
 MOST_LINES = 600
 

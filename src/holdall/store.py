@@ -67,7 +67,9 @@ class Store(Watching, Leasing):
         `lease` must still be held, else `LeaseLost`. `index` says what of it a `query` finds: paths such as `["title",
         "notes[*].text"]`, False for nothing, None for what the store was opened with.
         """
-        entry: Entry = (yield from self._embedded([ops.Put(ns, key, value, ttl, expect, index)], lease))[0]
+        batch = [ops.Put(ns, key, value, ttl, expect, index)]
+        is_simple = lease is None and self._settings.embedding is None
+        entry: Entry = ((yield batch) if is_simple else (yield from self._embedded(batch, lease)))[0]
         return entry
 
     put = run(_put)

@@ -29,6 +29,7 @@ MAX_TTL = 1000 * 365 * 24 * 3600
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EXACT = 2**32 * 1_000_000  # below this, in 2106, a float of seconds tells microseconds apart
 _SMALL = 10 ** (MAX_INT_DIGITS // 2)
 
 
@@ -220,6 +221,8 @@ def _surrogate_path(value: Any, path: str) -> str | None:
 @lru_cache(maxsize=64)  # what is written at once has one time
 def to_datetime(microseconds: int) -> datetime:
     """An aware UTC datetime from microseconds since 1970, which is what engines store."""
+    if 0 <= microseconds < _EXACT:
+        return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
     return _EPOCH + timedelta(microseconds=microseconds)
 
 

@@ -21,6 +21,7 @@ import pytest
 
 import holdall
 import holdall.engines.sqlite  # at once: a process that gave up its rights may not be able to import any more
+from holdall.engines.commit import Submission
 from holdall.engines.sqlite import MIGRATIONS
 from holdall.errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed
 from holdall.ops import Put
@@ -500,3 +501,21 @@ def test_a_put_is_done_once_whatever_was_inserted_before_it(path: str) -> None:
             before = store.put(("home",), "last", {"n": n}).version
             files.append("/log", "x")
             assert store.put(("home",), f"new {n}", {}).version == before + 2
+
+
+def test_what_was_written_is_not_kept_until_the_collector_comes(path: str) -> None:
+    async def write_together() -> None:
+        await asyncio.gather(*(store.aput(("home",), f"a{number}", {}) for number in range(20)))
+
+    with holdall.open(path) as store:
+        store.setup()
+        gc.collect()
+        gc.disable()
+        try:
+            store.put(("home",), "key", {})
+            together([lambda: store.put(("home",), "key", {})] * 8)
+            asyncio.run(write_together())
+            store.close()
+            assert [thing for thing in gc.get_objects() if isinstance(thing, Submission)] == []
+        finally:
+            gc.enable()

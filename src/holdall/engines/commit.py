@@ -25,18 +25,17 @@ _LARGEST_GROUP = 512
 class Submission:
     """One batch on its way through a thread that is not its caller's, and what became of it."""
 
-    __slots__ = ("batch", "began", "error", "finished", "future", "gate", "group", "left", "results")
+    error: BaseException | None = None
+    finished = False
+    left = False  # by a sync caller that was interrupted
+    group: Sequence[Submission] = ()  # those it leads, itself among them
+    gate: threading.Lock | None = None  # a sync caller waits here
+    future: asyncio.Future[list[Any]] | None = None  # an async caller waits here
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch = batch
         self.began = time.monotonic()
         self.results: list[Any] = []
-        self.error: BaseException | None = None
-        self.finished = False
-        self.left = False  # by a sync caller that was interrupted
-        self.group: list[Submission] = []  # those it leads, itself among them
-        self.gate: threading.Lock | None = None  # a sync caller waits here
-        self.future: asyncio.Future[list[Any]] | None = None  # an async caller waits here
 
     @property
     def cancelled(self) -> bool:
@@ -149,6 +148,7 @@ class GroupCommit:
     def resume(self) -> None:
         assert self._pausing is not None
         self._hand_over(self._pausing)
+        self._pausing = None
 
     def close(self) -> None:
         """Let the group under way finish; refuse the rest."""
@@ -180,14 +180,10 @@ class GroupCommit:
         """Commit a group, led by `first`; then hand over to whoever has come since."""
         group = first.group = [first]
         try:
-            with self._mutex:
-                if self._leader is not first:
-                    return
-                if first in self._queue:
-                    self._queue.remove(first)
-                while self._queue and len(group) < _LARGEST_GROUP and self._queue[0].batch:
-                    group.append(self._queue[0])
-                    self._queue.popleft()
+            if self._leader is not first:
+                return
+            if self._queue:
+                self._gather(group)
             self._commit(group)
         except BaseException as error:
             # Only what no batch can cause comes here: the leader's thread was interrupted, or a fault of ours. It is
@@ -197,18 +193,28 @@ class GroupCommit:
         finally:
             self._conclude(first)
 
+    def _gather(self, group: list[Submission]) -> None:
+        """Have those who queue by now join a group."""
+        with self._mutex:
+            if group[0] in self._queue:
+                self._queue.remove(group[0])
+            while self._queue and len(group) < _LARGEST_GROUP and self._queue[0].batch:
+                group.append(self._queue[0])
+                self._queue.popleft()
+
     def _conclude(self, first: Submission) -> None:
         """Hand over, and tell the members of a group what became of them; who has no outcome yet queues again."""
         with self._mutex:
             if self._leader is first:
-                if first.group == [first] and first.finished and first.future is None and not self._queue:
-                    self._leader = None
+                if len(first.group) == 1 and first.finished and first.future is None and not self._queue:
+                    self._leader, first.group = None, ()
                     return  # the usual case: nobody else to see to
                 undone = [one for one in first.group if not (one.finished or one.cancelled or one in self._queue)]
                 self._queue.extendleft(reversed(undone))
         self._hand_over(first)
         finished = [one for one in first.group if one.finished]
         announce(one for one in finished if one is not first or first.future is not None)
+        first.group = ()  # which has the leader itself in it: a cycle would keep all of them for a while
 
     def _hand_over(self, leader: Submission) -> None:
         """If it does lead, let the next in the queue lead."""
@@ -226,11 +232,16 @@ class GroupCommit:
         if following.gate is None:
             self._lead_elsewhere(following)
 
-    def _lead_elsewhere(self, submission: Submission) -> None:
+    def _lead_elsewhere(self, submission: Submission, again: bool = True) -> None:
         """Lead in a worker thread, for a submission that has no thread of its own."""
         try:
             self._spawn(lambda: self._lead(submission))
-        except BaseException as error:  # no more threads, or the interpreter is shutting down
+        except BaseException as error:
+            if again and not isinstance(error, StoreClosed):
+                # An interrupt is this thread's alone. It may have come too late: who leads twice finds nothing to do.
+                self._lead_elsewhere(submission, again=False)
+                raise
+            # No more threads, or the interpreter is shutting down.
             submission.error, submission.finished = error, True
             announce([submission])
             self._hand_over(submission)

@@ -27,7 +27,8 @@ from .disk_names import OWN
 from .disk_sql import DiskDialect
 from .disk_tree import Stale, Tree
 from .disk_watch import DiskListener, FolderWatch
-from .sqlite import Connection, SqliteEngine
+from .sqlite import SqliteEngine
+from .sqlite_connection import Connection
 
 logger = logging.getLogger("holdall")
 T = TypeVar("T")

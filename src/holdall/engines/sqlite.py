@@ -19,24 +19,22 @@ from typing import Any
 
 import apsw
 
-from .. import keys
 from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
 from ..ops import READS, WALKS, Get, Learn, Op, Refresh, Stat, Tidy
-from ..programs import Work, drive
+from ..programs import drive
 from .commit import GroupCommit, Submission, announce
 from .notices import WalListener
 from .readers import Readers
 from .sql import LOOK_UPS, is_plain_put, takes_several
+from .sqlite_connection import Connection, pragma
 from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, is_misread
-from .statements import ManyTimes, Rows, Statement
 from .turns import Turns, folder_lock
 from .workers import Workers
 
 _MAPPED = 1 << 30  # bytes of the file that are read where the system has them, without a call for each page
 _WALKERS = 4
 _SLOW, _WARY = 0.001, 10.0  # seconds: a look-up that waited for the disk; how long the next ones go to a thread
-_BUSY_SLEEP = 0.0005
 _NO_CHANGES = READS | {Refresh, Tidy, Learn}
 
 
@@ -286,7 +284,7 @@ class SqliteEngine:
             if len(members) == 1 and len(batch) == 1:  # the most frequent of all
                 if is_misread(batch[0]):
                     writer.execute(DOUBT_FIELDS)
-                members[0].results = [self._sql.ask(batch[0], writer.run)]
+                members[0].results = [self._run_alone(writer, batch[0])]
             else:
                 if any(is_misread(op) for member in members for op in member.batch):
                     writer.execute(DOUBT_FIELDS)
@@ -308,6 +306,9 @@ class SqliteEngine:
             if committing:  # also where an interrupt came just after the commit: it holds
                 for member in members:
                     member.finished = True
+
+    def _run_alone(self, writer: Connection, op: Op) -> Any:
+        return self._sql.put(op, writer) if is_plain_put(op) else self._sql.ask(op, writer.run)
 
     def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
         """For an engine that keeps more than a database."""
@@ -376,7 +377,7 @@ class SqliteEngine:
             writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
                 self._refuse_foreign(writer)
-                if _pragma(writer, "journal_mode") != "wal" and _pragma(writer, "journal_mode", "wal") != "wal":
+                if pragma(writer, "journal_mode") != "wal" and pragma(writer, "journal_mode", "wal") != "wal":
                     raise Unavailable(
                         f"{self._path!r} lies where SQLite cannot use a write-ahead log; move it to a local disk"
                     )
@@ -384,12 +385,11 @@ class SqliteEngine:
             except BaseException:
                 writer.close()
                 raise
-        _pragma(writer, "synchronous", self._synchronous)
+        pragma(writer, "synchronous", self._synchronous)
         writer.turns = writer.patience.turns = Turns(self._path, self._options.timeout)
         writer.unconditional, writer.left_by_put = self._sql.unconditional, self._sql.left_by_put
-        writer.put_new = self._sql.put_new
         if self._options.durability == "full":
-            _pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
+            pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
         return writer
 
     def _connect_reader(self) -> Connection:
@@ -397,23 +397,14 @@ class SqliteEngine:
             self._open()
         try:
             reader = self._connect(apsw.SQLITE_OPEN_READWRITE)
-            _pragma(reader, "query_only", "1")
-            _pragma(reader, "mmap_size", str(_MAPPED))
+            pragma(reader, "query_only", "1")
+            pragma(reader, "mmap_size", str(_MAPPED))
         except apsw.Error as error:
             raise self._translated(error) from error
         return reader
 
     def _connect(self, flags: int) -> Connection:
-        connection = Connection(self._path, flags=flags)
-        connection.patience = _Patience(self._options.timeout)
-        connection.set_busy_handler(connection.patience)
-        after: Any = keys.after
-        connection.create_scalar_function("holdall_after", after, 2, deterministic=True)
-        connection.create_aggregate_function("holdall_joined", _joined, 1)
-        _pragma(connection, "temp_store", "MEMORY")
-        _pragma(connection, "cache_size", "-8000")
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew for each value that is bound
-        return connection
+        return Connection(self._path, flags, self._options.timeout)
 
     def _refuse_foreign(self, writer: Connection) -> None:
         """A database that others made is left alone: whoever named it here hardly meant to have our tables in it."""
@@ -488,90 +479,6 @@ class SqliteEngine:
         return HoldallError(f"SQLite refused what holdall asked of it; please report this: {where}")
 
 
-class Connection(apsw.Connection):
-    """A connection that runs a program's statements."""
-
-    patience: _Patience
-    turns: Turns | None = None  # a writer's
-    unconditional: frozenset[str] = frozenset()
-    left_by_put = put_new = ""
-
-    def run(self, statements: list[Statement | ManyTimes] | Work) -> Any:
-        if isinstance(statements, Work):  # this is a thread already
-            return statements.function(*statements.args)
-        return [
-            self.executemany(sql, params).fetchall()
-            if isinstance(params, list)
-            else self._put(sql, params)
-            if sql in self.unconditional
-            else self.execute(sql, params).fetchall()
-            for sql, params in statements
-        ]
-
-    def begin(self) -> None:
-        """Begin to write, when it is our turn."""
-        turns = self.turns
-        if turns is None:
-            self.execute("BEGIN IMMEDIATE")
-            return
-        self.stand_back()
-        try:
-            self.execute("BEGIN IMMEDIATE")
-        finally:
-            if turns.waits:
-                turns.stop_waiting()
-
-    def stand_back(self) -> None:
-        """Let others go first, who wait while we write and write."""
-        if self.turns is not None and time.monotonic() >= self.turns.next_look:
-            self.turns.let_others_in(lambda: _pragma(self, "data_version"))
-
-    def close(self, force: bool = False) -> None:
-        super().close(force)
-        if self.turns is not None:
-            self.turns.close()
-
-    def _put(self, sql: str, params: dict[str, Any]) -> Rows:
-        """A put without RETURNING, which would double its time.
-
-        A new row's id is its version, and the rest is what was asked for; of a replaced one it has to be read.
-        """
-        plain = params["size"] is None and params["fields"] is None and params["model"] is None
-        if plain:
-            self.execute(self.put_new, params)
-        if not plain or not self.changes():
-            self.execute(sql, params)
-            return self.execute(self.left_by_put, {"ns": params["ns"], "key": params["key"]}).fetchall()
-        now, ttl = params["now"], params["ttl"]
-        return [(self.last_insert_rowid(), now, now, None if ttl is None else now + ttl)]
-
-
-class _Patience:
-    """A busy handler: sleeps briefly and often, because SQLite's own backs off for far too long."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._began = 0.0
-        self.turns: Turns | None = None
-        self.deadline: float | None = None  # of whoever has waited longest already, in a queue
-
-    def __call__(self, tries: int) -> bool:
-        now = time.monotonic()
-        if tries == 0:
-            self._began = now
-        if now >= (self._began + self._timeout if self.deadline is None else self.deadline):
-            return False
-        if self.turns is not None:
-            self.turns.wait()
-        time.sleep(_BUSY_SLEEP)
-        return True
-
-
-def _joined() -> Any:
-    """SQLite has no aggregate that joins bytes."""
-    return [], lambda pieces, data: pieces.append(data), b"".join
-
-
 def _only_reads(batch: Sequence[Op]) -> bool:
     if len(batch) == 1:
         kind = type(batch[0])
@@ -588,11 +495,3 @@ def _schema_version(connection: Connection) -> int:
         return 0
     rows = connection.execute("SELECT version FROM holdall_schema").fetchall()
     return int(str(rows[0][0])) if rows else 0
-
-
-def _pragma(connection: Connection, name: str, value: str | None = None) -> Any:
-    """Set a PRAGMA, one at a time, and give what it is now."""
-    if value is not None:
-        connection.execute(f"PRAGMA {name} = {value}").fetchall()
-    rows = connection.execute(f"PRAGMA {name}").fetchall()
-    return rows[0][0] if rows else None
