@@ -116,20 +116,26 @@ class Bench:
         target: Target | None = None,
         durable: bool = False,
         as_rate: bool = False,
+        rest: float = 0,
     ) -> Row:
         """Time what each contender does, `holdall` among them. A run is `ops` ops, and must find new work each time.
 
         Where contenders are so unlike that the slow would take all day, each has its own number of `ops`.
 
-        There is one round more, before the others, that does not count: it warms the caches.
+        There is one round more, before the others, that does not count: it warms the caches. All `rest` for so many
+        seconds before each run, where it must not matter who came before: for some 30 ms, Linux remembers of a client
+        how much it has worked, and wakes its server on another processor if that is much.
         """
         contenders, chance = list(runs), random.Random(what)
         row = Row(what, {name: [] for name in contenders}, target, [], as_rate)
         probe = FsyncProbe(self.folder) if durable else None
+        gc.collect()
+        gc.freeze()  # so that the collections below are short
         for number in range(rounds + 1):
             self.progress(f"{what}: round {number} of {rounds}")
             for name in contenders:
                 gc.collect()
+                time.sleep(rest)
                 began = time.perf_counter()
                 runs[name]()
                 spent = time.perf_counter() - began
@@ -138,6 +144,7 @@ class Bench:
             if probe is not None:
                 row.fsync.extend(probe.sample() for _ in range(10))
             chance.shuffle(contenders)  # nobody follows the same other more often than not
+        gc.unfreeze()
         if probe is not None:
             probe.close()
         self.rows.append(row)

@@ -34,6 +34,7 @@ CLIENTS, TASKS = 8, 64
 _HERE = ("users", "alice", "memories")
 _SETTINGS = ("server_version", "fsync", "synchronous_commit", "shared_buffers", "wal_level", "autovacuum")
 _LOADED_AT_ONCE = 1000
+_REST = 0.05  # seconds
 
 _RAW_TABLE = """
     CREATE TABLE raw (
@@ -81,7 +82,7 @@ def _one_at_a_time(bench: Bench, url: str) -> None:
             return run
 
         runs = {OURS: gets(store.get), RAW: gets(partial(_raw_get, raw)), STORE: gets(peer.get)}
-        bench.measure("get", runs, ops=len(order), rounds=51, target=at_most(1.5, RAW))
+        bench.measure("get", runs, ops=len(order), rounds=51, target=at_most(1.5, RAW), rest=_REST)
         bench.also(ahead_of(STORE))
 
         ops, rounds = 50, 51
@@ -92,7 +93,7 @@ def _one_at_a_time(bench: Bench, url: str) -> None:
             ("put, over what is there", {name: (f"old-{n % 1000}" for n in itertools.count()) for name in puts}),
         ):
             runs = {name: partial(_put_all, put, unused[name], values) for name, put in puts.items()}
-            bench.measure(what, runs, ops=ops, rounds=rounds, target=at_most(1.5, RAW), durable=True)
+            bench.measure(what, runs, ops=ops, rounds=rounds, target=at_most(1.5, RAW), durable=True, rest=_REST)
             bench.also(ahead_of(STORE))
         _check_counts(store, url, 1000 + ops * (rounds + 1))
 
@@ -107,7 +108,7 @@ def _put_without_waiting_for_the_disk(bench: Bench, url: str) -> None:
         store, peer, raw = _contenders(stack, url)
         puts: dict[str, Callable[..., object]] = {OURS: store.put, RAW: partial(_raw_put, raw), STORE: peer.put}
         runs = {name: partial(_put_all, put, new_keys(), values) for name, put in puts.items()}
-        bench.measure("put, synchronous_commit=off", runs, ops=ops, rounds=rounds)
+        bench.measure("put, synchronous_commit=off", runs, ops=ops, rounds=rounds, rest=_REST)
         _check_counts(store, url, ops * (rounds + 1))
 
 
