@@ -245,7 +245,7 @@ def _tasks(bench: Bench, url: str) -> None:
 
 
 def _batch(bench: Bench, url: str) -> None:
-    ops, rounds = 1000, 25
+    ops, rounds = 1000, 51
     values = [memory_of(number) for number in range(ops)]
     with ExitStack() as stack:
         store, peer, _ = _contenders(stack, url)
