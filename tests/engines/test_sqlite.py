@@ -23,7 +23,7 @@ import holdall
 import holdall.engines.sqlite  # at once: a process that gave up its rights may not be able to import any more
 from holdall.engines.commit import Submission
 from holdall.engines.sqlite import MIGRATIONS
-from holdall.errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed
+from holdall.errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Unavailable
 from holdall.ops import Put
 from holdall.testing import embed
 from processes import run, tell
@@ -519,3 +519,51 @@ def test_what_was_written_is_not_kept_until_the_collector_comes(path: str) -> No
             assert [thing for thing in gc.get_objects() if isinstance(thing, Submission)] == []
         finally:
             gc.enable()
+
+
+def _delete(path: str) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(path + suffix).unlink()
+
+
+def _replace(path: str) -> None:
+    apsw.Connection(path + "-new").execute("CREATE TABLE t (x)")
+    Path(path + "-new").replace(path)
+
+
+@pytest.mark.parametrize("change", [_delete, _replace, lambda path: Path(path).rename(path + "-moved")])
+def test_a_file_that_is_deleted_moved_or_replaced_in_use_is_missed(path: str, change: Callable[[str], None]) -> None:
+    """Else all that is written until the store is closed would be acknowledged, and lost."""
+    with holdall.open(path) as store:
+        store.put(("home",), "before", {})
+        assert store.get(("home",), "before")
+        change(path)
+        time.sleep(0.02)  # it is not looked for more often
+        for write in (store.put, lambda *args: asyncio.run(store.aput(*args))):
+            with pytest.raises(Unavailable, match="deleted, moved or replaced"):
+                write(("home",), "after", {})
+    for suffix in ("", "-wal", "-shm"):
+        Path(path + suffix).unlink(missing_ok=True)
+    with holdall.open(path) as store:
+        assert store.put(("home",), "anew", {}).version == 1
+
+
+def test_a_file_is_not_missed_where_it_may_not_be_seen_or_the_folder_is_another(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(path).parent)
+    with holdall.open(Path(path).name) as store:
+        store.put(("home",), "before", {})
+        monkeypatch.chdir("/")
+        time.sleep(0.02)
+        store.put(("home",), "after", {})
+
+        def refused(*_: Any) -> Any:
+            raise PermissionError
+
+        time.sleep(0.02)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", refused)
+            store.put(("home",), "at last", {})
+    with holdall.open(path) as store:
+        assert store.count() == 3

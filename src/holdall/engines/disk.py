@@ -79,7 +79,6 @@ class DiskEngine(SqliteEngine):
         if self._watch is not None:
             self._watch.close()
         self._watch = None
-        self._catalogue_inode: int | None = None
         self._is_new = True  # to this process: all has to be compared
         self._dirty: set[str] = set()  # paths that have to be
         self._marking = threading.Lock()  # for the line above
@@ -361,8 +360,7 @@ class DiskEngine(SqliteEngine):
                     time.sleep(_SLEEP)
             if turns is not None:
                 turns.stop_waiting()
-            if self._inode() != self._catalogue_inode:
-                raise self._lost()
+            self._check_file()
             if writer is not None and os.pread(handle, 16, 0) != self._name:
                 self._sign(handle)
             yield
@@ -380,13 +378,6 @@ class DiskEngine(SqliteEngine):
             os.pwrite(handle, self._name, 0)
         except OSError:  # a full disk
             os.ftruncate(handle, 0)
-
-    def _inode(self) -> int | None:
-        """Which file the catalogue is. Where it was deleted in use, others make a new one, of which we know nothing."""
-        try:
-            return os.stat(self._path).st_ino  # noqa: PTH116  # the quickest
-        except OSError:
-            return None
 
     def _lost(self) -> Unavailable:
         return Unavailable(
@@ -413,7 +404,6 @@ class DiskEngine(SqliteEngine):
             raise Unsupported("a store on plain files needs a system with flock; use sqlite: here") from error
         self._tree.make()
         writer = super()._connect_writer()
-        self._catalogue_inode = self._inode()
         if self._watch is None:
             self._watch = FolderWatch(self._tree.root)
         return writer

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from .workers import Workers
 _MAPPED = 1 << 30  # bytes of the file that are read where the system has them, without a call for each page
 _WALKERS = 4
 _SLOW, _WARY = 0.001, 10.0  # seconds: a look-up that waited for the disk; how long the next ones go to a thread
+_SAME_FILE = 0.01  # seconds: how long a file is taken to be still there
 _NO_CHANGES = READS | {Refresh, Tidy, Learn}
 
 
@@ -58,6 +60,8 @@ class SqliteEngine:
         self._opening = threading.Lock()
         self._spawning = threading.Lock()  # not the one above, which an event loop must never wait for
         self._writer: Connection | None = None
+        self._inode: int | None = None  # of the file that is open
+        self._look_again = 0.0  # when to see whether it is still the one of that name
         self._readers = Readers(self._connect_reader)
         self._commits = GroupCommit(self._commit, lambda lead: self._spawn(lead, "writer", 1))
         self._workers: dict[str, Workers] = {}
@@ -252,8 +256,11 @@ class SqliteEngine:
     def _transact(self, members: list[Submission]) -> None:
         """Run batches in one transaction. A refused one leaves nothing behind; any other error undoes them all."""
         try:
-            writer = self._writer or self._open()
-            writer.patience.deadline = members[0].began + self._options.timeout
+            writer, began = self._writer or self._open(), members[0].began
+            writer.patience.deadline = began + self._options.timeout
+            if began >= self._look_again:
+                self._check_file()
+                self._look_again = began + _SAME_FILE
             if type(members[0].batch[0]) not in _NO_CHANGES or not _change_nothing(members):
                 self._transact_on(writer, members)
                 return
@@ -385,6 +392,7 @@ class SqliteEngine:
             except BaseException:
                 writer.close()
                 raise
+        self._inode = self._inode_now()
         pragma(writer, "synchronous", self._synchronous)
         writer.turns = writer.patience.turns = Turns(self._path, self._options.timeout)
         writer.unconditional, writer.left_by_put = self._sql.unconditional, self._sql.left_by_put
@@ -396,6 +404,7 @@ class SqliteEngine:
         if self._writer is None:
             self._open()
         try:
+            self._check_file()
             reader = self._connect(apsw.SQLITE_OPEN_READWRITE)
             pragma(reader, "query_only", "1")
             pragma(reader, "mmap_size", str(_MAPPED))
@@ -405,6 +414,25 @@ class SqliteEngine:
 
     def _connect(self, flags: int) -> Connection:
         return Connection(self._path, flags, self._options.timeout)
+
+    def _check_file(self) -> None:
+        """Where the file was deleted in use, what is written to it is lost, and others make a new one of its name."""
+        if self._inode_now() != self._inode:
+            raise self._lost()
+
+    def _inode_now(self) -> int | None:
+        try:
+            return os.stat(self._path).st_ino  # noqa: PTH116  # the quickest
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:  # it may be there: a process can give up the right to see it
+            return self._inode
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(
+            f"the database {self._path!r} was deleted, moved or replaced while it was open; close every store on it in"
+            " this process, and open it again"
+        )
 
     def _refuse_foreign(self, writer: Connection) -> None:
         """A database that others made is left alone: whoever named it here hardly meant to have our tables in it."""
