@@ -129,7 +129,7 @@ OWN = {
         f"holdall.engines.{name}"
         for name in ("notices", "readers", "sqlite_connection", "sqlite_sql", "turns", "workers")
     },
-    "engines/sqlite_connection.py": {"holdall.engines.turns"},
+    "engines/sqlite_connection.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
 }
 MOST_LINES = 600
 

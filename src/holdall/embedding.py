@@ -16,8 +16,8 @@ from typing import Any, Literal
 from . import fields, keys, ops, shapes
 from .embed import Embedder, Metric, same_model
 from .errors import Conflict, EmbeddingError, InvalidInput
-from .ops import ABSENT, KEEP, Entry, Namespace, PointOp
-from .programs import Call, Program
+from .ops import ABSENT, KEEP, Entry, Namespace
+from .programs import Call, Program, before_retry
 from .values import decode, plain_object
 
 _HOME = keys.Reserved(("embedding",))
@@ -68,18 +68,19 @@ class Embedding:
     def has_embedded(batch: list[Any]) -> bool:
         return any(type(op) is ops.Put and op.vectors is not None for op in batch)
 
-    def checked(self, write: Callable[[list[PointOp]], Program[list[Any]]]) -> Program[list[Any]]:
-        """Write vectors, unless another model was made the store's since they were begun."""
-        assert self._model is not None
-        try:
-            return (yield from write([ops.Check(_HOME, _KEY, self._model)]))[1:]
-        except Conflict as conflict:
-            if conflict.namespace[:1] != (keys.RESERVED,) or conflict.key != _KEY:
-                raise
-            self._model = None
-            raise InvalidInput(
-                "the vectors in this store are made by another model by now (see reindex); nothing was written"
-            ) from None
+    def checked(self, batch: list[Any], write: Callable[[list[Any]], Program[list[Any]]]) -> Program[list[Any]]:
+        """Write what has vectors, unless another model was made the store's since they were begun."""
+        tries = 0
+        while True:
+            model = yield from self.known_model()
+            try:
+                return (yield from write([ops.Check(_HOME, _KEY, model), *_numbered(batch, model)]))[1:]
+            except Conflict as conflict:
+                if conflict.namespace[:1] != (keys.RESERVED,) or conflict.key != _KEY:
+                    raise
+                self._model = None  # it has another number by now, where somebody emptied the store: or is another
+                tries += 1
+                yield from before_retry(conflict, tries)
 
     def vector(self, query: str) -> Program[ops.Vector]:
         noted: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]  # each time: somebody may have replaced it
@@ -178,6 +179,16 @@ def _texts_of(key: Any, value: dict[str, Any], paths: tuple[str, ...]) -> list[s
 
 def _paths(index: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
     return default if index is None else fields.check_paths(decode(index))
+
+
+def _numbered(batch: list[Any], model: int) -> list[Any]:
+    """A batch whose vectors are this model's."""
+    return [
+        replace(op, vectors=replace(op.vectors, model=model))
+        if type(op) is ops.Put and op.vectors is not None and op.vectors.model != model
+        else op
+        for op in batch
+    ]
 
 
 def _with_vectors(batch: list[Any], texts: Sequence[list[str]], model: int, vectors: list[bytes]) -> list[Any]:

@@ -67,9 +67,7 @@ class Store(Watching, Leasing):
         `lease` must still be held, else `LeaseLost`. `index` says what of it a `query` finds: paths such as `["title",
         "notes[*].text"]`, False for nothing, None for what the store was opened with.
         """
-        batch = [ops.Put(ns, key, value, ttl, expect, index)]
-        is_simple = lease is None and self._settings.embedding is None
-        entry: Entry = ((yield batch) if is_simple else (yield from self._embedded(batch, lease)))[0]
+        entry: Entry = (yield from self._embedded([ops.Put(ns, key, value, ttl, expect, index)], lease))[0]
         return entry
 
     put = run(_put)
@@ -276,7 +274,7 @@ class Store(Watching, Leasing):
         if embedding is not None and self._shared.engine.capabilities.ranks:
             batch = yield from embedding.embedded(batch, self._settings.fields)
             if embedding.has_embedded(batch):
-                return (yield from embedding.checked(lambda checks: self._change([*checks, *batch], lease)))
+                return (yield from embedding.checked(batch, lambda checked: self._change(checked, lease)))
         results: list[Any] = (yield batch) if lease is None and batch else (yield from self._change(batch, lease))
         return results
 

@@ -171,6 +171,24 @@ def test_what_a_process_remembers_of_texts_and_vectors_is_not_taken_for_what_cam
             assert len(store.search(query="peanuts", mode=mode, limit=100)) == 30
 
 
+@pytest.mark.parametrize("others_went_on", [False, True])
+def test_vectors_are_written_after_a_flush(others_went_on: bool) -> None:
+    """With them, the store has forgotten which model makes them, or has noted it anew."""
+    with (
+        Redis() as server,
+        holdall.open(server.url, embed=embed, sweep_interval=None) as store,
+        holdall.open(f"{server.url}?client_name=other", embed=embed, sweep_interval=None) as other,
+    ):
+        store.put(("a",), "old", {"text": "peanuts"})
+        server.ask("FLUSHALL")
+        if others_went_on:
+            other.put(("a",), "first", {"n": 1})
+            other.put(("a",), "theirs", {"text": "peanuts"})
+        store.put(("a",), "ours", {"text": "peanuts"})
+        found = {hit.key for hit in other.search(query="peanuts", mode="semantic")}
+        assert found == ({"ours", "theirs"} if others_went_on else {"ours"})
+
+
 @pytest.mark.parametrize("prefix", [(), ("a",)])
 @pytest.mark.parametrize("mode", ["lexical", "semantic", "hybrid", None])
 def test_a_search_finds_what_is_overwritten_all_the_time(prefix: tuple[str, ...], mode: Any) -> None:

@@ -516,7 +516,7 @@ def test_what_was_written_is_not_kept_until_the_collector_comes(path: str) -> No
             together([lambda: store.put(("home",), "key", {})] * 8)
             asyncio.run(write_together())
             store.close()
-            assert [thing for thing in gc.get_objects() if isinstance(thing, Submission)] == []
+            assert [thing for thing in gc.get_objects() if type(thing) is Submission] == []
         finally:
             gc.enable()
 

@@ -66,7 +66,7 @@ def plans(store: holdall.Store, asked: list[tuple[str, Any]]) -> list[str]:
     """How SQLite goes about each statement, one text for each."""
     connection = apsw.Connection(store._shared.engine._path)
     connection.create_scalar_function("holdall_after", keys.after, 2, deterministic=True)
-    connection.create_aggregate_function("holdall_joined", sqlite_connection.joined, 1)
+    connection.create_aggregate_function("holdall_joined", sqlite_connection.joined_bytes, 1)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     found = [
         "; ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings).fetchall())

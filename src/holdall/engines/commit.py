@@ -20,22 +20,24 @@ from ..errors import StoreClosed
 from ..ops import Op
 
 _LARGEST_GROUP = 512
+_MOST_INTERRUPTS = 4
 
 
 class Submission:
-    """One batch on its way through a thread that is not its caller's, and what became of it."""
+    """One batch on its way, and what became of it."""
 
-    error: BaseException | None = None
-    finished = False
-    left = False  # by a sync caller that was interrupted
-    group: Sequence[Submission] = ()  # those it leads, itself among them
-    gate: threading.Lock | None = None  # a sync caller waits here
-    future: asyncio.Future[list[Any]] | None = None  # an async caller waits here
+    __slots__ = ("batch", "began", "error", "finished", "future", "gate", "group", "left", "results")
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch = batch
         self.began = time.monotonic()
         self.results: list[Any] = []
+        self.error: BaseException | None = None
+        self.finished = False
+        self.left = False  # by a sync caller that was interrupted
+        self.group: list[Submission] = []  # those it leads, itself among them
+        self.gate: threading.Lock | None = None  # a sync caller waits here
+        self.future: asyncio.Future[list[Any]] | None = None  # an async caller waits here
 
     @property
     def cancelled(self) -> bool:
@@ -94,7 +96,8 @@ class GroupCommit:
     """Brings batches to `commit`, one group at a time.
 
     `commit(group)` runs submissions of the group that are not cancelled, the first at least, sets their `results` or
-    `error`, and once that is durable, `finished`. `spawn(function)` runs a function in a worker thread.
+    `error`, and once that is durable, `finished`. `spawn(function)` has a worker thread run functions, one after
+    another; it raises `StoreClosed` where none can be had.
 
     One submission leads at a time, and only it can hand the lead over. A thread can be interrupted (Ctrl-C) between any
     two steps, so each step here can be taken twice, and whoever is interrupted hands over on its way out.
@@ -106,7 +109,6 @@ class GroupCommit:
         self._mutex = threading.Lock()
         self._queue: deque[Submission] = deque()
         self._leader: Submission | None = None
-        self._pausing: Submission | None = None
         self._closed = False
 
     def submit(self, batch: Sequence[Op]) -> list[Any]:
@@ -127,12 +129,16 @@ class GroupCommit:
         """Commit a batch from an event loop."""
         submission = Submission(batch)
         outcome = submission.awaited()
-        if self._enter(submission):
-            self._lead_elsewhere(submission)
+        try:
+            if self._enter(submission):
+                self._lead_elsewhere(submission)
+        except BaseException:
+            outcome.cancel()
+            raise
         return await outcome
 
-    def pause(self) -> None:
-        """Lead without committing anything: until `resume`, no batch is under way. For forking, and for closing."""
+    def pause(self) -> Submission:
+        """Lead without committing anything: until this is resumed, no batch is under way. For forking and closing."""
         turn = Submission(())
         with self._mutex:
             waits = self._leader is not None
@@ -143,12 +149,10 @@ class GroupCommit:
                 self._leader = turn
         if waits:
             turn.wait()
-        self._pausing = turn
+        return turn
 
-    def resume(self) -> None:
-        assert self._pausing is not None
-        self._hand_over(self._pausing)
-        self._pausing = None
+    def resume(self, turn: Submission) -> None:
+        self._hand_over(turn)
 
     def close(self) -> None:
         """Let the group under way finish; refuse the rest."""
@@ -160,8 +164,7 @@ class GroupCommit:
             submission.error = StoreClosed("the store was closed before this batch began; nothing of it was written")
             submission.finished = True
         announce(refused)
-        self.pause()
-        self.resume()
+        self.resume(self.pause())
 
     def _enter(self, submission: Submission) -> bool:
         """Lead, if nobody does; else queue."""
@@ -178,10 +181,12 @@ class GroupCommit:
 
     def _lead(self, first: Submission) -> None:
         """Commit a group, led by `first`; then hand over to whoever has come since."""
+        # No mutex is needed yet: if this one leads, only it can give the lead away, and as long as whoever made it lead
+        # has not taken it out of the queue, there is something in it.
+        if self._leader is not first:
+            return
         group = first.group = [first]
         try:
-            if self._leader is not first:
-                return
             if self._queue:
                 self._gather(group)
             self._commit(group)
@@ -207,14 +212,17 @@ class GroupCommit:
         with self._mutex:
             if self._leader is first:
                 if len(first.group) == 1 and first.finished and first.future is None and not self._queue:
-                    self._leader, first.group = None, ()
+                    self._leader = None
+                    first.group.clear()
                     return  # the usual case: nobody else to see to
                 undone = [one for one in first.group if not (one.finished or one.cancelled or one in self._queue)]
                 self._queue.extendleft(reversed(undone))
-        self._hand_over(first)
-        finished = [one for one in first.group if one.finished]
-        announce(one for one in finished if one is not first or first.future is not None)
-        first.group = ()  # which has the leader itself in it: a cycle would keep all of them for a while
+        try:
+            self._hand_over(first)
+        finally:
+            finished = [one for one in first.group if one.finished]
+            announce(one for one in finished if one is not first or first.future is not None)
+            first.group.clear()  # the leader itself is in it: a cycle would keep all of them until the collector comes
 
     def _hand_over(self, leader: Submission) -> None:
         """If it does lead, let the next in the queue lead."""
@@ -232,16 +240,21 @@ class GroupCommit:
         if following.gate is None:
             self._lead_elsewhere(following)
 
-    def _lead_elsewhere(self, submission: Submission, again: bool = True) -> None:
+    def _lead_elsewhere(self, submission: Submission) -> None:
         """Lead in a worker thread, for a submission that has no thread of its own."""
-        try:
-            self._spawn(lambda: self._lead(submission))
-        except BaseException as error:
-            if again and not isinstance(error, StoreClosed):
-                # An interrupt is this thread's alone. It may have come too late: who leads twice finds nothing to do.
-                self._lead_elsewhere(submission, again=False)
-                raise
-            # No more threads, or the interpreter is shutting down.
-            submission.error, submission.finished = error, True
-            announce([submission])
-            self._hand_over(submission)
+        interrupt: BaseException | None = None
+        for tries in range(_MOST_INTERRUPTS):
+            try:
+                self._spawn(lambda: self._lead(submission))
+                break
+            except BaseException as error:
+                if isinstance(error, StoreClosed) or tries == _MOST_INTERRUPTS - 1:
+                    submission.error, submission.finished = error, True
+                    announce([submission])
+                    self._hand_over(submission)
+                    break
+                # This thread was interrupted, which is nothing to who is to lead. It may have been too late: who is
+                # asked to lead twice finds that it does not lead any more.
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt

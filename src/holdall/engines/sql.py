@@ -541,7 +541,7 @@ def _runs(batch: Sequence[Op]) -> list[Sequence[Op]]:
 
 
 def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
-    """Whether it writes whatever is there: such puts can go together."""
+    """Whether it writes a value, whatever is there, and nothing else: such puts can go together."""
     return (
         type(op) is ops.Put
         and op.expect is ANY

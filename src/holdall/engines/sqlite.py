@@ -29,7 +29,7 @@ from .notices import WalListener
 from .readers import Readers
 from .sql import LOOK_UPS, is_plain_put, takes_several
 from .sqlite_connection import Connection, pragma
-from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, is_misread
+from .sqlite_sql import DOUBT_FIELDS, MIGRATIONS, SqliteDialect, SqliteSql, entry_of, is_misread
 from .turns import Turns, folder_lock
 from .workers import Workers
 
@@ -123,7 +123,7 @@ class SqliteEngine:
 
     def before_fork(self) -> None:
         """SQLite must not cross a fork with a file open: not even its locks would be the child's own."""
-        self._commits.pause()
+        self._pause = self._commits.pause()
         self._readers.pause()
         self._opening.acquire()  # last: what is under way may have to open the file before it can end
         if self._writer is not None:
@@ -136,7 +136,7 @@ class SqliteEngine:
             return
         self._opening.release()
         self._readers.resume()
-        self._commits.resume()
+        self._commits.resume(self._pause)
 
     def listen(self, ring: Callable[[], None]) -> WalListener:
         return WalListener(self._path + "-wal", self._newest, ring)
@@ -288,7 +288,7 @@ class SqliteEngine:
         try:
             writer.begin()
             batch = members[0].batch
-            if len(members) == 1 and len(batch) == 1:  # the most frequent of all
+            if len(members) == 1 and len(batch) == 1:
                 if is_misread(batch[0]):
                     writer.execute(DOUBT_FIELDS)
                 members[0].results = [self._run_alone(writer, batch[0])]
@@ -315,7 +315,15 @@ class SqliteEngine:
                     member.finished = True
 
     def _run_alone(self, writer: Connection, op: Op) -> Any:
-        return self._sql.put(op, writer) if is_plain_put(op) else self._sql.ask(op, writer.run)
+        """A batch of one op; where it is a plain put, in as few steps as there can be."""
+        if not is_plain_put(op):
+            return self._sql.ask(op, writer.run)
+        row = self._sql.row(op)
+        version = writer.put_new(row)
+        if version is not None:
+            return entry_of(op, row, version)
+        [(version, created, *_)] = writer.put_over(*self._sql.over(row), *row[:2])
+        return entry_of(op, row, version, created)
 
     def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
         """For an engine that keeps more than a database."""

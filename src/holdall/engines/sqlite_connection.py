@@ -1,4 +1,4 @@
-"""A connection to a SQLite file: how it is set up, how it waits for others, and how it runs statements."""
+"""A connection to a SQLite file: how it waits for others, and how it runs statements."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import apsw
 
 from .. import keys
 from ..programs import Work
+from .sqlite_sql import PUT_NEW
 from .statements import ManyTimes, Rows, Statement
 from .turns import Turns
 
@@ -18,9 +19,10 @@ _BUSY_SLEEP = 0.0005
 class Connection(apsw.Connection):
     """A connection that runs a program's statements."""
 
-    turns: Turns | None = None  # a writer's
-    unconditional: frozenset[str] = frozenset()
-    left_by_put = ""
+    # What follows is a writer's.
+    turns: Turns | None = None
+    unconditional: frozenset[str] = frozenset()  # statements that put, whatever is there
+    left_by_put = ""  # and the one that reads what they have left
 
     def __init__(self, path: str, flags: int, timeout: float) -> None:
         super().__init__(path, flags=flags)
@@ -28,7 +30,7 @@ class Connection(apsw.Connection):
         self.set_busy_handler(self.patience)
         after: Any = keys.after
         self.create_scalar_function("holdall_after", after, 2, deterministic=True)
-        self.create_aggregate_function("holdall_joined", joined, 1)
+        self.create_aggregate_function("holdall_joined", joined_bytes, 1)
         pragma(self, "temp_store", "MEMORY")
         pragma(self, "cache_size", "-8000")
         self.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else it plans anew for each value that is bound
@@ -64,10 +66,24 @@ class Connection(apsw.Connection):
         if self.turns is not None:
             self.turns.close()
 
-    def _put(self, sql: str, params: dict[str, Any]) -> Rows:
-        """A put without RETURNING, which would double its time."""
+    def put_new(self, row: tuple[Any, ...]) -> int | None:
+        """A plain put where nothing is there yet: its version; None where something is, and nothing was done."""
+        self.execute(PUT_NEW, row)
+        return self.last_insert_rowid() if self.changes() else None
+
+    def put_over(self, sql: str, params: tuple[Any, ...] | dict[str, Any], ns: str, key: str) -> Rows:
+        """A put without RETURNING, which would double its time: what it left is read."""
         self.execute(sql, params)
-        return self.execute(self.left_by_put, {"ns": params["ns"], "key": params["key"]}).fetchall()
+        return self.execute(self.left_by_put, (ns, key)).fetchall()
+
+    def _put(self, sql: str, params: dict[str, Any]) -> Rows:
+        """What is new, as it mostly is, needs half the time of what may replace something."""
+        ns, key, now, ttl = params["ns"], params["key"], params["now"], params["ttl"]
+        if params["size"] is None and params["fields"] is None and params["model"] is None:
+            version = self.put_new((ns, key, params["value"], now, ttl))
+            if version is not None:
+                return [(version, now, now, None if ttl is None else now + ttl)]
+        return self.put_over(sql, params, ns, key)
 
 
 class Patience:
@@ -91,8 +107,8 @@ class Patience:
         return True
 
 
-def joined() -> Any:
-    """SQLite has no aggregate that joins bytes."""
+def joined_bytes() -> Any:
+    """An aggregate that SQLite does not have, as apsw wants it: what it has at first, a step, and the end."""
     return [], lambda pieces, data: pieces.append(data), b"".join
 
 

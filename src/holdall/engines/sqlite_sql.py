@@ -281,16 +281,15 @@ class SqliteDialect(Dialect):
         return bind(json_path(path))
 
 
+#: A plain put, where nothing is there yet; else it does nothing.
+PUT_NEW = (
+    "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl)"
+    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl) ON CONFLICT DO NOTHING"
+)
+
+
 class SqliteSql(Sql):
-    """SQLite's own ways to put: what is new, as it mostly is, needs half the time of what may replace something."""
-
-    #: A plain put, where nothing is there yet; else it does nothing.
-    put_new = (
-        "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl)"
-        " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl) ON CONFLICT DO NOTHING"
-    )
-
-    _left = "SELECT version, created FROM holdall_entries WHERE ns = ? AND key = ?"
+    """SQLite's own way to put many at once. A plain put is a row there, in the order of its statements' parameters."""
 
     def batch(self, batch: Sequence[Op]) -> Program[list[Any]]:
         now = self._clock()
@@ -303,41 +302,39 @@ class SqliteSql(Sql):
                 results += yield from self._one_by_one(members, now)
         return results
 
-    def put(self, put: Put, writer: Any) -> Entry:
-        """A plain put by itself: the most frequent of all, in as few steps as there can be."""
-        row = self._row(put, self._clock())
-        writer.execute(self.put_new, row)
-        if writer.changes():
-            return _entry(put, row, writer.last_insert_rowid())
-        writer.execute(self._put_any[False], (*row, None, None, None))
-        [(version, created)] = writer.execute(self._left, row[:2]).fetchall()
-        return _entry(put, row, version, created)
+    def row(self, put: Put) -> tuple[Any, ...]:
+        """What a plain put writes."""
+        return _row(put, self._clock())
+
+    def over(self, row: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+        """The statement of a plain put that may replace something."""
+        return self._put_any[False], (*row, None, None, None)  # it has no size, no fields and no model
 
     def _put_together(self, puts: list[Put], now: int | None) -> Program[list[Entry]]:
         """Plain puts in one call. Each takes the next version; of those that replaced something, `created` is read."""
-        rows = [self._row(put, now) for put in puts]
+        rows = [_row(put, now) for put in puts]
         newest = "SELECT coalesce(max(version), 0) FROM holdall_entries"
-        [[(before,)], _, [(after,)]] = yield [(newest, {}), (self.put_new, rows), (newest, {})]
+        [[(before,)], _, [(after,)]] = yield [(newest, {}), (PUT_NEW, rows), (newest, {})]
         versions = range(before + 1, before + 1 + len(rows))
         if after - before == len(rows):
-            return list(map(_entry, puts, rows, versions))
+            return list(map(entry_of, puts, rows, versions))
         # Some replace what is there: all again, so that their order is that of the versions.
         older = "SELECT ns, key, created FROM holdall_entries WHERE version > :before AND created <> :now"
         _, _, replaced = yield [
             ("DELETE FROM holdall_entries WHERE version > :before", {"before": before}),
-            (self._put_any[False], [(*row, None, None, None) for row in rows]),
+            (self._put_any[False], [self.over(row)[1] for row in rows]),
             (older, {"before": before, "now": now}),
         ]
         created = {(ns, key): then for ns, key, then in replaced}
-        return list(map(_entry, puts, rows, versions, (created.get(row[:2]) for row in rows)))
-
-    def _row(self, put: Put, now: int | None) -> tuple[Any, ...]:
-        """What a plain put writes, in the order of its statements' parameters."""
-        ttl: Any = put.ttl  # seconds, or none
-        return keys.encode(put.namespace), put.key, put.value, now, None if ttl is None else ttl_microseconds(ttl)
+        return list(map(entry_of, puts, rows, versions, (created.get(row[:2]) for row in rows)))
 
 
-def _entry(put: Put, row: tuple[Any, ...], version: int, created: int | None = None) -> Entry:
+def _row(put: Put, now: int | None) -> tuple[Any, ...]:
+    ttl: Any = put.ttl  # seconds, or none
+    return keys.encode(put.namespace), put.key, put.value, now, None if ttl is None else ttl_microseconds(ttl)
+
+
+def entry_of(put: Put, row: tuple[Any, ...], version: int, created: int | None = None) -> Entry:
     """What a plain put has left."""
     _, _, value, now, ttl = row
     expires = None if ttl is None else now + ttl
