@@ -123,30 +123,35 @@ class Bench:
         Where contenders are so unlike that the slow would take all day, each has its own number of `ops`.
 
         There is one round more, before the others, that does not count: it warms the caches. All `rest` for so many
-        seconds before each run, where it must not matter who came before: for some 30 ms, Linux remembers of a client
-        how much it has worked, and wakes its server on another processor if that is much.
+        seconds before each run, where it must not matter what this process did before it.
+
+        What is there when the rounds begin is out of the garbage collector's sight until they end. Else the collections
+        before each run, of all that the peers import, would take longer than some runs, and a contender's own would
+        look through the others' data.
         """
         contenders, chance = list(runs), random.Random(what)
         row = Row(what, {name: [] for name in contenders}, target, [], as_rate)
         probe = FsyncProbe(self.folder) if durable else None
         gc.collect()
-        gc.freeze()  # so that the collections below are short
-        for number in range(rounds + 1):
-            self.progress(f"{what}: round {number} of {rounds}")
-            for name in contenders:
-                gc.collect()
-                time.sleep(rest)
-                began = time.perf_counter()
-                runs[name]()
-                spent = time.perf_counter() - began
-                if number:
-                    row.seconds[name].append(spent / (ops if isinstance(ops, int) else ops[name]))
+        gc.freeze()
+        try:
+            for number in range(rounds + 1):
+                self.progress(f"{what}: round {number} of {rounds}")
+                for name in contenders:
+                    gc.collect()
+                    time.sleep(rest)
+                    began = time.perf_counter()
+                    runs[name]()
+                    spent = time.perf_counter() - began
+                    if number:
+                        row.seconds[name].append(spent / (ops if isinstance(ops, int) else ops[name]))
+                if probe is not None:
+                    row.fsync.extend(probe.sample() for _ in range(10))
+                chance.shuffle(contenders)  # nobody follows the same other more often than not
+        finally:
+            gc.unfreeze()
             if probe is not None:
-                row.fsync.extend(probe.sample() for _ in range(10))
-            chance.shuffle(contenders)  # nobody follows the same other more often than not
-        gc.unfreeze()
-        if probe is not None:
-            probe.close()
+                probe.close()
         self.rows.append(row)
         return row
 
