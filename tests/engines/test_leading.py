@@ -108,7 +108,9 @@ def test_a_task_whose_thread_is_interrupted_writes_nothing(when: str) -> None:
         with pytest.raises(TimeIsUp):
             await group.commits.asubmit(BATCH)
 
-    group.commits.resume(group.commits.pause())
+    turn = Submission(())
+    group.commits.pause(turn)
+    group.commits.resume(turn)
     asyncio.run(submit())
     group.may_end.set()
     assert group.commits.submit(BATCH) == ["done"]
@@ -119,7 +121,8 @@ def test_closing_and_forking_pause_one_after_the_other() -> None:
     """Each goes on only with what it has paused itself."""
     group = Committing()
     group.may_end.set()
-    fork = group.commits.pause()
+    fork = Submission(())
+    group.commits.pause(fork)
     closing = threading.Thread(target=group.commits.close)
     closing.start()
     while not group.commits._queue:
@@ -127,7 +130,9 @@ def test_closing_and_forking_pause_one_after_the_other() -> None:
     group.commits.resume(fork)
     closing.join(10)
     assert not closing.is_alive()
-    group.commits.resume(group.commits.pause())
+    turn = Submission(())
+    group.commits.pause(turn)
+    group.commits.resume(turn)
 
 
 def test_a_leader_that_was_left_in_the_queue_commits_its_batch_once() -> None:

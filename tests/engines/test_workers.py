@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -35,3 +36,32 @@ def close_after_an_interrupted_start() -> None:
     for thread in started:
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_there_are_no_more_threads_than_there_should_be_after_an_interrupted_start() -> None:
+    """Functions that must run one after another do."""
+    run(submit_after_an_interrupted_start, deadline=20)
+
+
+def submit_after_an_interrupted_start() -> None:
+    workers, start = Workers(1, "worker"), threading.Thread.start
+    at_work: list[threading.Thread] = []
+
+    def work() -> None:
+        time.sleep(0.02)  # for another to come in between, if there is one
+        at_work.append(threading.current_thread())
+
+    def interrupted(thread: Any) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            workers.submit(work)
+    for _ in range(4):
+        workers.submit(work)
+    workers.close()
+    assert len(at_work) == 4
+    assert len(set(at_work)) == 1
+    assert not any(thread.name == "worker" for thread in threading.enumerate())

@@ -13,14 +13,15 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from ..errors import StoreClosed
 from ..ops import Op
 
 _LARGEST_GROUP = 512
-_MOST_INTERRUPTS = 4
+_MOST_TRIES = 4
 
 
 class Submission:
@@ -45,8 +46,12 @@ class Submission:
         return self.left or (self.future is not None and self.future.cancelled())
 
     def outcome(self) -> list[Any]:
-        if self.error is not None:
-            raise self.error
+        error, self.error = self.error, None  # or its traceback would come back to it, for the collector to find
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error
         return self.results
 
     def shut_gate(self) -> None:
@@ -63,6 +68,12 @@ class Submission:
         """Where an async caller waits for the outcome."""
         self.future = asyncio.get_running_loop().create_future()
         return self.future
+
+
+def finishing(group: Iterable[Submission]) -> Iterator[None]:
+    """To be consumed by a function of Python's own: all are finished then, and no signal comes between two of them."""
+    kind: Any = Submission
+    return map(kind.finished.__set__, group, repeat(True))
 
 
 def announce(group: Iterable[Submission]) -> None:
@@ -122,6 +133,7 @@ class GroupCommit:
         except BaseException:
             submission.left = True
             self._conclude(submission)
+            self._find_leader_a_thread()
             raise
         return submission.outcome()
 
@@ -130,29 +142,41 @@ class GroupCommit:
         submission = Submission(batch)
         outcome = submission.awaited()
         try:
-            if self._enter(submission):
-                self._lead_elsewhere(submission)
+            if self._enter(submission) and not self._lead_elsewhere(submission):
+                self._hand_over(submission)
         except BaseException:
             outcome.cancel()
+            self._find_leader_a_thread()
             raise
         return await outcome
 
-    def pause(self) -> Submission:
-        """Lead without committing anything: until this is resumed, no batch is under way. For forking and closing."""
-        turn = Submission(())
-        with self._mutex:
-            waits = self._leader is not None
+    def pause(self, turn: Submission) -> None:
+        """Lead without committing anything: until this turn is resumed, no batch is under way. For forking and closing.
+
+        A turn is a submission of nothing, which whoever pauses has made before: so it can be resumed, come what may.
+        """
+        try:
+            with self._mutex:
+                waits = self._leader is not None
+                if waits:
+                    turn.shut_gate()
+                    self._queue.appendleft(turn)
+                else:
+                    self._leader = turn
             if waits:
-                turn.shut_gate()
-                self._queue.appendleft(turn)
-            else:
-                self._leader = turn
-        if waits:
-            turn.wait()
-        return turn
+                turn.wait()
+        except BaseException:
+            self.resume(turn)
+            raise
 
     def resume(self, turn: Submission) -> None:
-        self._hand_over(turn)
+        try:
+            turn.left = True  # where it still queues
+            self._hand_over(turn)
+        except BaseException:
+            self._hand_over(turn)
+            self._find_leader_a_thread()
+            raise
 
     def close(self) -> None:
         """Let the group under way finish; refuse the rest."""
@@ -164,7 +188,13 @@ class GroupCommit:
             submission.error = StoreClosed("the store was closed before this batch began; nothing of it was written")
             submission.finished = True
         announce(refused)
-        self.resume(self.pause())
+        turn = Submission(())
+        try:
+            self.pause(turn)
+            self.resume(turn)
+        except BaseException:
+            self.resume(turn)
+            raise
 
     def _enter(self, submission: Submission) -> bool:
         """Lead, if nobody does; else queue."""
@@ -226,35 +256,45 @@ class GroupCommit:
 
     def _hand_over(self, leader: Submission) -> None:
         """If it does lead, let the next in the queue lead."""
-        with self._mutex:
-            if self._leader is not leader:
+        while True:
+            with self._mutex:
+                if self._leader is not leader:
+                    return
+                while self._queue and (self._queue[0].cancelled or self._queue[0] is leader):
+                    self._queue.popleft()
+                following = self._leader = self._queue[0] if self._queue else None
+                if following is None:
+                    return
+                if following.gate is not None:
+                    following.gate.release()
+                self._queue.popleft()  # last: an interrupt before this leaves a leader who knows that it leads
+            if following.gate is not None or self._lead_elsewhere(following):
                 return
-            while self._queue and (self._queue[0].cancelled or self._queue[0] is leader):
-                self._queue.popleft()
-            following = self._leader = self._queue[0] if self._queue else None
-            if following is None:
-                return
-            if following.gate is not None:
-                following.gate.release()
-            self._queue.popleft()  # last: an interrupt before this leaves a leader who knows that it leads
-        if following.gate is None:
-            self._lead_elsewhere(following)
+            leader = following
 
-    def _lead_elsewhere(self, submission: Submission) -> None:
-        """Lead in a worker thread, for a submission that has no thread of its own."""
-        interrupt: BaseException | None = None
-        for tries in range(_MOST_INTERRUPTS):
+    def _lead_elsewhere(self, submission: Submission) -> bool:
+        """Lead in a worker thread, for a submission that has no thread of its own; False: none can be had.
+
+        To be interrupted here is nothing to who is to lead, but that of whoever has this thread. It may have been too
+        late: who is asked to lead twice finds that it does not lead any more.
+        """
+        failure: BaseException | None = None
+        for _ in range(_MOST_TRIES):
             try:
                 self._spawn(lambda: self._lead(submission))
                 break
             except BaseException as error:
-                if isinstance(error, StoreClosed) or tries == _MOST_INTERRUPTS - 1:
-                    submission.error, submission.finished = error, True
-                    announce([submission])
-                    self._hand_over(submission)
-                    break
-                # This thread was interrupted, which is nothing to who is to lead. It may have been too late: who is
-                # asked to lead twice finds that it does not lead any more.
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
+                failure = error
+        else:
+            submission.error, submission.finished = failure, True
+            announce([submission])
+            return False
+        if failure is not None and not isinstance(failure, StoreClosed):
+            raise failure
+        return True
+
+    def _find_leader_a_thread(self) -> None:
+        """After an interrupt: whoever was about to have a task lead may not have come to it."""
+        leader = self._leader
+        if leader is not None and leader.future is not None and not self._lead_elsewhere(leader):
+            self._hand_over(leader)

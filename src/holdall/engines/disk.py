@@ -365,11 +365,14 @@ class DiskEngine(SqliteEngine):
                 self._sign(handle)
             yield
         finally:
-            if turns is not None:
-                turns.stop_waiting()
-            with contextlib.suppress(OSError):  # closing is not enough: a child that was forked meanwhile has it open
-                fcntl.flock(handle, fcntl.LOCK_UN)
-            os.close(handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_UN)  # for a child that was forked meanwhile, which has it open too
+            except OSError:  # closing it does, mostly
+                pass
+            finally:
+                os.close(handle)
+                if turns is not None:
+                    turns.stop_waiting()
 
     def _sign(self, handle: int) -> None:
         """Others have had the lock, and may have been killed at any point: now we have, and they are to know it."""

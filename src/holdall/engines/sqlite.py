@@ -24,7 +24,7 @@ from ..engine import Capabilities, Options, system_clock
 from ..errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, StoreClosed, Timeout, Unavailable
 from ..ops import READS, WALKS, Get, Learn, Op, Refresh, Stat, Tidy
 from ..programs import drive
-from .commit import GroupCommit, Submission, announce
+from .commit import GroupCommit, Submission, announce, finishing
 from .notices import WalListener
 from .readers import Readers
 from .sql import LOOK_UPS, is_plain_put, takes_several
@@ -123,7 +123,8 @@ class SqliteEngine:
 
     def before_fork(self) -> None:
         """SQLite must not cross a fork with a file open: not even its locks would be the child's own."""
-        self._pause = self._commits.pause()
+        self._pause = Submission(())
+        self._commits.pause(self._pause)
         self._readers.pause()
         self._opening.acquire()  # last: what is under way may have to open the file before it can end
         if self._writer is not None:
@@ -243,14 +244,17 @@ class SqliteEngine:
                     if submission.began <= late:
                         submission.error, submission.finished = Timeout(*error.args), True
                 return
-            except Exception:  # noqa: S110  # each member learns its own fate below
-                pass
+            except Exception as error:  # each member learns its own fate below
+                if _is_interrupt(error):
+                    raise
         for submission in members:
             if submission.finished:  # what failed came after the commit
                 continue
             try:
                 self._transact([submission])
-            except Exception as error:  # whatever it is belongs to this caller alone
+            except Exception as error:  # whatever else it is belongs to this caller alone
+                if _is_interrupt(error):
+                    raise
                 submission.error, submission.finished = error, True
 
     def _transact(self, members: list[Submission]) -> None:
@@ -300,19 +304,22 @@ class SqliteEngine:
                 else:
                     self._run_members(writer, members)
             self._before_commit(writer, members)
+            all_finished = finishing(members)
             committing = True
             writer.execute("COMMIT")
         except BaseException as error:
             if writer.in_transaction:
                 committing = False
-                self._roll_back(writer)
+                try:
+                    writer.execute("ROLLBACK")  # at once: a function of ours might be interrupted before it begins
+                except apsw.Error:
+                    self._roll_back(writer)
             elif isinstance(error, apsw.Error):
                 committing = False
             raise
         finally:
             if committing:  # also where an interrupt came just after the commit: it holds
-                for member in members:
-                    member.finished = True
+                any(all_finished)
 
     def _run_alone(self, writer: Connection, op: Op) -> Any:
         """A batch of one op; where it is a plain put, in as few steps as there can be."""
@@ -520,6 +527,11 @@ def _only_reads(batch: Sequence[Op]) -> bool:
         kind = type(batch[0])
         return kind in READS or kind in WALKS
     return all(type(op) in READS for op in batch)
+
+
+def _is_interrupt(error: Exception) -> bool:
+    """Whether a signal's handler may have raised it: it is nothing of a batch's then, but the main thread's own."""
+    return not isinstance(error, HoldallError) and threading.current_thread() is threading.main_thread()
 
 
 def _change_nothing(members: list[Submission]) -> bool:

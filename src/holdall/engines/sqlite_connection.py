@@ -49,6 +49,8 @@ class Connection(apsw.Connection):
 
     def begin(self) -> None:
         """Begin to write, when it is our turn."""
+        if self.in_transaction:  # an interrupt has left it there
+            self.execute("ROLLBACK")
         self.stand_back()
         try:
             self.execute("BEGIN IMMEDIATE")

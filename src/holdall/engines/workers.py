@@ -22,7 +22,7 @@ class Workers:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._mutex = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._unfinished = 0
+        self._unfinished = self._working = 0
 
     def submit(self, function: Callable[[], None]) -> None:
         """Have a function run soon. A RuntimeError if the program is ending, or no thread can be had."""
@@ -42,6 +42,12 @@ class Workers:
             thread.join()
 
     def _work(self) -> None:
+        with self._mutex:
+            if self._working >= self._most:  # the start of another was interrupted, but it is there
+                return
+            self._working += 1
+            if threading.current_thread() not in self._threads:  # this is that other
+                self._threads.append(threading.current_thread())
         while (function := self._queue.get()) is not None:
             try:
                 function()
@@ -50,4 +56,4 @@ class Workers:
             del function  # and with it all that it holds, while we wait for the next
             with self._mutex:
                 self._unfinished -= 1
-        self._queue.put(None)  # for the next: one whose start was interrupted is there, and nobody knows of it
+        self._queue.put(None)  # for the next
