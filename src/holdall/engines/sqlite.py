@@ -233,7 +233,7 @@ class SqliteEngine:
 
     def _commit(self, group: list[Submission]) -> None:
         """Commit a group in one transaction; where that fails as a whole, each batch in one of its own."""
-        members = [submission for submission in group if not submission.cancelled]
+        members = group if len(group) == 1 else [submission for submission in group if not submission.cancelled]
         if len(members) > 1:
             try:
                 self._transact(members)
@@ -248,7 +248,7 @@ class SqliteEngine:
                 if _is_interrupt(error):
                     raise
         for submission in members:
-            if submission.finished:  # what failed came after the commit
+            if submission.finished or submission.cancelled:  # what failed came after the commit, or nobody waits
                 continue
             try:
                 self._transact([submission])
