@@ -36,10 +36,9 @@ def test_a_stopped_holder_writes_nothing_after_the_next_one(
     rounds = scaled(8, 200)
     at = place(engine, tmp_path)
     open_at(at).setup()
-    stale = {guarded: count_stale_writes(at, guarded, rounds) for guarded in (True, False)}
-    print(f"{engine}: of {rounds} stopped holders each, stale writes accepted: {stale}")
-    assert stale[True] == 0
-    assert stale[False] > 0
+    assert count_stale_writes(at, True, rounds) == 0
+    # It takes a holder that is stopped between two transactions: chance has several tries.
+    assert any(count_stale_writes(at, False, rounds) for _ in range(5))
 
 
 def count_stale_writes(at: dict[str, str], guarded: bool, rounds: int) -> int:
