@@ -1,10 +1,14 @@
-"""Threads for tests, whose failures are the test's."""
+"""Threads for tests, whose failures are the test's, and what a signal's handler raises in one."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from typing import Any
+
+
+class TimeIsUp(Exception):
+    """As somebody's handler of SIGALRM raises it."""
 
 
 def together(functions: list[Callable[[], Any]]) -> None:

@@ -105,7 +105,7 @@ class ModelLike(Protocol):
 
 
 class _Record:
-    """What dataclasses have made for each of them, once for all of ours: to import them takes half the time."""
+    """What dataclasses would make for each of ours, once for all: it was a seventh of the time of importing holdall."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]] = ()
@@ -117,10 +117,14 @@ class _Record:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__match_args__)
+        return _fields(self) == _fields(other)
 
     def __hash__(self) -> int:
-        return hash(tuple(getattr(self, name) for name in self.__match_args__))
+        return hash(_fields(self))
+
+
+def _fields(record: Any) -> tuple[Any, ...]:
+    return tuple(getattr(record, name) for name in record.__match_args__)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -13,12 +13,9 @@ import pytest
 from holdall.engines.commit import GroupCommit, Submission
 from holdall.engines.workers import Workers
 from holdall.ops import Get, Op
+from threads import TimeIsUp
 
 BATCH: list[Op] = [Get(("home",), "key")]
-
-
-class TimeIsUp(Exception):
-    """As somebody's handler of SIGALRM raises it."""
 
 
 class Committing:
@@ -108,9 +105,6 @@ def test_a_task_whose_thread_is_interrupted_writes_nothing(when: str) -> None:
         with pytest.raises(TimeIsUp):
             await group.commits.asubmit(BATCH)
 
-    turn = Submission(())
-    group.commits.pause(turn)
-    group.commits.resume(turn)
     asyncio.run(submit())
     group.may_end.set()
     assert group.commits.submit(BATCH) == ["done"]

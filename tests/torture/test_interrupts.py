@@ -13,9 +13,9 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -25,14 +25,11 @@ import pytest
 import holdall
 from holdall.errors import Conflict
 from processes import run, tell
+from threads import TimeIsUp
 
 _OURS = str(Path(holdall.__file__).parent)
 _CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 HOME = ("home",)
-
-
-class TimeIsUp(Exception):
-    """As somebody's handler of SIGALRM raises it."""
 
 
 @pytest.mark.parametrize("interrupt", [TimeIsUp, KeyboardInterrupt])
@@ -151,9 +148,12 @@ class Interrupting:
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
 
-    def aside(self) -> Aside:
+    @contextmanager
+    def aside(self) -> Iterator[None]:
         """For what the test itself does meanwhile."""
-        return Aside(self)
+        sys.settrace(None)
+        yield
+        sys.settrace(self)
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "call":
@@ -177,17 +177,6 @@ class Interrupting:
         if self._left == -1:
             self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
             raise self._interrupt
-
-
-class Aside:
-    def __init__(self, trace: Interrupting) -> None:
-        self._trace = trace
-
-    def __enter__(self) -> None:
-        sys.settrace(None)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._trace)
 
 
 @functools.cache
