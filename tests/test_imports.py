@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ PLACES = {
         *("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py", "faces/deepagents.py"),
     ),
     "msgspec": (
+        "ops.py",
         "values.py",
         "engines/sqlite_sql.py",
         "engines/postgres_dialect.py",
@@ -208,16 +210,19 @@ def test_a_module_can_be_read_in_one_sitting(module: str) -> None:
     assert len((SRC / "holdall" / module).read_text().splitlines()) <= MOST_LINES
 
 
-def test_importing_holdall_is_quick_and_loads_no_driver() -> None:
-    script = (
-        "import json, sys, time; began = time.process_time(); import holdall;"
-        "print(json.dumps([time.process_time() - began, sorted(sys.modules)]))"
-    )
-    runs = [json.loads(subprocess.check_output([sys.executable, "-c", script])) for _ in range(5)]
-    loaded = runs[0][1]
+def test_importing_holdall_loads_no_driver() -> None:
+    script = "import json, sys; import holdall; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(subprocess.check_output([sys.executable, "-c", script]))
     assert [name for name in HEAVY if name in loaded] == []
     assert [name for name in loaded if name.startswith(("holdall.engines", "holdall.faces", "holdall.testing"))] == []
-    assert min(seconds for seconds, _ in runs) < 0.1
+
+
+def test_importing_holdall_takes_less_than_a_tenth_of_a_second(tmp_path: Path) -> None:
+    """From bytecode, as it is once it was imported, wherever it may not be written here."""
+    script = "import time; began = time.process_time(); import holdall; print(time.process_time() - began)"
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    took = [float(subprocess.check_output([sys.executable, "-c", script], env=env)) for _ in range(6)]
+    assert min(took) < 0.1
 
 
 # Reading the source --------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeAlias
 
 from .errors import InvalidInput, InvalidValue, shown
+from .ops import Record
 from .values import MAX_DEPTH, check_text, to_plain
 
 _OPERATOR = re.compile(r"\$[A-Za-z]+")
@@ -38,8 +38,7 @@ MISSING = _Missing()
 # The tree ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Equal:
+class Equal(Record, frozen=True):
     """The field equals this; None equals null and missing."""
 
     operand: Any
@@ -50,8 +49,7 @@ class Equal:
         return value is not MISSING and same(value, self.operand)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Record, frozen=True):
     """The field is of the operand's kind and compares so: `$gt`, `$gte`, `$lt` or `$lte`."""
 
     operator: str
@@ -62,8 +60,7 @@ class Order:
         return kind in _ORDERED and kind == kind_of(self.operand) and _ORDERS[self.operator](value, self.operand)
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(Record, frozen=True):
     """The field equals one of these."""
 
     operands: tuple[Any, ...]
@@ -72,16 +69,14 @@ class In:
         return any(Equal(operand).holds(value) for operand in self.operands)
 
 
-@dataclass(frozen=True, slots=True)
-class Exists:
+class Exists(Record, frozen=True):
     """The field is there, be it null."""
 
     def holds(self, value: Any) -> bool:
         return value is not MISSING
 
 
-@dataclass(frozen=True, slots=True)
-class Contains:
+class Contains(Record, frozen=True):
     """The field is a list with this element, or a string with this part."""
 
     operand: Any
@@ -92,8 +87,7 @@ class Contains:
         return isinstance(value, str) and isinstance(self.operand, str) and self.operand in value
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Record, frozen=True):
     """A field of an object, by its key; a key with dots leads to nested fields too."""
 
     key: str
@@ -106,16 +100,14 @@ class Field:
         return any(self.condition.holds(item) for item in found) if found else self.condition.holds(MISSING)
 
 
-@dataclass(frozen=True, slots=True)
-class IsObject:
+class IsObject(Record, frozen=True):
     """The field is an object: what `{}` as a nested filter asks."""
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, dict)
 
 
-@dataclass(frozen=True, slots=True)
-class All:
+class All(Record, frozen=True):
     """Every part holds."""
 
     parts: tuple[Node, ...]
@@ -124,8 +116,7 @@ class All:
         return all(part.holds(value) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Some:
+class Some(Record, frozen=True):
     """At least one part holds."""
 
     parts: tuple[Node, ...]
@@ -134,8 +125,7 @@ class Some:
         return any(part.holds(value) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Record, frozen=True):
     """The part does not hold."""
 
     part: Node
@@ -147,8 +137,7 @@ class Not:
 Node: TypeAlias = Equal | Order | In | Exists | Contains | Field | IsObject | All | Some | Not
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Record, frozen=True):
     """A parsed filter."""
 
     root: Node

@@ -1,4 +1,4 @@
-"""The ops: everything a store can be asked, as a dozen small frozen dataclasses.
+"""The ops: everything a store can be asked, as a dozen small frozen records.
 
 A batch given to an engine is either **point ops**, run in order in one atomic transaction, or exactly one **walk**.
 Users build point ops for `Store.execute`; the store builds walks. This module imports nothing of ours, so that
@@ -8,10 +8,13 @@ engines, faces and tests can share its words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import cache
 from typing import Any, ClassVar, Literal, NewType, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 __all__ = [
     "ABSENT",
@@ -104,47 +107,48 @@ class ModelLike(Protocol):
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
 
-class _Record:
-    """What dataclasses would make for each of ours, once for all: it was a seventh of the time of importing holdall."""
+class _AsDataclass:
+    """What `dataclasses` looks for, so that its `fields`, `replace` and `asdict` take records too."""
 
-    __slots__ = ()
-    __match_args__: ClassVar[tuple[str, ...]] = ()
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
-        return f"{type(self).__qualname__}({fields})"
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return _fields(self) == _fields(other)
-
-    def __hash__(self) -> int:
-        return hash(_fields(self))
+    def __get__(self, record: object, kind: type[Struct]) -> dict[str, Any]:
+        return _dataclass_of(kind).__dataclass_fields__
 
 
-def _fields(record: Any) -> tuple[Any, ...]:
-    return tuple(getattr(record, name) for name in record.__match_args__)
+@cache
+def _dataclass_of(kind: type[Struct]) -> type[DataclassLike]:
+    names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    missing = (MISSING,) * (len(names) - len(defaults))
+    fields = [
+        (name, kind.__annotations__[name], field(default=default))
+        for name, default in zip(names, missing + defaults, strict=True)
+    ]
+    return make_dataclass(kind.__name__, fields, init=False, repr=False, eq=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class File(_Record):
+class Record(Struct, frozen=True):
+    """What ops are made of: like a frozen dataclass, but to define one and to make one takes a fraction of the time.
+
+    Results (`Entry` and others that users keep) are real dataclasses, which can be named in a pydantic model.
+    """
+
+    __dataclass_fields__: ClassVar[Any] = _AsDataclass()
+
+
+class File(Record, frozen=True):
     """A file as it is stored: its bytes, and in `shape` what else there is to say of it (`holdall.shapes`)."""
 
     shape: Json
     content: bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Vectors(_Record):
+class Vectors(Record, frozen=True):
     """What a model made of an entry's texts: for each a vector, as little-endian float32."""
 
     model: int
     data: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Vector(_Record):
+class Vector(Record, frozen=True):
     """What a model made of a query, and how to compare it: "cosine", "dot" or "l2"."""
 
     model: int
@@ -156,8 +160,8 @@ class Vector(_Record):
 Value: TypeAlias = Mapping[str, Any] | DataclassLike | ModelLike
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Entry(_Record):
+@dataclass(frozen=True, slots=True)
+class Entry:
     """One stored thing, as it was when it was read. `value` is the caller's own copy."""
 
     namespace: Namespace
@@ -172,7 +176,7 @@ class Entry(_Record):
         return hash((self.namespace, self.key, self.version))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class Hit(Entry):
     """An entry that a search found; `score` is None where nothing was ranked."""
 
@@ -181,8 +185,8 @@ class Hit(Entry):
     __hash__ = Entry.__hash__
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Change(_Record):
+@dataclass(frozen=True, slots=True)
+class Change:
     """One step of the feed: this entry is now at this version. `cursor` resumes after it."""
 
     version: int
@@ -192,8 +196,8 @@ class Change(_Record):
     cursor: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class FileInfo(_Record):
+@dataclass(frozen=True, slots=True)
+class FileInfo:
     """What is known of a file without reading it. A folder's path ends in "/"; folders have no version or times."""
 
     path: str
@@ -219,31 +223,25 @@ Ttl: TypeAlias = float | timedelta | None
 TtlOrDefault: TypeAlias = Ttl | Literal[Lifetime.DEFAULT, Lifetime.KEEP]
 
 
-class Op(_Record):
+class Op(Record, frozen=True):
     """What an engine can be asked."""
 
-    __slots__ = ()
 
-
-class PointOp(Op):
+class PointOp(Op, frozen=True):
     """An op on one place or tree, of which a batch may have many."""
-
-    __slots__ = ()
 
 
 # Point ops -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Get(PointOp):
+class Get(PointOp, frozen=True):
     """Read one entry -> `Entry | None`."""
 
     namespace: Namespace
     key: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Put(PointOp):
+class Put(PointOp, frozen=True):
     """Write one entry -> the `Entry` as stored; of one written as a file, its `FileInfo`."""
 
     namespace: Namespace
@@ -257,8 +255,7 @@ class Put(PointOp):
     vectors: Vectors | None = None  # the store's, which has them made
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Delete(PointOp):
+class Delete(PointOp, frozen=True):
     """Remove one entry -> whether it was there."""
 
     namespace: Namespace
@@ -266,8 +263,7 @@ class Delete(PointOp):
     expect: Expectation = ANY
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Check(PointOp):
+class Check(PointOp, frozen=True):
     """Assert an entry's state without touching it -> None; `Conflict` fails the whole batch."""
 
     namespace: Namespace
@@ -275,16 +271,14 @@ class Check(PointOp):
     expect: Expectation
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Refresh(PointOp):
+class Refresh(PointOp, frozen=True):
     """Start an entry's TTL anew -> whether it has one. Not a change: no revision, no event, no wait for an fsync."""
 
     namespace: Namespace
     key: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Backdate(PointOp):
+class Backdate(PointOp, frozen=True):
     """Give an entry the times that it had elsewhere -> whether it is there. For who brings entries from other stores.
 
     Not a change. `expires_at=None` leaves the expiry as it is.
@@ -297,8 +291,7 @@ class Backdate(PointOp):
     expires_at: datetime | int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DeleteTree(PointOp):
+class DeleteTree(PointOp, frozen=True):
     """Remove every entry in a namespace and below it -> how many there were.
 
     With a path: the file or folder at that path of exactly this namespace, and nothing but files.
@@ -308,8 +301,7 @@ class DeleteTree(PointOp):
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Append(PointOp):
+class Append(PointOp, frozen=True):
     """Add bytes to the end of a file, which costs no more than these; a missing file begins empty -> their offset."""
 
     namespace: Namespace
@@ -319,8 +311,7 @@ class Append(PointOp):
     ttl: TtlOrDefault = DEFAULT  # of a file that was missing
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ReadRange(PointOp):
+class ReadRange(PointOp, frozen=True):
     """The bytes `[start, end)` of a file, None for to its end -> `bytes | None`, None where there is no such file."""
 
     namespace: Namespace
@@ -329,24 +320,21 @@ class ReadRange(PointOp):
     end: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Stat(PointOp):
+class Stat(PointOp, frozen=True):
     """What is at a path -> `FileInfo | None`; a file, where there are both a file and a folder."""
 
     namespace: Namespace
     path: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CheckPath(PointOp):
+class CheckPath(PointOp, frozen=True):
     """Assert that a path can be a file's -> None; `NotADirectory` or `IsADirectory` fails the whole batch."""
 
     namespace: Namespace
     path: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Move(PointOp):
+class Move(PointOp, frozen=True):
     """Give a file or folder another path; no content is copied -> the `FileInfo` of what is there now."""
 
     namespace: Namespace
@@ -356,8 +344,7 @@ class Move(PointOp):
     ttl: TtlOrDefault = KEEP
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Copy(PointOp):
+class Copy(PointOp, frozen=True):
     """Make a file or folder appear at another path too; no content is copied -> the `FileInfo` of what is there now."""
 
     namespace: Namespace
@@ -365,16 +352,14 @@ class Copy(PointOp):
     dst: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Indexing(Op):
+class Indexing(Op, frozen=True):
     """By which of its texts an entry is found -> None for all, or a JSON list of paths."""
 
     namespace: Namespace
     key: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Embed(PointOp):
+class Embed(PointOp, frozen=True):
     """Give an entry vectors, if it is still at this version -> whether it was. Not a change."""
 
     namespace: Namespace
@@ -383,8 +368,7 @@ class Embed(PointOp):
     vectors: Vectors
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Learn(Op):
+class Learn(Op, frozen=True):
     """Index the texts of up to `limit` entries that have changed -> how many there were, and whether there are more.
 
     Not a change.
@@ -394,8 +378,7 @@ class Learn(Op):
     prepared: Any = None  # an engine's own, which did what it could before anybody had to wait for it
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tidy(Op):
+class Tidy(Op, frozen=True):
     """A slice of upkeep: index the contents of up to `limit` files, join a file's pieces -> whether more is to be done.
 
     Not a change. An engine that is `behind` asks for it.
@@ -404,8 +387,7 @@ class Tidy(Op):
     limit: int = 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sweep(Op):
+class Sweep(Op, frozen=True):
     """Turn up to `limit` expired entries under a prefix into tombstones -> how many were turned.
 
     Expired entries are absent to every op before that; sweeping frees their room and puts the expiry in the feed.
@@ -415,8 +397,7 @@ class Sweep(Op):
     prefix: Namespace = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Forget(Op):
+class Forget(Op, frozen=True):
     """Remove up to `limit` tombstones, the oldest first -> whether there is more to be done.
 
     Those of more than `age` seconds, or all but the newest `keep`, once no index of the engine's own needs them. That
@@ -431,8 +412,7 @@ class Forget(Op):
 # Walks ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Search(Op):
+class Search(Op, frozen=True):
     """Entries under a prefix that match a filter, newest change first -> `Page[Hit]`.
 
     `filter` is a parsed `holdall.filters.Filter` or None. `cursor` is the engine's own, from an earlier page.
@@ -453,8 +433,7 @@ class Search(Op):
     rest: bool = False  # after what was ranked, what was not, newest first
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Unembedded(Op):
+class Unembedded(Op, frozen=True):
     """Entries that have texts to be found by, but no vectors of a model, in key order, those after `after`
     -> `list[tuple[Entry, index]]`, at most `limit`."""
 
@@ -464,8 +443,7 @@ class Unembedded(Op):
     limit: int = 100
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Count(Op):
+class Count(Op, frozen=True):
     """How many entries under a prefix match a filter -> int. Loads no value where there is no filter.
 
     `unembedded` is a model: only those that `Unembedded` gives.
@@ -477,8 +455,7 @@ class Count(Op):
     unembedded: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Namespaces(Op):
+class Namespaces(Op, frozen=True):
     """The namespaces that hold entries, sorted by label -> `list[Namespace]`.
 
     `"*"` in `prefix` or `suffix` stands for any one label. `max_depth` truncates, and what becomes equal is given once.
@@ -492,8 +469,7 @@ class Namespaces(Op):
     base: Namespace = ()  # a scope: only namespaces below it, and depth, prefix and suffix are counted from there
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Scan(Op):
+class Scan(Op, frozen=True):
     """Entries under a prefix in key order, those after `after` -> `list[Entry]`, at most `limit`."""
 
     prefix: Namespace
@@ -501,8 +477,7 @@ class Scan(Op):
     limit: int = 500
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Changes(Op):
+class Changes(Op, frozen=True):
     """The feed after `since`, in order of change -> `Page[Change]`, whose `next` resumes after the page.
 
     `since=None` starts before the first change. One entry's changes may arrive merged into its newest; what has expired
@@ -516,8 +491,7 @@ class Changes(Op):
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Children(Op):
+class Children(Op, frozen=True):
     """What is in a folder, in path order, after the path `after` -> `Page[FileInfo]`, whose `next` is the next `after`.
 
     `path` ends in "/", and so does `after` where it was a folder. Subfolders are given once each and stepped over;
@@ -534,8 +508,7 @@ class Children(Op):
     bare: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Grep(Op):
+class Grep(Op, frozen=True):
     """Files below a folder that may contain a text, in path order -> `Page[tuple[str, bytes]]`: paths and contents.
 
     Each file that contains all of `literals` (UTF-8, in any case where `ignore_case`) is given; others may be. `next`
@@ -585,5 +558,5 @@ def _quicken(kind: type[Any]) -> None:
     kind.__init__ = init
 
 
-for _kind in (Entry, Hit, Get, Put, ReadRange, FileInfo):
+for _kind in (Entry, Hit, FileInfo):
     _quicken(_kind)

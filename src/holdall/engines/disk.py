@@ -51,7 +51,7 @@ class DiskOptions:
             object.__setattr__(self, "volume", keys.check_namespace(self.volume))
 
 
-class _Look(Op):
+class _Look(Op, frozen=True):
     """Take in what was edited outside."""
 
 

@@ -1,0 +1,71 @@
+"""What ops and results are to Python: frozen, compared by what they hold, and dataclasses to whoever asks."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+import holdall
+from holdall import ops
+
+PUT = ops.Put(("a",), "k", {"n": 1}, ttl=3)
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+ENTRY = ops.Entry(("a",), "k", {"n": 1}, 7, NOW, NOW)
+RECORDS: list[Any] = [PUT, ENTRY, ops.Get(("a",), "k"), ops.Search(("a",)), ops.Tidy()]
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_record_is_frozen(record: Any) -> None:
+    name = dataclasses.fields(record)[0].name
+    with pytest.raises(AttributeError):
+        setattr(record, name, ())
+    with pytest.raises(AttributeError):
+        delattr(record, name)
+    with pytest.raises((AttributeError, TypeError)):
+        record.another = 1
+
+
+@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda record: pickle.loads(pickle.dumps(record))])
+def test_a_copy_is_equal_and_another_type_is_not(record: Any, twin: Any) -> None:
+    assert twin(record) == record
+    assert repr(twin(record)) == repr(record)
+    assert [other for other in RECORDS if other == record] == [record]
+
+
+def test_the_repr_is_how_it_is_made() -> None:
+    assert repr(ops.Get(("a",), "k")) == "Get(namespace=('a',), key='k')"
+    assert repr(ops.Check(("a",), "k", holdall.ABSENT)) == "Check(namespace=('a',), key='k', expect=holdall.ABSENT)"
+
+
+def test_ops_without_values_can_be_in_a_set_and_entries_too() -> None:
+    assert len({ops.Get(("a",), "k"), ops.Get(("a",), "k"), ops.Get(("a",), "l"), ENTRY, ENTRY}) == 3
+
+
+def test_ops_match_by_place() -> None:
+    match PUT:
+        case ops.Put(namespace, key, value):
+            assert (namespace, key, value) == (("a",), "k", {"n": 1})
+        case _:
+            pytest.fail("no match")
+
+
+def test_dataclasses_takes_an_op_for_one_of_its_own() -> None:
+    assert dataclasses.is_dataclass(PUT)
+    assert dataclasses.is_dataclass(ops.Put)
+    assert [field.name for field in dataclasses.fields(ops.Put)][:4] == ["namespace", "key", "value", "ttl"]
+    defaults = {field.name: field.default for field in dataclasses.fields(ops.Delete)}
+    assert defaults == {"namespace": dataclasses.MISSING, "key": dataclasses.MISSING, "expect": holdall.ANY}
+    assert dataclasses.replace(PUT, key="l") == ops.Put(("a",), "l", {"n": 1}, ttl=3)
+    assert dataclasses.asdict(ops.Get(("a",), "k")) == {"namespace": ("a",), "key": "k"}
+
+
+def test_a_result_can_be_named_in_a_pydantic_model() -> None:
+    adapter = TypeAdapter(list[holdall.Entry])
+    assert adapter.validate_json(adapter.dump_json([ENTRY])) == [ENTRY]
