@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SECTIONS ?= all
 
+# Where it is set, every process that the tests start would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench torture ag2-beta clean
 
