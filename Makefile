@@ -4,9 +4,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 SECTIONS ?= all
 
-# Where it is set, every process that the tests start would compile the package anew.
-unexport PYTHONDONTWRITEBYTECODE
-
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench torture ag2-beta clean
 
@@ -37,6 +34,7 @@ ag2-beta: .venv/beta.stamp ## The tests of AG2's face with a release from when i
 
 clean: ## Remove what make made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A recent pip knows dependency groups.
 .venv/pip.stamp:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import settings
 
+# Else every process that a test starts would compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 LONG = os.environ.get("HOLDALL_TORTURE") == "long"
 
 settings.register_profile("short", max_examples=30)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,12 +216,10 @@ def test_importing_holdall_loads_no_driver() -> None:
     assert [name for name in loaded if name.startswith(("holdall.engines", "holdall.faces", "holdall.testing"))] == []
 
 
-def test_importing_holdall_takes_less_than_a_tenth_of_a_second(tmp_path: Path) -> None:
-    """From bytecode, as it is once it was imported, wherever it may not be written here."""
+def test_importing_holdall_takes_less_than_a_tenth_of_a_second() -> None:
+    """From bytecode: the first run writes it, if there is none."""
     script = "import time; began = time.process_time(); import holdall; print(time.process_time() - began)"
-    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    took = [float(subprocess.check_output([sys.executable, "-c", script], env=env)) for _ in range(6)]
-    assert min(took) < 0.1
+    assert min(float(subprocess.check_output([sys.executable, "-c", script])) for _ in range(6)) < 0.1
 
 
 # Reading the source --------------------------------------------------------------------------------------------------

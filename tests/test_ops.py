@@ -1,4 +1,4 @@
-"""What ops and results are to Python: frozen, compared by what they hold, and dataclasses to whoever asks."""
+"""What ops and results are to Python: frozen, compared by what they hold, and fit for `dataclasses`."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from holdall import ops
 PUT = ops.Put(("a",), "k", {"n": 1}, ttl=3)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 ENTRY = ops.Entry(("a",), "k", {"n": 1}, 7, NOW, NOW)
-RECORDS: list[Any] = [PUT, ENTRY, ops.Get(("a",), "k"), ops.Search(("a",)), ops.Tidy()]
+THINGS: list[Any] = [PUT, ENTRY, ops.Get(("a",), "k"), ops.Refresh(("a",), "k"), ops.Search(("a",)), ops.Tidy()]
 
 
-@pytest.mark.parametrize("record", RECORDS)
-def test_a_record_is_frozen(record: Any) -> None:
-    name = dataclasses.fields(record)[0].name
+@pytest.mark.parametrize("thing", THINGS)
+def test_each_is_frozen(thing: Any) -> None:
+    name = dataclasses.fields(thing)[0].name
     with pytest.raises(AttributeError):
-        setattr(record, name, ())
+        setattr(thing, name, ())
     with pytest.raises(AttributeError):
-        delattr(record, name)
+        delattr(thing, name)
     with pytest.raises((AttributeError, TypeError)):
-        record.another = 1
+        thing.another = 1
 
 
-@pytest.mark.parametrize("record", RECORDS)
-@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda record: pickle.loads(pickle.dumps(record))])
-def test_a_copy_is_equal_and_another_type_is_not(record: Any, twin: Any) -> None:
-    assert twin(record) == record
-    assert repr(twin(record)) == repr(record)
-    assert [other for other in RECORDS if other == record] == [record]
+@pytest.mark.parametrize("thing", THINGS)
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_a_copy_is_equal_and_another_type_is_not(thing: Any, twin: Any) -> None:
+    assert twin(thing) == thing
+    assert repr(twin(thing)) == repr(thing)
+    assert [other for other in THINGS if other == thing] == [thing]
 
 
 def test_the_repr_is_how_it_is_made() -> None:
@@ -64,6 +64,14 @@ def test_dataclasses_takes_an_op_for_one_of_its_own() -> None:
     assert defaults == {"namespace": dataclasses.MISSING, "key": dataclasses.MISSING, "expect": holdall.ANY}
     assert dataclasses.replace(PUT, key="l") == ops.Put(("a",), "l", {"n": 1}, ttl=3)
     assert dataclasses.asdict(ops.Get(("a",), "k")) == {"namespace": ("a",), "key": "k"}
+
+
+def test_dataclasses_takes_an_op_of_ones_own() -> None:
+    class Audited(ops.Get, frozen=True):
+        by: str = "nobody"
+
+    assert [field.name for field in dataclasses.fields(Audited)] == ["namespace", "key", "by"]
+    assert dataclasses.replace(Audited(("a",), "k"), by="me") == Audited(("a",), "k", "me")
 
 
 def test_a_result_can_be_named_in_a_pydantic_model() -> None:

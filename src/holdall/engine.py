@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from . import keys, shapes
@@ -26,7 +25,23 @@ from .errors import (
     shown,
 )
 from .keys import decode as decode_namespace
-from .ops import ABSENT, ANY, Append, Check, Copy, Delete, Entry, FileInfo, Hit, Move, Op, Page, Put, Search
+from .ops import (
+    ABSENT,
+    ANY,
+    Append,
+    Check,
+    Copy,
+    Delete,
+    Entry,
+    FileInfo,
+    FrozenStruct,
+    Hit,
+    Move,
+    Op,
+    Page,
+    Put,
+    Search,
+)
 from .programs import Program
 from .values import decode, to_datetime
 
@@ -39,8 +54,7 @@ def system_clock() -> int:
     return time.time_ns() // 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(FrozenStruct, frozen=True):
     """What an engine can promise; the store and the contract suite ask before they rely on it."""
 
     durable: bool  # what was written is there after closing and opening again
@@ -95,8 +109,7 @@ class Engine(Protocol):
         """Go on; in the child, with nothing that was the parent's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(FrozenStruct, frozen=True):
     """The options of `holdall.open` that concern engines; one that does not apply to an engine is ignored there."""
 
     timeout: float = 30.0

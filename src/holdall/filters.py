@@ -17,7 +17,7 @@ from operator import ge, gt, le, lt
 from typing import Any, TypeAlias
 
 from .errors import InvalidInput, InvalidValue, shown
-from .ops import Record
+from .ops import FrozenStruct
 from .values import MAX_DEPTH, check_text, to_plain
 
 _OPERATOR = re.compile(r"\$[A-Za-z]+")
@@ -38,7 +38,7 @@ MISSING = _Missing()
 # The tree ------------------------------------------------------------------------------------------------------------
 
 
-class Equal(Record, frozen=True):
+class Equal(FrozenStruct, frozen=True):
     """The field equals this; None equals null and missing."""
 
     operand: Any
@@ -49,7 +49,7 @@ class Equal(Record, frozen=True):
         return value is not MISSING and same(value, self.operand)
 
 
-class Order(Record, frozen=True):
+class Order(FrozenStruct, frozen=True):
     """The field is of the operand's kind and compares so: `$gt`, `$gte`, `$lt` or `$lte`."""
 
     operator: str
@@ -60,7 +60,7 @@ class Order(Record, frozen=True):
         return kind in _ORDERED and kind == kind_of(self.operand) and _ORDERS[self.operator](value, self.operand)
 
 
-class In(Record, frozen=True):
+class In(FrozenStruct, frozen=True):
     """The field equals one of these."""
 
     operands: tuple[Any, ...]
@@ -69,14 +69,14 @@ class In(Record, frozen=True):
         return any(Equal(operand).holds(value) for operand in self.operands)
 
 
-class Exists(Record, frozen=True):
+class Exists(FrozenStruct, frozen=True):
     """The field is there, be it null."""
 
     def holds(self, value: Any) -> bool:
         return value is not MISSING
 
 
-class Contains(Record, frozen=True):
+class Contains(FrozenStruct, frozen=True):
     """The field is a list with this element, or a string with this part."""
 
     operand: Any
@@ -87,7 +87,7 @@ class Contains(Record, frozen=True):
         return isinstance(value, str) and isinstance(self.operand, str) and self.operand in value
 
 
-class Field(Record, frozen=True):
+class Field(FrozenStruct, frozen=True):
     """A field of an object, by its key; a key with dots leads to nested fields too."""
 
     key: str
@@ -100,14 +100,14 @@ class Field(Record, frozen=True):
         return any(self.condition.holds(item) for item in found) if found else self.condition.holds(MISSING)
 
 
-class IsObject(Record, frozen=True):
+class IsObject(FrozenStruct, frozen=True):
     """The field is an object: what `{}` as a nested filter asks."""
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, dict)
 
 
-class All(Record, frozen=True):
+class All(FrozenStruct, frozen=True):
     """Every part holds."""
 
     parts: tuple[Node, ...]
@@ -116,7 +116,7 @@ class All(Record, frozen=True):
         return all(part.holds(value) for part in self.parts)
 
 
-class Some(Record, frozen=True):
+class Some(FrozenStruct, frozen=True):
     """At least one part holds."""
 
     parts: tuple[Node, ...]
@@ -125,7 +125,7 @@ class Some(Record, frozen=True):
         return any(part.holds(value) for part in self.parts)
 
 
-class Not(Record, frozen=True):
+class Not(FrozenStruct, frozen=True):
     """The part does not hold."""
 
     part: Node
@@ -137,7 +137,7 @@ class Not(Record, frozen=True):
 Node: TypeAlias = Equal | Order | In | Exists | Contains | Field | IsObject | All | Some | Not
 
 
-class Filter(Record, frozen=True):
+class Filter(FrozenStruct, frozen=True):
     """A parsed filter."""
 
     root: Node

@@ -1,4 +1,4 @@
-"""The ops: everything a store can be asked, as a dozen small frozen records.
+"""The ops: everything a store can be asked, as small frozen structs.
 
 A batch given to an engine is either **point ops**, run in order in one atomic transaction, or exactly one **walk**.
 Users build point ops for `Store.execute`; the store builds walks. This module imports nothing of ours, so that
@@ -8,7 +8,7 @@ engines, faces and tests can share its words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, make_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -108,9 +108,12 @@ class ModelLike(Protocol):
 
 
 class _AsDataclass:
-    """What `dataclasses` looks for, so that its `fields`, `replace` and `asdict` take records too."""
+    """What `dataclasses` looks for: its `replace`, `fields` and `asdict` work on structs too.
 
-    def __get__(self, record: object, kind: type[Struct]) -> dict[str, Any]:
+    mypy checks the names that `dataclasses.replace` is given, and not those of msgspec's.
+    """
+
+    def __get__(self, struct: object, kind: type[Struct]) -> dict[str, Any]:
         return _dataclass_of(kind).__dataclass_fields__
 
 
@@ -118,37 +121,35 @@ class _AsDataclass:
 def _dataclass_of(kind: type[Struct]) -> type[DataclassLike]:
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
     missing = (MISSING,) * (len(names) - len(defaults))
-    fields = [
-        (name, kind.__annotations__[name], field(default=default))
-        for name, default in zip(names, missing + defaults, strict=True)
-    ]
-    return make_dataclass(kind.__name__, fields, init=False, repr=False, eq=False)
+    made = [(name, Any, field(default=default)) for name, default in zip(names, missing + defaults, strict=True)]
+    return make_dataclass(kind.__name__, made, init=False, repr=False, eq=False)
 
 
-class Record(Struct, frozen=True):
-    """What ops are made of: like a frozen dataclass, but to define one and to make one takes a fraction of the time.
+class FrozenStruct(Struct, frozen=True):
+    """Like a frozen dataclass, but to define one and to make one takes a fraction of the time.
 
-    Results (`Entry` and others that users keep) are real dataclasses, which can be named in a pydantic model.
+    Subclasses say `frozen=True` again for type checkers. Results (`Entry` and others that users keep) are real
+    dataclasses, which can be named in a pydantic model.
     """
 
     __dataclass_fields__: ClassVar[Any] = _AsDataclass()
 
 
-class File(Record, frozen=True):
+class File(FrozenStruct, frozen=True):
     """A file as it is stored: its bytes, and in `shape` what else there is to say of it (`holdall.shapes`)."""
 
     shape: Json
     content: bytes
 
 
-class Vectors(Record, frozen=True):
+class Vectors(FrozenStruct, frozen=True):
     """What a model made of an entry's texts: for each a vector, as little-endian float32."""
 
     model: int
     data: tuple[bytes, ...]
 
 
-class Vector(Record, frozen=True):
+class Vector(FrozenStruct, frozen=True):
     """What a model made of a query, and how to compare it: "cosine", "dot" or "l2"."""
 
     model: int
@@ -223,7 +224,7 @@ Ttl: TypeAlias = float | timedelta | None
 TtlOrDefault: TypeAlias = Ttl | Literal[Lifetime.DEFAULT, Lifetime.KEEP]
 
 
-class Op(Record, frozen=True):
+class Op(FrozenStruct, frozen=True):
     """What an engine can be asked."""
 
 
@@ -548,7 +549,7 @@ def _quicken(kind: type[Any]) -> None:
 
     For those that are made all the time.
     """
-    names = [field.name for field in fields(kind)]
+    names = kind.__match_args__
     scope: dict[str, Any] = {f"set_{name}": getattr(kind, name).__set__ for name in names}
     lines = "; ".join(f"set_{name}(self, {name})" for name in names)
     exec(f"def __init__(self, {', '.join(names)}): {lines}", scope)  # noqa: S102  # of our own field names

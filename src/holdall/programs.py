@@ -12,10 +12,10 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from .errors import HoldallError, LeaseLost, StoreClosed, Unavailable
+from .ops import FrozenStruct
 
 #: How often a read-modify-write is tried before it gives up.
 _MOST_TRIES = 1000
@@ -26,24 +26,21 @@ P = ParamSpec("P")
 Program: TypeAlias = Generator[Any, Any, T]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(FrozenStruct, frozen=True):
     """A request to call the user's function; where the driver is async, the function may be too."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(FrozenStruct, frozen=True):
     """A request to call a function of ours that may take long: an async driver does it in a thread."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(FrozenStruct, frozen=True):
     """A request to wait."""
 
     seconds: float

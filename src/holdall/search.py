@@ -16,12 +16,13 @@ import threading
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
 from math import exp, fsum, log, sqrt
 from operator import add
 from typing import TypeAlias
+
+from .ops import FrozenStruct
 
 # Words ---------------------------------------------------------------------------------------------------------------
 
@@ -188,8 +189,7 @@ def _snowball() -> _Snowball:
 _QUOTED = re.compile('(?<![A-Za-z0-9])(?:"([^"]*)"|\u201c([^\u201d]*)\u201d)(?![A-Za-z0-9])')
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(FrozenStruct, frozen=True):
     """What to look for: any of the `terms`; in quotes, `phrases` that must occur word for word.
 
     `required` are those of the terms that each phrase has, so whatever has the phrases has them.

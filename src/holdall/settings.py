@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from .embedding import Embedding
 from .errors import InvalidInput, shown
 from .fields import WHOLE
+from .ops import FrozenStruct
 
 #: How a query ranks.
 Mode: TypeAlias = Literal["lexical", "semantic", "hybrid"]
@@ -26,8 +27,7 @@ class OpEvent:
     error: type[BaseException] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(FrozenStruct, frozen=True):
     """What a store was opened with."""
 
     ttl: float | None = None
