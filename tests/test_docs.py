@@ -83,7 +83,8 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     example = tmp_path / f"test_{page.stem.replace('-', '_')}.py"
     example.write_text(code)
     quiet_fork = "ignore:This process:DeprecationWarning"  # the page on forking does it with threads about
-    commands = [["-W", "error", "-W", quiet_fork, example.name]]
+    quiet_times = "ignore:The default datetime adapter:DeprecationWarning"  # LangGraph's SqliteStore, from 3.12 on
+    commands = [["-W", "error", "-W", quiet_fork, "-W", quiet_times, example.name]]
     if re.search(r"^class Test", code, re.MULTILINE):
         (tmp_path / "conftest.py").write_text(FEW)
         commands.append(["-m", "pytest", "-q", "-p", "no:cacheprovider", example.name])
