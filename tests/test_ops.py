@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import pprint
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +45,11 @@ def test_the_repr_is_how_it_is_made() -> None:
     assert repr(ops.Check(("a",), "k", holdall.ABSENT)) == "Check(namespace=('a',), key='k', expect=holdall.ABSENT)"
 
 
+def test_pprint_writes_a_long_one() -> None:
+    long = ops.Put(("a",), "k", {"text": "word " * 40})
+    assert pprint.pformat([long, long]).startswith("[Put(namespace=('a',), key='k', value={'text': 'word")
+
+
 def test_ops_without_values_can_be_in_a_set_and_entries_too() -> None:
     assert len({ops.Get(("a",), "k"), ops.Get(("a",), "k"), ops.Get(("a",), "l"), ENTRY, ENTRY}) == 3
 
@@ -63,6 +69,7 @@ def test_dataclasses_takes_an_op_for_one_of_its_own() -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(ops.Delete)}
     assert defaults == {"namespace": dataclasses.MISSING, "key": dataclasses.MISSING, "expect": holdall.ANY}
     assert dataclasses.replace(PUT, key="l") == ops.Put(("a",), "l", {"n": 1}, ttl=3)
+    assert [field.type for field in dataclasses.fields(ops.Get)] == ["Namespace", "str"]
     assert dataclasses.asdict(ops.Get(("a",), "k")) == {"namespace": ("a",), "key": "k"}
 
 

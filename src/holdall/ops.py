@@ -108,21 +108,27 @@ class ModelLike(Protocol):
 
 
 class _AsDataclass:
-    """What `dataclasses` looks for: its `replace`, `fields` and `asdict` work on structs too.
+    """What `dataclasses` looks for, made when it does: its `replace`, `fields` and `asdict` work on structs too.
 
     mypy checks the names that `dataclasses.replace` is given, and not those of msgspec's.
     """
 
-    def __get__(self, struct: object, kind: type[Struct]) -> dict[str, Any]:
-        return _dataclass_of(kind).__dataclass_fields__
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, struct: object, kind: type[Struct]) -> Any:
+        return getattr(_dataclass_of(kind), self._name)
 
 
 @cache
-def _dataclass_of(kind: type[Struct]) -> type[DataclassLike]:
+def _dataclass_of(kind: type[Struct]) -> type:
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    types = {
+        name: hint for base in reversed(kind.__mro__) for name, hint in vars(base).get("__annotations__", {}).items()
+    }
     missing = (MISSING,) * (len(names) - len(defaults))
-    made = [(name, Any, field(default=default)) for name, default in zip(names, missing + defaults, strict=True)]
-    return make_dataclass(kind.__name__, made, init=False, repr=False, eq=False)
+    made = [(name, types[name], field(default=value)) for name, value in zip(names, missing + defaults, strict=True)]
+    return make_dataclass(kind.__name__, made, init=False, repr=False, eq=False, frozen=True)
 
 
 class FrozenStruct(Struct, frozen=True):
@@ -133,6 +139,7 @@ class FrozenStruct(Struct, frozen=True):
     """
 
     __dataclass_fields__: ClassVar[Any] = _AsDataclass()
+    __dataclass_params__: ClassVar[Any] = _AsDataclass()
 
 
 class File(FrozenStruct, frozen=True):
