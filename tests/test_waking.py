@@ -31,6 +31,7 @@ def interrupted(code: CodeType, step: int, function: Callable[[], object], call:
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 gives the first frame none, unless another has asked for them
     sys.settrace(trace)
     try:
         call()

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -340,7 +341,7 @@ def test_what_is_erased_while_it_is_archived_again_is_archived(calls: Calls) -> 
         if event.error is Conflict:
             store.erased = store.delete_tree(("users",))  # type: ignore[attr-defined]  # noted for below
 
-    object.__setattr__(store._settings, "on_op", erase)
+    store._settings = replace(store._settings, on_op=erase)
     again = calls.archive("ada", "t", Saver([HumanMessage("x")]))
     assert store.erased == 1  # type: ignore[attr-defined]  # as above
     assert again.key == archived.key

@@ -143,6 +143,7 @@ class Interrupting:
         self._returned_to: FrameType | None = None
 
     def __enter__(self) -> None:
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 gives the first frame none, unless another has asked
         sys.settrace(self)
 
     def __exit__(self, *_: object) -> None:
