@@ -3,7 +3,8 @@
 A section is a module with one function, `run(bench)`. It sets contenders up in `bench.folder`, checks that they give
 the same answers, and hands them to `bench.measure`, once for each row of its table. All contenders of a row run in this
 process and take turns, a round at a time, so that whatever else the machine does hits them alike. A number is the
-median of the rounds; a durable one stands beside what an fsync cost on the same disk during the same rounds.
+median of the rounds, and so is a ratio: of what it was in each of them, as the machine may be slow for some of them. A
+durable number stands beside what an fsync cost on the same disk during the same rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -27,7 +28,7 @@ from rich.table import Table
 
 OURS = "holdall"
 _MET = {True: "[green]yes", False: "[bold red]NO", None: ""}
-_TITLE = "{name}: medians; the ratio is to the fastest of the peers that the target names, or of all"
+_TITLE = "{name}: medians of rounds, ratios too: to the fastest of the peers that the target names, or of all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Row:
     target: Target | None
     fsync: list[float]  # empty where nothing had to be durable
     as_rate: bool
+    in_turns: bool = False  # a round of one contender's was right beside that of another's
 
     def median(self, contender: str) -> float:
         return median(self.seconds[contender])
@@ -75,7 +77,13 @@ class Row:
     def speed(self) -> float:
         """Ours as a multiple of the fastest peer's, of those that the target names or of all."""
         peers = self.target.peers if self.target else [name for name in self.seconds if name != OURS]
-        return min(self.median(peer) for peer in peers) / self.median(OURS)
+        return min(self._speed_beside(peer) for peer in peers)
+
+    def _speed_beside(self, peer: str) -> float:
+        if not self.in_turns:
+            return self.median(peer) / self.median(OURS)
+        rounds = zip(self.seconds[OURS], self.seconds[peer], strict=True)
+        return median(theirs / ours for ours, theirs in rounds)
 
     def is_met(self) -> bool | None:
         return None if self.target is None else self.speed() >= self.target.speed
@@ -130,7 +138,7 @@ class Bench:
         look through the others' data.
         """
         contenders, chance = list(runs), random.Random(what)
-        row = Row(what, {name: [] for name in contenders}, target, [], as_rate)
+        row = Row(what, {name: [] for name in contenders}, target, [], as_rate, in_turns=True)
         probe = FsyncProbe(self.folder) if durable else None
         gc.collect()
         gc.freeze()
@@ -158,7 +166,7 @@ class Bench:
     def also(self, target: Target) -> None:
         """Hold what was measured last against a second target, in a row of its own."""
         last = self.rows[-1]
-        self.rows.append(Row(last.what, last.seconds, target, last.fsync, last.as_rate))
+        self.rows.append(replace(last, target=target))
 
     def note(self, text: str) -> None:
         """Say something under the table, once: how a peer was set up, what a row leaves out."""

@@ -31,6 +31,12 @@ def test_a_target_is_met_against_each_peer_that_it_names(target: Target, met: bo
     assert row(target, holdall=2.0, peer=1.0, slow=5.0).is_met() is met
 
 
+def test_where_contenders_take_turns_a_slow_phase_of_the_machine_makes_no_difference() -> None:
+    spent = {"holdall": [1.0, 1.0, 9.0, 9.0, 1.0], "peer": [1.5, 9.0, 13.5, 13.5, 1.5]}
+    assert Row("a row", spent, None, [], as_rate=False, in_turns=True).speed() == 1.5
+    assert Row("a row", spent, None, [], as_rate=False).speed() == 9
+
+
 def test_contenders_take_turns_and_the_first_round_does_not_count(tmp_path: Path) -> None:
     calls: list[str] = []
     bench = Bench(tmp_path, progress=lambda _: None)
@@ -41,6 +47,9 @@ def test_contenders_take_turns_and_the_first_round_does_not_count(tmp_path: Path
     assert {frozenset(turns) for turns in rounds} == {frozenset(runs)}
     assert len(set(rounds)) == 6  # nobody always follows the same other
     assert [len(spent) for spent in bench.rows[0].seconds.values()] == [20, 20, 20]
+    assert bench.rows[0].in_turns
+    bench.also(ahead_of("a"))
+    assert bench.rows[1].in_turns
     assert min(bench.rows[0].fsync) > 0
 
 
