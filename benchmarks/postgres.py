@@ -37,6 +37,8 @@ _LOADED_AT_ONCE = 1000
 # Seconds before each run of single ops, as an agent does something else between two puts. A client that has worked
 # until just now finds its server slower for some time: a put then takes a tenth more, whoever puts.
 _REST = 0.05
+#: So many that a key gets another one each time: of a row that stays the same, PostgreSQL logs next to nothing.
+_VALUES = 211
 
 _RAW_TABLE = """
     CREATE TABLE raw (
@@ -88,12 +90,15 @@ def _one_at_a_time(bench: Bench, url: str) -> None:
         bench.also(ahead_of(STORE))
 
         ops, rounds = 50, 101
+        values = [memory_of(number) for number in range(_VALUES)]
         puts: dict[str, Callable[..., object]] = {OURS: store.put, RAW: partial(_raw_put, raw), STORE: peer.put}
         for what, unused in (
             ("put, new keys", {name: new_keys() for name in puts}),
             ("put, over what is there", {name: (f"old-{n % 1000}" for n in itertools.count()) for name in puts}),
         ):
-            runs = {name: partial(_put_all, put, unused[name], _values(), ops) for name, put in puts.items()}
+            runs = {
+                name: partial(_put_all, put, unused[name], itertools.cycle(values), ops) for name, put in puts.items()
+            }
             bench.measure(what, runs, ops=ops, rounds=rounds, target=at_most(1.5, RAW), durable=True, rest=_REST)
             bench.also(ahead_of(STORE))
         bench.measure(f"{what}, without a rest", runs, ops=ops, rounds=rounds, durable=True)
@@ -106,10 +111,11 @@ def _put_without_waiting_for_the_disk(bench: Bench, url: str) -> None:
     ops, rounds = 100, 41
     url += "&" if "?" in url else "?"
     url += "options=-c%20synchronous_commit%3Doff"
+    values = [memory_of(number) for number in range(_VALUES)]
     with ExitStack() as stack:
         store, peer, raw = _contenders(stack, url)
         puts: dict[str, Callable[..., object]] = {OURS: store.put, RAW: partial(_raw_put, raw), STORE: peer.put}
-        runs = {name: partial(_put_all, put, new_keys(), _values(), ops) for name, put in puts.items()}
+        runs = {name: partial(_put_all, put, new_keys(), itertools.cycle(values), ops) for name, put in puts.items()}
         bench.measure("put, synchronous_commit=off", runs, ops=ops, rounds=rounds, rest=_REST)
         _check_counts(store, url, ops * (rounds + 1))
 
@@ -117,11 +123,6 @@ def _put_without_waiting_for_the_disk(bench: Bench, url: str) -> None:
 def _put_all(put: Callable[..., object], unused: Iterator[str], values: Iterator[dict[str, Any]], ops: int) -> None:
     for _ in range(ops):
         put(_HERE, next(unused), next(values))
-
-
-def _values() -> Iterator[dict[str, Any]]:
-    """So many that a key gets another one each time: of a row that stays the same PostgreSQL logs next to nothing."""
-    return itertools.cycle([memory_of(number) for number in range(211)])
 
 
 # Many at a time ------------------------------------------------------------------------------------------------------

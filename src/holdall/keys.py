@@ -121,7 +121,7 @@ def _check_labels(namespace: Namespace) -> None:
 
 def check_key(key: Any) -> str:
     """The key as a plain str, or `InvalidInput`."""
-    if type(key) is str and key and len(key) * 4 <= MAX_KEY_BYTES and key.isascii() and "\x00" not in key:
+    if type(key) is str and 0 < len(key) <= MAX_KEY_BYTES and key.isascii() and "\x00" not in key:
         return key  # the usual case
     if type(key) is not str and isinstance(key, str):  # an Enum's member, say: it must not be found as anything else
         key = str.__str__(key)
