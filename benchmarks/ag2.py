@@ -19,7 +19,7 @@ from typing import Any
 from ag2.knowledge import DiskKnowledgeStore, KnowledgeStore, MemoryKnowledgeStore, SqliteKnowledgeStore
 
 import holdall
-from holdall.faces import ag2 as face
+from holdall.faces.ag2 import knowledge as face
 
 from .data import as_item, files, folder_of
 from .harness import OURS, Bench, Row, ahead_of, at_least
@@ -85,7 +85,7 @@ class Contender:
         """Wait for upkeep that is under way, so that it is not taken for what is measured next."""
         if self.name == OURS:
             until = time.monotonic() + _PATIENCE
-            while self.store.store._shared.engine.behind and time.monotonic() < until:
+            while self.store.store._engine_handle.engine.needs_maintenance and time.monotonic() < until:
                 time.sleep(0.02)
 
     def close(self) -> None:

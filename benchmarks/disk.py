@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ag2.knowledge import DiskKnowledgeStore
 
 import holdall
-from holdall.faces import ag2 as face
+from holdall.faces.ag2 import knowledge as face
 
 from .data import files, folder_of
 from .harness import OURS, Bench, Row, Target, ahead_of, at_most

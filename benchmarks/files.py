@@ -373,7 +373,7 @@ def _on_postgres(bench: Bench, texts: Texts) -> None:
         try:
             with closing(Ours(url)) as ours:
                 ours.files.write("/first", "")
-                ours.files.delete("/first")
+                ours.files.delete("/first", recursive=True)
         except (holdall.errors.Unsupported, TypeError, NotImplementedError):
             bench.note("PostgreSQL has no files yet")
             return

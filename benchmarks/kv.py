@@ -23,9 +23,9 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 import holdall
-from holdall import keys
-from holdall.engines.sql import COLUMNS
-from holdall.values import encode
+from holdall.engines.sql.bounded_reads import COLUMNS
+from holdall.model import keys
+from holdall.model.values import encode
 
 from .data import RANDOM, RARE, THREADS, USERS, Item, among_many, memory_of, new_keys
 from .harness import Bench, ahead_of, at_least, at_most, no_slower_than
@@ -244,7 +244,7 @@ def _batch(bench: Bench, wal: bool) -> None:
 def _among_many(bench: Bench) -> None:
     items, wanted = among_many()
     with ExitStack() as stack:
-        store = stack.enter_context(holdall.open(str(bench.folder / "many-ours.db"), indexed=["kind"]))
+        store = stack.enter_context(holdall.open(str(bench.folder / "many-ours.db"), filter_fields=["kind"]))
         peer = stack.enter_context(_langgraph(bench.folder / "many-peer.db"))
         memory = InMemoryStore()
         bench.progress("loading 100,000 items, three times")

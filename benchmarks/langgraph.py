@@ -189,7 +189,7 @@ def _among_many(bench: Bench) -> None:
             assert listing() == USERS, f"{name} lists something else"
         what = f"list_namespaces(max_depth=2), {len(USERS)} of 10,000"
         bench.measure(what, listings, rounds=15, target=ahead_of(SQLITE, MEMORY))
-    bench.note("searches: no field was declared with indexed=")
+    bench.note("searches: no field was declared with filter_fields=")
 
 
 def _near(bench: Bench) -> None:

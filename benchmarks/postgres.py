@@ -276,7 +276,7 @@ def _batch(bench: Bench, url: str) -> None:
 def _among_many(bench: Bench, url: str) -> None:
     items, wanted = among_many()
     with ExitStack() as stack:
-        store = stack.enter_context(holdall.open(url, indexed=["kind"]))
+        store = stack.enter_context(holdall.open(url, filter_fields=["kind"]))
         peer = stack.enter_context(PostgresStore.from_conn_string(url))
         peer.setup()
         bench.progress("loading 100,000 items, twice")

@@ -32,7 +32,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 import holdall
-from holdall.search import parse, tokens
+from holdall.search.tokens import parse_query, tokens
 
 from .harness import OURS, Bench, Row, Score, Target, at_least, at_most, no_slower_than
 from .writer import another_writer, hold_against_limit
@@ -155,9 +155,11 @@ def _vectors(bench: Bench) -> None:
     with ExitStack() as stack:
         stores = {
             "": stack.enter_context(
-                holdall.open(str(bench.folder / "vectors.db"), embed=model.ours, fields=["text"], indexed=["part"])
+                holdall.open(
+                    str(bench.folder / "vectors.db"), embed=model.ours, search_fields=["text"], filter_fields=["part"]
+                )
             ),
-            ", in memory": stack.enter_context(holdall.open("memory:", embed=model.ours, fields=["text"])),
+            ", in memory": stack.enter_context(holdall.open("memory:", embed=model.ours, search_fields=["text"])),
         }
         for where, store in stores.items():
             bench.progress(f"loading {MANY:,} vectors{where}")
@@ -263,12 +265,12 @@ def _full_text(bench: Bench, texts: list[str]) -> None:
             return [int(hit.key) for hit in store.search(HERE, query=query, limit=10)]
 
         def theirs(query: str) -> list[int]:
-            words = " OR ".join(f'"{term}"' for term in parse(query).terms)
+            words = " OR ".join(f'"{term}"' for term in parse_query(query).terms)
             sql = "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank LIMIT 10"
             return [row[0] for row in bare.execute(sql, (words,))]
 
         for query in queries[:10]:
-            terms = set(parse(query).terms)
+            terms = set(parse_query(query).terms)
             assert all(terms & set(tokens(texts[number])) for found in (ours(query), theirs(query)) for number in found)
         what = f"full text, top 10 of {len(texts):,} of 1 KB, {len(queries)} queries"
         _each(bench, what, {OURS: ours, FTS5: theirs}, queries, target=at_most(2, FTS5))

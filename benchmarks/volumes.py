@@ -87,7 +87,7 @@ class Ours:
         return not self._is_behind()
 
     def _is_behind(self) -> bool:
-        return bool(getattr(self.store._shared.engine, "behind", False))
+        return bool(getattr(self.store._engine_handle.engine, "needs_maintenance", False))
 
     def close(self) -> None:
         self.store.close()

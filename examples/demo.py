@@ -151,14 +151,14 @@ def a_search_finds_it(stage: Stage) -> None:
     eve.kill()
     stage.say("Another process asks:")
     stage.say('  store.search(("agents",), filter={"about": "Ada", "importance": {"$gte": 9}})')
-    with holdall.open(stage.url, indexed=["about"]) as store:
+    with holdall.open(stage.url, filter_fields=["about"]) as store:
         total = store.count()
         began = time.perf_counter()
         hits = store.search(("agents",), filter={"about": "Ada", "importance": {"$gte": 9}})
         took = time.perf_counter() - began
         texts = [hit.value["text"] for hit in hits]
         stage.claim(f"the only match among {total:,} entries: {texts}", [hit.value for hit in hits] == [FACT])
-        stage.say(f"  [dim]in {took * 1000:.1f} ms; 'about' is a declared field: indexed=[\"about\"][/dim]")
+        stage.say(f"  [dim]in {took * 1000:.1f} ms; 'about' is a declared field: filter_fields=[\"about\"][/dim]")
         stage.say("It need not know the fields. It may just ask, with no model and nothing set up:")
         stage.say(f'  store.search(("agents",), query="{QUESTION}")')
         times = []

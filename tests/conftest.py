@@ -1,45 +1,68 @@
-"""How hard the tests that race, kill and try at random work: little in `make test`, for minutes in `make torture`."""
+"""How much of the suite runs, and how hard it tries: see `support/extent.py`."""
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-# Else every process that a test starts would compile the package again.
+from support.extent import EXTENT, IS_LONG, IS_SHORT
+
+# Otherwise every process that a test starts would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-LONG = os.environ.get("HOLDALL_TORTURE") == "long"
+# Tests kill processes and servers, and never the machine: in memory, what they write outlives that as on a disk.
+_MEMORY = Path("/dev/shm")
+if IS_SHORT and "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 4 << 30:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 settings.register_profile("short", max_examples=30)
+settings.register_profile("all", max_examples=100)
 settings.register_profile("long", max_examples=300)
-settings.load_profile("long" if LONG else "short")
+settings.load_profile(EXTENT)
 
 
 @pytest.fixture
 def scaled() -> Callable[[int, int], int]:
-    """`scaled(8, 50)`: rounds, or seconds, in the short form and in the long one."""
-    return lambda short, long: long if LONG else short
-
-
-#: Contracts that take a while; those on memory and SQLite are always run whole.
-ON_SERVERS = {"TestPostgres", "TestRedis", "TestRedisServer", "TestCluster", "TestDisk"}
+    """`scaled(8, 50)`: rounds or seconds; 4 in `make test`, 8 in `make test-all`, 50 in `make torture`."""
+    if IS_SHORT:
+        return lambda short, _: (short + 1) // 2
+    return lambda short, long: long if IS_LONG else short
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the short form, a test of a slow contract is run sync or async, and not both; unless it was asked for."""
-    if LONG or config.option.keyword or any("::" in argument for argument in config.args):
-        return
-    items[:] = [item for item in items if item.parent is None or item.parent.name not in ON_SERVERS or _is_due(item)]
+    """In the short form, leave out tests of the contract, unless they are asked for by name."""
+    is_asked_for = config.option.keyword or any("::" in argument for argument in config.args)
+    if IS_SHORT and not is_asked_for:
+        items[:] = [item for item in items if _is_in_short_form(item)]
 
 
-def _is_due(item: pytest.Item) -> bool:
+def _is_in_short_form(item: pytest.Item) -> bool:
+    """The whole contract on memory; on the other engines, what an engine takes part in, each test sync or async."""
+    bases = item.cls.__mro__ if isinstance(item, pytest.Function) and item.cls is not None else ()
+    if not any(base.__name__.endswith("Contract") for base in bases) or item.cls.__name__ == "TestMemory":
+        return True
+    return not item.function.__qualname__.startswith("RefusalContract.") and _is_turn_of(item)
+
+
+def _is_turn_of(item: pytest.Item) -> bool:
+    """Choose the sync or the async form of a test by its name, so that each engine has half of its tests in each."""
     name, _, parameters = item.name.partition("[")
     words = parameters.rstrip("]").split("-")
     if "sync" not in words and "async" not in words:
         return True
     others = [name, *(word for word in words if word not in ("sync", "async"))]
     return ("sync" in words) == (zlib.crc32("-".join(others).encode()) % 2 == 0)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests out of garbage collections, which many tests ask for: they take long otherwise."""
+    gc.collect()
+    gc.freeze()

@@ -14,14 +14,13 @@ reads REDIS_URL a Valkey.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import itertools
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -34,10 +33,16 @@ from holdall import testing
 from holdall.engines.disk import DiskOptions
 from holdall.engines.postgres import PostgresOptions
 from holdall.errors import Unavailable
-from holdall.faces import ag2, ag2_protocol, conversations, deepagents, langgraph, spoon, spoon_protocol
-from holdall.files import Files, Match, Window
+from holdall.faces import ag2, spoon
+from holdall.faces.ag2 import protocol as ag2_protocol
+from holdall.faces.conversations import repository as conversations
+from holdall.faces.deepagents import backend as deepagents
+from holdall.faces.langgraph import store as langgraph
+from holdall.faces.spoon import protocol as spoon_protocol
+from holdall.files.volume import Files, Match, Window
 from holdall.ops import FileInfo
-from servers import postgres_url, redis_url
+from support.servers import postgres_url, redis_url
+from support.signatures import documented_signature, signature_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -123,14 +128,14 @@ def test_the_grants_in_the_how_to_are_all_that_an_application_needs() -> None:
         admin.execute("CREATE ROLE app LOGIN")
         with pytest.raises(Unavailable, match="may not"), holdall.open(as_app, schema="agents"):
             pass
-        with holdall.open(url, schema="agents", indexed=["kind"]):
+        with holdall.open(url, schema="agents", filter_fields=["kind"]):
             pass
         for left_out in [*range(len(grants.splitlines())), None]:
             admin.execute("DROP OWNED BY app")  # what was granted to it
             for number, grant in enumerate(grants.splitlines()):
                 if number != left_out:
                     admin.execute(grant)
-            store = holdall.open(as_app, schema="agents", indexed=["kind"], sweep_interval=None)
+            store = holdall.open(as_app, schema="agents", filter_fields=["kind"], sweep_interval=None)
             try:
                 if left_out is None:
                     _do_everything(store)
@@ -163,9 +168,9 @@ def _do_everything(store: holdall.Store) -> None:
     assert [match.path for match in files.grep("less")] == ["/d/f", "/e/f"]
     with files.open("/d/g", "wb") as file:
         file.write(b"piece")
-    store._shared.engine.execute([ops.Tidy()])  # which happens in the background
+    store._engine_handle.engine.execute([ops.Maintain()])  # which happens in the background
     files.move("/d", "/x")
-    assert files.delete("/") == 3
+    assert files.delete("/", recursive=True) == 3
     assert store.sweep() == 0
     store.put(("q",), "k", {"text": "words"})
     embedding = store.with_embedder(testing.embed)
@@ -210,7 +215,7 @@ METHODS = [name for name in dir(holdall.Store) if not name.startswith("_")]
 SYNC_METHODS = [name for name in METHODS if not (name.startswith("a") and name[1:] in METHODS)]
 FILE_METHODS = [name for name in vars(Files) if f"a{name}" in vars(Files)]
 RECORDS = [holdall.Entry, holdall.Hit, holdall.Change, holdall.OpEvent, FileInfo, Window, Match, *OPS]
-FIELDS = [field.name for record in RECORDS for field in fields(record)]
+FIELDS = [name for record in RECORDS for name in record.__match_args__]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +242,7 @@ def test_a_signature_in_the_reference_is_the_real_one(name: str) -> None:
     owner: Any = holdall if name == "open" else holdall.Store
     said = re.search(rf"^(?:store|holdall)\.{name}(\(.*?\) -> .*?)$", SIGNATURES, re.MULTILINE | re.DOTALL)
     assert said is not None, f"docs/reference has no line like: store.{name}(…) -> …"
-    assert signature_said(said[1]) == signature_of(getattr(owner, name))
+    assert documented_signature(said[1]) == signature_of(getattr(owner, name))
 
 
 @pytest.mark.parametrize("name", FILE_METHODS)
@@ -245,7 +250,7 @@ def test_a_signature_of_files_in_the_reference_is_the_real_one(name: str) -> Non
     said = re.search(rf"^files\.{name}(\(.*?\) -> .*?)$", SIGNATURES, re.MULTILINE)
     assert said is not None, f"docs/reference has no line like: files.{name}(…) -> …"
     signature = signature_of(getattr(Files, name))
-    assert signature_said(said[1]) == signature
+    assert documented_signature(said[1]) == signature
     twin = signature_of(getattr(Files, f"a{name}"))
     if name not in ("open", "walk", "watch"):  # whose results are async themselves
         assert twin == signature
@@ -269,6 +274,7 @@ FACES: dict[type, tuple[str, str]] = {
     ag2.SqliteKnowledgeStore: ("ag2.md", "Stores"),
     ag2.LockedKnowledgeStore: ("ag2.md", "LockedKnowledgeStore"),
     ag2.EventLogWriter: ("ag2.md", "EventLogWriter"),
+    ag2.Locks: ("ag2.md", "Locks"),
     ag2.DefaultBootstrap: ("ag2.md", "DefaultBootstrap"),
 }
 FUNCTIONS = [
@@ -329,7 +335,7 @@ def signatures_under(page: str, heading: str) -> dict[str, list[str]]:
         for block in re.findall(r"(?s)```text\n(.*?)```", part):
             lines = re.findall(r"(?m)^(await )?(?:\w+\.)?(\w+)(\(.*?\))(?: -> (.*))?$", block)
             for awaited, name, signature, result in lines:
-                said[name] = ["await"] * bool(awaited) + signature_said(f"{signature} -> {result or None}")
+                said[name] = ["await"] * bool(awaited) + documented_signature(f"{signature} -> {result or None}")
     return said
 
 
@@ -348,49 +354,7 @@ def test_an_async_twin_takes_what_the_method_takes(name: str) -> None:
 def test_the_fields_of_an_op_in_the_reference_are_the_real_ones(op: type) -> None:
     said = re.search(rf"^{op.__name__}(\(.*?\)) -> ", SIGNATURES, re.MULTILINE)
     assert said is not None, f"docs/reference has no line like: {op.__name__}(…) -> …"
-    assert signature_said(said[1] + " -> None") == [*signature_of(op)[:-1], "None"]
-
-
-def signature_of(function: Callable[..., Any]) -> list[str]:
-    """Parameters as they would be written, and the result; for a program, its own result."""
-    signature = inspect.signature(function)
-    written = []
-    for parameter in signature.parameters.values():
-        if parameter.name == "self" or parameter.kind is parameter.VAR_KEYWORD:
-            continue
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            written.append(f"*{parameter.name}")
-            continue
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in written:
-            written.append("*")
-        default = parameter.default
-        is_free = default is parameter.empty
-        shown = repr(default).removeprefix("holdall.").replace("NOT_GIVEN", "NOT_PROVIDED")  # as LangGraph calls it
-        written.append(parameter.name if is_free else f"{parameter.name}={shown}")
-    result = str(signature.return_annotation).replace("_Names", "list[str]")
-    program = re.fullmatch(r"Program\[(.*)\]", result)
-    return [*written, program[1] if program else result]
-
-
-def signature_said(text: str) -> list[str]:
-    """The same of a signature that is written in the reference."""
-    [function] = ast.parse(f"def said{text}: ...").body
-    assert isinstance(function, ast.FunctionDef)
-    assert function.returns is not None
-    arguments = function.args
-    plain = [None] * (len(arguments.args) - len(arguments.defaults)) + list(arguments.defaults)
-    written = [_written(argument, default) for argument, default in zip(arguments.args, plain, strict=True)]
-    if arguments.vararg is not None:
-        written.append(f"*{arguments.vararg.arg}")
-    if arguments.kwonlyargs:
-        written.append("*")
-        pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-        written += [_written(argument, default) for argument, default in pairs]
-    return [*written, ast.unparse(function.returns)]
-
-
-def _written(argument: ast.arg, default: ast.expr | None) -> str:
-    return argument.arg if default is None else f"{argument.arg}={ast.unparse(default)}"
+    assert documented_signature(said[1] + " -> None") == [*signature_of(op)[:-1], "None"]
 
 
 # Links ---------------------------------------------------------------------------------------------------------------
@@ -407,16 +371,21 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{place or page.name} has no heading for #{anchor}"
 
 
-def test_the_contents_of_the_decisions_are_whole_and_in_order() -> None:
-    page = DOCS / "discussions" / "decisions.md"
-    contents = re.findall(r"(?m)^- \[(.+)\]\(#.+\)$", prose(page))
-    assert contents == re.findall(r"(?m)^## (.+)$", prose(page))
+def test_the_index_of_the_decisions_is_whole_and_in_order() -> None:
+    index = prose(DOCS / "discussions" / "decisions.md")
+    areas = re.findall(r"(?m)^## \[.+\]\(decisions/(.+)\.md\)$", index)
+    assert sorted(areas) == sorted(page.stem for page in (DOCS / "discussions" / "decisions").glob("*.md"))
+    listed = re.findall(r"(?m)^- \[(.+)\]\(decisions/(.+)\.md#.+\)$", index)
+    for area in areas:
+        headings = re.findall(r"(?m)^## (.+)$", prose(DOCS / "discussions" / "decisions" / f"{area}.md"))
+        assert [heading for heading, page in listed if page == area] == headings
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
-    index = DOCS / "index.md"
-    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
-    assert [page for page in DOCS.rglob("*.md") if page != index and page not in linked] == []
+    indexes = [DOCS / "index.md", DOCS / "discussions" / "decisions.md"]
+    linked = {(index.parent / link.partition("#")[0]).resolve() for index in indexes for link in links(index)}
+    assert [page for page in DOCS.rglob("*.md") if page not in {*linked, *indexes}] == []
+    assert indexes[1] in {(DOCS / link).resolve() for link in links(indexes[0])}
 
 
 # Reading Markdown ----------------------------------------------------------------------------------------------------

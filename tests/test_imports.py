@@ -19,44 +19,6 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 MODULES = sorted(path.relative_to(SRC / "holdall").as_posix() for path in (SRC / "holdall").rglob("*.py"))
 
-#: The one or two places where each package from outside is imported.
-PLACES = {
-    "Stemmer": ("search.py",),
-    "ag2": ("faces/ag2_protocol.py",),
-    "apsw": ("engines/sqlite.py", "engines/sqlite_connection.py"),
-    "deepagents": ("faces/deepagents.py",),
-    "autogen": ("faces/ag2_protocol.py",),
-    "hypothesis": ("testing/",),
-    "langchain_core": ("faces/conversations.py", "faces/messages.py"),
-    "langgraph": (
-        *("faces/langgraph.py", "faces/langgraph_import.py", "faces/conversations.py", "faces/deepagents.py"),
-    ),
-    "msgspec": (
-        "ops.py",
-        "values.py",
-        "engines/sqlite_sql.py",
-        "engines/postgres_dialect.py",
-        "engines/sql_texts.py",
-        "engines/postings.py",
-    ),
-    "numpy": ("vectors.py", "local.py"),
-    "psycopg": (
-        *("engines/postgres.py", "engines/postgres_listener.py", "engines/postgres_wire.py"),
-        "faces/langgraph_import.py",
-    ),
-    "pydantic": ("faces/messages.py",),
-    "pytest": ("testing/",),
-    "hiredis": ("engines/redis_wire.py",),
-    "redis": ("engines/redis_wire.py",),
-    "regex": ("patterns.py",),
-    "rich": ("faces/terminal.py",),
-    "safetensors": ("local.py",),
-    "sortedcontainers": ("engines/memory.py",),
-    "spoon_ai": ("faces/spoon.py",),
-    "tokenizers": ("local.py",),
-    "typer": ("faces/cli",),
-    "wcmatch": ("patterns.py",),
-}
 #: What `import holdall` may not load: drivers and frameworks, and whatever is slow.
 HEAVY = (
     "Stemmer",
@@ -79,77 +41,129 @@ HEAVY = (
     "typer",
     "wcmatch",
 )
-#: What engines stand on, and what SQL engines share.
-BELOW_ENGINES = {
-    f"holdall.{name}"
-    for name in (
-        *("engine", "errors", "filters", "keys", "ops", "programs"),
-        *("ranking", "search", "shapes", "texts", "values", "vectors"),
-    )
+#: What the modules of each folder may import of ours. A name that ends in a slash is a whole folder, any other name is
+#: one module, and "" is `holdall` itself. A folder may import itself.
+BELOW_ENGINES = {"errors", "ops", "engine", "model/", "runtime/", "search/"}
+CORE = BELOW_ENGINES | {"core/", "live/", "files/"}
+FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools"}
+RULES = {
+    "model/": {"errors", "ops"},
+    "runtime/": {"errors", "ops"},
+    "search/": {"errors", "ops", "model/", "runtime/"},
+    "engines/memory/": BELOW_ENGINES,
+    "engines/sql/": BELOW_ENGINES,
+    "engines/net/": BELOW_ENGINES,
+    "engines/sqlite/": BELOW_ENGINES | {"engines/sql/"},
+    "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/"},
+    "engines/redis/": BELOW_ENGINES | {"engines/net/"},
+    "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/"},
+    "core/": CORE,
+    "live/": CORE,
+    "files/": CORE,
+    "faces/": FACE,
+    "faces/langgraph/": FACE,
+    "faces/deepagents/": FACE,
+    "faces/spoon/": FACE,
+    "faces/ag2/": FACE,
+    "faces/conversations/": FACE | {"faces/langgraph/"},
+    "faces/cli/": FACE | {"faces/langgraph/", "faces/conversations/"},
 }
-SHARED_BY_ENGINES = {
-    f"holdall.engines.{name}"
-    for name in (
-        *("commit", "dialect", "listening", "history", "narrowing", "pool", "postings", "statements"),
-        *("sql", "sql_files", "sql_search", "sql_texts"),
-    )
+TOP = {
+    "__init__": {"errors", "ops", "core/", "files/", "live/"},
+    "__main__": {"errors", "faces/cli/"},
+    "errors": set(),
+    "ops": set(),
+    "engine": {"errors", "ops", "model/", "runtime/", "search/"},
 }
-OWN = {
-    "engines/disk.py": {
-        f"holdall.engines.{name}"
-        for name in (
-            *("disk_catalogue", "disk_edits", "disk_names", "disk_sql", "disk_tree", "disk_watch"),
-            *("sqlite", "sqlite_connection"),
-        )
-    },
-    "engines/disk_catalogue.py": {f"holdall.engines.disk_{name}" for name in ("names", "sql", "tree")},
-    "engines/disk_edits.py": {
-        f"holdall.engines.{name}" for name in ("disk_names", "disk_sql", "disk_tree", "sqlite_sql")
-    },
-    "engines/disk_sql.py": {"holdall.engines.disk_tree", "holdall.engines.sqlite_sql"},
-    "engines/disk_tree.py": {"holdall.engines.disk_names"},
-    "engines/disk_watch.py": {"holdall.engines.disk_names", "holdall.engines.notices"},
-    "engines/memory.py": {"holdall.engines.memory_search"},
-    "engines/postgres.py": {f"holdall.engines.postgres_{name}" for name in ("dialect", "listener", "sql", "wire")},
-    "engines/postgres_dialect.py": {"holdall.engines.postgres_contents", "holdall.engines.postgres_views"},
-    "engines/postgres_listener.py": {"holdall.engines.postgres_dialect"},
-    "engines/postgres_search.py": {"holdall.engines.postgres_dialect"},
-    "engines/postgres_sql.py": {"holdall.engines.postgres_dialect", "holdall.engines.postgres_search"},
-    "engines/postgres_wire.py": {"holdall.engines.postgres_dialect"},
-    "engines/redis.py": {
-        f"holdall.engines.redis_{name}" for name in ("fields", "listener", "ops", "shards", "walks", "wire")
-    },
-    "engines/redis_listener.py": {"holdall.engines.redis_wire"},
-    "engines/redis_search.py": {"holdall.engines.redis_ops", "holdall.engines.redis_texts"},
-    "engines/redis_shards.py": {"holdall.engines.redis_wire"},
-    "engines/redis_texts.py": {"holdall.engines.redis_ops"},
-    "engines/redis_walks.py": {
-        f"holdall.engines.redis_{name}" for name in ("fields", "ops", "search", "shards", "texts")
-    },
-    "engines/sqlite.py": {
-        f"holdall.engines.{name}"
-        for name in ("notices", "readers", "sqlite_connection", "sqlite_sql", "turns", "workers")
-    },
-    "engines/sqlite_connection.py": {"holdall.engines.sqlite_sql", "holdall.engines.turns"},
+#: The folders, or modules, that may import each package from outside.
+OUTSIDE = {
+    "Stemmer": ("search/",),
+    "ag2": ("faces/ag2/",),
+    "apsw": ("engines/sqlite/",),
+    "autogen": ("faces/ag2/",),
+    "deepagents": ("faces/deepagents/",),
+    "hiredis": ("engines/redis/",),
+    "hypothesis": ("testing/",),
+    "langchain_core": ("faces/conversations/",),
+    "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
+    "msgspec": ("ops.py", "model/", "search/", "engines/"),
+    "numpy": ("search/",),
+    "psycopg": ("engines/postgres/", "faces/langgraph/"),
+    "pydantic": ("faces/conversations/",),
+    "pytest": ("testing/",),
+    "redis": ("engines/redis/",),
+    "regex": ("files/",),
+    "rich": ("faces/cli/",),
+    "safetensors": ("search/",),
+    "sortedcontainers": ("engines/memory/",),
+    "spoon_ai": ("faces/spoon/",),
+    "tokenizers": ("search/",),
+    "typer": ("faces/cli/",),
+    "wcmatch": ("model/",),
 }
-MOST_LINES = 600
 
 
-def test_ops_and_errors_import_nothing_of_ours() -> None:
-    assert ours("ops.py") == set()
-    assert ours("errors.py") == set()
+def folder_of(module: str) -> str:
+    """The folder of a module, with a slash behind it; of the top folder, nothing."""
+    return module.rpartition("/")[0] + "/" if "/" in module else ""
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("engines/")])
-def test_engines_import_the_core_below_the_store_and_no_other_engine(module: str) -> None:
-    assert ours(module) - BELOW_ENGINES - SHARED_BY_ENGINES - OWN.get(module, set()) == set()
+def names_of(imported: str) -> set[str]:
+    """The names by which a rule may allow an imported module: its own, and its folder's."""
+    path = "/".join(imported.split(".")[1:])
+    if path and (SRC / "holdall" / path / "__init__.py").exists():
+        return {path + "/"}
+    return {path, folder_of(path)} if "/" in path else {path}
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("engines/") and name != "urls.py"])
+MOST_MODULES = 9
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("testing/")])
+def test_a_module_imports_what_the_rule_of_its_folder_allows(module: str) -> None:
+    folder = folder_of(module)
+    allowed = RULES[folder] | {folder} if folder in RULES else TOP.get(Path(module).stem, set())
+    assert {name for name in ours(module) if not names_of(name) & allowed} == set()
+
+
+def test_a_rule_may_name_one_module_of_a_folder() -> None:
+    assert names_of("holdall.core.face_api") == {"core/face_api", "core/"}
+    assert names_of("holdall.core") == {"core/"}
+    assert names_of("holdall.errors") == {"errors"}
+    assert names_of("holdall") == {""}
+
+
+def test_the_face_api_has_every_name_that_faces_take_from_it_and_no_other() -> None:
+    taken = set()
+    for module in (name for name in MODULES if name.startswith("faces/")):
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("core.face_api"):
+                taken |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "face_api":
+                taken.add(node.attr)
+    assert taken == set(exported("core/face_api.py"))
+
+
+def test_every_folder_has_a_rule() -> None:
+    folders = {folder_of(name) for name in MODULES if not name.startswith("testing/")}
+    assert folders - {"", "engines/"} == set(RULES)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "core/urls.py"])
 def test_only_urls_names_engines(module: str) -> None:
-    imported = {name for name in ours(module) if name.startswith("holdall.engines")}
-    spelled = [text for text in strings(module) if "engines." in text]
-    assert (imported, spelled) == (set(), [])
+    assert [text for text in strings(module) if "holdall.engines." in text] == []
+
+
+@pytest.mark.parametrize("folder", sorted({folder_of(name) for name in MODULES} - {"testing/contract/"}))
+def test_a_folder_has_at_most_nine_modules(folder: str) -> None:
+    modules = [name for name in MODULES if folder_of(name) == folder and not name.endswith("__init__.py")]
+    assert len(modules) <= MOST_MODULES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_file_name_does_not_repeat_its_folder(module: str) -> None:
+    parts = Path(module).with_suffix("").parts
+    assert not any(parts[-1].startswith(f"{folder}_") for folder in parts[:-1])
 
 
 #: The command's way in, which nothing imports, is not of the core.
@@ -163,7 +177,7 @@ def test_the_core_and_the_engines_know_no_face_and_no_test_suite(module: str) ->
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("faces/")])
 def test_faces_touch_nothing_private_of_the_core(module: str) -> None:
-    """They have `holdall.seam`. What they call `self._x` is their own."""
+    """They have `holdall.core.face_api`. What they call `self._x` is their own."""
     imported = {
         alias.name
         for node in ast.walk(tree(module))
@@ -193,20 +207,14 @@ def private_names_of_the_core() -> frozenset[str]:
     return frozenset(name for name in found if name.startswith("_") and not name.startswith("__"))
 
 
-def test_each_outside_package_is_imported_in_few_places() -> None:
-    found: dict[str, list[str]] = {}
-    for module in MODULES:
-        for package in outside(module):
-            found.setdefault(package, []).append(module)
-    assert sorted(found) == sorted(PLACES.keys() & found.keys()), "an outside package that PLACES does not know"
-    for package, modules in found.items():
-        strays = [module for module in modules if not module.startswith(PLACES[package])]
-        assert strays == [], f"{package} belongs in {PLACES[package]}"
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_can_be_read_in_one_sitting(module: str) -> None:
-    assert len((SRC / "holdall" / module).read_text().splitlines()) <= MOST_LINES
+def test_each_outside_package_is_imported_in_its_folder() -> None:
+    strays = [
+        (module, package)
+        for module in MODULES
+        for package in outside(module)
+        if not module.startswith(OUTSIDE.get(package, ()))
+    ]
+    assert strays == []
 
 
 def test_importing_holdall_loads_no_driver() -> None:
@@ -252,6 +260,14 @@ def _imports(module: str) -> Iterator[str]:
             for alias in node.names:  # `from . import keys` names a module, `from .keys import encode` does not
                 submodule = f"{source}.{alias.name}"
                 yield submodule if _is_module(submodule) else source
+
+
+def exported(module: str) -> list[str]:
+    """The names in a module's `__all__`."""
+    for node in tree(module).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
 
 
 def _is_module(name: str) -> bool:

@@ -19,6 +19,7 @@ from holdall.faces.ag2 import (
     HoldallKnowledgeStore,
     KnowledgeStore,
     LockedKnowledgeStore,
+    Locks,
     MemoryKnowledgeStore,
     SqliteKnowledgeStore,
 )
@@ -41,7 +42,7 @@ async def increment_later(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def sync_code() -> None:
-    with holdall.open("agent.db", ttl=60, indexed=["type"], durability="relaxed") as store:
+    with holdall.open("agent.db", ttl=60, filter_fields=["type"], durability="relaxed") as store:
         entry = store.put(("notes",), "a", {"text": "x"}, expect=holdall.ABSENT)
         assert_type(entry, holdall.Entry)
         store.put(("notes",), "b", Note("x"), ttl=None, expect=entry)
@@ -104,7 +105,7 @@ async def with_ag2() -> None:
     await bootstrap.bootstrap(ours[0], "ada")
     store = HoldallKnowledgeStore("agent.db", namespace=("agents", "ada"))
     ag2.KnowledgeConfig(store=store, bootstrap=bootstrap)
-    ag2.KnowledgeConfig(store=LockedKnowledgeStore(store, holdall.Locks(store.store)))
+    ag2.KnowledgeConfig(store=LockedKnowledgeStore(store, Locks(store.store)))
     assert_type(await store.read("/a"), str | None)
     subscription: ag2.knowledge.ChangeSubscription = await store.on_change("/", changed)
     await subscription.close()

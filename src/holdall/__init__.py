@@ -1,19 +1,20 @@
 """holdall: one durable store for everything an agent must remember."""
 
 from . import errors, ops
+from .core.options import OpEvent
+from .core.store import Store
+from .core.urls import open
 from .errors import HoldallError
-from .files import Files, Match, Window
-from .leases import Lease, Locks
-from .ops import ABSENT, ANY, DEFAULT, Change, Entry, FileInfo, Hit, Page
-from .settings import OpEvent
-from .store import Store
-from .urls import open
-from .watch import AsyncWatch, Watch
+from .files.volume import Files, Match, Window
+from .live.leases import Lease
+from .live.watch import AsyncWatch, Watch
+from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, Page
 
 __all__ = [
     "ABSENT",
     "ANY",
     "DEFAULT",
+    "KEEP",
     "AsyncWatch",
     "Change",
     "Entry",
@@ -22,7 +23,6 @@ __all__ = [
     "Hit",
     "HoldallError",
     "Lease",
-    "Locks",
     "Match",
     "OpEvent",
     "Page",

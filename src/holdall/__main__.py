@@ -1,4 +1,4 @@
-"""The command `holdall`, and `python -m holdall`: what there is to do before `holdall.faces.cli` can be imported."""
+"""The command `holdall`, and `python -m holdall`. It reports a missing package of `holdall[cli]` as an error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .errors import MissingExtra
 
 
 def main() -> int:
-    """Run the command with the words it was given; its exit code."""
+    """Run the command with the arguments of the process, and return its exit code."""
     try:
-        from .faces.cli import run
+        from .faces.cli.app import run
     except MissingExtra as error:
         sys.stderr.write(f"holdall: {error}\n")
         return 3

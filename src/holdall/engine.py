@@ -1,9 +1,9 @@
-"""The boundary below the store: what an engine is, and what engines share.
+"""The interface between the store and engines, and functions that engines share.
 
-An engine runs batches of ops (`holdall.ops`): point ops in order, in one atomic transaction, or exactly one walk. What
-reaches it is checked already: namespaces, keys, paths and limits are valid, `Put.value` is `Json` or a `File`, a `ttl`
-is seconds, None or KEEP, an `expect` is ANY, ABSENT or a version, a filter is parsed. So an engine only stores and
-finds. `holdall.testing` has the suite that says whether it does.
+An engine runs batches of ops (`holdall.ops`): point ops in order, in one atomic transaction, or exactly one walk. The
+store has checked them: namespaces, keys, paths and limits are valid, `Put.value` is `Json` or a `File`, a `ttl` is
+seconds, None or KEEP, an `expect` is ANY, ABSENT or a version, and filters and globs are valid texts. `holdall.testing`
+has the contract suite that tests an engine.
 """
 
 from __future__ import annotations
@@ -11,84 +11,186 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from . import keys, shapes
 from .errors import (
     AlreadyExists,
     Conflict,
-    HistoryGone,
+    Corrupt,
+    CursorExpired,
+    FileNotFound,
     InvalidInput,
     IsADirectory,
     NotADirectory,
-    NotFound,
     shown,
 )
-from .keys import decode as decode_namespace
+from .model import file_values, filters, globs, keys
+from .model.keys import decode as decode_namespace
+from .model.values import decode, to_datetime
 from .ops import (
     ABSENT,
     ANY,
+    READS,
+    WALKS,
     Append,
+    Change,
+    Changes,
     Check,
+    Children,
     Copy,
+    Count,
     Delete,
+    Embed,
     Entry,
+    File,
     FileInfo,
     FrozenStruct,
+    GetSearchFields,
+    Grep,
     Hit,
+    IndexLag,
+    IndexTexts,
+    Json,
+    Maintain,
     Move,
+    Namespaces,
     Op,
     Page,
+    PurgeTombstones,
     Put,
+    Scan,
     Search,
+    Sweep,
+    Unembedded,
+    Vector,
+    Vectors,
 )
-from .programs import Program
-from .values import decode, to_datetime
+from .runtime.programs import Program
+from .search.ranking import LocalRanking, Ranker, Ranking, rank_entries, sort_by_score
+from .search.scoring import bm25
+from .search.text_index import TextIndex, texts
+from .search.tokens import has_phrases
 
-#: Gives the time in microseconds since 1970.
+#: What an engine author needs: the interface, the ops that only engines see, and functions that engines share.
+__all__ = [
+    "NO_FILE",
+    "PAGE_BYTES",
+    "READS",
+    "WALKS",
+    "Capabilities",
+    "Changes",
+    "Children",
+    "Clock",
+    "Count",
+    "Embed",
+    "Engine",
+    "File",
+    "Finder",
+    "GetSearchFields",
+    "Grep",
+    "IndexLag",
+    "IndexTexts",
+    "Json",
+    "Listener",
+    "LocalRanking",
+    "Maintain",
+    "Namespaces",
+    "Op",
+    "Options",
+    "Program",
+    "PurgeTombstones",
+    "Ranker",
+    "Ranking",
+    "Row",
+    "Scan",
+    "Search",
+    "Sweep",
+    "TextIndex",
+    "Unembedded",
+    "Vector",
+    "Vectors",
+    "bm25",
+    "check_expectation",
+    "check_transfer",
+    "check_unblocked",
+    "conflict",
+    "corrupt_entry",
+    "cursor_expired",
+    "feed_from",
+    "filters",
+    "globs",
+    "has_phrases",
+    "item_exists",
+    "keys",
+    "not_a_cursor",
+    "parse_revision",
+    "put_entry",
+    "rank_entries",
+    "search",
+    "sort_by_score",
+    "system_clock",
+    "texts",
+    "to_change",
+    "to_entry",
+    "to_info",
+    "transfer_result",
+]
+
+#: The requests that an engine's programs yield.
+RequestT = TypeVar("RequestT", covariant=True)
+#: Returns the time in microseconds since 1970.
 Clock: TypeAlias = Callable[[], int]
 
 
 def system_clock() -> int:
-    """The machine's clock, for engines that have no server with one of its own."""
+    """Read the clock of this machine, for engines without a server that has a clock."""
     return time.time_ns() // 1000
 
 
 class Capabilities(FrozenStruct, frozen=True):
-    """What an engine can promise; the store and the contract suite ask before they rely on it."""
+    """What an engine guarantees. The store and the contract suite rely on nothing else."""
 
-    durable: bool  # what was written is there after closing and opening again
+    durable: bool  # writes survive closing and reopening
     multiprocess: bool  # several processes may open the same store at once
     ranks: bool = False  # `Search` takes a query and a vector
-    spans_roots: bool = True  # a batch may be about several roots, the first labels of namespaces
+    spans_roots: bool = True  # a batch may write to several roots (first labels of namespaces)
 
 
 class Listener(Protocol):
-    """What an engine does, in the background, to learn that somebody else has changed something."""
+    """Waits in the background for changes by other processes."""
 
     def close(self) -> None:
-        """Stop, and leave no thread behind. Closing twice is fine."""
+        """Stop, and end all threads. Closing twice does no harm."""
 
     def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's, without disturbing it."""
+        """In a forked child: drop what belongs to the parent, without affecting it."""
 
 
 class Engine(Protocol):
-    """What `holdall.open` connects a store to.
+    """The storage below a store, which `holdall.open` connects.
 
-    One that keeps indexes of its own may have an attribute `behind`: where it is true after an op that looks through
-    files, the store sends it `ops.Tidy`. One that can be told of others' changes may have a method `listen(ring)`,
-    which gives a `Listener` that calls `ring()` once it has begun, and then soon after anybody, in whichever process,
-    has committed a change; from any thread, and rather once too often. Where several processes may use an engine that
-    has none, those who watch look again and again.
+    No signal interrupts the sync methods (`holdall.runtime.signals`). An engine that can answer some batches without
+    waiting may have a method `look_up(ops)`, which returns the results or None. A signal may interrupt that method, so
+    it must take no lock.
+
+    No signal interrupts a step of `aexecute` either, which costs 10 to 20 us a call. An engine sets
+    `is_async_reentrant` to True if a signal handler may call the store in the middle of `aexecute`: then no step is
+    protected.
+
+    An engine with indexes of its own may have an attribute `needs_maintenance`. While it is true, the store sends
+    `Maintain` after ops that read files.
+
+    An engine that can wait for changes by other processes may have a method `listen(notify)`. It returns a `Listener`,
+    which calls `notify()` once it has started, and soon after each commit by any process, from any thread. Extra calls
+    do no harm. Where a multiprocess engine has no `listen`, subscriptions poll.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can promise."""
+        """What this engine guarantees."""
 
     def execute(self, ops: Sequence[Op]) -> list[Any]:
-        """Run a batch; the results come in its order. Any error leaves nothing of the batch behind."""
+        """Run a batch; return its results in order. After an error, no op of the batch has an effect."""
 
     async def aexecute(self, ops: Sequence[Op]) -> list[Any]:
         """`execute`, without blocking the event loop."""
@@ -100,47 +202,81 @@ class Engine(Protocol):
         """`setup`, without blocking the event loop."""
 
     def close(self) -> None:
-        """Let go of everything; later batches raise `StoreClosed`. Closing twice is fine."""
+        """Release all resources; later batches raise `StoreClosed`. Closing twice does no harm."""
 
     def before_fork(self) -> None:
-        """Get to a state that a child process can inherit, and stay in it until `after_fork`."""
+        """Reach a state that a child process can inherit, and stay in it until `after_fork`."""
 
     def after_fork(self, in_child: bool) -> None:
-        """Go on; in the child, with nothing that was the parent's."""
+        """Resume. A child drops everything that belongs to the parent."""
 
 
 class Options(FrozenStruct, frozen=True):
-    """The options of `holdall.open` that concern engines; one that does not apply to an engine is ignored there."""
+    """The options of `holdall.open` for engines. An engine ignores those that do not apply to it."""
 
     timeout: float = 30.0
     durability: str = "full"
-    indexed: tuple[str, ...] = ()
+    filter_fields: tuple[str, ...] = ()
     clock: Clock | None = None
 
 
-# A row is what an engine keeps of an entry: ns, key, value's text, version, created, updated, expires (microseconds);
-# and of a file, whose value is its shape: the bytes, whether they grew since it was put, and their number.
+# An entry as engines store it: encoded namespace, key, JSON text of the value, version, created, updated, expires (in
+# microseconds). Of a file, the value is its template, and there are: content, whether it was appended to since it was
+# put, size. Of an item, these three are None.
 Row: TypeAlias = tuple[str, str, str, int, int, int, int | None, bytes | None, int | None, int | None]
 NO_FILE = (None, None, None)
+#: The most bytes of file contents in a page of several entries.
+PAGE_BYTES = 8 << 20
+#: The errors that decoding damaged data may raise.
+DECODE_ERRORS = (Corrupt, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+_KINDS = frozenset({"put", "delete", "expire"})
 
 
 def to_entry(row: Row, kind: Callable[..., Any] = Entry) -> Any:
-    """The `Entry` (or `Hit`) of a stored row."""
+    """Make the `Entry` (or `Hit`) of a stored row; `Corrupt` if the row is damaged."""
     ns, key, value, version, created, updated, expires, content, appended, size = row
-    created_at = to_datetime(created)
-    return kind(
-        decode_namespace(ns),
-        key,
-        decode(value) if size is None else shapes.item(value, content or b"", created, updated, bool(appended)),
-        version,
-        created_at,
-        created_at if updated == created else to_datetime(updated),
-        None if expires is None else to_datetime(expires),
+    try:
+        created_at = to_datetime(created)
+        if size is None:
+            fields = decode(value)
+        else:
+            fields = file_values.to_item(value, content or b"", created, updated, bool(appended), size)
+        if type(fields) is not dict or type(key) is not str:
+            raise Corrupt(f"not a key and an object: {shown(key)}, {shown(fields)}")
+        return kind(
+            decode_namespace(ns),
+            key,
+            fields,
+            version,
+            created_at,
+            created_at if updated == created else to_datetime(updated),
+            None if expires is None else to_datetime(expires),
+        )
+    except DECODE_ERRORS as error:
+        raise corrupt_entry(ns, key, error) from error
+
+
+def corrupt_entry(ns: Any, key: Any, error: Exception) -> Corrupt:
+    """Make the error for a stored row that is not a valid entry."""
+    try:
+        where = repr(decode_namespace(ns))
+    except Corrupt:
+        where = f"a damaged namespace, {shown(ns)}"
+    return Corrupt(
+        f"the entry {shown(key)} in {where} is damaged ({error}); other entries can be read: put or delete this one, or"
+        " restore a copy of the store"
     )
 
 
+def to_change(version: int, ns: str, key: str, kind: Any, cursor: str) -> Change:
+    """Make the `Change` of a stored row."""
+    if type(key) is not str or kind not in _KINDS:
+        raise corrupt_entry(ns, key, ValueError(f"not a change: {shown(kind)}"))
+    return Change(version, decode_namespace(ns), key, kind, cursor)
+
+
 def put_entry(op: Put, value: dict[str, Any], version: int, created: int, updated: int, expires: int | None) -> Entry:
-    """The `Entry` that a put has left, where its value has been decoded already."""
+    """Make the `Entry` that a put has written, of a value that is decoded already."""
     created_at = to_datetime(created)
     updated_at = created_at if updated == created else to_datetime(updated)
     expires_at = None if expires is None else to_datetime(expires)
@@ -148,13 +284,19 @@ def put_entry(op: Put, value: dict[str, Any], version: int, created: int, update
 
 
 def to_info(path: str, size: int, version: int, created: int, updated: int) -> FileInfo:
-    """The `FileInfo` of a stored file."""
-    created_at = to_datetime(created)
-    return FileInfo(path, False, size, version, created_at, created_at if updated == created else to_datetime(updated))
+    """Make the `FileInfo` of a stored file."""
+    try:
+        created_at = to_datetime(created)
+        updated_at = created_at if updated == created else to_datetime(updated)
+        if type(path) is not str or type(size) is not int:
+            raise Corrupt(f"not a path and a size: {shown(path)}, {shown(size)}")
+        return FileInfo(path, False, size, version, created_at, updated_at)
+    except DECODE_ERRORS as error:
+        raise Corrupt(f"the file {shown(path)} is damaged ({error}); write or delete it, or restore a copy") from error
 
 
 def check_unblocked(path: str, files: Iterable[str]) -> None:
-    """Raise what `CheckPath` raises, where one of these is a file: a parent of the path, or one below it."""
+    """Raise the error of `CheckPath` if there is a file that is a parent of the path, or below it."""
     for file in files:
         if len(file) > len(path):
             raise IsADirectory(f"{path!r} is a folder; a file cannot have its name")
@@ -162,9 +304,9 @@ def check_unblocked(path: str, files: Iterable[str]) -> None:
 
 
 def check_transfer(op: Move | Copy, sources: Sequence[str], there: Iterable[str]) -> None:
-    """Raise what `Move` and `Copy` raise: `sources` are the files they mean, `there` those at or in the destination."""
+    """Raise the error of `Move` or `Copy`. `sources` are the files to transfer, `there` those at the destination."""
     if not sources:
-        raise NotFound(f"there is no file or folder {op.src!r}")
+        raise FileNotFound(f"there is no file or folder {op.src!r}")
     is_folder = any(path != op.src for path in sources)
     for path in sources:
         keys.check_key(op.dst + path[len(op.src) :])
@@ -175,52 +317,54 @@ def check_transfer(op: Move | Copy, sources: Sequence[str], there: Iterable[str]
             raise AlreadyExists(f"{op.dst!r} is a file; a folder cannot replace it")
 
 
-def transferred(op: Move | Copy, info: FileInfo | None) -> FileInfo:
-    """What `Move` and `Copy` answer: the destination's file, or the folder."""
+def transfer_result(op: Move | Copy, info: FileInfo | None) -> FileInfo:
+    """The result of `Move` and `Copy`: the destination's file, or the folder."""
     return info or FileInfo(op.dst + "/", is_dir=True)
 
 
-def item_in_the_way(op: Append) -> AlreadyExists:
+def item_exists(op: Append) -> AlreadyExists:
+    """Make the error of an append to an item."""
     return AlreadyExists(f"{op.key!r} is an item, not a file: it cannot grow, only be replaced")
 
 
 def check_expectation(op: Append | Put | Delete | Check, actual: int | None) -> None:
-    """Raise the `Conflict` of an op whose entry is at version `actual` (None: absent), if there is one."""
+    """Raise `Conflict` if the op expects another version than `actual`; None means that there is no entry."""
     if op.expect is ANY or op.expect == actual or (op.expect is ABSENT and actual is None):
         return
     raise conflict(op, actual)
 
 
 def conflict(op: Append | Put | Delete | Check, actual: int | None) -> Conflict:
-    """The error of an op whose expectation did not hold."""
+    """Make the error of an op whose entry is not at the expected version."""
     expected = op.expect if isinstance(op.expect, int) else None
     return Conflict(type(op).__name__, op.namespace, op.key, expected, actual)
 
 
-class Finder(Protocol):
-    """How an engine finds entries for `search`: matching ones only, at most `want`.
+class Finder(Protocol[RequestT]):
+    """How an engine finds entries for `search`. Each method returns at most `want` entries, all of which match.
 
-    A *position* says where the feed stands, in the engine's own words.
+    A *position* is a point in the feed, in a format of the engine.
     """
 
-    def position(self) -> Program[str]:
-        """Where the feed stands now."""
+    def position(self) -> Program[RequestT, str]:
+        """The position of the end of the feed."""
 
-    def older(self, op: Search, below: int | None, want: int) -> Program[list[Hit]]:
-        """Those with a version below this one, newest first; None: all."""
+    def older(self, op: Search, below: int | None, want: int) -> Program[RequestT, list[Hit]]:
+        """Entries with a version lower than `below`, or all, newest first."""
 
-    def newer(self, op: Search, position: str, want: int) -> Program[list[tuple[Hit, str]]]:
-        """Those that changed after a position, in the feed's order, each with the position after it."""
+    def newer(self, op: Search, position: str, want: int) -> Program[RequestT, list[tuple[Hit, str]]]:
+        """Entries that changed after a position, in the order of the feed, each with the position after it."""
 
 
 _CURSOR = re.compile(r"(\d{0,18})-(.+)", re.ASCII)
 
 
-def search(finder: Finder, op: Search) -> Program[Page[Hit]]:
-    """A page of a search: the rest of what the first page saw, newest first, then what has changed since.
+def search(finder: Finder[RequestT], op: Search) -> Program[RequestT, Page[Hit]]:
+    """Find a page of a search: first the entries as of the first page, newest first, then those that changed since.
 
-    So an entry that matched all along comes at least once, whoever touches it meanwhile. A cursor says down to which
-    version the first part was given (nothing: all of it), and after which position the second part goes on.
+    So an entry that matches all the time is found at least once, even if it changes between two pages. A cursor is
+    `version-position`: the lowest version found so far, empty once the first part is done, and the position from which
+    the second part continues.
     """
     if op.limit == 0:
         return Page()
@@ -248,34 +392,37 @@ def search(finder: Finder, op: Search) -> Program[Page[Hit]]:
 
 
 def feed_from(since: str | None, newest: int, forgotten: int) -> tuple[int, Callable[[int], str]]:
-    """Where to go on in the feed of an engine that counts its changes one by one, and what the position after one is.
+    """Parse a cursor of an engine that numbers its changes; return the number, and a function from number to cursor.
 
-    `newest` is the last change there is, `forgotten` the last tombstone that was removed. Whoever reads on from before
-    that would never learn of a deletion; but not one that began with nothing later than that, who has not seen what was
-    deleted. So a position on the way from the beginning (`57-1000`) also says where the feed stood then.
+    `newest` is the number of the last change, `forgotten` that of the last purged tombstone. A cursor before it has
+    expired: its reader would miss a deletion. This does not apply to a reader that started from the beginning later
+    than that, since it never saw the deleted entry. So the cursor of such a reader (`57-1000`) also has the number of
+    the newest change when it started.
     """
     match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", f"0-{newest}" if since is None else since, re.ASCII)
     if match is None:
         raise not_a_cursor(since)
     at, began = int(match[1]), int(match[2] or 0)
     if not forgotten <= max(at, began) <= newest:
-        raise history_gone(since)
+        raise cursor_expired(since)
     return at, lambda version: str(version) if version >= began else f"{version}-{began}"
 
 
-def history_gone(since: str | None) -> HistoryGone:
-    return HistoryGone(
-        f"the changes after the cursor {shown(since, 60)} are not all known any more (see the option history=), or it"
-        " is another store's: take a new one from store.cursor(), read what is there now, and watch since= that cursor"
+def cursor_expired(since: str | None) -> CursorExpired:
+    """Make the error of a cursor that is too old."""
+    return CursorExpired(
+        f"the cursor {shown(since, 60)} is older than feed_retention= keeps deletions, or is another store's: take a"
+        " new one from store.cursor(), read what is there now, and watch since= that cursor"
     )
 
 
 def not_a_cursor(position: str | None) -> InvalidInput:
+    """Make the error of a malformed cursor."""
     return InvalidInput(f"not a cursor of this store: {shown(position, 60)}")
 
 
 def parse_revision(position: str) -> int:
-    """A position in the feed of an engine that counts its changes one by one."""
+    """Parse a position of an engine that numbers its changes."""
     if not re.fullmatch(r"\d{1,18}", position, re.ASCII):
         raise not_a_cursor(position)
     return int(position)

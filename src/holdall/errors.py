@@ -1,29 +1,31 @@
-"""Every error holdall raises, as one tree.
+"""All errors that holdall raises, as one tree.
 
     HoldallError
-    ├── InvalidInput (ValueError)           a bad label, key, path, filter, cursor, option, URL, `expect=None`
-    │   ├── InvalidValue                    something in a value that JSON cannot hold; names the path to it
-    │   └── HistoryGone                     a cursor from before what the store still knows of its changes
+    ├── InvalidInput (ValueError)           an argument that cannot be used: a key, path, filter, cursor, option, URL
+    │   ├── InvalidValue                    a value contains something that JSON cannot hold
+    │   └── CursorExpired                   a cursor is older than the deletions that the feed still has
     ├── Conflict                            `expect=` did not hold; nothing was written
-    │   ├── LeaseHeld                       somebody else holds the lease
-    │   └── LeaseLost                       the lease expired, or was released: it may be another's by now
-    ├── NotFound (FileNotFoundError)        the entry or file is not there
+    │   ├── LeaseHeld                       another holder has the lease
+    │   └── LeaseLost                       the lease expired or was released; nothing was written
+    ├── NotFound (LookupError)              there is no such entry
+    │   └── FileNotFound (FileNotFoundError)  there is no such file or folder
     ├── IsADirectory (IsADirectoryError)    a folder is where a file should be
     ├── NotADirectory (NotADirectoryError)  a file is where a folder should be
-    ├── AlreadyExists (FileExistsError)     something else is there, and would be lost
+    ├── AlreadyExists (FileExistsError)     another file or item is there and would be lost
     ├── NotText                             a file's bytes are not UTF-8
-    ├── NoMatch                             an edit's text is not in the file
-    ├── AmbiguousMatch                      ... or is there more than once; carries the count
-    ├── Unavailable                         the storage cannot be reached or written just now
-    │   └── Timeout                         ... and was waited for as long as `timeout` allows
-    ├── EmbeddingError                      the embedder failed, or what it returned are not vectors
+    ├── NoMatch                             the text that an edit replaces is not in the file
+    ├── AmbiguousMatch                      the text that an edit replaces is there more than once
+    ├── Unavailable                         the storage cannot be reached or written now; nothing was written
+    │   ├── Timeout (TimeoutError)          the storage was busy for as long as `timeout` allows
+    │   └── OutcomeUnknown                  the write may have happened: read before you write again
+    ├── EmbeddingError                      the embedder failed, or did not return vectors
     ├── Corrupt                             what is stored is not what holdall wrote
     ├── SchemaTooNew                        a newer holdall wrote this store
     ├── MissingExtra (ImportError)          an optional package is not installed; names the extra
-    ├── Unsupported                         this engine does not do that
+    ├── Unsupported                         this engine does not support the operation
     └── StoreClosed                         the store was closed
 
-A driver's own error is translated in the engine, once, and stays reachable as `__cause__`.
+The engine translates a driver's error once and keeps it as `__cause__`.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ __all__ = [
     "AmbiguousMatch",
     "Conflict",
     "Corrupt",
+    "CursorExpired",
     "EmbeddingError",
-    "HistoryGone",
+    "FileNotFound",
     "HoldallError",
     "InvalidInput",
     "InvalidValue",
@@ -46,6 +49,7 @@ __all__ = [
     "NotADirectory",
     "NotFound",
     "NotText",
+    "OutcomeUnknown",
     "SchemaTooNew",
     "StoreClosed",
     "Timeout",
@@ -59,19 +63,19 @@ class HoldallError(Exception):
 
 
 class InvalidInput(HoldallError, ValueError):
-    """What was passed in cannot be used; the message says why and what to pass instead."""
+    """An argument cannot be used. The message says why, and what to pass instead."""
 
 
 class InvalidValue(InvalidInput):
-    """A value holds something that JSON cannot; `path` leads to it."""
+    """A value contains something that JSON cannot hold. `path` leads to it."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
         self.path = path
 
 
-class HistoryGone(InvalidInput):
-    """A cursor cannot be gone on from: what was deleted after it is no longer known, or it is ahead of the store."""
+class CursorExpired(InvalidInput):
+    """A cursor is older than the deletions that the feed still has (`feed_retention=`), or ahead of the store."""
 
 
 class Conflict(HoldallError):
@@ -95,36 +99,40 @@ class Conflict(HoldallError):
 
 
 class LeaseHeld(Conflict):
-    """Somebody else holds the lease; `actual` is their token, where it is known."""
+    """Another holder has the lease. `actual` is its token, if known."""
 
     def __str__(self) -> str:
-        return f"the lease {self.key!r} is held by somebody else; pass wait= to wait for it, or try again later"
+        return f"the lease {self.key!r} is held by another holder; pass wait= to wait for it, or try again later"
 
 
 class LeaseLost(Conflict):
-    """The lease is not held any more, so nothing was written; `expected` is the token that it had."""
+    """The lease is no longer held, so nothing was written. `expected` is the token that it had."""
 
     def __str__(self) -> str:
         return (
-            f"the lease {self.key!r} (token {self.expected}) was lost: it expired or was released, and may be somebody"
-            " else's by now, so nothing was written; acquire it anew, and begin again from what is stored"
+            f"the lease {self.key!r} (token {self.expected}) was lost: it expired or was released, and another holder"
+            " may have it now. Nothing was written. Acquire the lease again, and start from what is stored"
         )
 
 
-class NotFound(HoldallError, FileNotFoundError):
-    """There is no such entry or file."""
+class NotFound(HoldallError, LookupError):
+    """There is no such entry. `FileNotFound` if it is a file or folder."""
+
+
+class FileNotFound(NotFound, FileNotFoundError):
+    """There is no such file or folder."""
 
 
 class IsADirectory(HoldallError, IsADirectoryError):
-    """There is a folder where a file was asked for."""
+    """A folder is where a file should be."""
 
 
 class NotADirectory(HoldallError, NotADirectoryError):
-    """There is a file where a folder was asked for."""
+    """A file is where a folder should be."""
 
 
 class AlreadyExists(HoldallError, FileExistsError):
-    """Something is there already, and would be lost."""
+    """Another file or item is there, and would be lost."""
 
 
 class NotText(HoldallError):
@@ -138,7 +146,7 @@ class NoMatch(HoldallError):
 
 
 class AmbiguousMatch(HoldallError):
-    """The text to replace is in the file `count` times, and not all of them were meant."""
+    """The text to replace is in the file `count` times, and `replace_all` was not set."""
 
     def __init__(self, message: str, count: int) -> None:
         super().__init__(message, count)
@@ -149,21 +157,28 @@ class AmbiguousMatch(HoldallError):
 
 
 class Unavailable(HoldallError):
-    """The storage cannot be reached, or refuses to write (a full disk, a missing folder)."""
+    """The storage cannot be reached, or refuses to write (a full disk, a missing folder).
+
+    Nothing of the batch was written, unless this is an `OutcomeUnknown`.
+    """
 
 
-class Timeout(Unavailable):
-    """The storage stayed busy for as long as the `timeout` option allows."""
+class Timeout(Unavailable, TimeoutError):
+    """The storage was busy for as long as the `timeout` option allows. Nothing of the batch was written."""
+
+
+class OutcomeUnknown(Unavailable):
+    """A write may have happened or not, and there is no way to know: read before you write again."""
 
 
 class EmbeddingError(HoldallError):
-    """The embedder that was given as `embed=` failed (`__cause__` says how), or returned no usable vectors."""
+    """The embedder (`embed=`) raised an error, which is `__cause__`, or did not return usable vectors."""
 
-    _is_the_model = False  # known to fail whatever it is given, and not for what it was given here
+    _fails_for_all_texts = False  # whether the embedder failed for any text, not for the texts of this call
 
 
 class Corrupt(HoldallError):
-    """The file or row found is not one that holdall wrote."""
+    """A file or row is not one that holdall wrote."""
 
 
 class SchemaTooNew(HoldallError):
@@ -175,7 +190,7 @@ class MissingExtra(HoldallError, ImportError):
 
 
 class Unsupported(HoldallError):
-    """The engine behind this store cannot do what was asked."""
+    """The engine of this store does not support the operation."""
 
 
 class StoreClosed(HoldallError):
@@ -183,9 +198,9 @@ class StoreClosed(HoldallError):
 
 
 def shown(value: object, most: int = 100) -> str:
-    """What a message shows of something that was passed in, whatever it is: short, and never an error of its own."""
+    """Return a short text of any value for an error message. Never raises."""
     try:
         text = repr(value)
-    except Exception:  # an int of 5,000 digits, or a __repr__ of the user's that fails
+    except Exception:  # an int of 5,000 digits, or a user's __repr__ that fails
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= most else f"{text[:most]}…"

@@ -10,29 +10,36 @@ from pathlib import Path
 import pytest
 
 import holdall
-import places
-from langgraph_calls import Open, opener
-from places import ENGINES, open_at
+from support import stores
+from support.extent import FEW_FSYNCS
+from support.langgraph_stores import Open, opener
+from support.postgres_schemas import empty_schema
+from support.servers import postgres_url
+from support.stores import ENGINES, open_at
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    """One for the tests of a module, each of which takes a namespace of its own."""
+    """A store for all tests of a module, each of which uses its own namespace."""
     with open_on(request.param, tmp_path_factory) as store:
         yield store
 
 
 def open_on(engine: str, folders: pytest.TempPathFactory) -> holdall.Store:
-    """A new store on an engine."""
-    return open_at(places.place(engine, folders.mktemp("store")))
+    """Open a new store on an engine."""
+    return open_at(stores.new_location(engine, folders.mktemp("store")), **FEW_FSYNCS)
 
 
 @pytest.fixture(params=ENGINES)
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """What opens one and the same store each time, of this test's own, with the options that it is given."""
-    return opener(request.param, tmp_path)
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """A function that opens a store of this test, the same one each time, with the given options."""
+    if request.param == "postgres":
+        with empty_schema() as schema:
+            yield lambda **options: holdall.open(postgres_url(), schema=schema, **options)
+    else:
+        yield opener(request.param, tmp_path)
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def place() -> tuple[str, ...]:
 
 @pytest.fixture(scope="module", params=["sync", "async"])
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner | None]:
-    """None for sync; else the loop in which the async twins are awaited."""
+    """None for sync; otherwise the event loop that runs the async methods."""
     if request.param == "sync":
         yield None
         return

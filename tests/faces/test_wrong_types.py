@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from deepagents.backends import protocol
 
-from calls import Calls
 from holdall.faces import spoon
 from holdall.faces.deepagents import HoldallBackend
 from holdall.faces.spoon import StoreBackend
+from support.face_calls import Calls
 
 
 class Unshowable:
@@ -103,7 +103,7 @@ def test_a_false_in_quotes_does_not_replace_all(runner: asyncio.Runner | None, f
 
 
 @pytest.mark.parametrize("face", ["deepagents", "spoon"])
-def test_what_is_no_file_is_answered_in_its_place(runner: asyncio.Runner | None, face: str) -> None:
+def test_an_invalid_element_gets_its_own_error_response(runner: asyncio.Runner | None, face: str) -> None:
     made = HoldallBackend("memory:", namespace=("n",)) if face == "deepagents" else StoreBackend("memory:")
     backend = Calls(made, runner)
     done = backend.upload_files([("/a", b"1"), "/b", None, ["/c", b"3"], ("/d",)])

@@ -1,8 +1,8 @@
 """An append that reads the file and writes it longer, over whatever others have appended meanwhile."""
 
-from holdall.files import Files
+from holdall.files.volume import Files
 from holdall.ops import ReadRange
-from holdall.programs import Sleep, run
+from holdall.runtime.programs import Sleep, run
 
 
 def _append(self, path, data):

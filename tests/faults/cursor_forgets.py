@@ -1,7 +1,9 @@
 """A cursor that never comes back to what changed since its first page."""
 
 from holdall.engines.memory import MemoryEngine
-from holdall.engines.sql import Sql
+from holdall.engines.postgres.entries import PostgresEntries
+from holdall.engines.redis.walks import RedisWalks
+from holdall.engines.sql.entries import SqlEntries
 
 
 def nothing(self, op, position, want):
@@ -9,4 +11,4 @@ def nothing(self, op, position, want):
     yield
 
 
-MemoryEngine.newer = Sql.newer = nothing
+MemoryEngine.newer = SqlEntries.newer = PostgresEntries.newer = RedisWalks.newer = nothing

@@ -1,16 +1,18 @@
 """A conditional write that writes whatever is there."""
 
-from dataclasses import replace
-
-from holdall.engines import memory, sql
-from holdall.ops import ANY
+from holdall.engines.memory import engine as memory
+from holdall.engines.redis import encoding
+from holdall.engines.sql import entries as sql
+from holdall.ops import ANY, replace
 
 memory.check_expectation = lambda op, actual: None
-statement = sql.Sql._statement
+expected = encoding._encode_expect
+encoding._encode_expect = lambda expect: expected(ANY)
+statement = sql.SqlEntries._statement
 
 
 def forgetful(self, op, now):
     return statement(self, replace(op, expect=ANY) if hasattr(op, "expect") else op, now)
 
 
-sql.Sql._statement = forgetful
+sql.SqlEntries._statement = forgetful

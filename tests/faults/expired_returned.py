@@ -1,13 +1,16 @@
 """An entry that is still there after its time."""
 
-from holdall.engines import memory, sql
+from faults import replace_in_scripts
+from holdall.engines.memory import engine as memory
+from holdall.engines.sql import entries as sql
 
 memory._is_live = lambda record, now: record.value is not None
-init = sql.Sql.__init__
+init = sql.SqlEntries.__init__
 
 
-def timeless(self, dialect, clock):
-    init(self, dialect, lambda: 0)
+def timeless(self, dialect, clock, *parts):
+    init(self, dialect, lambda: 0, *parts)
 
 
-sql.Sql.__init__ = timeless
+sql.SqlEntries.__init__ = timeless
+replace_in_scripts("return record.kind == 'p' and not is_past(record.expires)", "return record.kind == 'p'")

@@ -1,6 +1,6 @@
 """A fence that is checked before the write, in a transaction of its own."""
 
-from holdall.leases import Lease
+from holdall.live.leases import Lease
 
 guard = Lease.guard
 

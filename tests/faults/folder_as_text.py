@@ -1,6 +1,6 @@
 """A folder that is compared as text, so that /a reaches /ab."""
 
-from holdall import keys
+from holdall.model import keys
 
 
 def in_folder(folder):

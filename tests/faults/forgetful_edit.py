@@ -1,10 +1,8 @@
 """An edit that writes over whatever others have written meanwhile."""
 
-from dataclasses import replace
-
-from holdall.files import Files
-from holdall.ops import ANY, Put
-from holdall.programs import Sleep, run
+from holdall.files.volume import Files
+from holdall.ops import ANY, Put, replace
+from holdall.runtime.programs import Sleep, run
 
 edit = Files._edit
 

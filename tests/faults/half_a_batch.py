@@ -1,9 +1,13 @@
 """A failed batch that keeps what it wrote before it failed."""
 
+from faults import replace_in_scripts
 from holdall.engines.memory import MemoryEngine
+from holdall.engines.postgres import engine as postgres
+from holdall.engines.postgres.entries import PostgresEntries
+from holdall.engines.sql.entries import SqlEntries
 from holdall.engines.sqlite import SqliteEngine
 
-restore, transact = MemoryEngine._restore, SqliteEngine._transact
+restore = MemoryEngine._restore
 
 
 def write_only(self, place, record, undo):
@@ -13,23 +17,14 @@ def write_only(self, place, record, undo):
 MemoryEngine._write = write_only
 
 
-class Committing:
-    """A connection that commits where it was told to roll back."""
-
-    def __init__(self, connection):
-        self._connection = connection
-
-    def __getattr__(self, name):
-        return getattr(self._connection, name)
-
-    def execute(self, sql, *params):
-        return self._connection.execute(sql.replace("ROLLBACK", "COMMIT"), *params)
+def keep(self, writer):
+    if writer.in_transaction:
+        writer.execute("COMMIT")
 
 
-def keeping(self, members):
-    if not isinstance(self._writer, Committing):
-        self._writer = Committing(self._open())
-    transact(self, members)
-
-
-SqliteEngine._transact = keeping
+SqliteEngine._roll_back = keep
+PostgresEntries._actual, postgres._ROLLBACK = SqlEntries._actual, ("COMMIT", {})
+replace_in_scripts("local results, count = {}, 0", "local results, count, refused = {}, 0, nil")
+refuse = "{ 'refused', count, unpack(refusal) }"
+replace_in_scripts(f"return replica_error() or {refuse}", f"refused = {refuse} break")
+replace_in_scripts("local answer = {", "local answer = refused or {")

@@ -1,6 +1,6 @@
 """A prefix that is compared as text, so that ("a",) reaches ("ab",)."""
 
-from holdall import keys
+from holdall.model import keys
 
 
 def below(encoded):

@@ -3,6 +3,8 @@
 import asyncio
 
 from holdall.engines.memory import MemoryEngine
+from holdall.engines.postgres import PostgresEngine
+from holdall.engines.redis import RedisEngine
 from holdall.engines.sqlite import SqliteEngine
 
 
@@ -14,4 +16,5 @@ async def one_by_one(self, batch):
     return results
 
 
-MemoryEngine.aexecute = SqliteEngine.aexecute = one_by_one
+for engine in (MemoryEngine, SqliteEngine, PostgresEngine, RedisEngine):
+    engine.aexecute = one_by_one

@@ -1,6 +1,6 @@
 """A lease that is only asked for, and checks nothing."""
 
-from holdall.leases import Lease
+from holdall.live.leases import Lease
 
 
 def unfenced(self, batch):

@@ -1,4 +1,4 @@
-"""AG2's logs under several processes: every line is there, once, at the offset that was told."""
+"""AG2's logs under several processes: every line is there, once, at the offset that was returned."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdall.faces.ag2 import EventLogWriter, HoldallKnowledgeStore
-from places import open_at, place
-from processes import finish_together, start, tell, wait_to_begin
+from support.processes import finish_together, start, tell, wait_to_begin
+from support.stores import new_location, open_at
 
 WRITERS = 2
 
@@ -21,9 +21,9 @@ def test_two_processes_append_and_every_offset_is_right(
     tmp_path: Path, scaled: Callable[[int, int], int], engine: str
 ) -> None:
     count = scaled(300, 5000)
-    at = place(engine, tmp_path)
+    at = new_location(engine, tmp_path)
     crew = [start(append, deadline=600, at=at, name=name, count=count) for name in "ab"[:WRITERS]]
-    told = [offset for [offsets] in finish_together(crew) for offset in offsets]
+    returned = [offset for [offsets] in finish_together(crew) for offset in offsets]
 
     async def check() -> None:
         store = HoldallKnowledgeStore(open_at(at))
@@ -31,7 +31,7 @@ def test_two_processes_append_and_every_offset_is_right(
         assert sorted(text.splitlines()) == sorted(line(name, n)[:-1] for name in "ab" for n in range(count))
         content = text.encode()
         expected = [line(name, number).encode() for name in "ab" for number in range(count)]
-        assert [content[offset : offset + len(one)] for offset, one in zip(told, expected, strict=True)] == expected
+        assert [content[offset : offset + len(one)] for offset, one in zip(returned, expected, strict=True)] == expected
         await store.store.aclose()
 
     asyncio.run(check())
@@ -57,7 +57,7 @@ def test_processes_drop_and_append_events_at_once(
     tmp_path: Path, scaled: Callable[[int, int], int], engine: str
 ) -> None:
     rounds = scaled(4, 100)
-    at = place(engine, tmp_path)
+    at = new_location(engine, tmp_path)
     crew = [start(drop, deadline=600, at=at, name=name, rounds=rounds) for name in "ab"[:WRITERS]]
     finish_together(crew)
 

@@ -1,7 +1,7 @@
-"""A disk store that is killed: at each single step towards the files, at random, and with its catalogue gone.
+"""A disk store whose process is killed: before each system call on files, at random, and with its catalogue deleted.
 
-Afterwards what was acknowledged is there, a batch is there wholly or not at all, the plain files say what the store
-says, and nothing else lies about.
+Afterwards all acknowledged writes are there, a batch is complete or absent, the plain files match the store, and no
+other files are left.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sealed import check, sealed
-from test_kill import check_round, kill_at_a_random_moment, write_until_killed
 
 import holdall
-from folders import opened
-from holdall.engines.disk_names import place_of
-from holdall.files import Files
+from holdall.engines.disk.file_names import parse_path
+from holdall.files.volume import Files
 from holdall.ops import Append, Copy, Delete, DeleteTree, Move, Op, Put, ReadRange
 from holdall.testing.contract.base import forked
-from processes import Process, start, tell
+from support.checksums import check, sealed
+from support.disk_stores import opened
+from support.killed_writers import check_round, kill_at_a_random_moment, write_until_killed
+from support.processes import Process, finish_together, start, tell, wait_to_begin
 
 VOLUME = ("filesystem",)
 STEPS = ("open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir")
 
 
 def plain_files(folder: Path) -> dict[str, bytes]:
-    """What lies in the folder, by the key of its entry; nothing half written, and nothing of ours."""
+    """Return the plain files by the keys of their entries, without `.holdall`."""
     found: dict[str, bytes] = {}
     for path in folder.rglob("*"):
         if ".holdall" in path.parts or path.is_dir():
             continue
-        place = place_of(path.relative_to(folder).as_posix(), VOLUME)
+        place = parse_path(path.relative_to(folder).as_posix(), VOLUME)
         assert place is not None, path
         key = "|".join((*place.namespace, place.key))
         assert key not in found
@@ -48,7 +48,7 @@ def plain_files(folder: Path) -> dict[str, bytes]:
 
 
 def check_folder(store: holdall.Store, folder: Path) -> None:
-    """Hold the plain files against the store."""
+    """Check that the plain files match the store."""
     assert [*(folder / ".holdall" / "new").iterdir()] == []
     found = plain_files(folder)
     for entry in store.scan():
@@ -62,7 +62,7 @@ def check_folder(store: holdall.Store, folder: Path) -> None:
     assert not found, "files that the store does not have"
 
 
-# At each step --------------------------------------------------------------------------------------------------------
+# Before each step-----------------------------------------------------------------------------------------------------
 
 
 def file(path: str, text: str) -> Put:
@@ -101,7 +101,7 @@ BATCHES: dict[str, list[Op]] = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_killed_before_each_step_a_batch_is_there_wholly_or_not_at_all(tmp_path: Path, name: str) -> None:
+def test_a_batch_killed_before_any_step_is_complete_or_absent(tmp_path: Path, name: str) -> None:
     first, last = tmp_path / "first", tmp_path / "last"
     with opened(first) as store:
         store.execute(BEFORE)
@@ -126,8 +126,8 @@ def test_killed_before_each_step_a_batch_is_there_wholly_or_not_at_all(tmp_path:
         if ended == 0:
             break
     assert outcomes == sorted(outcomes)
-    assert outcomes.count(False) >= 1, "it was never killed before the batch was committed"
-    assert outcomes.count(True) > 5, "it was hardly ever killed on the way to the files"
+    assert outcomes.count(False) >= 1, "no kill came before the commit"
+    assert outcomes.count(True) > 5, "hardly any kill came between the commit and the last file"
 
 
 def contents(store: holdall.Store) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def contents(store: holdall.Store) -> dict[str, Any]:
 
 
 def run_and_die(folder: Path, batch: list[Op], steps: int) -> None:
-    """Run a batch in a child, which ends without a trace before so many steps towards the folder."""
+    """Run a batch in a child process that exits before a system call on the folder, after so many of them."""
     store = opened(folder)
     store.setup()
     store.count()
@@ -156,7 +156,7 @@ def run_and_die(folder: Path, batch: list[Op], steps: int) -> None:
 # At random -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_acknowledged_survives_kill_9_and_the_files_say_the_same(
+def test_acknowledged_writes_survive_kill_9_and_the_files_match(
     tmp_path: Path, scaled: Callable[[int, int], int]
 ) -> None:
     folder = tmp_path / "agent"
@@ -178,7 +178,7 @@ def test_what_was_acknowledged_survives_kill_9_and_the_files_say_the_same(
         acknowledged += len(said)
         if number % 8 == 7:
             shutil.rmtree(folder / ".holdall")
-    assert acknowledged > rounds, "the writers were killed before they could write: this showed nothing"
+    assert acknowledged > rounds, "the writers were killed before they could write, so nothing was tested"
 
 
 def change_files_until_killed(path: str, number: str) -> None:
@@ -202,7 +202,7 @@ def check_changed(files: Files, said: dict[str, int]) -> None:
     assert steps in (last, last + 1)
 
 
-def test_processes_that_write_while_others_edit_outside_agree_in_the_end(
+def test_processes_agree_in_the_end_while_others_edit_the_files(
     tmp_path: Path, scaled: Callable[[int, int], int]
 ) -> None:
     folder = tmp_path / "agent"
@@ -246,7 +246,7 @@ def write_and_edit(url: str, seconds: float, worker: int) -> None:
             case 1:
                 files.append(path, f"{worker}.{step}\n")
             case 2:
-                files.delete(path)
+                files.delete(path, recursive=True)
             case _:
                 files.grep("outside")
         files.append(f"/own/{worker}", f"{step}\n")
@@ -255,3 +255,26 @@ def write_and_edit(url: str, seconds: float, worker: int) -> None:
     assert files.read_text(f"/own/{worker}") == "".join(f"{n}\n" for n in range(1, step + 1))
     files.store.close()
     tell(step)
+
+
+def test_of_many_writing_processes_none_waits_long(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+    """Once, a process waited for others while it held the lock: a tenth of a second for each put."""
+    crew = scaled(4, 25)
+    url = f"disk:///{tmp_path}/agent"
+    began = [start(put_in_turn, url=url, worker=worker) for worker in range(crew)]
+    waits = sorted(wait for [wait] in finish_together(began))
+    with holdall.open(url) as store:
+        assert store.count() == crew * 10
+    assert waits[-1] < crew * 0.1, f"the worst of {crew * 10} puts took {waits[-1]:.1f} s"
+
+
+def put_in_turn(url: str, worker: int) -> None:
+    with holdall.open(url) as store:
+        store.setup()
+        wait_to_begin()
+        worst = 0.0
+        for step in range(10):
+            began = time.monotonic()
+            store.put(("turns", str(worker)), str(step), {"by": worker})
+            worst = max(worst, time.monotonic() - began)
+    tell(worst)

@@ -19,11 +19,11 @@ import pytest
 
 import holdall
 from holdall.errors import Conflict, NotFound
-from holdall.files import Files
+from holdall.files.volume import Files
 from holdall.ops import Append, ReadRange, Stat
-from places import place
-from processes import Process, finish_together, hear, start, tell, wait_to_begin
-from threads import together
+from support.processes import Process, finish_together, hear, start, tell, wait_to_begin
+from support.stores import new_location
+from support.threads import together
 
 PROCESSES = 8
 NS = ("filesystem",)
@@ -32,7 +32,7 @@ NS = ("filesystem",)
 @pytest.fixture(params=["sqlite", "postgres", "disk"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """How to open one new store, here and in other processes."""
-    return place(request.param, tmp_path)
+    return new_location(request.param, tmp_path)
 
 
 def open_files(where: dict[str, str]) -> Files:
@@ -169,7 +169,7 @@ def write_and_grep(where: dict[str, str], worker: int, steps: int) -> None:
         assert found(needle) == [copy, path]
         files.edit(path, needle, "the last needle")
         assert found(needle) == [copy]
-        files.delete(copy)
+        files.delete(copy, recursive=True)
         assert found(needle) == []
     files.store.close()
 
@@ -199,7 +199,7 @@ def test_copies_stay_whole_whoever_changes_them(files: Files, scaled: Callable[[
                     case "write":
                         await files.awrite(path, b"".join(map(numbered, range(chance.randrange(60)))))
                     case "delete":
-                        await files.adelete(path)
+                        await files.adelete(path, recursive=True)
                 done[deed] += 1
 
     async def crowd(name: str) -> None:
@@ -297,9 +297,9 @@ def test_what_kill_9_leaves_is_whole(
     files: Files, where: dict[str, str], scaled: Callable[[int, int], int], deed: str
 ) -> None:
     """The state is that of the last step that was told, or of the one after it: never between, and never older."""
-    rounds, steps = scaled(2, 30), 0
+    rounds, steps = scaled(4, 30), 0
     for number in range(rounds):
-        files.delete("/")
+        files.delete("/", recursive=True)
         prepare(files, deed)
         writer = start(work_until_killed, where=doomed(where), deed=deed)
         told = kill_at_a_random_moment(writer)
@@ -354,7 +354,7 @@ def work_until_killed(where: dict[str, str], deed: str) -> None:
                 files.edit("/f", f"step {step - 1} ", f"step {step} ", replace_all=True)
             case "tree_delete":  # gone after odd steps, there again after even ones
                 if step % 2:
-                    assert files.delete("/one") == len(TREE)
+                    assert files.delete("/one", recursive=True) == len(TREE)
                 else:
                     files.copy("/spare", "/one")
             case "tree_move":

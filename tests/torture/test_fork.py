@@ -12,20 +12,24 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
-from sealed import check, sealed
 
 import holdall
 from holdall.ops import Put
 from holdall.testing.embedder import embed
-from processes import run, tell
-from servers import redis_url
+from support.checksums import check, sealed
+from support.processes import run, tell
+from support.resources import find_leaks, new_counted_location, resources
+from support.servers import redis_url
+from support.stores import open_at
 
 
 @pytest.mark.parametrize("first_to_close", ["parent", "child"])
@@ -74,37 +78,62 @@ def fork_while_writing(path: str, how: str, first_to_close: str, children: int) 
             wait()
 
 
-def test_forking_in_quick_succession_while_threads_read(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
-    """Each fork closes the parent's connections, so at the next one its readers are busy opening new ones."""
-    forks = scaled(40, 400)
-    said = run(fork_while_reading, deadline=60 + forks, path=str(tmp_path / "agent.db"), forks=forks)
-    assert sorted(said) == list(range(forks))
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "redis", "disk"])
+def test_forking_in_quick_succession_while_threads_read_and_write(
+    tmp_path: Path, scaled: Callable[[int, int], int], engine: str
+) -> None:
+    """Each fork may close the parent's connections, so at the next one its threads are busy opening new ones."""
+    forks = scaled(20, 400)
+    at = new_counted_location(engine, tmp_path) | {"durability": "relaxed"}
+    *children, (leaked, written) = run(fork_amid_threads, deadline=60 + forks, engine=engine, at=at, forks=forks)
+    assert sorted(children) == list(range(forks))
+    assert not leaked
+    with open_at(at) as store:
+        assert {check(entry.value)["step"] for entry in store.scan(("children",))} == set(range(forks))
+        for name, steps in written.items():
+            found = sorted(check(entry.value)["step"] for entry in store.scan((name,)))
+            assert found == list(range(1, steps + 1)), f"{name} put {steps}, {len(found)} are there"
 
 
-def fork_while_reading(path: str, forks: int) -> None:
-    store = holdall.open(path)
+def fork_amid_threads(engine: str, at: dict[str, str], forks: int) -> None:
+    before = resources(engine, at)
+    store = open_at(at)
     store.put(("home",), "key", sealed(step=0))
     stop = threading.Event()
+    written: dict[str, int] = {}
 
     def read() -> None:
         while not stop.is_set():
             check(store.get(("home",), "key").value)
-            assert store.count(("home",)) > 0
+            assert store.count(("home",)) == 1
+
+    def write_on(name: str) -> None:
+        while not stop.is_set():
+            step = written.get(name, 0) + 1
+            store.put((name,), str(step), sealed(step=step))
+            written[name] = step
 
     def in_child(number: int) -> None:
         check(store.get(("home",), "key").value)
-        store.put(("home",), f"from{number}", sealed(step=number))
-        tell(store.get(("home",), f"from{number}").value["step"])
+        store.put(("children",), str(number), sealed(step=number))
+        tell(store.get(("children",), str(number)).value["step"])
 
-    threads = [threading.Thread(target=read) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for wait in [fork(in_child, "os.fork", number) for number in range(forks)]:
-        wait()
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        threads = [pool.submit(read) for _ in range(4)] + [pool.submit(write_on, f"thread{i}") for i in range(2)]
+        waits: deque[Callable[[], None]] = deque()
+        try:
+            for number in range(forks):
+                waits.append(fork(in_child, "os.fork", number))
+                if len(waits) == 8:
+                    waits.popleft()()
+            for wait in waits:
+                wait()
+        finally:
+            stop.set()
+        for thread in threads:
+            thread.result()
     store.close()
+    tell([find_leaks(engine, at, before), written])
 
 
 def test_a_fork_waits_for_the_batch_that_is_under_way(tmp_path: Path) -> None:
@@ -330,7 +359,7 @@ def test_a_child_that_is_forked_while_a_thread_takes_in_vectors_searches_with_it
 
 
 def fork_while_vectors_come(url: str) -> None:
-    from holdall.engines.redis_search import _Vectors
+    from holdall.engines.redis.ranker import _Vectors
 
     def in_child(_: int) -> None:
         signal.alarm(20)
@@ -338,7 +367,7 @@ def fork_while_vectors_come(url: str) -> None:
         assert len(store.search(query="tea", mode="semantic")) == 2
         tell("found")
 
-    with holdall.open(url, embed=embed, sweep_interval=None, prefix="forked") as store:
+    with holdall.open(url, embed=embed, sweep_interval=None, key_prefix="forked") as store:
         store.put(("n",), "k", {"text": "tea"})
         assert store.search(query="tea", mode="semantic")
         [vectors] = [one for one in gc.get_objects() if isinstance(one, _Vectors)]

@@ -1,185 +1,404 @@
-"""One interrupt, at each point where Python looks for signals, in a thread that leads a group of others' batches.
+"""Interrupts of the main thread, at each point of what it does with a store, on every engine.
 
-What a signal's handler raises comes at the beginning of a function, after a call of one that is not Python code, or at
-the end of a turn of a loop. A trace function raises it there: at the first such point, at the second, and so on.
+After each: the store works, and holds exactly what was acknowledged, and at most the interrupted batch, whole.
+Commits are as durable as before, and no connection, thread or file handle is lost.
 """
 
 from __future__ import annotations
 
-import asyncio
-import dis
-import functools
+import gc
+import itertools
 import os
 import random
+import signal
+import statistics
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
 import holdall
 from holdall.errors import Conflict
-from processes import run, tell
-from threads import TimeIsUp
+from holdall.ops import Delete, Get, Put
+from support.interrupts import InterruptAt, Interrupted, Signals
+from support.processes import run, tell
+from support.stores import ENGINES, new_location, open_at
 
-_OURS = str(Path(holdall.__file__).parent)
-_CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
-HOME = ("home",)
+NS = ("home",)
+PARTS = [f"part{i}" for i in range(3)]
+LEASE_SECONDS = 0.4
 
 
-@pytest.mark.parametrize("interrupt", [TimeIsUp, KeyboardInterrupt])
-@pytest.mark.parametrize("what", ["put", "append", "refused"])
-def test_one_interrupt_anywhere_is_nothing_to_the_others(
-    tmp_path: Path, what: str, interrupt: type[BaseException], scaled: Callable[[int, int], int]
+class Work:
+    """One kind of work: `step` is interrupted, and `check` says what is wrong afterwards."""
+
+    def __init__(self, at: dict[str, str]) -> None:
+        self.at = at
+        self.store = self.open()
+        self.number = 0
+        self.acknowledged: set[int] = set()
+
+    def open(self) -> holdall.Store:
+        return open_at(self.at, sweep_interval=None, timeout=20)
+
+    def step(self) -> None:
+        """Called with a new `number`."""
+
+    def check(self) -> None:
+        """After `step`, which was interrupted or not."""
+
+    def end(self) -> None:
+        self.store.close()
+
+
+class Putting(Work):
+    def step(self) -> None:
+        self.store.put(NS, str(self.number), {"n": self.number})
+
+    def check(self) -> None:
+        found = {int(entry.key) for entry in self.store.scan(NS)}
+        assert self.acknowledged <= found <= self.acknowledged | {self.number}
+        self.acknowledged = found
+
+
+class Executing(Work):
+    def step(self) -> None:
+        batch = [Put((*NS, str(self.number)), part, {}) for part in PARTS]
+        self.store.execute([*batch, Delete((*NS, str(self.number)), PARTS[0]), Put(NS, "last", {})])
+
+    def check(self) -> None:
+        found = {int(namespace[-1]) for namespace in self.store.namespaces(prefix=NS) if len(namespace) == 2}
+        assert self.acknowledged <= found <= self.acknowledged | {self.number}
+        for number in found - self.acknowledged:
+            assert [entry.key for entry in self.store.scan((*NS, str(number)))] == PARTS[1:], "half a batch"
+        self.acknowledged = found
+        if len(found) > 20:
+            for number in found:
+                self.store.delete_tree((*NS, str(number)))
+            self.acknowledged = set()
+
+
+class Appending(Work):
+    def step(self) -> None:
+        self.store.files().append("/log", f"{self.number};")
+
+    def check(self) -> None:
+        content = self.store.files().read_text("/log") if self.store.files().exists("/log") else ""
+        found = [int(number) for number in content.split(";")[:-1]]
+        assert len(found) == len(set(found)), "appended twice"
+        assert self.acknowledged <= set(found) <= self.acknowledged | {self.number}
+        self.acknowledged = set(found)
+
+
+class Refreshing(Work):
+    def step(self) -> None:
+        self.store.get(NS, "dated", refresh=True)
+
+    def check(self) -> None:
+        if self.number == 0:
+            self.store.put(NS, "dated", {}, ttl=1000)
+        entry = self.store.get(NS, "dated", refresh=True)
+        assert entry is not None, "it is gone"
+        assert entry.expires_at is not None
+
+
+class LeaseMethods(Work):
+    def step(self) -> None:
+        with self.store.lease("lease", LEASE_SECONDS, wait=10) as lease:
+            self.store.put(NS, str(self.number), {}, lease=lease)
+
+    def check(self) -> None:
+        found = {int(entry.key) for entry in self.store.scan(NS)}
+        assert self.acknowledged <= found <= self.acknowledged | {self.number}
+        self.acknowledged = found
+        gc.collect()
+        self.store.lease("lease", LEASE_SECONDS, wait=10).acquire().release()
+
+
+class WatchMethods(Work):
+    """Each change is given once, also by a subscription that was interrupted."""
+
+    def __init__(self, at: dict[str, str]) -> None:
+        super().__init__(at)
+        self.watch = self.store.watch(NS)
+        self.begun = self.watch
+        self.given: list[int] = []
+        self.put: list[int] = []
+
+    def step(self) -> None:
+        if self.number % 5 == 0:
+            self.watch.close()
+            self.watch = self.store.watch(NS)
+            return
+        for change in self.watch:
+            self.given.append(int(change.key))
+            return
+
+    def check(self) -> None:
+        """All that was put since the subscription began is given, in order. Two more puts wake the next step."""
+        if self.number % 5 == 0:
+            if self.watch is self.begun:  # interrupted before
+                self.watch.close()
+                self.watch = self.store.watch(NS)
+            self.begun, self.given, self.put = self.watch, [], []
+        while self.put != self.given:
+            self.given.append(int(next(self.watch).key))
+            assert self.given == self.put[: len(self.given)]
+        for _ in range(2):
+            self.put.append(len(self.put))
+            self.store.put(NS, str(self.put[-1]), {})
+
+
+class Closing(Work):
+    """Opens, uses and closes stores of its own, beside one that stays."""
+
+    def step(self) -> None:
+        with self.open_another() as store:
+            store.put(NS, str(self.number), {})
+
+    def open_another(self) -> holdall.Store:
+        return open_at(self.at, sweep_interval=None, timeout=19)  # another engine, by its options
+
+    def check(self) -> None:
+        gc.collect()
+        with self.open_another() as store:
+            found = {int(entry.key) for entry in store.scan(NS)}
+        if not self.at["url"].startswith("memory"):
+            assert self.acknowledged <= found <= self.acknowledged | {self.number}
+        self.acknowledged = found
+
+
+class Pooled(Work):
+    """With a pool of one connection, a lost connection is the end."""
+
+    def open(self) -> holdall.Store:
+        own = {"pool_max": 1, "pool_min": 0} if self.at["url"].startswith(("postgresql", "redis")) else {}
+        return open_at(self.at, sweep_interval=None, timeout=20, **own)
+
+    def step(self) -> None:
+        self.store.put(NS, "key", {"n": self.number})
+        self.store.execute([Get(NS, "key"), Get(NS, "other")])
+
+    def check(self) -> None:
+        self.store.put(NS, "key", {"n": -1})
+        assert self.store.get(NS, "key").value == {"n": -1}  # type: ignore[union-attr]  # it was put
+
+
+KINDS: dict[str, type[Work]] = {
+    "put": Putting, "execute": Executing, "append": Appending, "refresh": Refreshing, "lease": LeaseMethods,
+    "watch": WatchMethods, "close": Closing, "pool": Pooled,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_interrupt_anywhere_leaves_a_whole_store(
+    engine: str, tmp_path: Path, scaled: Callable[[int, int], int]
 ) -> None:
-    apart = scaled(20, 1)
-    [said] = run(
-        interrupt_everywhere, deadline=300, folder=str(tmp_path), what=what, kind=interrupt.__name__, apart=apart
-    )
-    assert said["complaints"] == []
-    assert said["points"] * apart > 300, "this showed nothing"
+    most = scaled(40, 400)
+    places = {kind: new_location(engine, tmp_path) for kind in KINDS}
+    found = run(interrupt_everywhere, deadline=scaled(120, 1800), places=places, most=most)
+    assert [said["complaints"] for said in found] == [[]] * len(KINDS), found
+    assert all(said["points"] > 5 for said in found), f"this showed nothing: {found}"
 
 
-def interrupt_everywhere(folder: str, what: str, kind: str, apart: int) -> None:
-    sys.unraisablehook = lambda _: None  # an interrupt that came while a generator was closed
-    interrupt = {each.__name__: each for each in (TimeIsUp, KeyboardInterrupt)}[kind]
-    points, at = 0, random.randrange(apart)
+def interrupt_everywhere(places: dict[str, dict[str, str]], most: int) -> None:
+    """Some `most` points are tried, evenly distributed over all that there are."""
+    for kind, at in places.items():
+        work = prepare(at, kind)
+        trace = InterruptAt(sys.maxsize)
+        with trace:
+            work.step()
+            work.acknowledged.add(work.number)
+        check_after(work, None)
+        apart = max(1, trace.passed // most)
+        points, number = 0, random.randrange(apart)
+        while True:
+            trace = InterruptAt(number)
+            with suppress(Interrupted), trace:
+                work.step()
+                work.acknowledged.add(work.number)
+            check_after(work, trace.where)
+            if trace.where is None:
+                break
+            points += 1
+            number += random.randint(1, 2 * apart - 1)
+        finish(work, points)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_signals_at_random_moments_leave_a_whole_store(
+    engine: str, tmp_path: Path, scaled: Callable[[int, int], int]
+) -> None:
+    """They also come while the main thread waits for what it asked for."""
+    rounds = scaled(8, 300)
+    places = {kind: new_location(engine, tmp_path) for kind in KINDS}
+    found = run(interrupt_at_random, deadline=scaled(120, 1800), places=places, rounds=rounds)
+    assert [said["complaints"] for said in found] == [[]] * len(KINDS), found
+    assert [said["points"] for said in found] == [rounds] * len(KINDS), "too few of the signals came in time"
+
+
+def interrupt_at_random(places: dict[str, dict[str, str]], rounds: int) -> None:
+    for kind, at in places.items():
+        work, signals = prepare(at, kind), Signals()
+        took: list[float] = []
+        for _ in range(5):
+            began = time.perf_counter()
+            work.step()
+            took.append(time.perf_counter() - began)
+            work.acknowledged.add(work.number)
+            check_after(work, "nothing yet")
+        tries = 0
+        while signals.count < rounds and tries < 10 * rounds:
+            tries += 1
+            with suppress(Interrupted), signals.at_random(1.2 * statistics.median(took)):
+                work.step()
+                work.acknowledged.add(work.number)
+            check_after(work, "a signal")
+        finish(work, signals.count)
+
+
+def prepare(at: dict[str, str], kind: str) -> Work:
+    sys.unraisablehook = lambda _: None  # an interrupt that came while a generator was closed, or in a finalizer
+    work = KINDS[kind](at)
+    work.check()
+    work.before = resources()  # type: ignore[attr-defined]  # only here
+    work.number += 1
+    return work
+
+
+def check_after(work: Work, where: str | None) -> None:
+    """If something is wrong, end here: to close the store might take for ever."""
+    try:
+        work.check()
+        check_durability(work.store)
+    except BaseException as error:
+        import traceback
+
+        tell({"points": 0, "complaints": [f"after {where}: {traceback.format_exc()[-1500:]} {error!r:.300}"]})
+        os._exit(0)
+    work.number += 1
+
+
+def check_durability(store: holdall.Store) -> None:
+    """SQLite's and disk's commits are as durable as they were asked to be."""
+    engine: Any = store._engine_handle.engine
+    writer = getattr(engine, "_writer", None)
+    if writer is None:
+        return
+    levels: list[int] = []
+    writer.set_commit_hook(lambda: bool(levels.append(writer.pragma("synchronous"))))  # False: go on
+    store.execute([Put(("durable",), "a", {}), Put(("durable",), "b", {})])
+    writer.set_commit_hook(None)
+    assert (2 if engine._synchronous == "FULL" else 1) in levels
+    assert not writer.in_transaction
+
+
+def resources() -> dict[str, Any]:
+    return {
+        "handles": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": len(threading.enumerate()),
+    }
+
+
+def finish(work: Work, points: int) -> None:
+    complaints: list[str] = []
+    before, until = work.before, time.monotonic() + 10  # type: ignore[attr-defined]  # set by prepare
     while True:
-        trace = Interrupting(at, interrupt)
-        interrupt_leader(f"{folder}/{at}.db", what, trace)
-        if trace.where is None:
+        gc.collect()
+        after = resources()
+        lost = {name: (before[name], after[name]) for name in after if after[name] > before[name] + 6}
+        if not lost or time.monotonic() > until:
             break
-        points += 1
-        at += random.randint(1, 2 * apart - 1)
-    tell({"points": points, "complaints": []})
+        time.sleep(0.05)
+    if lost:
+        complaints.append(f"lost: {lost}, {[thread.name for thread in threading.enumerate()]}")
+    work.end()
+    with work.open() as store:
+        if not work.at["url"].startswith("memory") and type(work) is Putting:
+            assert {int(entry.key) for entry in store.scan(NS)} >= work.acknowledged
+    tell({"points": points, "complaints": complaints})
 
 
-def interrupt_leader(path: str, what: str, trace: Interrupting) -> None:
-    """Have this thread lead, with tasks that queued before and come meanwhile. If something is wrong then, say so."""
-    with holdall.open(path, durability="relaxed", sweep_interval=None, timeout=10) as store, Loop() as loop:
-        files, tasks = store.files(), dict[str, Future[Any]]()
-        store.put(HOME, "there", {})
-        commits: Any = store._shared.engine._commits  # type: ignore[attr-defined]  # SQLite's
-        commit, main = commits._commit, threading.get_ident()
-        may_end, is_under_way, is_over = threading.Event(), threading.Event(), threading.Event()
-
-        def begin(*paths: str) -> None:
-            queued = len(commits._queue)
-            tasks.update({path: loop.begin(files.aappend(path, "x")) for path in paths})
-            while len(commits._queue) < queued + len(paths):
-                assert not any(task.done() for task in tasks.values())
-
-        def commit_with_others(group: list[Any]) -> None:
-            if not is_under_way.is_set():
-                is_under_way.set()
-                assert may_end.wait(10)
-            elif threading.get_ident() == main and "/late" not in tasks:
-                with trace.aside():
-                    begin("/late", "/later")
-            commit(group)
-
-        def others() -> None:
-            while not commits._queue and not is_over.is_set():
-                pass
-            begin("/early", "/earlier")
-            may_end.set()
-
-        commits._commit = commit_with_others
-        threads = [threading.Thread(target=store.put, args=(HOME, "first", {}))]
-        threads[0].start()
-        assert is_under_way.wait(10)
-        threads.append(threading.Thread(target=others))
-        threads[1].start()
-        with suppress(TimeIsUp, KeyboardInterrupt, Conflict), trace:
-            if what == "put":
-                store.put(HOME, "main", {})
-            elif what == "append":
-                files.append("/main", "x")
-            else:
-                store.put(HOME, "there", {}, expect=holdall.ABSENT)
-        is_over.set()
-        wrong = ["a thread hangs" for thread in threads if thread.join(10) or thread.is_alive()]
-        for path, task in [*tasks.items(), ("no more writing", loop.begin(store.aput(HOME, "last", {})))]:
-            try:
-                task.result(10)
-            except BaseException as error:
-                wrong.append(f"{path}: {error!r}")
-        wrong += [f"{path} was appended to twice" for path in tasks if not wrong and files.read(path) != b"x"]
-        if wrong:  # to close it might take for ever
-            tell({"points": 0, "complaints": [f"after {trace.where}: {each}" for each in wrong]})
-            os._exit(0)
+@pytest.mark.parametrize("engine", ["postgres", "redis"])
+def test_an_interrupt_while_it_waits_for_a_connection_loses_none(
+    engine: str, tmp_path: Path, scaled: Callable[[int, int], int]
+) -> None:
+    wanted = scaled(10, 300)
+    assert run(interrupt_waiting_caller, deadline=100, at=new_location(engine, tmp_path), wanted=wanted) == [wanted]
 
 
-class Loop:
-    """An event loop in a thread."""
+def interrupt_waiting_caller(at: dict[str, str], wanted: int) -> None:
+    """Another thread has the only connection almost all the time."""
+    store = open_at(at, pool_max=1, pool_min=0, timeout=20)
+    signals, stop = Signals(), threading.Event()
+    store.put(NS, "key", {})
 
-    def __enter__(self) -> Loop:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        return self
+    def keep_busy() -> None:
+        while not stop.is_set():
+            store.execute([Put(("other",), str(number), {"text": "x" * 1000}) for number in range(50)])
 
-    def begin(self, awaited: Any) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(awaited, self._loop)
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-
-class Interrupting:
-    """A trace function that raises once, at the point of this number."""
-
-    def __init__(self, at: int, interrupt: type[BaseException]) -> None:
-        self.where: str | None = None
-        self._left, self._interrupt = at, interrupt
-        self._before: dict[FrameType, str] = {}
-        self._returned_to: FrameType | None = None
-
-    def __enter__(self) -> None:
-        sys._getframe().f_trace_opcodes = True  # Python 3.12 gives the first frame none, unless another has asked
-        sys.settrace(self)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """For what the test itself does meanwhile."""
-        sys.settrace(None)
-        yield
-        sys.settrace(self)
-
-    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event == "call":
-            if not frame.f_code.co_filename.startswith(_OURS):
-                return None
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            self._point(frame)
-        elif event == "opcode":
-            before, self._before[frame] = self._before.get(frame, ""), _names(frame.f_code).get(frame.f_lasti, "")
-            called = before in _CALLS and self._returned_to is not frame
-            self._returned_to = None
-            if called or before == "JUMP_BACKWARD":
-                self._point(frame)
-        elif event == "return":
-            self._before.pop(frame, None)
-            self._returned_to = frame.f_back
-        return self
-
-    def _point(self, frame: FrameType) -> None:
-        self._left -= 1
-        if self._left == -1:
-            self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
-            raise self._interrupt
+    thread = threading.Thread(target=keep_busy)
+    thread.start()
+    for number in itertools.count():
+        with suppress(Interrupted), signals.at_random(0.002):
+            store.put(NS, "key", {"n": number})
+        if signals.count == wanted:
+            break
+        store.put(NS, "key", {"n": -number})
+        assert store.get(NS, "key").value == {"n": -number}  # type: ignore[union-attr]  # it was put
+    stop.set()
+    thread.join()
+    store.put(NS, "last", {})
+    store.close()
+    tell(signals.count)
 
 
-@functools.cache
-def _names(code: CodeType) -> dict[int, str]:
-    return {each.offset: each.opname for each in dis.get_instructions(code)}
+# A signal handler that uses the store --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_signal_handler_may_use_the_store(engine: str, tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+    """It runs in the middle of another call of its own thread, which goes on when it returns."""
+    [said] = run(use_in_handler, deadline=60, at=new_location(engine, tmp_path), rounds=scaled(200, 2000))
+    assert said["wrong"] == []
+    assert said["handled"] > 10, "this showed nothing"
+
+
+def use_in_handler(at: dict[str, str], rounds: int) -> None:
+    store = open_at(at, timeout=5)
+    wrong: list[str] = []
+    handled = 0
+
+    def handle(*_: Any) -> None:
+        nonlocal handled
+        handled += 1
+        store.put(NS, "handler", {"n": handled})
+        found = store.get(NS, "handler")
+        if found is None or found.value != {"n": handled}:
+            wrong.append(f"{found} after {handled}")
+        store.files().append("/handler", "x")
+        with suppress(Conflict):
+            store.lease("handler", 10).acquire().release()
+
+    signal.signal(signal.SIGALRM, handle)
+    store.put(NS, "key", {})
+    watch = store.watch(NS)
+    for number in range(rounds):
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 0.0004))
+        store.put(NS, "key", {"n": number})
+        if store.get(NS, "key").value != {"n": number}:  # type: ignore[union-attr]  # it was put
+            wrong.append(f"the put {number} is not there")
+        store.files().append("/main", "x")
+        next(watch)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for path, count in (("/main", rounds), ("/handler", handled)):
+        if handled and len(store.files().read(path)) != count:
+            wrong.append(f"{path} has not {count} bytes")
+    watch.close()
+    store.close()
+    tell({"wrong": wrong, "handled": handled})

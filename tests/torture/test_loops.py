@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sealed import check, sealed
-
 import holdall
 from holdall.errors import StoreClosed
 from holdall.ops import Get
-from processes import run, tell
-from threads import together
+from support.checksums import check, sealed
+from support.processes import run, tell
+from support.threads import together
 
 STEADY_LOOPS, TASKS, PASSING_LOOPS, THREADS = 4, 4, 3, 2
 

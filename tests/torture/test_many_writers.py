@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from sealed import check, sealed
 
 import holdall
 from holdall import Entry
 from holdall.errors import Conflict
 from holdall.ops import Check, Delete, Get, Op, Put
-from processes import finish_together, run, start, tell, wait_to_begin
+from support.checksums import check, sealed
+from support.processes import finish_together, run, start, tell, wait_to_begin
 
 PROCESSES = 4
 OWN_KEYS = [f"k{i}" for i in range(6)]

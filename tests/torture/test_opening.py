@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 import holdall
-from processes import hear, start, tell
+from support.processes import hear, start, tell
 
 PROCESSES = 10
 
@@ -37,7 +37,7 @@ def test_ten_processes_open_a_new_file_at_once(tmp_path: Path, scaled: Callable[
 
 
 def schema_version() -> int:
-    from holdall.engines.sqlite import MIGRATIONS
+    from holdall.engines.sqlite.engine import MIGRATIONS
 
     return len(MIGRATIONS)
 
@@ -47,7 +47,7 @@ def open_when_told(name: str) -> None:
         path, begin = told
         while time.time() < begin:
             pass
-        with holdall.open(path, indexed=["type"]) as store:
+        with holdall.open(path, filter_fields=["type"]) as store:
             store.put(("home",), name, {"type": name})
             assert [hit.key for hit in store.search(filter={"type": name})] == [name]
         tell("written")

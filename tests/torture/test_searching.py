@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import holdall
-from brute import check_lexical, check_semantic
-from holdall.ops import Delete, Learn, Op, Put
+from holdall.ops import Delete, IndexTexts, Op, Put
 from holdall.testing import embed
-from places import open_at, place
-from processes import Process, finish_together, start, tell, wait_to_begin
+from support.brute_force import check_lexical, check_semantic
+from support.processes import Process, finish_together, start, tell, wait_to_begin
+from support.stores import new_location, open_at
 
 PROCESSES, KEYS = 4, 6
 NS = ("notes",)
@@ -27,7 +27,7 @@ NS = ("notes",)
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def at(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    return place(request.param, tmp_path)
+    return new_location(request.param, tmp_path)
 
 
 class Ledger:
@@ -43,10 +43,14 @@ class Ledger:
         return str(path)
 
     def begin(self, writer: int, key: int, step: int) -> None:
-        struct.pack_into("q", self._memory, (writer * KEYS + key) * 16, step)
+        self._write((writer * KEYS + key) * 16, step)
 
     def acknowledge(self, writer: int, key: int, step: int) -> None:
-        struct.pack_into("q", self._memory, (writer * KEYS + key) * 16 + 8, step)
+        self._write((writer * KEYS + key) * 16 + 8, step)
+
+    def _write(self, offset: int, step: int) -> None:
+        """In one piece: `struct.pack_into` writes zeros first, and another process could read them."""
+        self._memory[offset : offset + 8] = struct.pack("q", step)
 
     def read(self) -> tuple[list[int], list[int]]:
         """What was begun, and what was acknowledged."""
@@ -222,4 +226,4 @@ def write_and_learn(at: dict[str, str], number: int) -> None:
         tell(step)
         searching.submit(store.search, query="tea", mode="hybrid")
         for _ in range(3):
-            store._shared.engine.execute([Learn(5)])
+            store._engine_handle.engine.execute([IndexTexts(5)])

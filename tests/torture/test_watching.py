@@ -17,8 +17,8 @@ import pytest
 
 import holdall
 from holdall.ops import Delete, Put
-from places import open_at, place
-from processes import Process, hear, start, tell
+from support.processes import Process, hear, start, tell
+from support.stores import new_location, open_at
 
 EACH = 4
 FEED = ("feed",)
@@ -30,7 +30,7 @@ def test_a_resumed_stream_is_complete_ordered_and_without_duplicates(
     tmp_path: Path, scaled: Callable[[int, int], int], engine: str
 ) -> None:
     kills = scaled(5, 50)
-    at = place(engine, tmp_path)
+    at = new_location(engine, tmp_path)
     with open_at(at) as store:
         cursor = store.cursor()
         jobs: list[tuple[Callable[..., None], dict[str, Any]]] = [

@@ -1,1 +1,1 @@
-"""The engines: each keeps entries in one kind of storage. Only `holdall.urls` names them."""
+"""The engines: each keeps entries in one kind of storage. Only `holdall.core.urls` names them."""

@@ -1,1 +1,4 @@
-"""Faces: what others see of a store. Each imports the core, never an engine, and is imported by who wants it."""
+"""Faces: a store behind the interfaces of agent frameworks, and the command line.
+
+A face imports the public API and `holdall.core.face_api`. Nothing else in holdall imports a face.
+"""

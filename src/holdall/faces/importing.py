@@ -1,7 +1,7 @@
-"""Moving in, whatever from: how the data of a framework's own store comes into a holdall store.
+"""Importing: copy the data of a framework's own store into a holdall store.
 
-A `Source` reads what is there, a page at a time, and never writes. What is here already stays, unless what is there is
-newer, where that can be told; so an import that was cut short goes on where it ended when it is run again.
+A `Source` reads the other store a page at a time, and never writes to it. An entry that is here already is kept, unless
+the source's item is known to be newer. So an import that was interrupted can be run again, and continues.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .. import keys, ops, seam
-from ..errors import Conflict, InvalidInput, NotFound
-from ..ops import ABSENT, Entry, Namespace
-from ..programs import Call, Program, Work, before_retry
-from ..store import Store
-from .opening import opened
+from .. import ABSENT, Entry, Store, ops
+from ..core import face_api
+from ..core.face_api import Backdate, Call, StoreProgram, Work, before_retry
+from ..errors import Conflict, FileNotFound, InvalidInput
+from ..ops import Namespace
+from .base import open_store
 
 Progress: TypeAlias = Callable[[int, int], object]
 
@@ -37,60 +37,62 @@ class Refused:
 
 @dataclass(slots=True)
 class Imported:
-    """What came of an import."""
+    """The result of an import."""
 
-    total: int = 0  # items there
-    imported: int = 0  # brought here
-    vectors: int = 0  # of these, with the vectors that they had
-    present: int = 0  # here already, as new or newer
-    expired: int = 0  # gone there, too
+    total: int = 0  # items in the source
+    imported: int = 0  # items written here
+    vectors: int = 0  # written items that kept their vectors
+    present: int = 0  # items that are here already, as new or newer
+    expired: int = 0  # items that have expired in the source
     refused: list[Refused] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An item that is there; with its times, where those are known."""
+class SourceItem:
+    """An item of the source, with its times if the source knows them."""
 
     put: ops.Put
     created_at: datetime | None = None
     updated_at: datetime | None = None
     expires_at: datetime | None = None
 
-    def is_newer(self, here: Entry | None) -> bool:
-        return here is None or (self.updated_at is not None and here.updated_at < self.updated_at)
+    def is_newer_than(self, entry: Entry | None) -> bool:
+        """Whether this item should replace the entry that is here."""
+        return entry is None or (self.updated_at is not None and entry.updated_at < self.updated_at)
 
-    def dates(self) -> list[ops.Backdate]:
+    def backdates(self) -> list[Backdate]:
+        """Return the op that gives the imported entry its original times, if they are known."""
         if self.created_at is None or self.updated_at is None:
             return []
-        return [ops.Backdate(self.put.namespace, self.put.key, self.created_at, self.updated_at, self.expires_at)]
+        return [Backdate(self.put.namespace, self.put.key, self.created_at, self.updated_at, self.expires_at)]
 
 
 class Source(ABC):
-    """A store of a framework's own. Its methods may take long."""
+    """A framework's own store. Its methods may block; a program calls them with `Work`."""
 
     @abstractmethod
     def count(self) -> int:
-        """How many items there are. It is asked first."""
+        """Open the source and return its number of items. This is the first call."""
 
     @abstractmethod
-    def page(self) -> list[Found | Refused | None]:
-        """The next items, None for one that has expired; nothing after the last."""
+    def read_page(self) -> list[SourceItem | Refused | None]:
+        """Return the next items, None for one that has expired; an empty list after the last."""
 
-    def carried(self, store: Store, puts: list[ops.Put]) -> Program[list[ops.Put]]:  # noqa: ARG002  # for who needs it
-        """Puts with the vectors that they have there, where a store can use them."""
+    def add_vectors(self, store: Store, puts: list[ops.Put]) -> StoreProgram[list[ops.Put]]:  # noqa: ARG002  # for overrides
+        """Return the puts with the vectors that their items have in the source, if the store can use them."""
         yield from ()
         return puts
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what was opened. Nothing may have been."""
+        """Close the source, which may not have been opened."""
 
 
 def import_all(source: Source, into: Any, progress: Progress | None) -> Imported:
-    """Bring all that a source has into a URL, a store or a face."""
-    store, is_ours = opened(into)
+    """Import all items of a source into a URL, a store or a face."""
+    store, is_ours = open_store(into)
     try:
-        return seam.run(store, _moving(store, source, progress))
+        return face_api.run(store, _import(store, source, progress))
     finally:
         if is_ours:
             store.close()
@@ -98,63 +100,63 @@ def import_all(source: Source, into: Any, progress: Progress | None) -> Imported
 
 async def aimport_all(source: Source, into: Any, progress: Progress | None) -> Imported:
     """`import_all`, awaited."""
-    store, is_ours = opened(into)
+    store, is_ours = open_store(into)
     try:
-        return await seam.arun(store, _moving(store, source, progress))
+        return await face_api.arun(store, _import(store, source, progress))
     finally:
         if is_ours:
             await store.aclose()
 
 
-def _moving(store: Store, source: Source, progress: Progress | None) -> Program[Imported]:
-    keys.check_function("progress", progress)
+def _import(store: Store, source: Source, progress: Progress | None) -> StoreProgram[Imported]:
+    face_api.check_function("progress", progress)
     with closing(source):
         outcome = Imported(total=(yield Work(source.count, ())))
         done = 0
-        while page := (yield Work(source.page, ())):
-            items = _sorted_out(store, page, outcome)
+        while page := (yield Work(source.read_page, ())):
+            items = _select_storable(store, page, outcome)
             if items:
-                yield from _bring(store, items, source, outcome)
+                yield from _write_newer(store, items, source, outcome)
             done += len(page)
             if progress is not None:
                 yield Call(progress, (done, max(done, outcome.total)))
         return outcome
 
 
-def _sorted_out(store: Store, page: list[Found | Refused | None], outcome: Imported) -> list[Found]:
-    """What of a page can be stored here; of several for one place, the first."""
-    items: dict[tuple[Namespace, str], Found] = {}
-    for one in page:
-        if one is None:
+def _select_storable(store: Store, page: list[SourceItem | Refused | None], outcome: Imported) -> list[SourceItem]:
+    """Return the items of a page that can be stored, the first for each namespace and key; count the others."""
+    items: dict[tuple[Namespace, str], SourceItem] = {}
+    for item in page:
+        if item is None:
             outcome.expired += 1
-        elif isinstance(one, Refused):
-            outcome.refused.append(one)
+        elif isinstance(item, Refused):
+            outcome.refused.append(item)
         else:
-            place = one.put.namespace, one.put.key
+            address = item.put.namespace, item.put.key
             try:
-                seam.check(store, one.put)
+                face_api.check_op(store, item.put)
             except InvalidInput as error:
-                outcome.refused.append(Refused(*place, str(error)))
+                outcome.refused.append(Refused(*address, str(error)))
             else:
-                outcome.present += place in items
-                items.setdefault(place, one)
+                outcome.present += address in items
+                items.setdefault(address, item)
     return list(items.values())
 
 
-def _bring(store: Store, items: list[Found], source: Source, outcome: Imported) -> Program[None]:
-    """Those of a page that are newer than what is here: looked at again if somebody writes one of them meanwhile."""
+def _write_newer(store: Store, items: list[SourceItem], source: Source, outcome: Imported) -> StoreProgram[None]:
+    """Write the items that are newer than the entries here, and compare again if one of those has changed meanwhile."""
     for tries in itertools.count(1):
-        here: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
+        entries: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
         newer = [
-            (item, replace(item.put, expect=ABSENT if entry is None else entry))
-            for item, entry in zip(items, here, strict=True)
-            if item.is_newer(entry)
+            (item, ops.replace(item.put, expect=ABSENT if entry is None else entry))
+            for item, entry in zip(items, entries, strict=True)
+            if item.is_newer_than(entry)
         ]
-        puts = yield from source.carried(store, [put for _, put in newer])
-        dates = [date for item, _ in newer for date in item.dates()]
+        puts = yield from source.add_vectors(store, [put for _, put in newer])
+        backdates = [backdate for item, _ in newer for backdate in item.backdates()]
         try:
             if puts:
-                yield from seam.written(store, [*puts, *dates])
+                yield from face_api.execute(store, [*puts, *backdates])
         except Conflict as conflict:
             yield from before_retry(conflict, tries)
             continue
@@ -164,18 +166,18 @@ def _bring(store: Store, items: list[Found], source: Source, outcome: Imported) 
         return
 
 
-def read_only(path: str) -> sqlite3.Connection:
-    """A SQLite file that is there, to be read from any thread, one at a time."""
-    place = Path(path)
-    if not place.is_file():
-        raise NotFound(f"there is no file {path!r} to import from")
-    return sqlite3.connect(f"{place.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+def open_read_only(path: str) -> sqlite3.Connection:
+    """Open an existing SQLite file for reading. Any thread may use the connection, one at a time."""
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFound(f"there is no file {path!r} to import from")
+    return sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
 
 
 @contextmanager
-def reading(path: str, whose: str) -> Iterator[None]:
-    """SQLite's errors as ours."""
+def translate_sqlite_errors(path: str, owner: str) -> Iterator[None]:
+    """Raise SQLite's errors as `InvalidInput`. `owner` names the class that should have written the file."""
     try:
         yield
     except sqlite3.Error as error:
-        raise InvalidInput(f"{path!r} is not a database of {whose}: {error}") from error
+        raise InvalidInput(f"{path!r} is not a database of {owner}: {error}") from error

@@ -1,4 +1,4 @@
-"""For tests: a clock that they move, an embedder that needs no model, and the suite that every engine must pass.
+"""For tests: a clock to move, an embedder without a model, and the contract that every engine must fulfil.
 
 `StoreContract`, `store_machine`, `file_machine` and `ranking_machine` need pytest and Hypothesis
 (`pip install 'holdall[testing]'`); `Clock` and `embed` do not.
@@ -15,17 +15,17 @@ from .embedder import embed
 
 if TYPE_CHECKING:
     from .contract import StoreContract
-    from .machine import store_machine
-    from .search_machine import ranking_machine
-    from .volume_machine import file_machine
+    from .machines.files import file_machine
+    from .machines.ranking import ranking_machine
+    from .machines.store import store_machine
 
 __all__ = ["Clock", "StoreContract", "embed", "file_machine", "ranking_machine", "store_machine"]
 
 _MODULES = {
     "StoreContract": "contract",
-    "file_machine": "volume_machine",
-    "ranking_machine": "search_machine",
-    "store_machine": "machine",
+    "file_machine": "machines.files",
+    "ranking_machine": "machines.ranking",
+    "store_machine": "machines.store",
 }
 
 
@@ -42,5 +42,5 @@ def __getattr__(name: str) -> Any:
         from ..errors import MissingExtra
 
         raise MissingExtra(
-            f"the suite needs {error.name!r}: pip install 'holdall[testing]'", name=error.name
+            f"the contract needs the package {error.name!r}: pip install 'holdall[testing]'", name=error.name
         ) from error

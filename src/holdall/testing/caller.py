@@ -1,4 +1,4 @@
-"""One way to call a store and its files in tests, sync or async, so that each test is written once."""
+"""Wrappers that call a store and its files sync or async, so that each test is written once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
-from ..files import Files
-from ..leases import Acquiring, Lease
+from ..core.store import Store
+from ..files.file_objects import AsyncFile
+from ..files.volume import Files
+from ..live.leases import Lease
+from ..live.watch import AsyncWatch, Watch
 from ..ops import Change, FileInfo, Namespace
-from ..pieces import AsyncFile
-from ..store import Store
-from ..watch import AsyncWatch, Watch
 
 
 class Caller:
@@ -37,20 +37,20 @@ class Caller:
 
     def lease(self, *args: Any, **options: Any) -> LeaseCaller:
         if self._runner is None:
-            return LeaseCaller(self.store.lease(*args, **options), None)
-        return LeaseCaller(self._runner.run(_awaited(self.store.alease(*args, **options))), self._runner)
+            return LeaseCaller(self.store.lease(*args, **options).acquire(), None)
+        return LeaseCaller(self._runner.run(self.store.alease(*args, **options).aacquire()), self._runner)
 
     def scan(self, *args: Any) -> list[Any]:
         if self._runner is None:
             return list(self.store.scan(*args))
-        return self._runner.run(_collected(self.store.ascan(*args)))
+        return self._runner.run(_collect(self.store.ascan(*args)))
 
     def __getattr__(self, name: str) -> Any:
-        return _method(self.store, name, self._runner)
+        return _get_method(self.store, name, self._runner)
 
 
 class FilesCaller:
-    """The same of a volume: `volume.write(…)` is `files.write(…)` or `files.awrite(…)`."""
+    """The same for a volume: `volume.write(…)` is `files.write(…)`, or `files.awrite(…)` awaited."""
 
     def __init__(self, files: Files, runner: asyncio.Runner | None) -> None:
         self.files = files
@@ -59,12 +59,12 @@ class FilesCaller:
     def walk(self, *args: Any) -> list[FileInfo]:
         if self._runner is None:
             return list(self.files.walk(*args))
-        return self._runner.run(_collected(self.files.awalk(*args)))
+        return self._runner.run(_collect(self.files.awalk(*args)))
 
     def open(self, *args: Any, **options: Any) -> Any:
         if self._runner is None:
             return self.files.open(*args, **options)
-        return _Opened(self._runner.run(self.files.aopen(*args, **options)), self._runner)
+        return _SyncedFile(self._runner.run(self.files.aopen(*args, **options)), self._runner)
 
     def watch(self, *args: Any, **options: Any) -> WatchCaller:
         if self._runner is None:
@@ -72,11 +72,11 @@ class FilesCaller:
         return WatchCaller(self.files.awatch(*args, **options), self._runner)
 
     def __getattr__(self, name: str) -> Any:
-        return _method(self.files, name, self._runner)
+        return _get_method(self.files, name, self._runner)
 
 
 class WatchCaller:
-    """A subscription, sync or async, which has begun."""
+    """A started subscription, sync or async."""
 
     def __init__(self, watch: Watch | AsyncWatch, runner: asyncio.Runner | None) -> None:
         self.watch = watch
@@ -85,17 +85,17 @@ class WatchCaller:
             runner.run(watch.__aenter__())
 
     def take(self, count: int, timeout: float = 30.0) -> list[Change]:
-        """The next so many changes, waited for; a failure if they do not come."""
+        """Wait for the next `count` changes and return them; fail if they do not come in time."""
         if self._runner is not None:
             return self._runner.run(self._atake(count, timeout))
         assert isinstance(self.watch, Watch)
-        late = threading.Timer(timeout, self.watch.close)
-        late.start()
+        timer = threading.Timer(timeout, self.watch.close)
+        timer.start()
         try:
             taken = list(itertools.islice(self.watch, count))
         finally:
-            late.cancel()
-            late.join()
+            timer.cancel()
+            timer.join()
         assert len(taken) == count, f"only {taken} came within {timeout} s"
         return taken
 
@@ -112,7 +112,7 @@ class WatchCaller:
 
 
 class LeaseCaller:
-    """A lease that was acquired, and a block that holds it, sync or async."""
+    """An acquired lease, which is also a `with` block that holds it, sync or async."""
 
     def __init__(self, lease: Lease, runner: asyncio.Runner | None) -> None:
         self.lease = lease
@@ -134,15 +134,15 @@ class LeaseCaller:
             self._runner.run(self.lease.__aexit__(kind, error, trace))
 
     def renew(self) -> None:
-        _method(self.lease, "renew", self._runner)()
+        _get_method(self.lease, "renew", self._runner)()
 
     def release(self) -> bool:
-        released: bool = _method(self.lease, "release", self._runner)()
+        released: bool = _get_method(self.lease, "release", self._runner)()
         return released
 
 
-class _Opened:
-    """An `AsyncFile`, used as a sync one is."""
+class _SyncedFile:
+    """An `AsyncFile` with the methods of a sync file."""
 
     def __init__(self, file: AsyncFile, runner: asyncio.Runner) -> None:
         self._file = file
@@ -157,7 +157,7 @@ class _Opened:
     def close(self) -> None:
         self._runner.run(self._file.close())
 
-    def __enter__(self) -> _Opened:
+    def __enter__(self) -> _SyncedFile:
         self._runner.run(self._file.__aenter__())
         return self
 
@@ -170,16 +170,12 @@ class _Opened:
         return getattr(self._file, name)
 
 
-def _method(target: Any, name: str, runner: asyncio.Runner | None) -> Any:
+def _get_method(target: Any, name: str, runner: asyncio.Runner | None) -> Any:
     if runner is None:
         return getattr(target, name)
     method = getattr(target, "a" + name)
     return lambda *args, **kwargs: runner.run(method(*args, **kwargs))
 
 
-async def _awaited(acquiring: Acquiring) -> Lease:
-    return await acquiring
-
-
-async def _collected(entries: AsyncIterator[Any]) -> list[Any]:
+async def _collect(entries: AsyncIterator[Any]) -> list[Any]:
     return [entry async for entry in entries]

@@ -1,4 +1,4 @@
-"""An embedder for tests: the same vectors everywhere and for ever, with nothing to install or to load."""
+"""An embedder for tests: deterministic, with nothing to install or to load."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _DIMS = 32
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:
-    """One vector of 32 dimensions a text, of length 1: its words' trigrams, hashed.
+    """Return a vector of 32 dimensions and length 1 for each text, from hashed trigrams of its words.
 
-    Texts that share words, or parts of words, are near each other; a text without a word is the zero vector.
+    Texts that share words, or parts of words, are near each other. A text without a word gives the zero vector.
     """
-    return [_embedded(text) for text in texts]
+    return [_embed_text(text) for text in texts]
 
 
-def _embedded(text: str) -> list[float]:
+def _embed_text(text: str) -> list[float]:
     vector = [0.0] * _DIMS
     for word in text.casefold().split():
         padded = f" {word} "

@@ -1,6 +1,6 @@
 """The contract: what every engine must do, as pytest classes.
 
-An engine's own test file subclasses `StoreContract` and says where its stores are:
+A test module of an engine subclasses `StoreContract` and gives the address of its stores:
 
     class TestMyEngine(StoreContract):
         @pytest.fixture
@@ -10,27 +10,27 @@ An engine's own test file subclasses `StoreContract` and says where its stores a
         def open_store(self, url, **options):
             return holdall.open(lambda options: MyEngine(url, options), **options)
 
-Every test runs twice, sync and async. A parallel suite for one part only can subclass that part alone.
+Every test runs twice, sync and async. To test one part only, subclass that part.
 """
 
 from .batches import BatchContract
 from .embedding import EmbeddingContract
 from .feed import FeedContract
+from .file_objects import FileObjectContract
+from .file_values import FileValueContract
 from .files import FileContract
 from .filtering import FilterContract
 from .finding import FindContract
-from .input import InputContract
 from .items import ItemContract
 from .leases import LeaseContract
 from .lifecycle import LifecycleContract
 from .lifetimes import LifetimeContract
 from .listing import ListingContract
 from .paths import PathContract
-from .pieces import PieceContract
 from .ranking import RankContract
+from .refusals import RefusalContract
 from .scopes import ScopeContract
 from .searching import SearchContract
-from .shapes import ShapeContract
 from .trees import TreeContract
 from .watching import WatchContract
 
@@ -40,7 +40,7 @@ __all__ = ["StoreContract"]
 class StoreContract(
     ItemContract,
     BatchContract,
-    InputContract,
+    RefusalContract,
     FilterContract,
     SearchContract,
     RankContract,
@@ -55,8 +55,8 @@ class StoreContract(
     PathContract,
     TreeContract,
     FindContract,
-    PieceContract,
-    ShapeContract,
+    FileObjectContract,
+    FileValueContract,
     LifecycleContract,
 ):
-    """Everything."""
+    """All parts of the contract."""

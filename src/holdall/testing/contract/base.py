@@ -15,8 +15,8 @@ import pytest
 
 import holdall
 
+from ...core.store import Store
 from ...ops import Change, Changes, Page
-from ...store import Store
 from ..caller import Caller, FilesCaller
 from ..clock import Clock
 
@@ -28,10 +28,10 @@ class Contract:
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
-        raise NotImplementedError("say where this engine's stores are: override the fixture url")
+        raise NotImplementedError("override the fixture `url`: it gives the address of this engine's stores")
 
     def open_store(self, url: str, **options: Any) -> Store:
-        """A store on this URL; a second one on the same URL sees the same entries."""
+        """Open a store on this URL. A second one on the same URL must see the same entries."""
         return holdall.open(url, **options)
 
     @pytest.fixture(params=["sync", "async"])
@@ -48,7 +48,7 @@ class Contract:
 
     @pytest.fixture
     def opened(self, url: str, clock: Clock, runner: asyncio.Runner | None) -> Iterator[Opener]:
-        """A function that opens a store with options; all are closed at the end."""
+        """Give a function that opens a store with options. All its stores are closed at the end of the test."""
         callers: list[Caller] = []
 
         def opener(**options: Any) -> Caller:
@@ -71,8 +71,8 @@ class Contract:
 
     @pytest.fixture
     def changes(self, store: Caller, runner: asyncio.Runner | None) -> Any:
-        """The engine's walk over the changes, which no method of the store is needed for yet."""
-        engine = store.store._shared.engine
+        """Give a function that reads changes from the engine: the store has no public method for it."""
+        engine = store.store._engine_handle.engine
         store.setup()
 
         def walk(**query: Any) -> Page[Change]:
@@ -84,7 +84,7 @@ class Contract:
 
 
 def forked(function: Callable[[], None]) -> int:
-    """Run a function in a forked child, which a hang ends too; its exit status, which is 0 if all went well."""
+    """Run a function in a forked child, for 60 seconds at most, and return its exit status: 0 if it succeeded."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python's, that threads do not cross a fork: we know
         pid = os.fork()

@@ -56,7 +56,7 @@ class BatchContract(Contract):
         assert results[4] == 0
         assert [entry.key for entry in store.scan()] == ["after"]
 
-    def test_a_conflict_tells_what_the_op_itself_found(self, store: Caller) -> None:
+    def test_a_conflict_reports_the_version_that_the_op_found(self, store: Caller) -> None:
         for first in (Put(NS, "k", {}, expect=99), Delete(NS, "k", expect=99), Check(NS, "k", 99)):
             with pytest.raises(Conflict) as caught:
                 store.execute([first, Put(NS, "k", {})])
@@ -73,8 +73,8 @@ class BatchContract(Contract):
         with pytest.raises(StoreClosed):
             store.execute([])
 
-    @pytest.mark.parametrize("place", [0, 2, 4])
-    def test_a_conflict_anywhere_leaves_nothing_of_the_batch(self, store: Caller, place: int) -> None:
+    @pytest.mark.parametrize("index", [0, 2, 4])
+    def test_a_conflict_anywhere_leaves_nothing_of_the_batch(self, store: Caller, index: int) -> None:
         """A failed batch kept part of its writes in LangGraph's stores."""
         kept = store.put(NS, "kept", {"n": 1})
         doomed = store.put(NS, "doomed", {"n": 1})
@@ -82,7 +82,7 @@ class BatchContract(Contract):
         store.put((*NS, "x"), "deep", {})
         for failing in (Check(NS, "kept", 0), Put(NS, "other", {}, expect=12345), Delete(NS, "nothing", expect=1)):
             with pytest.raises(Conflict):
-                store.execute([*batch[:place], failing, *batch[place:]])
+                store.execute([*batch[:index], failing, *batch[index:]])
             assert store.get(NS, "kept") == kept
             assert store.get(NS, "doomed") == doomed
             assert store.get(NS, "new") is None
@@ -102,11 +102,11 @@ class BatchContract(Contract):
         assert store.count() == 0
 
     def test_check_guards_the_writes_beside_it(self, store: Caller) -> None:
-        guard = store.put(NS, "guard", {})
-        store.execute([Check(NS, "guard", guard), Put(NS, "a", {})])
+        defer_signals = store.put(NS, "guard", {})
+        store.execute([Check(NS, "guard", defer_signals), Put(NS, "a", {})])
         store.put(NS, "guard", {})
         with pytest.raises(Conflict):
-            store.execute([Check(NS, "guard", guard), Put(NS, "b", {})])
+            store.execute([Check(NS, "guard", defer_signals), Put(NS, "b", {})])
         assert store.get(NS, "a") is not None
         assert store.get(NS, "b") is None
 

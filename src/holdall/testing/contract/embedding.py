@@ -1,4 +1,4 @@
-"""Vectors: made before the transaction, kept with their entry, gone with it; and which model made them."""
+"""Vectors: made before the transaction, stored and deleted with their entry, and marked with their model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NS = ("vectors",)
 
 
 class Model:
-    """The test embedder, which remembers what it was asked, and can be told to fail."""
+    """The test embedder, with a record of its calls, which fails when `fails_at` is set."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -35,22 +35,22 @@ class Model:
 
     @property
     def texts(self) -> list[str]:
-        """All but the text that models are told apart by."""
+        """All texts but the one that identifies a model."""
         return [text for texts in self.asked for text in texts if not text.startswith("Which model")]
 
 
 def turned(texts: Sequence[str]) -> list[list[float]]:
-    """Another model of as many dimensions."""
+    """Embed with another model of the same dimensions."""
     return [[*vector[1:], vector[0] + 1.0] for vector in embed(texts)]
 
 
 def longer(texts: Sequence[str]) -> list[list[float]]:
-    """Another model of more dimensions."""
+    """Embed with another model of more dimensions."""
     return [[*vector, 0.5] for vector in embed(texts)]
 
 
 def plane(texts: Sequence[str]) -> list[list[float]]:
-    """Texts that are two numbers, as they stand; others somewhere."""
+    """Embed a text of two numbers as these numbers, and any other text as (1, 1)."""
     return [[float(n) for n in text.split()] if text[:1] in "-0123456789" else [1.0, 1.0] for text in texts]
 
 
@@ -86,19 +86,19 @@ class EmbeddingContract(Contract):
         assert self.near(store, "1 0") == list(scores)
 
     def test_the_best_of_several_vectors_counts(self, embedding: Caller) -> None:
-        embedding.put(NS, "several", {"notes": ["black coffee", "green tea", "a walk"]}, index=["notes[*]"])
+        embedding.put(NS, "several", {"notes": ["black coffee", "green tea", "a walk"]}, search_fields=["notes[*]"])
         embedding.put(NS, "one", {"notes": "green tea and a walk"})
         page = embedding.search(NS, query="green tea", mode="semantic")
         assert keys_of(page) == ["several", "one"]
         assert page[0].score == pytest.approx(1)
         assert len(embedding.search(NS, query="a walk", mode="semantic", limit=1)) == 1
-        embedding.put(NS, "several", {"notes": ["black coffee"]}, index=["notes[*]"])
+        embedding.put(NS, "several", {"notes": ["black coffee"]}, search_fields=["notes[*]"])
         assert self.near(embedding, "green tea") == ["one", "several"]
 
     def test_what_has_no_text_has_no_vector(self, embedding: Caller) -> None:
         for key, value in {"empty": {}, "blank": {"text": " \n"}, "number": {"n": 5}, "null": {"text": None}}.items():
             embedding.put(NS, key, value)
-        embedding.put(NS, "named", {"n": 5}, index=["n"])
+        embedding.put(NS, "named", {"n": 5}, search_fields=["n"])
         assert self.near(embedding, "5") == ["named"]
 
     # Written with their entry ----------------------------------------------------------------------------------------
@@ -111,19 +111,19 @@ class EmbeddingContract(Contract):
         plain.put(NS, "k", {"text": "black coffee"})
         assert self.near(embedding, "green tea") == []
         embedding.put(NS, "k", {"text": "green tea"})
-        embedding.put(NS, "k", {"text": "black coffee"}, index=False)
+        embedding.put(NS, "k", {"text": "black coffee"}, search_fields=False)
         assert self.near(embedding, "green tea") == []
 
     def test_a_put_without_an_embedder_drops_the_old_vectors(
         self, opened: Opener, embedding: Caller, clock: Clock
     ) -> None:
-        """What they were made of is no more; `reindex` makes new ones."""
+        """Their text is no longer stored. `reindex` makes new vectors."""
         plain = opened()
         for key in "abcdef":
             embedding.put(NS, key, {"text": "green tea"}, ttl=5 if key == "f" else None)
         plain.put(NS, "a", {"text": "black coffee"})
         plain.update(NS, "b", lambda value: value)
-        plain.execute([Delete(NS, "c"), Put(NS, "c", {"text": "green tea"}), Put(NS, "d", {}, index=False)])
+        plain.execute([Delete(NS, "c"), Put(NS, "c", {"text": "green tea"}), Put(NS, "d", {}, search_fields=False)])
         assert sorted(self.near(embedding, "tea")) == ["e", "f"]
         clock.advance(6)
         assert self.near(embedding, "tea") == ["e"]
@@ -168,7 +168,7 @@ class EmbeddingContract(Contract):
         assert max(len(texts) for texts in model.asked) <= 256
         assert store.search(NS, query="note 7", mode="semantic", limit=4)[2].score == pytest.approx(1)
         asked = len(model.asked)
-        store.put(NS, "k", {"text": "note 7"}, index=False)
+        store.put(NS, "k", {"text": "note 7"}, search_fields=False)
         store.put(NS, "k", {"n": 5})
         store.delete(NS, "k")
         store.search(NS, query="note", mode="lexical")
@@ -183,7 +183,7 @@ class EmbeddingContract(Contract):
         for _ in range(3):
             assert self.near(reader, "tea") == ["k"]
         assert model.texts == ["tea"] * 3
-        assert len(model.asked) == 4  # and once to see whose the vectors are
+        assert len(model.asked) == 4  # and once to identify the model
 
     def test_a_failing_embedder_fails_the_put_and_writes_nothing(self, opened: Opener, embedding: Caller) -> None:
         model = Model()
@@ -203,12 +203,12 @@ class EmbeddingContract(Contract):
                 attempt()
             assert isinstance(caught.value.__cause__, ConnectionError)
         assert (store.get(NS, "k"), store.count()) == (before, 1)
-        store.put(NS, "unembedded", {"text": "coffee"}, index=False)
+        store.put(NS, "unembedded", {"text": "coffee"}, search_fields=False)
         assert keys_of(store.search(query="tea", mode="lexical")) == ["k"]
         model.fails_at = None
         assert self.near(store, "tea") == ["k"]
 
-    def test_others_can_write_while_a_model_thinks(self, opened: Opener, embedding: Caller) -> None:
+    def test_others_can_write_while_a_model_embeds(self, opened: Opener, embedding: Caller) -> None:
         """LangGraph's stores embedded inside the open transaction."""
         other = opened(timeout=5).store
 
@@ -230,7 +230,7 @@ class EmbeddingContract(Contract):
         assert {"k", "k2"} <= set(self.near(store, "tea"))
 
     def test_an_update_embeds_what_is_written_in_the_end(self, opened: Opener, embedding: Caller) -> None:
-        """Somebody else writes while the model thinks: the function runs again, and so does the model."""
+        """Another writer commits while the model runs: the function and the model both run again."""
         other = opened().store
         disturbances = iter([{"text": "black"}])
 
@@ -285,10 +285,10 @@ class EmbeddingContract(Contract):
     # Which model -----------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("other", [turned, longer])
-    def test_another_model_is_noticed_and_told_what_to_run(self, opened: Opener, embedding: Caller, other: Any) -> None:
+    def test_another_model_is_refused_until_reindex(self, opened: Opener, embedding: Caller, other: Any) -> None:
         for n in range(250):
             embedding.store.put(NS, f"{n:03}", {"text": f"note {n}"})
-        embedding.put(NS, "unindexed", {"text": "note"}, index=False)
+        embedding.put(NS, "unindexed", {"text": "note"}, search_fields=False)
         changed = opened(embed=other)
         attempts: list[Callable[[], Any]] = [
             lambda: changed.put(NS, "k", {"text": "tea"}),
@@ -301,12 +301,12 @@ class EmbeddingContract(Contract):
                 attempt()
         assert changed.get(NS, "k") is None
         assert len(changed.search(query="note", mode="lexical")) == 10
-        told: list[tuple[int, int]] = []
-        assert changed.reindex(progress=lambda *numbers: told.append(numbers)) == 250
-        assert told == sorted(told)
-        assert {total for _, total in told} == {250}
-        assert (told[0][0], told[-1][0]) == (0, 250)
-        assert len(told) > 2
+        reported: list[tuple[int, int]] = []
+        assert changed.reindex(progress=lambda *numbers: reported.append(numbers)) == 250
+        assert reported == sorted(reported)
+        assert {total for _, total in reported} == {250}
+        assert (reported[0][0], reported[-1][0]) == (0, 250)
+        assert len(reported) > 2
         assert changed.search(query="note 7", mode="semantic")[0].key == "007"
         assert len(changed.search(query="note 7", mode="semantic", limit=1000)) == 250
         changed.put(NS, "new", {"text": "note 7"})
@@ -315,7 +315,7 @@ class EmbeddingContract(Contract):
             opened(embed=embed).put(NS, "k", {"text": "tea"})
         assert changed.reindex() == 0
 
-    def test_who_embeds_with_a_model_that_was_replaced_is_told(self, opened: Opener, embedding: Caller) -> None:
+    def test_writing_with_a_replaced_model_is_refused(self, opened: Opener, embedding: Caller) -> None:
         embedding.put(NS, "k", {"text": "tea"})
         assert keys_of(embedding.search(query="tea", mode="semantic")) == ["k"]
         opened(embed=turned).reindex()
@@ -343,7 +343,7 @@ class EmbeddingContract(Contract):
         assert len(model.texts) == 350 - done
         assert len(self.near(embedding, "note", limit=1000)) == 349
 
-    def test_what_changes_while_it_is_reindexed_is_left_to_who_changed_it(
+    def test_an_entry_changed_during_reindex_keeps_the_vectors_of_its_writer(
         self, opened: Opener, embedding: Caller
     ) -> None:
         other = opened().store
@@ -364,9 +364,9 @@ class EmbeddingContract(Contract):
         plain = opened()
         value = {"title": "green tea", "body": "black coffee"}
         plain.put(NS, "all", value)
-        plain.put(NS, "body", value, index=["body"])
-        plain.put(NS, "none", value, index=False)
-        plain.put(NS, "nowhere", value, index=["nowhere"])
+        plain.put(NS, "body", value, search_fields=["body"])
+        plain.put(NS, "none", value, search_fields=False)
+        plain.put(NS, "nowhere", value, search_fields=["nowhere"])
         plain.files(NS).write("/file", "green tea")
         assert embedding.reindex() == 2
         assert sorted(self.near(embedding, "green tea")) == ["all", "body"]
@@ -402,7 +402,7 @@ class EmbeddingContract(Contract):
         self, opened: Opener, embedding: Caller, runner: asyncio.Runner | None
     ) -> None:
         plain = opened()
-        view = Caller(plain.store.with_embedder(embed, fields=["title"], metric="dot"), runner)
+        view = Caller(plain.store.with_embedder(embed, search_fields=["title"], metric="dot"), runner)
         view.put(NS, "k", {"title": "green tea", "body": "black coffee"})
         assert self.near(view, "tea") == ["k"]
         assert view.search(query="green tea")[0].score is not None
@@ -411,7 +411,7 @@ class EmbeddingContract(Contract):
         with pytest.raises(InvalidInput, match="embed="):
             plain.search(query="tea", mode="semantic")
         assert [hit.namespace for hit in view.scoped(NS).search(query="tea", mode="semantic")] == [()]
-        refused: list[dict[str, Any]] = [{"dims": 0}, {"metric": "x"}, {"fields": []}]
+        refused: list[dict[str, Any]] = [{"dims": 0}, {"metric": "x"}, {"search_fields": []}]
         for bad in refused:
             with pytest.raises(InvalidInput):
                 plain.store.with_embedder(embed, **bad)

@@ -30,7 +30,7 @@ class FeedContract(Contract):
         assert [change.version for change in page] == sorted({change.version for change in page})
         assert page[1].version == again.version > first.version
 
-    def test_it_goes_on_after_any_cursor(self, store: Caller, changes: Any) -> None:
+    def test_a_watch_continues_after_any_cursor(self, store: Caller, changes: Any) -> None:
         store.execute([Put(NS, str(i), {}) for i in range(10)])
         whole = changes()
         assert [change.key for change in whole] == list("0123456789")

@@ -1,4 +1,4 @@
-"""One file: written, read, appended to and edited."""
+"""One file: write, read, append and edit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ... import ABSENT
 from ...errors import (
     AmbiguousMatch,
     Conflict,
+    FileNotFound,
     InvalidInput,
     InvalidValue,
     IsADirectory,
     NoMatch,
-    NotFound,
     NotText,
 )
 from ...ops import FileInfo
@@ -110,9 +110,9 @@ class FileContract(Contract):
         assert volume.read("/f") == b"2"
         assert volume.write("/f", "3", expect=second.version).size == 1
 
-    def test_what_is_missing_is_said_so(self, volume: FilesCaller) -> None:
+    def test_a_missing_file_raises_not_found(self, volume: FilesCaller) -> None:
         volume.write("/folder/f", "x")
-        for path, error in (("/missing", NotFound), ("/folder", IsADirectory), ("/folder/f/below", NotFound)):
+        for path, error in (("/missing", FileNotFound), ("/folder", IsADirectory), ("/folder/f/below", FileNotFound)):
             for read in (volume.read, volume.read_text, volume.read_lines, volume.open):
                 with pytest.raises(error):
                     read(path)
@@ -184,7 +184,7 @@ class FileContract(Contract):
 
     # Editing ---------------------------------------------------------------------------------------------------------
 
-    def test_edit_replaces_one_and_says_so(self, volume: FilesCaller, clock: Clock) -> None:
+    def test_edit_replaces_one_and_returns_the_count(self, volume: FilesCaller, clock: Clock) -> None:
         first = volume.write("/f", "one two three")
         clock.advance(1)
         assert volume.edit("/f", "two", "2") == 1
@@ -194,7 +194,7 @@ class FileContract(Contract):
         assert info.modified_at == clock.now
         assert info.version > first.version
 
-    def test_an_edit_that_cannot_be_made_says_why(self, volume: FilesCaller) -> None:
+    def test_an_impossible_edit_raises_an_error_that_names_the_cause(self, volume: FilesCaller) -> None:
         """`edit(p, "", "-", replace_all=True)` shreds the file in spoon_ai."""
         volume.write("/f", "a.a.a")
         volume.write("/binary", b"a\xff")
@@ -231,7 +231,7 @@ class FileContract(Contract):
         assert volume.read_text("/f") == "bb"
 
     def test_crlf_text_can_be_edited_as_it_was_read(self, volume: FilesCaller) -> None:
-        """In deepagents it cannot."""
+        """deepagents cannot do this."""
         volume.write("/f", "one\r\ntwo\r\nthree\r\n")
         assert volume.edit("/f", "one\ntwo", "1\n1.5\n2") == 1
         assert volume.read_text("/f") == "1\r\n1.5\r\n2\r\nthree\r\n"
@@ -260,7 +260,7 @@ class FileContract(Contract):
 
     # Parts -----------------------------------------------------------------------------------------------------------
 
-    def test_append_makes_grows_and_tells_where(self, volume: FilesCaller, clock: Clock) -> None:
+    def test_append_creates_extends_and_returns_the_offset(self, volume: FilesCaller, clock: Clock) -> None:
         assert volume.append("/log", "é\n") == 0
         created = clock.now
         clock.advance(1)
@@ -285,14 +285,14 @@ class FileContract(Contract):
                 assert volume.read_range("/log", start, end) == content[start:end]
         assert volume.read_range("/log", 5, 2) == b""
 
-    def test_appends_from_many_threads_tell_where_each_is(self, volume: FilesCaller) -> None:
+    def test_appends_from_many_threads_return_right_offsets(self, volume: FilesCaller) -> None:
         """AG2's concurrent appends return wrong offsets."""
-        told: list[tuple[int, bytes]] = []
+        appended: list[tuple[int, bytes]] = []
 
         def work(worker: int) -> None:
             for n in range(20):
                 piece = f"<{worker}.{n}>".encode()
-                told.append((volume.files.append("/log", piece), piece))
+                appended.append((volume.files.append("/log", piece), piece))
 
         threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
         for thread in threads:
@@ -300,8 +300,8 @@ class FileContract(Contract):
         for thread in threads:
             thread.join()
         content = volume.read("/log")
-        assert b"".join(piece for _, piece in sorted(told)) == content
-        assert len(told) == 160
+        assert b"".join(piece for _, piece in sorted(appended)) == content
+        assert len(appended) == 160
 
     def test_ranges_past_the_end_are_empty_and_bad_ones_refused(self, volume: FilesCaller) -> None:
         volume.write("/f", b"abc")
@@ -312,7 +312,7 @@ class FileContract(Contract):
             with pytest.raises(InvalidInput):
                 volume.read_range("/f", *bad)
 
-    def test_an_overwrite_of_an_appended_file_forgets_its_pieces(self, volume: FilesCaller) -> None:
+    def test_an_overwrite_of_an_appended_file_removes_its_chunks(self, volume: FilesCaller) -> None:
         for n in range(20):
             volume.append("/log", f"{n}\n")
         volume.write("/log", "x")

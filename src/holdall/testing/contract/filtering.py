@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ... import filters
+from ...model import filters
 from ..caller import Caller
 from .base import Contract, Opener
 from .items import many, texts
@@ -169,7 +169,7 @@ random_filters = st.recursive(
 class FilterContract(Contract):
     @pytest.fixture(params=[(), ("n", "s", "tags", "user.id", "user.age")], ids=["undeclared", "declared"])
     def filled(self, opened: Opener, request: pytest.FixtureRequest) -> Caller:
-        store = opened(indexed=request.param)
+        store = opened(filter_fields=request.param)
         for key, value in reversed(VALUES.items()):
             store.put(NS, key, value)
         return store
@@ -192,7 +192,7 @@ class FilterContract(Contract):
 
     def test_a_key_with_a_nul_is_not_taken_for_another(self, opened: Opener) -> None:
         """To SQLite's JSON paths a key ends at its first NUL."""
-        for store in (opened(), opened(indexed=["a", "x.b"])):
+        for store in (opened(), opened(filter_fields=["a", "x.b"])):
             store.put(NS, "k", {"a\x00": False, "a": 0.5, "x\x00y": {"b": 1}, "x": {"b": 2}, "least": 1 - 10**4300})
             store.put(NS, "other", {"list": [{"a\x00": 0.5}], "a\x00": 0.5})
             for filter in (

@@ -1,4 +1,4 @@
-"""Finding files by their names, and lines by what is in them."""
+"""Finding files by name (glob) and lines by content (grep)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ... import patterns
 from ...errors import InvalidInput
+from ...files import patterns
 from ...ops import Put
 from ..caller import Caller, FilesCaller
 from .base import Contract
@@ -205,6 +205,8 @@ class FindContract(Contract):
             (r"x*", ["def one():", "def two(a, b):", "# three", "", "color", "colour"]),
             (r"[[:digit:]]", []),
             (r"def(?= t)", ["def two(a, b):"]),
+            (r"[(?0-9)]+(?P<x>:)", ["def one():", "def two(a, b):"]),
+            (r"(?:[a-z]{1,1000} ?){2}\(?x?", ["def one():", "def two(a, b):", "# three", "color", "colour"]),
         ],
     )
     def test_regular_expressions(self, volume: FilesCaller, pattern: str, found: list[str]) -> None:
@@ -232,6 +234,40 @@ class FindContract(Contract):
         assert time.monotonic() - began < 5
 
     @pytest.mark.parametrize(
+        "pattern",
+        [
+            "(?R)",
+            "a(?R)?b",
+            "(a(?1)?b)",
+            "(?P<n>a(?&n)?b)",
+            "(?P<n>a(?P>n)?b)",
+            "(a(?+1)?)(b)",
+            "(?:a{1000}){1000}",
+            "(){100000}",
+            "(?:a{00000000001000}){00000000001000}",
+            "(?x)(?:a{1 0 0 0}){1 0 0 0}",
+            "|".join(f"word{n}" for n in range(200_000)),
+        ],
+        ids=lambda pattern: f"{pattern:.20}",
+    )
+    def test_a_regular_expression_that_would_fill_the_memory_is_refused(
+        self, volume: FilesCaller, pattern: str
+    ) -> None:
+        volume.write("/f", "aabb")
+        began = time.monotonic()
+        with pytest.raises(InvalidInput, match="regular expression"):
+            volume.grep(pattern, regex=True)
+        assert time.monotonic() - began < 0.5
+
+    def test_a_text_of_any_length_can_be_looked_for(self, volume: FilesCaller) -> None:
+        text = "no such text " * 10_000
+        volume.write("/f", text)
+        assert [match.path for match in volume.grep(text)] == ["/f"]
+        assert [match.path for match in volume.grep(text[:1_000].upper(), ignore_case=True)] == ["/f"]
+        with pytest.raises(InvalidInput, match="characters"):
+            volume.grep(text.upper(), ignore_case=True)
+
+    @pytest.mark.parametrize(
         ("pattern", "regex"), [("abc\ud800", False), ("abc\ud800", True), ("(" * 5000 + ")" * 5000, True)]
     )
     def test_what_nobody_can_look_for_is_refused(self, volume: FilesCaller, pattern: str, regex: bool) -> None:
@@ -255,7 +291,7 @@ class FindContract(Contract):
         assert named.grep("x", "/notes/b.py", glob="*.md") == []
 
     def test_grep_sees_every_write_that_returned_before_it(self, store: Caller, volume: FilesCaller) -> None:
-        """Whatever index there is, it is never stale."""
+        """An index, where there is one, is never stale."""
 
         def found(text: str) -> list[str]:
             return [match.path for match in volume.grep(text)]
@@ -282,7 +318,7 @@ class FindContract(Contract):
             file.write(b"dle")
             assert found("needle") == ["/d/b"]
         assert found("needle") == ["/d/b", "/piece"]
-        volume.delete("/d")
+        volume.delete("/d", recursive=True)
         store.delete(NS, "/piece")
         assert found("needle") == []
 
@@ -309,7 +345,7 @@ class FindContract(Contract):
     def test_grep_finds_what_a_plain_search_finds(
         self, volume: FilesCaller, texts: list[str], pattern: str, ignore_case: bool
     ) -> None:
-        volume.delete("/")
+        volume.delete("/", recursive=True)
         for number, text in enumerate(texts):
             volume.write(f"/{number}", text)
 

@@ -1,4 +1,4 @@
-"""Putting, getting, updating and deleting one entry."""
+"""Put, get, update and delete of one entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ... import ABSENT
 from ...errors import Conflict, InvalidInput, InvalidValue, NotFound
-from ...keys import RESERVED
+from ...model.keys import RESERVED
 from ...ops import Entry, Get
 from ..caller import Caller
 from ..clock import Clock
@@ -214,7 +214,7 @@ class ItemContract(Contract):
         assert store.put(NS, "k", {}).created_at == clock.now
         assert store.get(NS, "k").created_at == clock.now
 
-    def test_delete_says_whether_it_was_there(self, store: Caller) -> None:
+    def test_delete_returns_whether_the_entry_existed(self, store: Caller) -> None:
         store.put(NS, "k", {})
         assert store.delete(NS, "k") is True
         assert store.get(NS, "k") is None

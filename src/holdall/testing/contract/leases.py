@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ... import ABSENT, Files, Locks, Store
+from ... import ABSENT, Files, Store
 from ...errors import Conflict, InvalidInput, LeaseHeld, LeaseLost
 from ...ops import Delete, Get, Put
 from ..caller import Caller, LeaseCaller
@@ -36,6 +36,7 @@ CHANGES: dict[str, Callable[[Caller, Any], Any]] = {
     "files.append": lambda store, lease: store.files(NS).append("/f", "more", lease=lease),
     "files.delete": lambda store, lease: store.files(NS).delete("/f", lease=lease),
     "files.delete of nothing": lambda store, lease: store.files(NS).delete("/missing", lease=lease),
+    "files.delete of a tree": lambda store, lease: store.files(NS).delete("/", recursive=True, lease=lease),
     "files.move": lambda store, lease: store.files(NS).move("/f", "/g", lease=lease),
     "files.copy": lambda store, lease: store.files(NS).copy("/f", "/g", lease=lease),
     "files.open": lambda store, lease: _written(store.files(NS).open("/f", "wb", lease=lease)),
@@ -49,15 +50,15 @@ def _written(file: Any) -> None:
 
 
 def lost(store: Caller, clock: Clock) -> LeaseCaller:
-    """A lease that has expired, and is another's by now."""
-    lease = store.lease("name", 10, ns=NS)
+    """A lease that has expired and that another holder has acquired."""
+    lease = store.lease("name", 10, namespace=NS)
     clock.advance(10)
-    store.lease("name", 10, ns=NS)
+    store.lease("name", 10, namespace=NS)
     return lease
 
 
 class LeaseContract(Contract):
-    def test_one_holds_it_at_a_time(self, store: Caller) -> None:
+    def test_a_lease_has_one_holder_at_a_time(self, store: Caller) -> None:
         first = store.lease("name", 10)
         with pytest.raises(LeaseHeld, match=r"'name'.*wait=") as held:
             store.lease("name", 10)
@@ -70,12 +71,12 @@ class LeaseContract(Contract):
         assert (second.lease.name, second.lease.ttl) == ("name", 10)
         assert second.lease.token > first.lease.token
 
-    def test_one_whose_acquiring_is_interrupted_is_not_held(
+    def test_a_lease_whose_acquisition_is_interrupted_is_not_held(
         self, opened: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The put was done, and whoever asked for it is gone: nobody could release it, nor renew it."""
+        """The put was done, but its caller is gone: nobody could renew or release the lease."""
         store = opened().store
-        engine = store._shared.engine
+        engine = store._engine_handle.engine
         execute, aexecute, done = engine.execute, engine.aexecute, [0]
 
         def interrupted(batch: Any) -> Any:
@@ -102,7 +103,7 @@ class LeaseContract(Contract):
         with monkeypatch.context() as patched:
             patched.setattr(engine, "execute", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                store.lease("name", 600)
+                store.lease("name", 600).__enter__()
         with store.lease("name", 600):
             pass
         done[0] = 0
@@ -114,10 +115,10 @@ class LeaseContract(Contract):
             with monkeypatch.context() as patched:
                 patched.setattr(engine, "execute", interrupted)
                 with pytest.raises(LeaseHeld):
-                    store.lease("name", 600)
+                    store.lease("name", 600).acquire()
             held.renew()
 
-    def test_it_expires_by_the_engines_clock(self, store: Caller, clock: Clock) -> None:
+    def test_a_lease_expires_by_the_engines_clock(self, store: Caller, clock: Clock) -> None:
         first = store.lease("name", timedelta(seconds=10))
         clock.advance(9.999999)
         store.put(NS, "k", {"by": "first"}, lease=first.lease)
@@ -129,14 +130,14 @@ class LeaseContract(Contract):
         second = store.lease("name", 10)
         assert second.lease.token > first.lease.token
         store.put(NS, "k", {"by": "second"}, lease=second.lease)
-        with pytest.raises(LeaseLost, match="acquire it anew") as error:
+        with pytest.raises(LeaseLost, match="Acquire the lease again") as error:
             store.put(NS, "k", {"by": "first, too late"}, lease=first.lease)
         assert (error.value.key, error.value.expected) == ("name", first.lease.token)
         assert store.get(NS, "k").value == {"by": "second"}
 
     @pytest.mark.parametrize("swept", [False, True], ids=["unswept", "swept"])
     def test_the_token_only_grows(self, opened: Opener, clock: Clock, swept: bool) -> None:
-        store = opened(history=0)
+        store = opened(feed_retention=0)
         tokens = []
         for turn in range(6):
             lease = store.lease("name", 10)
@@ -149,7 +150,7 @@ class LeaseContract(Contract):
                 store.sweep()
         assert tokens == sorted(set(tokens))
 
-    def test_renewing_starts_its_time_anew_and_changes_nothing(self, store: Caller, clock: Clock) -> None:
+    def test_renewing_restarts_the_ttl_and_changes_nothing(self, store: Caller, clock: Clock) -> None:
         lease, cursor = store.lease("name", 10), store.cursor()
         token = lease.lease.token
         for _ in range(5):
@@ -165,13 +166,13 @@ class LeaseContract(Contract):
             lease.renew()
         assert lease.lease.is_lost
 
-    def test_only_its_owner_renews_and_releases(self, store: Caller, clock: Clock) -> None:
+    def test_only_the_holder_renews_and_releases_a_lease(self, store: Caller, clock: Clock) -> None:
         old = lost(store, clock)
         with pytest.raises(LeaseLost):
             old.renew()
         assert old.release() is False
         with pytest.raises(LeaseHeld):
-            store.lease("name", 10, ns=NS)
+            store.lease("name", 10, namespace=NS)
 
     @pytest.mark.parametrize("name", CHANGES)
     def test_every_change_is_refused_when_the_lease_is_lost(self, store: Caller, clock: Clock, name: str) -> None:
@@ -199,7 +200,7 @@ class LeaseContract(Contract):
         assert results[1] == results[3]
         assert type(results[0]) is type(results[2])
 
-    def test_no_method_that_changes_something_is_without_it(self) -> None:
+    def test_every_method_that_changes_something_takes_a_lease(self) -> None:
         taking = {
             prefix + name.removeprefix("a") if name.startswith("a") and hasattr(kind, name[1:]) else prefix + name
             for kind, prefix in ((Store, ""), (Files, "files."))
@@ -242,7 +243,7 @@ class LeaseContract(Contract):
     # Where leases are ------------------------------------------------------------------------------------------------
 
     def test_leases_are_hidden_and_spared(self, store: Caller) -> None:
-        lease = store.lease("name", 10, ns=NS).lease
+        lease = store.lease("name", 10, namespace=NS).lease
         plain = store.lease("name", 10).lease
         store.put(NS, "k", {})
         assert store.namespaces() == [NS]
@@ -255,22 +256,22 @@ class LeaseContract(Contract):
 
     def test_a_name_is_one_lease_in_one_namespace(self, store: Caller) -> None:
         for ns in (None, ("a",), ("a", "b"), ("b",)):
-            store.lease("name", 10, ns=ns)
+            store.lease("name", 10, namespace=ns)
             with pytest.raises(LeaseHeld):
-                store.lease("name", 10, ns=ns)
+                store.lease("name", 10, namespace=ns)
 
     def test_a_scope_has_its_own_leases(self, store: Caller) -> None:
-        """A tenant cannot take, or wait for, another's."""
+        """A tenant cannot acquire, or wait for, a lease of another tenant."""
         one, two = store.scoped(("tenant", "one")), store.scoped(("tenant", "two"))
         held = one.lease("name", 10)
         two.lease("name", 10)
         for other in (one, store.scoped(("tenant",))):
             with pytest.raises(LeaseHeld) as error:
-                other.lease("name", 10, ns=() if other is one else ("one",))
+                other.lease("name", 10, namespace=() if other is one else ("one",))
             assert error.value.namespace == (() if other is one else ("one",))
         with pytest.raises(LeaseHeld):
-            store.lease("name", 10, ns=("tenant", "one"))
-        if store.store._shared.engine.capabilities.spans_roots:
+            store.lease("name", 10, namespace=("tenant", "one"))
+        if store.store._engine_handle.engine.capabilities.spans_roots:
             store.put(("elsewhere",), "k", {}, lease=held.lease)
         two.put((), "k", {}, lease=held.lease)
         held.release()
@@ -288,8 +289,8 @@ class LeaseContract(Contract):
             ("name", -1, {}),
             ("name", None, {}),
             ("name", "10", {}),
-            ("name", 10, {"ns": "text"}),
-            ("name", 10, {"ns": ("__holdall__",)}),
+            ("name", 10, {"namespace": "text"}),
+            ("name", 10, {"namespace": ("__holdall__",)}),
             ("name", 10, {"wait": -1}),
             ("name", 10, {"wait": True}),
             ("name", 10, {"wait": float("nan")}),
@@ -303,7 +304,7 @@ class LeaseContract(Contract):
         import holdall
 
         with holdall.open("memory:") as another:
-            foreign = another.lease("name", 10)
+            foreign = another.lease("name", 10).acquire()
         wrongs: tuple[Any, ...] = (foreign, "name", 5, True, {})
         for wrong in wrongs:
             with pytest.raises(InvalidInput, match="lease="):
@@ -314,15 +315,15 @@ class LeaseContract(Contract):
 
     # Waiting for one -------------------------------------------------------------------------------------------------
 
-    def test_who_waits_gets_it_when_it_is_released(self, store: Caller) -> None:
-        first = store.store.lease("name", 60)
+    def test_a_waiting_caller_acquires_the_lease_when_it_is_released(self, store: Caller) -> None:
+        first = store.store.lease("name", 60).acquire()
         release = threading.Timer(0.05, first.release)
         release.start()
         second = store.lease("name", 60, wait=30)
         release.join()
         assert second.lease.token > first.token
 
-    def test_who_waits_gets_it_when_it_expires(self, opened: Opener) -> None:
+    def test_a_waiting_caller_acquires_the_lease_when_it_expires(self, opened: Opener) -> None:
         store = opened(clock=None)
         first = store.lease("name", 0.1)
         assert store.lease("name", 60, wait=timedelta(seconds=30)).lease.token > first.lease.token
@@ -335,7 +336,7 @@ class LeaseContract(Contract):
 
     # Blocks ----------------------------------------------------------------------------------------------------------
 
-    def test_a_block_gives_it_back(self, store: Caller) -> None:
+    def test_a_block_releases_its_lease(self, store: Caller) -> None:
         with store.lease("name", 10) as held:
             store.put(NS, "k", {}, lease=held.lease)
         with pytest.raises(RuntimeError, match="in the block"), store.lease("name", 10):
@@ -344,12 +345,12 @@ class LeaseContract(Contract):
             assert held.release() is True
             store.lease("name", 10)
 
-    def test_a_block_renews_it(self, opened: Opener) -> None:
+    def test_a_block_renews_its_lease(self, opened: Opener) -> None:
         store = opened(clock=None)
         deadline = time.monotonic() + 30
 
         def waited_for(lease: Any) -> None:
-            """Until the storage says that it was renewed, twice, and so lives longer than it would have."""
+            """Wait until the lease was renewed twice, so that it has outlived its first TTL."""
             first = _expiry(store, lease)
             while _expiry(store, lease) < first + timedelta(seconds=lease.ttl * 0.6):
                 assert time.monotonic() < deadline, "not renewed"
@@ -366,12 +367,12 @@ class LeaseContract(Contract):
 
         asyncio.run(main())
 
-    def test_a_block_that_lost_it_ends_with_that(self, store: Caller, clock: Clock) -> None:
+    def test_a_block_that_lost_its_lease_raises_lease_lost(self, store: Caller, clock: Clock) -> None:
         with pytest.raises(LeaseLost), store.lease("name", 60):
             clock.advance(60)
         with pytest.raises(RuntimeError), store.lease("name", 60):
             clock.advance(60)
-            raise RuntimeError("what happened first says more")
+            raise RuntimeError("the first error explains more")
 
     def test_an_async_block_is_interrupted_when_it_is_lost(self, store: Caller, clock: Clock) -> None:
         async def main() -> None:
@@ -390,7 +391,7 @@ class LeaseContract(Contract):
 
         asyncio.run(main())
 
-    def test_a_cancelled_block_gives_it_back(self, store: Caller) -> None:
+    def test_a_cancelled_block_releases_its_lease(self, store: Caller) -> None:
         async def main() -> None:
             entered = asyncio.Event()
 
@@ -404,7 +405,31 @@ class LeaseContract(Contract):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await store.store.alease("name", 60)
+            await store.store.alease("name", 60).aacquire()
+
+        asyncio.run(main())
+
+    def test_a_block_cancelled_during_release_still_releases(self, store: Caller) -> None:
+        """It is cancelled at each step of the release, and again while it waits for the release."""
+
+        async def hold(leaves: asyncio.Event) -> None:
+            async with store.store.alease("name", 600):
+                leaves.set()
+
+        async def main() -> None:
+            for steps in range(24):
+                leaves = asyncio.Event()
+                task = asyncio.create_task(hold(leaves))
+                await leaves.wait()
+                for _ in range(steps // 2):
+                    await asyncio.sleep(0)
+                task.cancel()
+                if steps % 2:
+                    await asyncio.sleep(0)
+                    task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                lease = await store.store.alease("name", 600, wait=5).aacquire()
+                await lease.arelease()
 
         asyncio.run(main())
 
@@ -417,7 +442,7 @@ class LeaseContract(Contract):
         assert set(threading.enumerate()) <= before
 
     def test_a_forked_child_does_not_release_it(self, store: Caller) -> None:
-        if not store.store._shared.engine.capabilities.multiprocess:
+        if not store.store._engine_handle.engine.capabilities.multiprocess:
             pytest.skip("this engine is of one process")
         with store.store.lease("name", 60) as lease:
 
@@ -431,81 +456,65 @@ class LeaseContract(Contract):
             assert forked(in_child) == 0
             store.store.put(NS, "k", {}, lease=lease)
 
-    # Locks -----------------------------------------------------------------------------------------------------------
+    # When it is acquired ---------------------------------------------------------------------------------------------
 
-    def test_locks_by_name_as_ag2_wants_them(self, store: Caller, clock: Clock) -> None:
+    def test_it_is_acquired_when_the_block_begins_and_not_before(self, store: Caller) -> None:
+        """`lease` acquired it when it was called, `alease` when it was awaited."""
+        for made in (store.store.lease("name", 60), store.store.alease("name", 60)):
+            assert made.token == 0
+            store.lease("name", 60).release()  # it is free
+            with made as held:
+                assert held is made
+                assert held.token > 0
+                with pytest.raises(LeaseHeld):
+                    store.lease("name", 60)
+            assert made.release() is False
+
         async def main() -> None:
-            ours, theirs = Locks(store.store, wait=None), Locks(store.store, wait=0.01)
-            assert await ours.acquire("store:write:/a", ttl=30.0) is True
-            assert await theirs.acquire("store:write:/a", ttl=30.0) is False
-            assert await ours.acquire("store:write:/a") is False
-            assert await theirs.acquire("store:write:/b", ttl=30.0) is True
-            await theirs.release("store:write:/a")  # not theirs
-            assert await theirs.acquire("store:write:/a", ttl=30.0) is False
-            await ours.release("store:write:/a")
-            await ours.release("store:write:/a")
-            assert await theirs.acquire("store:write:/a", ttl=30.0) is True
-            clock.advance(30)
-            assert await ours.acquire("store:write:/a", ttl=30.0) is True
-            await theirs.release("store:write:/a")  # it is another's by now
-            assert await theirs.acquire("store:write:/a", ttl=30.0) is False
+            for made in (store.store.lease("name", 60), store.store.alease("name", 60)):
+                await (await store.store.alease("name", 60).aacquire()).arelease()
+                async with made as held:
+                    assert held is made
+                    with pytest.raises(LeaseHeld):
+                        await store.store.alease("name", 60).aacquire()
 
         asyncio.run(main())
 
-    def test_a_lock_that_expired_is_not_given_back_for_who_has_it_now(self, store: Caller, clock: Clock) -> None:
-        locks = Locks(store.store, wait=None)
-
-        async def late(is_taken: asyncio.Event, is_over: asyncio.Event) -> None:
-            assert await locks.acquire("name", ttl=30.0)
-            is_taken.set()
-            await is_over.wait()
-            assert await locks.release("name") is False
+    def test_a_block_of_one_that_is_held_by_others_does_not_begin(self, store: Caller) -> None:
+        other = store.lease("name", 60)
+        with pytest.raises(LeaseHeld), store.store.lease("name", 60):
+            raise AssertionError("it began")
 
         async def main() -> None:
-            is_taken, is_over = asyncio.Event(), asyncio.Event()
-            task = asyncio.create_task(late(is_taken, is_over))
-            await is_taken.wait()
-            clock.advance(30)
-            assert await locks.acquire("name", ttl=30.0)
-            is_over.set()
-            await task
-            assert await locks.acquire("name", ttl=30.0) is False
-            assert await locks.release("name") is True
-            assert await locks.release("name") is False
+            with pytest.raises(LeaseHeld):
+                async with store.store.alease("name", 60):
+                    raise AssertionError("it began")
 
         asyncio.run(main())
+        other.renew()
 
-    def test_a_lock_as_a_lease_fences(self, store: Caller, clock: Clock) -> None:
-        async def main() -> None:
-            locks = Locks(store.store, wait=None)
-            assert locks.store is store.store
-            lease = await locks.lease("name", ttl=30.0)
-            assert lease is not None
-            assert await locks.lease("name") is None
-            await store.store.aput(NS, "k", {"n": 1}, lease=lease)
-            clock.advance(30)
-            with pytest.raises(LeaseLost):
-                await store.store.aput(NS, "k", {"n": 2}, lease=lease)
+    def test_one_that_was_not_acquired_guards_nothing(self, store: Caller) -> None:
+        lease = store.store.lease("name", 60)
+        for use in (lambda: store.put(NS, "k", {}, lease=lease), lease.renew):
+            with pytest.raises(InvalidInput, match=r"acquire\(\)"):
+                use()
+        assert store.get(NS, "k") is None
+        assert lease.release() is False
+        lease.acquire()
+        store.put(NS, "k", {}, lease=lease)
 
-        asyncio.run(main())
-
-    def test_increments_under_a_lock_are_all_kept(self, store: Caller) -> None:
-        async def main() -> None:
-            locks = [Locks(store.store, wait=30.0) for _ in range(8)]
-
-            async def add(lock: Locks) -> None:
-                for _ in range(3):
-                    assert await lock.acquire("counter")
-                    entry = await store.store.aget(NS, "n")
-                    await store.store.aput(NS, "n", {"n": (entry.value["n"] if entry else 0) + 1})
-                    await lock.release("counter")
-
-            await asyncio.gather(*map(add, locks))
-
-        asyncio.run(main())
-        assert store.get(NS, "n").value == {"n": 24}
+    def test_it_can_be_acquired_once(self, store: Caller) -> None:
+        lease = store.store.lease("name", 60).acquire()
+        with pytest.raises(InvalidInput, match="already"):
+            lease.acquire()
+        with lease:  # it is renewed and released by the block
+            store.put(NS, "k", {}, lease=lease)
+        with pytest.raises(InvalidInput, match="already"):
+            lease.acquire()
+        with pytest.raises(LeaseLost), lease:
+            raise AssertionError("it began")
 
 
 def _expiry(store: Caller, lease: Any) -> Any:
-    entry = store.store._shared.engine.execute([Get(tuple(lease._home), lease.name)])[0]
+    entry = store.store._engine_handle.engine.execute([Get(tuple(lease._home), lease.name)])[0]
     return entry.expires_at

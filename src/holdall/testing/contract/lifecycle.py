@@ -1,4 +1,4 @@
-"""Opening, sharing, closing, watching what is done, and use from many threads and loops."""
+"""Opening, sharing and closing stores, the hook for ops, and use from many threads and event loops."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class LifecycleContract(Contract):
 
     def test_what_was_written_is_there_after_reopening(self, opened: Opener) -> None:
         store = opened()
-        if not store.store._shared.engine.capabilities.durable:
-            pytest.skip("this engine does not say that it is durable")
+        if not store.store._engine_handle.engine.capabilities.durable:
+            pytest.skip("this engine is not durable")
         entries = [store.put(NS, str(i), {"i": i}, ttl=None if i else 100) for i in range(5)]
         store.delete(NS, "4")
         store.close()
@@ -192,7 +192,7 @@ class LifecycleContract(Contract):
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
     def test_a_forked_child_goes_on_with_the_store(self, store: Caller, runner: asyncio.Runner | None) -> None:
-        """It sees what was there; and where the engine serves several processes, both see what the other writes."""
+        """The child sees earlier entries. With a multiprocess engine, parent and child see each other's writes."""
         before = store.put(NS, "before", {})
         asyncio.run(store.store.aget(NS, "before"))  # threads and loops that a child will not have
 
@@ -208,7 +208,7 @@ class LifecycleContract(Contract):
 
         assert forked(in_child) == 0
         assert store.put(NS, "after", {}) == store.get(NS, "after")
-        if store.store._shared.engine.capabilities.multiprocess:
+        if store.store._engine_handle.engine.capabilities.multiprocess:
             assert [entry.key for entry in store.scan(NS)] == ["after", "before", "from the child"]
             assert store.get(NS, "before").value == {"seen": True}
         else:

@@ -1,14 +1,14 @@
-"""TTLs: what expires is absent to everything, swept or not."""
+"""TTLs: an expired entry is absent everywhere, swept or not."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ... import ABSENT
+from ... import ABSENT, KEEP
 from ...errors import Conflict, InvalidInput
 from ...ops import Backdate, Changes, Check, Get, Put, Refresh
 from ..caller import Caller
@@ -130,6 +130,64 @@ class LifetimeContract(Contract):
             store.execute([Put(NS, "k", {}), Backdate(NS, "k", updated.replace(tzinfo=None), updated)])
         assert store.get(NS, "k") is None
 
+    @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-5))], ids=str)
+    def test_an_entry_expires_at_the_time_that_was_given(self, store: Caller, clock: Clock, zone: timezone) -> None:
+        moment = clock.now + timedelta(seconds=10, microseconds=7)
+        entry = store.put(NS, "k", {"n": 1}, expires_at=moment.astimezone(zone))
+        assert entry.expires_at == moment
+        assert store.get(NS, "k") == entry
+        assert store.get(NS, "k", refresh=True) == entry, "a refresh does not move it"
+        assert store.update(NS, "k", lambda value: {"n": 2}).expires_at == moment, "an update keeps it"
+        clock.advance(timedelta(seconds=10, microseconds=6))
+        assert store.get(NS, "k") is not None
+        clock.advance(timedelta(microseconds=1))
+        assert store.get(NS, "k") is None
+        assert store.sweep() == 1
+
+    def test_expires_at_replaces_the_ttl_that_was_there(self, opened: Opener, clock: Clock) -> None:
+        store = opened(ttl=5)
+        store.put(NS, "k", {})
+        moment = clock.now + timedelta(days=1)
+        assert store.put(NS, "k", {}, expires_at=moment).expires_at == moment
+        clock.advance(5)
+        assert store.get(NS, "k", refresh=True).expires_at == moment
+        assert store.put(NS, "k", {}).expires_at == clock.now + timedelta(seconds=5)
+
+    def test_an_expiry_that_has_passed_makes_the_entry_absent_at_once(self, store: Caller, clock: Clock) -> None:
+        store.put(NS, "k", {"n": 1})
+        for moment in (clock.now, clock.now - timedelta(days=1), datetime(1970, 1, 1, tzinfo=UTC)):
+            assert store.put(NS, "k", {"n": 2}, expires_at=moment).expires_at == moment
+            assert store.get(NS, "k") is None
+            assert store.count(NS) == 0
+        assert store.sweep() == 1
+
+    def test_expires_at_is_conditional_and_atomic_as_any_put_is(self, store: Caller, clock: Clock) -> None:
+        moment = clock.now + timedelta(seconds=10)
+        store.put(NS, "k", {"n": 1})
+        with pytest.raises(Conflict):
+            store.put(NS, "k", {"n": 2}, expires_at=moment, expect=ABSENT)
+        assert store.get(NS, "k").expires_at is None
+        scoped = store.scoped(NS)
+        assert scoped.put((), "k", {"n": 3}, expires_at=moment).namespace == ()
+        assert store.get(NS, "k").expires_at == moment
+
+    def test_what_is_no_expiry_is_refused(self, store: Caller, clock: Clock) -> None:
+        moment = clock.now + timedelta(seconds=10)
+        for ttl in (60, timedelta(1), None, KEEP):
+            with pytest.raises(InvalidInput, match="not both"):
+                store.put(NS, "k", {}, ttl=ttl, expires_at=moment)
+        for wrong in (moment.replace(tzinfo=None), 10, "2030-01-01", timedelta(seconds=10)):
+            with pytest.raises(InvalidInput, match="aware datetime"):
+                store.put(NS, "k", {}, expires_at=wrong)
+        assert store.get(NS, "k") is None
+
+    def test_the_times_of_an_entry_can_be_set_one_by_one(self, store: Caller, clock: Clock) -> None:
+        entry, moment = store.put(NS, "k", {}), clock.now - timedelta(days=1)
+        assert store.execute([Backdate(NS, "k", created_at=moment)]) == [True]
+        assert store.get(NS, "k") == replace(entry, created_at=moment)
+        assert store.execute([Backdate(NS, "k", updated_at=moment)]) == [True]
+        assert store.get(NS, "k") == replace(entry, created_at=moment, updated_at=moment)
+
     def test_sweep_clears_what_has_expired_and_nothing_else(self, store: Caller, clock: Clock) -> None:
         store.execute([Put(NS, str(i), {}, ttl=5 if i < 700 else 50 if i < 800 else None) for i in range(900)])
         assert store.sweep() == 0
@@ -144,7 +202,7 @@ class LifetimeContract(Contract):
         deadline = time.monotonic() + 10
         while True:
             # A tombstone in the feed is what sweeping leaves; nobody reads or writes the entry meanwhile.
-            changes = store.store._shared.engine.execute([Changes()])[0]
+            changes = store.store._engine_handle.engine.execute([Changes()])[0]
             if [change.kind for change in changes] == ["expire"]:
                 break
             assert time.monotonic() < deadline, f"not swept within 10 s: {changes}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ...keys import matches
+from ...model.keys import matches
 from ..caller import Caller
 from ..clock import Clock
 from .base import Contract

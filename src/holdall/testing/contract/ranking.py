@@ -34,8 +34,8 @@ def keys_of(page: Page[Any]) -> list[str]:
 
 
 def ranking(store: Caller) -> Caller:
-    """A store whose engine ranks. One that does not says so."""
-    if not store.store._shared.engine.capabilities.ranks:
+    """Return a store whose engine ranks, and skip the test for an engine that does not."""
+    if not store.store._engine_handle.engine.capabilities.ranks:
         for asked in ({"query": "tea"}, {"query": "tea", "mode": "semantic"}, {"query": "tea", "filter": {"a": 1}}):
             with pytest.raises(Unsupported):
                 store.search(**asked)
@@ -100,7 +100,7 @@ class RankContract(Contract):
         assert keys_of(page) == ["b", "e", "d", "c", "a"]
         assert len({hit.score for hit in page}) == 1
 
-    def test_words_in_quotes_must_be_there_as_they_stand(self, ranked: Caller) -> None:
+    def test_quoted_words_must_occur_as_a_phrase(self, ranked: Caller) -> None:
         ranked.put(NS, "phrase", {"text": "a cup of green tea, please"})
         ranked.put(NS, "words", {"text": "tea in a green cup"})
         ranked.put(NS, "apart", {"one": "green", "two": "tea"})
@@ -129,7 +129,7 @@ class RankContract(Contract):
         assert self.found(ranked, query, mode) in ([], ["k"])
 
     def test_a_blank_query_is_none(self, ranked: Caller) -> None:
-        """Then nothing is ranked: the newest come first."""
+        """Without a query nothing is ranked: the newest entries come first."""
         for key in "abc":
             ranked.put(NS, key, {"text": "tea"})
         for query in ("", "  ", "\n"):
@@ -180,14 +180,14 @@ class RankContract(Contract):
 
     @pytest.mark.parametrize("mode", MODES)
     def test_a_search_stays_in_its_namespace(self, ranked: Caller, mode: str) -> None:
-        places = [("a",), ("a", "b"), ("a", "b", "c"), ("ab",), ("a.b",), ("b",), ("a", "bc")]
-        for place in places:
-            ranked.put(place, "/".join(place), {"text": "tea"})
+        namespaces = [("a",), ("a", "b"), ("a", "b", "c"), ("ab",), ("a.b",), ("b",), ("a", "bc")]
+        for namespace in namespaces:
+            ranked.put(namespace, "/".join(namespace), {"text": "tea"})
 
         def found(ns: Any, **options: Any) -> list[str]:
             return sorted(self.found(ranked, "tea", mode, ns=ns, **options))
 
-        assert found(()) == sorted("/".join(place) for place in places)
+        assert found(()) == sorted("/".join(namespace) for namespace in namespaces)
         assert found(("a",)) == ["a", "a/b", "a/b/c", "a/bc"]
         assert found(("a", "b")) == ["a/b", "a/b/c"]
         assert found(("a",), recursive=False) == ["a"]
@@ -197,12 +197,12 @@ class RankContract(Contract):
         for scope, inside in ((("a",), ["a", "a/b", "a/b/c", "a/bc"]), (("ab",), ["ab"]), (("none",), [])):
             hits = ranked.scoped(scope).search(query="tea", mode=mode)
             assert sorted(keys_of(hits)) == inside
-            assert all((*scope, *hit.namespace) in places for hit in hits)
+            assert all((*scope, *hit.namespace) in namespaces for hit in hits)
         assert ranked.scoped(("a",)).search(("b",), query="tea", mode=mode)[0].namespace[0] == "b"
 
     @pytest.mark.parametrize("mode", MODES)
     def test_a_filter_comes_first_and_costs_no_match(self, ranked: Caller, mode: str) -> None:
-        """What is best by far, but filtered out, takes nobody's place: also of one in thousands."""
+        """Better matches that the filter excludes take no rank from the others, even if there are thousands of them."""
         puts = [Put(NS, f"best{n}", {"text": "green tea", "n": n}) for n in range(2500)]
         puts += [
             Put(NS, f"rare{n}", {"text": f"tea number {n} in a long list of teas", "rare": True}) for n in range(3)
@@ -245,8 +245,8 @@ class RankContract(Contract):
             assert ranked.search(NS, limit=0, **asked) == []
 
     @pytest.mark.parametrize("mode", MODES)
-    def test_with_rest_nothing_is_left_out(self, ranked: Caller, mode: str) -> None:
-        """At LangGraph's face a query ranks, and leaves nothing out."""
+    def test_with_rest_every_entry_is_returned(self, ranked: Caller, mode: str) -> None:
+        """LangGraph's face needs it: there, a query ranks all entries and excludes none."""
         for n in range(20):
             ranked.put((*NS, str(n % 3)), str(n), {"text": "tea"} if n % 4 == 0 else {"n": n, "even": n % 2 == 0})
         ranked.put(("other",), "k", {"n": 1})
@@ -286,7 +286,7 @@ class RankContract(Contract):
 
     @pytest.mark.parametrize("mode", MODES)
     def test_what_changed_is_found_as_it_is_now(self, opened: Opener, ranked: Caller, clock: Clock, mode: str) -> None:
-        """From any store; what was deleted, overwritten, expired or moved away is gone from every answer at once."""
+        """Changes from any store count at once: deleted, overwritten, expired or moved entries are in no result."""
         other = opened(embed=embed, timeout=29)  # an engine of its own, where engines can be
 
         def found() -> list[str]:
@@ -301,7 +301,7 @@ class RankContract(Contract):
         assert found() == ["b", "c", "d"]
         other.put(NS, "b", {"text": ""})
         assert found() == ["c", "d"]
-        ranked.put(NS, "c", {"text": "green tea"}, index=False)
+        ranked.put(NS, "c", {"text": "green tea"}, search_fields=False)
         assert found() == ["d"]
         other.put(NS, "a", {"text": "green tea"}, ttl=5)
         ranked.execute([Put((*NS, "below"), "e", {"text": "tea"}), Put((*NS, "below"), "f", {"text": "green"})])
@@ -321,7 +321,7 @@ class RankContract(Contract):
         assert found() == ["g"]
 
     def test_statistics_are_of_what_is_there(self, opened: Opener, ranked: Caller, clock: Clock) -> None:
-        """Whatever was once there, and however the index got to know it: the scores are those of a new store."""
+        """Deleted entries do not influence scores: they are those of a new store with the same entries."""
         for n in range(30):
             ranked.put(NS, str(n % 7), {"text": f"tea {'green ' * (n % 4)}"})
             if n % 5 == 0:
@@ -342,7 +342,7 @@ class RankContract(Contract):
     @pytest.mark.parametrize("mode", MODES)
     def test_what_expires_in_the_middle_of_a_search_is_no_error(self, opened: Opener, mode: str) -> None:
         class Hasty(Clock):
-            """Moves whenever somebody looks at it."""
+            """A clock that moves each time it is read."""
 
             def __call__(self) -> int:
                 self.advance(0.25)
@@ -372,7 +372,7 @@ class RankContract(Contract):
                 assert store.search(**one)[0].key == "child"
 
         assert forked(search) == 0
-        is_one = store._shared.engine.capabilities.multiprocess
+        is_one = store._engine_handle.engine.capabilities.multiprocess
         for one, answer in zip(asked, before, strict=True):
             assert ranked.search(**one)[0].key == ("child" if is_one else answer[0].key)
 
@@ -398,7 +398,7 @@ class RankContract(Contract):
         assert sorted(self.found(ranked, "black")) == ["/copy/b.md", "/moved/a.md"]
         assert sorted(self.found(ranked, "biscuit", "hybrid")) == ["/copy/b.md", "/log", "/moved/a.md"]
         assert self.found(ranked, "biscuit", filter={"content": {"$contains": "tin"}}) == ["/log"]
-        volume.delete("/copy")
+        volume.delete("/copy", recursive=True)
         with volume.open("/moved/a.md", "wb") as file:
             file.write(b"white ")
             file.write(b"tea")
@@ -415,7 +415,7 @@ class RankContract(Contract):
         assert self.found(ranked, "first") == ["/large"]
         assert self.found(ranked, "begun") == self.found(ranked, "middle") == ["/grown"]
         assert self.found(ranked, "last") == self.found(ranked, "end") == []
-        ranked.put(NS, "/shaped", {"content": "initial " + "é" * (1 << 20)}, index=["content"])
+        ranked.put(NS, "/shaped", {"content": "initial " + "é" * (1 << 20)}, search_fields=["content"])
         assert self.found(ranked, "initial") == ["/shaped"]
 
     def test_files_as_items_are_found_by_their_text(self, ranked: Caller) -> None:
@@ -438,7 +438,7 @@ class RankContract(Contract):
 
     # Which texts -----------------------------------------------------------------------------------------------------
 
-    def test_a_put_says_what_it_is_found_by(self, ranked: Caller) -> None:
+    def test_a_put_chooses_its_search_fields(self, ranked: Caller) -> None:
         value = {"title": "green tea", "notes": [{"text": "black coffee"}, {"text": "white milk"}], "n": 5}
 
         def found() -> str:
@@ -451,31 +451,31 @@ class RankContract(Contract):
 
         ranked.put(NS, "k", value)
         assert found() == "tcm"
-        ranked.put(NS, "k", value, index=["title"])
+        ranked.put(NS, "k", value, search_fields=["title"])
         assert found() == "t"
-        ranked.put(NS, "k", value, index=["notes[*].text"])
+        ranked.put(NS, "k", value, search_fields=["notes[*].text"])
         assert found() == "cm"
-        ranked.put(NS, "k", value, index=["notes[-1].text", "title"])
+        ranked.put(NS, "k", value, search_fields=["notes[-1].text", "title"])
         assert found() == "tm"
-        ranked.put(NS, "k", value, index=["nowhere"])
+        ranked.put(NS, "k", value, search_fields=["nowhere"])
         assert found() == ""
-        ranked.put(NS, "k", value, index=False)
+        ranked.put(NS, "k", value, search_fields=False)
         assert found() == ""
         ranked.put(NS, "k", value)
         assert found() == "tcm"
-        ranked.execute([Put(NS, "k", value, index=["notes[0].text"])])
+        ranked.execute([Put(NS, "k", value, search_fields=["notes[0].text"])])
         assert found() == "c"
         ranked.update(NS, "k", lambda old: old)
         assert found() == "c"
-        ranked.put(NS, "k", value, index=False)
+        ranked.put(NS, "k", value, search_fields=False)
         ranked.update(NS, "k", lambda old: old)
         assert found() == ""
         ranked.update(NS, "new", lambda old: old, default=value)
         assert found() == "tcm"
 
-    def test_fields_of_the_store_say_it_for_all(self, opened: Opener, ranked: Caller) -> None:
+    def test_search_fields_of_the_store_hold_for_every_put(self, opened: Opener, ranked: Caller) -> None:
         """`fields` was ignored by LangGraph's SqliteStore."""
-        titled = opened(embed=embed, fields=["title", "tags[*]"])
+        titled = opened(embed=embed, search_fields=["title", "tags[*]"])
         value = {"title": "green tea", "tags": ["hot"], "body": "black coffee"}
         titled.put(NS, "k", value)
         for store in (titled, ranked):
@@ -483,7 +483,7 @@ class RankContract(Contract):
             assert self.found(store, "coffee") == []
             assert store.search(query="hot", mode="semantic")[0].score == pytest.approx(1)
             assert store.search(query="black coffee", mode="semantic")[0].score < 0.99
-        titled.put(NS, "k", value, index=["body"])
+        titled.put(NS, "k", value, search_fields=["body"])
         assert (self.found(ranked, "tea"), self.found(ranked, "coffee")) == ([], ["k"])
         titled.put(NS, "k", value)
         assert (self.found(ranked, "tea"), self.found(ranked, "coffee")) == (["k"], [])
@@ -496,9 +496,9 @@ class RankContract(Contract):
     def test_paths_that_lead_nowhere_are_refused(self, opened: Opener, ranked: Caller) -> None:
         for bad in ("title", [], ["a["], ["a..b"], ["$.a"], [5], 5, True, ["{a"], [""]):
             with pytest.raises(InvalidInput):
-                ranked.put(NS, "k", {"title": "tea"}, index=bad)
+                ranked.put(NS, "k", {"title": "tea"}, search_fields=bad)
             with pytest.raises(InvalidInput):
-                opened(fields=bad)
+                opened(search_fields=bad)
             with pytest.raises(InvalidInput):
-                opened().put(NS, "k", {"title": "tea"}, index=bad)
+                opened().put(NS, "k", {"title": "tea"}, search_fields=bad)
         assert ranked.get(NS, "k") is None

@@ -1,4 +1,4 @@
-"""Scoped stores: relative in and out, and no way out."""
+"""Scoped stores: relative namespaces in and out, and no access to anything outside."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ScopeContract(Contract):
         assert scoped.namespaces() == [("u1", "notes")]
         assert inner.namespaces() == [("notes",)]
 
-    def test_a_conflict_names_the_place_as_the_scope_knows_it(self, scoped: Caller) -> None:
+    def test_a_conflict_names_the_namespace_relative_to_the_scope(self, scoped: Caller) -> None:
         scoped.put(("notes",), "k", {})
         for batch in ([Put(("notes",), "k", {}, expect=ABSENT)], [Check(("notes",), "k", 1), DeleteTree(())]):
             with pytest.raises(Conflict) as caught:

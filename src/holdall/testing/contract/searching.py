@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from ...errors import InvalidInput
 from ..caller import Caller
 from ..clock import Clock
-from .base import Contract
+from .base import Contract, Opener
 
 NS = ("search",)
 
@@ -138,7 +139,7 @@ class SearchContract(Contract):
         assert (list(page), page.next) == ([], None)
 
     def test_many_entries_and_few_matches(self, store: Caller) -> None:
-        """More candidates than any page of an engine, so that its paging inside is used."""
+        """There are more candidates than an engine's internal page holds."""
         from ...ops import Put
 
         for start in range(0, 6000, 1000):
@@ -155,3 +156,30 @@ class SearchContract(Contract):
         assert len(store.scan(NS)) == 6000
         assert store.delete_tree(NS) == 6000
         assert store.count() == 0
+
+    @pytest.mark.parametrize("cursor", ["", "x", "a.b", ".1-1", "'; DROP TABLE x --", "." * 99, 5, "9" * 99 + ".1-1"])
+    def test_what_is_not_a_cursor_is_refused(self, store: Caller, cursor: Any) -> None:
+        with pytest.raises(InvalidInput, match="cursor"):
+            store.search(cursor=cursor)
+
+    def test_a_forged_cursor_is_refused(self, opened: Opener) -> None:
+        store = opened()
+        for i in range(3):
+            store.put(NS, str(i), {})
+        cursor = store.search(limit=1).next
+        for forged in (cursor + "9" * 99, cursor + "x", cursor.replace(".", ".."), cursor.split(".")[0] + "."):
+            with pytest.raises(InvalidInput, match="cursor"):
+                store.search(cursor=forged)
+
+    def test_a_cursor_of_another_search_is_refused(self, opened: Opener) -> None:
+        store = opened()
+        for i in range(3):
+            store.put(NS, str(i), {"n": 1})
+        cursor = store.search(NS, filter={"n": 1}, limit=1).next
+        for other in ({"filter": {"n": 2}}, {"filter": {"n": 1}, "recursive": False}, {"filter": {"n": True}}, {}):
+            with pytest.raises(InvalidInput, match="cursor"):
+                store.search(NS, cursor=cursor, **other)
+        with pytest.raises(InvalidInput, match="cursor"):
+            store.search(filter={"n": 1}, cursor=cursor)
+        with pytest.raises(InvalidInput, match="offset"):
+            store.search(NS, filter={"n": 1}, cursor=cursor, offset=1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ... import ABSENT
-from ...errors import AlreadyExists, Conflict, InvalidInput, IsADirectory, NotADirectory, NotFound
+from ...errors import AlreadyExists, Conflict, FileNotFound, InvalidInput, IsADirectory, NotADirectory
 from ...ops import Append, Check, CheckPath, Copy, DeleteTree, FileInfo, Get, Move, Put, ReadRange, Stat
 from ..caller import Caller, FilesCaller
 from ..clock import Clock
@@ -27,7 +27,7 @@ def paths(found: list[FileInfo]) -> list[str]:
 class TreeContract(Contract):
     @pytest.fixture
     def around(self, store: Caller) -> FilesCaller:
-        """Names that only a listing by whole labels keeps apart. Items made some of them, so `/a-` is both."""
+        """Names that differ only by whole labels. Some were created as items, so `/a-` is a file and a folder."""
         for path in AROUND:
             store.put(NS, path, {"content": path, "encoding": "utf-8"})
         return store.files()
@@ -57,7 +57,7 @@ class TreeContract(Contract):
             with pytest.raises(InvalidInput):
                 around.ls("/", prefix=bad)
 
-    def test_what_is_listed_is_what_stat_says(self, around: FilesCaller) -> None:
+    def test_listings_agree_with_stat(self, around: FilesCaller) -> None:
         for info in around.ls():
             assert around.stat(info.path) == info
             assert around.exists(info.path)
@@ -80,7 +80,7 @@ class TreeContract(Contract):
             assert volume.stat(folder) == FileInfo(folder.rstrip("/") + "/", is_dir=True)
         for missing in ("/a/b/c/", "/a/b/cd", "/a/b/c/d", "/b"):
             assert volume.exists(missing) is False
-            with pytest.raises(NotFound):
+            with pytest.raises(FileNotFound):
                 volume.stat(missing)
 
     def test_a_folder_is_gone_with_its_last_file(self, volume: FilesCaller) -> None:
@@ -107,10 +107,10 @@ class TreeContract(Contract):
         assert len(volume.walk()) == 3900
         assert paths(volume.walk()) == sorted(paths(volume.walk()))
         assert len(volume.glob("/many/*0")) == 1300
-        assert volume.delete("/many") == 3900
+        assert volume.delete("/many", recursive=True) == 3900
 
     def test_large_subfolders_among_many_files_are_given_once(self, volume: FilesCaller, store: Caller) -> None:
-        """Some before the files, some among them, some after them, and one that ends where a page does."""
+        """Subfolders come before, among and after the files, and one ends where a page ends."""
         puts = [f"/d/{folder}/{n:03}" for folder in ("0first", "5mid", "9last", "9last2") for n in range(260)]
         puts += [f"/d/{n:04}" for n in range(150)] + [f"/d/7-{n:04}" for n in range(1200)]
         for start in range(0, len(puts), 500):
@@ -132,7 +132,7 @@ class TreeContract(Contract):
         assert not parent.exists("/theirs")
         parent.write("/theirs", "mine, a file where they have a folder")
         assert paths(child.walk()) == ["/theirs/f"]
-        assert parent.delete("/") == 1
+        assert parent.delete("/", recursive=True) == 1
         assert all(paths(other.walk()) == ["/theirs/f"] for other in others)
         parent.write("/x/f", "x")
         parent.move("/x", "/theirs")
@@ -160,7 +160,7 @@ class TreeContract(Contract):
         assert paths(volume.ls()) == ["/d/"]
         assert paths(volume.ls("/d")) == paths(volume.walk()) == ["/d/real"]
         assert volume.move("/d", "/e").path == "/e/"
-        assert volume.delete("/") == 1
+        assert volume.delete("/", recursive=True) == 1
         for key, value in malformed.items():
             assert store.get(NS, key).value == value
         assert volume.write("/d/number", "replaced").size == 8
@@ -187,20 +187,40 @@ class TreeContract(Contract):
         assert paths(volume.walk()) == ["/both/deep/x", "/both/in"]
         store.put(NS, "/both", {"content": "again"})
         assert volume.copy("/both", "/copied").path.rstrip("/") == "/copied"
-        assert volume.delete("/both") == 3
+        assert volume.delete("/both", recursive=True) == 3
         assert paths(volume.walk()) == ["/copied", "/copied/deep/x", "/copied/in"]
 
     # Deleting --------------------------------------------------------------------------------------------------------
 
     def test_delete_takes_whole_labels_and_no_patterns(self, around: FilesCaller) -> None:
         for nothing in ("/a*", "/a?", "/[a]", "/missing", "/b/c/d/e/f"):
-            assert around.delete(nothing) == 0
-        assert around.delete("/a") == 3
+            assert around.delete(nothing, recursive=True) == 0
+        assert around.delete("/a", recursive=True) == 3
         assert paths(around.walk()) == [path for path in AROUND if not path.startswith("/a/")]
-        assert around.delete("/a-") == 2
-        assert around.delete("/a0/x") == 1
-        assert around.delete("/") == 5
+        assert around.delete("/a-", recursive=True) == 2
+        assert around.delete("/a0/x", recursive=True) == 1
+        assert around.delete("/", recursive=True) == 5
         assert around.walk() == []
+
+    def test_a_folder_is_deleted_only_with_recursive(self, around: FilesCaller) -> None:
+        for folder in ("/a", "/a/", "/"):
+            with pytest.raises(IsADirectory, match="recursive=True"):
+                around.delete(folder)
+        assert paths(around.walk()) == AROUND
+        assert around.delete("/missing") == 0
+        assert around.delete("/a0/x") == 1
+        assert around.delete("/a0/x") == 0
+        assert paths(around.walk()) == [path for path in AROUND if path != "/a0/x"]
+        with pytest.raises(InvalidInput, match="recursive"):
+            around.delete("/a", recursive="yes")
+
+    def test_without_recursive_a_file_with_the_name_of_a_folder_is_deleted_alone(
+        self, store: Caller, volume: FilesCaller
+    ) -> None:
+        volume.write("/both/in", "x")
+        store.put(NS, "/both", {"content": "hides the folder"})
+        assert volume.delete("/both") == 1
+        assert paths(volume.walk()) == ["/both/in"]
 
     # Moving and copying ----------------------------------------------------------------------------------------------
 
@@ -247,9 +267,9 @@ class TreeContract(Contract):
         before = store.scan()
         transfer = getattr(volume, name)
         refused: list[tuple[str, str, type[Exception]]] = [
-            ("/missing", "/x", NotFound),
-            ("/missing", "/missing", NotFound),
-            ("/f/x", "/x", NotFound),
+            ("/missing", "/x", FileNotFound),
+            ("/missing", "/missing", FileNotFound),
+            ("/f/x", "/x", FileNotFound),
             ("/f", "/d", IsADirectory),
             ("/d", "/e", IsADirectory),
             ("/d", "/f", AlreadyExists),
@@ -296,7 +316,7 @@ class TreeContract(Contract):
             "append": lambda: volume.append(changed, "more"),
             "write": lambda: volume.write(changed, "all new"),
             "edit": lambda: volume.edit(changed, "line 3", "line three"),
-            "delete": lambda: volume.delete(changed),
+            "delete": lambda: volume.delete(changed, recursive=True),
             "move": lambda: volume.move(changed, "/away"),
         }
         untouched = volume.stat(other)
@@ -323,7 +343,7 @@ class TreeContract(Contract):
             "base<3>",
             "base<4>",
         ]
-        volume.delete("/0")
+        volume.delete("/0", recursive=True)
         volume.copy("/2", "/3")
         volume.write("/2", "")
         assert [volume.read_text(f"/{n}") for n in range(1, 5)] == ["base<1>", "", "base<2>", "base<4>"]
@@ -365,12 +385,12 @@ class TreeContract(Contract):
         volume.edit("/copy/y/z", "y", "Y")
         assert since(mark) == {("/copy/x", "put"), ("/copy/y/z", "put")}
         mark = changes().next
-        volume.delete("/copy")
+        volume.delete("/copy", recursive=True)
         assert since(mark) == {("/copy/x", "delete"), ("/copy/y/z", "delete")}
         mark = changes().next
         assert volume.read("/new/x") == b"x"
         assert len(volume.grep("x")) == len(volume.glob("*/x")) == len(volume.ls("/new")) - 1 == 1
-        assert volume.delete("/copy") == 0
+        assert volume.delete("/copy", recursive=True) == 0
         assert since(mark) == set()
 
     def test_ops_on_files_run_in_order_and_read_their_own_writes(self, store: Caller, volume: FilesCaller) -> None:
@@ -403,9 +423,9 @@ class TreeContract(Contract):
         assert results[12].value["content"] == "onetwo!"
         assert volume.read("/e/old") == b"old"
 
-    @pytest.mark.parametrize("place", [0, 3, 7])
+    @pytest.mark.parametrize("index", [0, 3, 7])
     def test_a_failed_op_on_files_leaves_nothing_of_the_batch(
-        self, store: Caller, volume: FilesCaller, changes: Any, place: int
+        self, store: Caller, volume: FilesCaller, changes: Any, index: int
     ) -> None:
         for path in ("/f", "/d/x", "/d/y", "/log"):
             volume.append(path, path)
@@ -422,13 +442,13 @@ class TreeContract(Contract):
         failing = [
             (CheckPath(NS, "/f/x"), NotADirectory),
             (CheckPath(NS, "/log/x/y"), NotADirectory),
-            (Move(NS, "/missing", "/x"), NotFound),
+            (Move(NS, "/missing", "/x"), FileNotFound),
             (Copy(NS, "/log", "/f/x"), NotADirectory),
             (Append(NS, "/..", b""), InvalidInput),
         ]
         for op, error in failing:
             with pytest.raises(error):
-                store.execute([*batch[:place], op, *batch[place:]])
+                store.execute([*batch[:index], op, *batch[index:]])
             assert store.scan() == before
             assert [(change.key, change.version) for change in changes()] == feed
         assert volume.append("/log", "!") == len("/log")

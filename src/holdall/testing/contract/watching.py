@@ -1,4 +1,4 @@
-"""Watching: every change under a prefix, in order, exactly once, from a cursor on, whoever writes."""
+"""Watching: every change under a prefix, in order, exactly once, from a cursor on, by any writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ...errors import HistoryGone, InvalidInput, StoreClosed
+from ...errors import CursorExpired, InvalidInput, StoreClosed
 from ...ops import Change, Changes, Page, Put
 from ..caller import Caller, WatchCaller
 from ..clock import Clock
@@ -59,7 +59,7 @@ class WatchContract(Contract):
         assert last.key == "after"
 
     def test_what_has_expired_comes_once_and_as_its_expiry(self, store: Caller, clock: Clock) -> None:
-        """Not as a put that nobody can read any more: before it is swept not at all, and then as what it is by then."""
+        """It never comes as a put that cannot be read any more: it comes when it is swept, as an expiry."""
         cursor = store.cursor()
         early = store.watch(NS)
         store.put(NS, "seen", {}, ttl=5)
@@ -80,12 +80,12 @@ class WatchContract(Contract):
             assert seen([end]) == [("put", "end")]
             watch.close()
 
-    def test_others_changes_are_not_its_own(self, store: Caller, watch: WatchCaller) -> None:
+    def test_changes_of_others_are_not_ones_own(self, store: Caller, watch: WatchCaller) -> None:
         store.put(("watchedish",), "k", {})
         store.put(("other",), "k", {})
-        with store.files(NS).open("/file", "wb") as file:  # which grows in a place of holdall's own first
+        with store.files(NS).open("/file", "wb") as file:  # which is kept as a hidden entry until it is closed
             file.write(b"x")
-        with store.lease("name", 10, ns=NS):
+        with store.lease("name", 10, namespace=NS):
             pass
         store.put(NS, "k", {}, ttl=10)
         store.get(NS, "k", refresh=True)
@@ -115,7 +115,7 @@ class WatchContract(Contract):
         again.close()
 
     def test_a_subscription_can_be_waited_for(self, store: Caller) -> None:
-        """Until whoever iterates has taken what was written before, and asks for more; or until it is closed."""
+        """Wait until the iterating thread has taken all earlier changes and waits for more, or until it is closed."""
 
         async def main() -> None:
             taken: list[str] = []
@@ -143,7 +143,7 @@ class WatchContract(Contract):
 
     # Cursors ---------------------------------------------------------------------------------------------------------
 
-    def test_it_goes_on_after_a_cursor(self, store: Caller) -> None:
+    def test_the_feed_continues_after_a_cursor(self, store: Caller) -> None:
         store.put(NS, "before", {})
         cursor = store.cursor()
         for key in "abcde":
@@ -169,8 +169,8 @@ class WatchContract(Contract):
 
     def test_a_cursor_outlives_the_store(self, opened: Opener) -> None:
         store = opened()
-        if not store.store._shared.engine.capabilities.durable:
-            pytest.skip("this engine does not say that it is durable")
+        if not store.store._engine_handle.engine.capabilities.durable:
+            pytest.skip("this engine is not durable")
         watch = store.watch(NS)
         store.put(NS, "a", {})
         [change] = watch.take(1)
@@ -182,7 +182,7 @@ class WatchContract(Contract):
         again.close()
 
     def test_what_was_missed_is_read_page_by_page(self, store: Caller) -> None:
-        """A slow consumer is behind by more than a page, and the writers do not notice."""
+        """A slow consumer lags by more than a page, which does not slow the writers."""
         watch = store.watch(NS)
         for start in range(0, 1200, 400):
             store.execute([Put(NS, str(i), {}) for i in range(start, start + 400)])
@@ -224,8 +224,8 @@ class WatchContract(Contract):
 
     # Waiting ---------------------------------------------------------------------------------------------------------
 
-    def test_who_waits_is_woken_whoever_writes(self, store: Caller, opened: Opener) -> None:
-        """By this store, by another of this engine, and by another engine on the same storage."""
+    def test_a_write_through_any_store_wakes_a_waiting_watch(self, store: Caller, opened: Opener) -> None:
+        """The writer is this store, another store on this engine, or another engine on the same storage."""
         watch = store.watch(NS)
         for writer in (store, opened(), opened(timeout=29.0)):
             ready = threading.Event()
@@ -243,7 +243,7 @@ class WatchContract(Contract):
             assert [change.key for change in watch.take(3)] == ["a", "b", "c"]
             watch.close()
 
-    def test_a_wait_that_was_given_up_loses_nothing(self, store: Caller) -> None:
+    def test_a_wait_that_times_out_loses_no_change(self, store: Caller) -> None:
         async def main() -> list[Change]:
             async with store.store.awatch(NS) as watch:
                 for _ in range(3):
@@ -311,7 +311,7 @@ class WatchContract(Contract):
         store.close()
         assert set(threading.enumerate()) <= before
 
-    def test_closing_the_store_wakes_who_waits(self, opened: Opener) -> None:
+    def test_closing_the_store_wakes_waiting_callers(self, opened: Opener) -> None:
         before = set(threading.enumerate())
         store, errors = opened().store, []
 
@@ -343,7 +343,7 @@ class WatchContract(Contract):
             waiting = asyncio.create_task(anext(store.awatch(NS)))
             closed, kept = store.awatch(NS), store.awatch()
             others = [asyncio.create_task(anext(watch)) for watch in (closed, kept)]
-            while len(store._shared.companion(_waker())._bells) < 3:
+            while len(store._engine_handle.companion(_notifier())._events) < 3:
                 await asyncio.sleep(0)
             await closed.aclose()
             with pytest.raises(StopAsyncIteration):
@@ -352,11 +352,11 @@ class WatchContract(Contract):
             assert not others[1].done()
 
         asyncio.run(main())
-        assert store._shared.companion(_waker())._bells == {}
+        assert store._engine_handle.companion(_notifier())._events == {}
         store.close()
         assert set(threading.enumerate()) <= before
 
-    def test_a_forgotten_subscription_leaves_no_thread(self, opened: Opener) -> None:
+    def test_an_abandoned_subscription_leaves_no_thread(self, opened: Opener) -> None:
         store = opened().store
         watch = store.watch(NS)
         store.put(NS, "k", {})
@@ -367,10 +367,10 @@ class WatchContract(Contract):
         next_one.join()
         del watch
         gc.collect()
-        assert store._shared.companion(_waker())._bells == {}
+        assert store._engine_handle.companion(_notifier())._events == {}
 
     def test_a_forked_child_watches_on(self, store: Caller) -> None:
-        if not store.store._shared.engine.capabilities.multiprocess:
+        if not store.store._engine_handle.engine.capabilities.multiprocess:
             pytest.skip("this engine is of one process")
         watch = store.store.watch(NS)
         store.put(NS, "a", {})
@@ -396,9 +396,9 @@ class WatchContract(Contract):
         assert next(watch).key == "b"
         watch.close()
 
-    # History ---------------------------------------------------------------------------------------------------------
+    # Feed retention --------------------------------------------------------------------------------------------------
 
-    def test_what_is_forgotten_is_said_so(self, store: Caller, clock: Clock) -> None:
+    def test_a_cursor_older_than_the_purged_tombstones_has_expired(self, store: Caller, clock: Clock) -> None:
         cursor = store.cursor()
         store.put(NS, "kept", {})
         store.put(NS, "gone", {})
@@ -410,7 +410,7 @@ class WatchContract(Contract):
         assert seen(early.take(2)) == [("put", "kept"), ("delete", "gone")]
         clock.advance(timedelta(days=1, seconds=1))
         store.sweep()
-        with pytest.raises(HistoryGone, match=r"store\.cursor\(\).*since="):
+        with pytest.raises(CursorExpired, match=r"store\.cursor\(\).*since="):
             store.watch(NS, since=cursor).take(1)
         late = store.watch(NS, since=before)  # it has seen the deletion
         last = store.put(NS, "gone", {})
@@ -420,23 +420,25 @@ class WatchContract(Contract):
         for watch in (early, late):
             watch.close()
 
-    def test_history_is_counted_where_it_is_a_number(self, opened: Opener) -> None:
-        store = opened(history=2)
-        store.execute([Put(NS, str(i), {}) for i in range(5)])
-        cursors = []
-        for i in range(5):
-            cursors.append(store.cursor())
-            store.delete(NS, str(i))
+    @pytest.mark.parametrize("retention", [60, 60.0, timedelta(minutes=1)], ids=repr)
+    def test_deletions_stay_in_the_feed_for_the_retention(self, opened: Opener, clock: Clock, retention: Any) -> None:
+        store = opened(feed_retention=retention)
+        store.execute([Put(NS, key, {}) for key in "ab"])
+        first = store.cursor()
+        store.delete(NS, "a")
+        second = store.cursor()
+        clock.advance(40)
+        store.delete(NS, "b")
+        clock.advance(21)
         store.sweep()
-        for cursor in cursors[:3]:
-            with pytest.raises(HistoryGone):
-                store.watch(NS, since=cursor).take(1)
-        watch = store.watch(NS, since=cursors[3])
-        assert seen(watch.take(2)) == [("delete", "3"), ("delete", "4")]
+        with pytest.raises(CursorExpired, match="feed_retention"):
+            store.watch(NS, since=first).take(1)
+        watch = store.watch(NS, since=second)
+        assert seen(watch.take(1)) == [("delete", "b")]
         watch.close()
 
-    def test_history_may_be_kept_for_ever(self, opened: Opener, clock: Clock) -> None:
-        store = opened(history=None)
+    def test_deletions_may_stay_in_the_feed_for_ever(self, opened: Opener, clock: Clock) -> None:
+        store = opened(feed_retention=None)
         cursor = store.cursor()
         store.put(NS, "k", {})
         store.delete(NS, "k")
@@ -446,13 +448,13 @@ class WatchContract(Contract):
         assert seen(watch.take(1)) == [("delete", "k")]
         watch.close()
 
-    @pytest.mark.parametrize("history", [-1, 1.5, "7d", True, timedelta(0), timedelta(days=-1)])
-    def test_what_is_no_history_is_refused(self, opened: Opener, history: Any) -> None:
-        with pytest.raises(InvalidInput, match="history"):
-            opened(history=history)
+    @pytest.mark.parametrize("retention", [-1, float("nan"), "7d", True, timedelta(days=-1)], ids=repr)
+    def test_what_is_no_retention_is_refused(self, opened: Opener, retention: Any) -> None:
+        with pytest.raises(InvalidInput, match="feed_retention"):
+            opened(feed_retention=retention)
 
-    def test_versions_grow_whatever_is_forgotten(self, opened: Opener) -> None:
-        store = opened(history=0)
+    def test_versions_grow_after_tombstones_are_purged(self, opened: Opener) -> None:
+        store = opened(feed_retention=0)
         versions = []
         for _ in range(3):
             versions.append(store.put(NS, "k", {}).version)
@@ -464,8 +466,8 @@ class WatchContract(Contract):
         assert versions == sorted(set(versions))
         assert store.watch(since=store.cursor()).watch.cursor
 
-    def test_forgetting_is_done_in_slices(self, opened: Opener) -> None:
-        store = opened(history=0)
+    def test_tombstones_are_purged_in_slices(self, opened: Opener) -> None:
+        store = opened(feed_retention=0)
         for start in range(0, 1100, 275):
             store.execute([Put(NS, str(i), {}) for i in range(start, start + 275)])
         store.put(("kept",), "k", {})
@@ -473,9 +475,9 @@ class WatchContract(Contract):
         store.sweep()
         assert [change.key for change in _walk(store)] == ["k"]
 
-    def test_the_feed_can_be_read_from_its_beginning_whatever_is_forgotten(self, opened: Opener) -> None:
-        """Who begins with nothing misses nothing, unless what it has read meanwhile is deleted and forgotten."""
-        store = opened(history=0)
+    def test_the_feed_can_be_read_from_its_beginning_after_tombstones_are_purged(self, opened: Opener) -> None:
+        """A reader that starts without a cursor misses nothing, unless entries it has read are deleted and purged."""
+        store = opened(feed_retention=0)
         store.execute([Put(NS, key, {}) for key in "abcdef"])
         store.delete(NS, "f")
         store.sweep()
@@ -487,7 +489,7 @@ class WatchContract(Contract):
         halfway = _walk(store, limit=2).next
         store.delete(NS, "a")
         store.sweep()
-        with pytest.raises(HistoryGone):
+        with pytest.raises(CursorExpired):
             while True:
                 page = _walk(store, limit=2, since=halfway)
                 halfway = page.next
@@ -495,16 +497,16 @@ class WatchContract(Contract):
                     break
 
     def test_a_cursor_that_is_ahead_of_the_store_is_refused(self, store: Caller) -> None:
-        """As after a backup was restored: to wait until the store has got there would miss what comes before."""
+        """This happens after a backup is restored: waiting for that version would miss all changes before it."""
         store.put(NS, "k", {})
         ahead = {"1": "999999999", ":": "999999998:999999999:", "~": "1~9000000000000000"}
         cursor = ahead[next((sign for sign in ":~" if sign in store.cursor()), "1")]
-        with pytest.raises(HistoryGone):
+        with pytest.raises(CursorExpired):
             store.watch(since=cursor).take(1)
 
-    def test_an_index_of_texts_learns_what_is_gone_before_it_is_forgotten(self, opened: Opener) -> None:
-        store = opened(history=0)
-        if not store.store._shared.engine.capabilities.ranks:
+    def test_the_text_index_processes_deletions_before_tombstones_are_purged(self, opened: Opener) -> None:
+        store = opened(feed_retention=0)
+        if not store.store._engine_handle.engine.capabilities.ranks:
             pytest.skip("this engine does not rank")
         for key in "abc":
             store.put(NS, key, {"text": "apple pie"})
@@ -517,8 +519,8 @@ class WatchContract(Contract):
         assert [hit.key for hit in fresh] == ["c"]
         assert fresh[0].score > first.score, "what is rarer weighs more: the index knows that two are gone"
 
-    def test_the_sweeper_forgets(self, opened: Opener) -> None:
-        store = opened(sweep_interval=0.02, history=0, clock=None)
+    def test_the_sweeper_purges_tombstones(self, opened: Opener) -> None:
+        store = opened(sweep_interval=0.02, feed_retention=0, clock=None)
         store.put(NS, "k", {})
         store.delete(NS, "k")
         deadline = time.monotonic() + 30
@@ -528,12 +530,12 @@ class WatchContract(Contract):
 
 
 def _walk(store: Caller, **query: Any) -> Page[Change]:
-    """The engine's walk over the changes."""
-    page: Page[Change] = store.store._shared.engine.execute([Changes(**query)])[0]
+    """Read changes from the engine."""
+    page: Page[Change] = store.store._engine_handle.engine.execute([Changes(**query)])[0]
     return page
 
 
-def _waker() -> Any:
-    from ...waking import Waker
+def _notifier() -> Any:
+    from ...live.notification import Notifier
 
-    return Waker
+    return Notifier

@@ -1,0 +1,392 @@
+"""Engines in use: stores of one URL share one. This module sweeps them, prepares them for forks, and closes them.
+
+`urls.open` gets its engines here. A `Store` holds an `EngineHandle`, and never an engine alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+from ..engine import Engine
+from ..errors import HoldallError, StoreClosed
+from ..live.notification import Notifier
+from ..ops import READS, WALKS, Grep, IndexTexts, Maintain, Op, PurgeTombstones, ReadRange, Stat, Sweep
+from ..runtime import closers, signals
+from ..runtime.signals import await_deferring, defer_signals, is_in_main_thread
+
+logger = logging.getLogger("holdall")
+
+_FILE_READS = frozenset({ReadRange, Stat, Grep})  # only file reads find out that maintenance is needed
+_NO_CHANGES = READS | WALKS
+_PAUSE = 0.002  # seconds between slices of maintenance, in which others can write
+
+_lock = threading.Lock()
+_by_key: dict[Hashable, EngineHandle] = {}
+_all: weakref.WeakSet[EngineHandle] = weakref.WeakSet()
+_program_has_ended = False
+
+
+class Companion(Protocol):
+    """An object that belongs to an engine, and may have a thread."""
+
+    def stop(self) -> None:
+        """Stop all threads. Called before the engine is closed."""
+
+    def abandon(self) -> None:
+        """Drop everything. Called in a forked child, where the threads do not exist."""
+
+
+C = TypeVar("C", bound=Companion)
+
+
+class EngineHandle:
+    """An engine, the number of stores that use it, its sweeper thread, and its companions.
+
+    Its methods defer signals (`holdall.runtime.signals`).
+    """
+
+    def __init__(
+        self, engine: Engine, sweep_interval: float | None, feed_retention: float | None = None, key: Hashable = None
+    ) -> None:
+        self.engine = engine
+        self.feed_retention = feed_retention  # seconds for which tombstones are kept; None: for ever
+        self.notifier: Notifier | None = None  # made by the first watch
+        self._key = key
+        self._sweep_interval = sweep_interval
+        self._users = 0
+        self._companions: dict[Any, Companion] = {}
+        self._sweeper: _Sweeper | None = None
+        self.is_swept = sweep_interval is None
+        self.indexes_texts = False  # set by the first search by text: the sweeper then updates the index
+        self.needs_sweeping = engine.capabilities.durable  # entries expire, or leave tombstones
+        # Of the type: a wrapper may forward unknown names to its inner engine.
+        self._is_async_reentrant = getattr(engine, "is_async_reentrant", False)
+        self._look_up: Any = getattr(type(engine), "look_up", None)
+        _all.add(self)
+
+    def add_user(self, sweep_interval: float | None, feed_retention: float | None) -> EngineHandle:
+        """Count one more store, under the lock. The shortest sweep interval and the longest feed retention hold."""
+        self._users += 1
+        if sweep_interval is not None and self._sweep_interval is None:
+            self._sweep_interval, self.is_swept = sweep_interval, False
+        elif sweep_interval is not None and self._sweep_interval is not None:
+            self._sweep_interval = min(self._sweep_interval, sweep_interval)
+        if feed_retention is None or self.feed_retention is None:
+            self.feed_retention = None
+        else:
+            self.feed_retention = max(self.feed_retention, feed_retention)
+        return self
+
+    def execute(self, batch: Sequence[Op]) -> list[Any]:
+        """Run a batch for a sync caller, and wake subscriptions."""
+        if self._look_up is not None and is_in_main_thread():
+            found: list[Any] | None = self._look_up(self.engine, batch)
+            if found is not None:
+                self._maintain_if_needed(batch)
+                return found
+        return defer_signals(self._execute, batch)
+
+    async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
+        """`execute`, awaited."""
+        if self._is_async_reentrant or not is_in_main_thread():
+            return await self._aexecute(batch)
+        return await await_deferring(self._aexecute(batch))
+
+    async def _aexecute(self, batch: Sequence[Op]) -> list[Any]:
+        self._ensure_sweeper()
+        try:
+            return await self.engine.aexecute(batch)
+        finally:  # a cancelled write may have happened
+            self._finish(batch)
+
+    def _execute(self, batch: Sequence[Op]) -> list[Any]:
+        self._ensure_sweeper()
+        try:
+            return self.engine.execute(batch)
+        finally:
+            self._finish(batch)
+
+    def _finish(self, batch: Sequence[Op]) -> None:
+        """Start maintenance and wake subscriptions, if the batch requires it."""
+        self._maintain_if_needed(batch)
+        if self.notifier is not None and not all(type(op) in _NO_CHANGES for op in batch):
+            self.notifier.notify()
+
+    def _maintain_if_needed(self, batch: Sequence[Op]) -> None:
+        if type(batch[0]) in _FILE_READS and getattr(self.engine, "needs_maintenance", False):
+            defer_signals(self.maintain_soon)
+
+    def _ensure_sweeper(self) -> None:
+        if self.needs_sweeping and not self.is_swept:
+            defer_signals(self.start_sweeper)
+
+    def start_sweeper(self) -> None:
+        """Start the sweeper thread, unless it runs already."""
+        with _lock:
+            if not self.is_swept and self._sweep_interval is not None:
+                self._sweeper = _Sweeper(self, self._sweep_interval)
+                self.is_swept = True
+
+    def companion(self, kind: Callable[[Engine], C]) -> C:
+        """Return the companion of this kind. The first call makes it."""
+        companion: C = defer_signals(self._companion, kind)
+        return companion
+
+    def _companion(self, kind: Callable[[Engine], C]) -> C:
+        with _lock:
+            if self._users == 0:
+                raise StoreClosed("this store is closed; open a new one")
+            found: Any = self._companions.get(kind)
+            if found is None:
+                found = self._companions[kind] = kind(self.engine)
+                if isinstance(found, Notifier):
+                    self.notifier = found
+            return found  # type: ignore[no-any-return]  # of this kind
+
+    def notify(self) -> None:
+        """Wake all subscriptions: there was a change, or a store was closed."""
+        if self.notifier is not None:
+            self.notifier.notify()
+
+    def maintain_soon(self) -> None:
+        """Let the sweeper thread do the engine's maintenance."""
+        if not self.is_swept:  # checked without the lock, as this may run after every batch
+            self.start_sweeper()
+        sweeper = self._sweeper
+        if sweeper is not None:
+            sweeper.wake()
+
+    def release(self) -> None:
+        """Count one store less. The last one closes the engine."""
+        with _lock:
+            self._users -= 1
+            if self._users:
+                return
+            if _by_key.get(self._key) is self:
+                del _by_key[self._key]
+        self.close()
+
+    def close(self) -> None:
+        """Close the engine, even if stores use it."""
+        sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            sweeper.stop()
+        self.stop_companions()
+        self.engine.close()
+
+    def stop_companions(self) -> None:
+        for companion in list(self._companions.values()):
+            companion.stop()
+
+    def release_soon(self) -> None:
+        """`release` in another thread, for a finalizer: that may run during any code, even the engine's own."""
+        if not _program_has_ended:
+            closers.start_closer(self.release)
+
+    def before_fork(self) -> None:
+        self.engine.before_fork()
+
+    def after_fork(self, in_child: bool) -> None:
+        self.engine.after_fork(in_child)
+        if in_child:  # threads do not cross a fork
+            companions, self._companions, self.notifier = self._companions, {}, None
+            for companion in companions.values():
+                companion.abandon()
+            self._sweeper = None
+            self.is_swept = self._sweep_interval is None
+
+
+def get_or_make_handle(
+    key: Hashable, make: Callable[[], Engine], sweep_interval: float | None, feed_retention: float | None
+) -> EngineHandle:
+    """Return the engine of this key, and count one user. A key of None always makes a new engine."""
+    with _lock:
+        _register_fork_hooks()
+        handle = _by_key.get(key) if key is not None else None
+        if handle is not None:
+            return handle.add_user(sweep_interval, feed_retention)
+    # Without the lock: the user's function may open stores itself.
+    made = EngineHandle(make(), sweep_interval, feed_retention, key)
+    with _lock:
+        handle = made if key is None else _by_key.setdefault(key, made)
+        return handle.add_user(sweep_interval, feed_retention)
+
+
+def engine_module(name: str) -> ModuleType:
+    """Import an engine's module. A fork waits for it: a child would inherit a half-imported, locked module."""
+    with _lock:
+        _register_fork_hooks()
+        return import_module(name)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the engines that are still open when the program ends."""
+    global _program_has_ended
+    _program_has_ended = True
+    for handle in list(_all):
+        defer_signals(handle.close)
+
+
+class _Sweeper:
+    """A thread that turns expired entries into tombstones, and does other maintenance, in small slices."""
+
+    def __init__(self, handle: EngineHandle, interval: float) -> None:
+        self._wakeup = _Wakeup()
+        weakref.finalize(handle, self._wakeup.stop)
+        self._thread = threading.Thread(
+            target=_maintain,
+            args=(weakref.ref(handle), interval, self._wakeup),
+            name="holdall-sweeper",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wakeup.event.set()
+
+    def stop(self) -> None:
+        self._wakeup.stop()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+class _Wakeup:
+    """An event that wakes the sweeper or stops it."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.event.set()
+
+
+def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wakeup) -> None:
+    """Sweep at every interval, and do maintenance when woken. The target of the sweeper thread."""
+    next_sweep = time.monotonic() + interval
+    paused_until = 0.0  # after a failure, no maintenance until then; later batches wake the thread again
+    while True:
+        was_woken = wakeup.event.wait(max(0.0, next_sweep - time.monotonic()))
+        wakeup.event.clear()
+        handle = reference()
+        if handle is None or wakeup.stopped:
+            return
+        now = time.monotonic()
+        try:
+            if now >= next_sweep:
+                next_sweep = now + (handle._sweep_interval or interval)
+                _sweep(handle, wakeup)
+                if handle.indexes_texts:
+                    _index_texts(handle.engine, wakeup)
+                if handle.feed_retention is not None:
+                    _repeat(handle.engine, PurgeTombstones(handle.feed_retention), wakeup)
+            if was_woken and now >= paused_until:
+                _repeat(handle.engine, Maintain(), wakeup)
+        except StoreClosed:
+            return
+        except Exception as error:  # the thread must continue after any error
+            paused_until = time.monotonic() + interval
+            unexpected = not isinstance(error, HoldallError)
+            logger.warning("maintenance failed, will be tried again later: %s", error, exc_info=unexpected)
+        del handle  # keep no reference while waiting, so that an abandoned store can be collected
+
+
+def _sweep(handle: EngineHandle, wakeup: _Wakeup) -> None:
+    slice_ = Sweep()
+    while not wakeup.stopped:
+        swept = handle.engine.execute([slice_])[0]
+        if swept:
+            handle.notify()
+        if swept < slice_.limit:
+            return
+
+
+def _index_texts(engine: Engine, wakeup: _Wakeup) -> None:
+    while not wakeup.stopped:
+        _, more = engine.execute([IndexTexts()])[0]
+        if not more:
+            return
+        time.sleep(_PAUSE)
+
+
+def _repeat(engine: Engine, maintenance: Op, wakeup: _Wakeup) -> None:
+    """Run a maintenance op until nothing is left to do, with pauses in which others can write."""
+    while not wakeup.stopped and engine.execute([maintenance])[0]:
+        time.sleep(_PAUSE)
+
+
+_forking: list[EngineHandle] = []  # handles that are ready for the fork
+_forking_thread: int | None = None
+
+
+def _before_fork() -> None:
+    global _forking_thread
+    signals.before_fork()
+    closers.before_fork()
+    _lock.acquire()
+    _forking_thread = threading.get_ident()
+    for handle in list(_all):
+        try:
+            handle.before_fork()
+        except Exception:  # the other engines must get ready
+            logger.exception("%r could not be prepared for a fork", handle.engine)
+        else:
+            _forking.append(handle)
+
+
+def _after_fork_in_parent() -> None:
+    global _forking_thread
+    if _forking_thread != threading.get_ident():  # a signal handler raised before the fork, so nothing was prepared
+        return
+    try:
+        while _forking:
+            _leave_fork(_forking.pop(), in_child=False)
+    finally:
+        _forking_thread = None
+        _lock.release()
+        closers.after_fork()
+        signals.after_fork()
+
+
+def _after_fork_in_child() -> None:
+    global _lock, _forking_thread
+    _lock = threading.Lock()
+    _forking_thread = None
+    _forking.clear()
+    for handle in list(_all):  # also those that were not ready: a child must not use the parent's connections
+        _leave_fork(handle, in_child=True)
+    closers.after_fork()
+    signals.after_fork()
+
+
+def _leave_fork(handle: EngineHandle, in_child: bool) -> None:
+    try:
+        handle.after_fork(in_child)
+    except Exception:  # the other engines must continue
+        logger.exception("%r failed after a fork", handle.engine)
+
+
+@cache
+def _register_fork_hooks() -> None:
+    """Register the fork hooks, once, after those of `asyncio.to_thread`: its hooks hold a lock that ours need.
+
+    Called with the lock held, since two threads can enter a cached function at once.
+    """
+    import concurrent.futures.thread  # noqa: F401  # registers its hooks first
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+        )

@@ -1,0 +1,134 @@
+"""The face API: everything that a face may use of the core, besides the public names of `holdall`.
+
+A face's methods are programs, like the store's own (`holdall.runtime.programs`): each is written once, and runs sync
+and async. Inside a program, `yield from face_api.search(store, …)` does what `store.search(…)` does outside.
+tests/test_imports.py checks that faces import nothing else of the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ..files.volume import Files, replacing, split_lines
+from ..model import file_values
+from ..model.filters import parse as parse_filter
+from ..model.keys import check_count, check_folder, check_function, check_key, check_namespace, check_path
+from ..model.values import decode as decode_value
+from ..ops import Backdate, Namespace, Op, Vectors
+from ..runtime.programs import Call, StoreProgram, Work, before_retry
+from ..runtime.programs import arun as async_method
+from ..runtime.programs import run as sync_method
+from ..search.embedders import Metric, is_same_model
+from .coalescing import Coalescer
+from .dispatch import Dispatcher
+from .options import StoreOptions
+from .store import Store
+
+__all__ = [  # noqa: RUF022  # in groups, for readers
+    # Programs: the requests that they yield, and the public methods that are made from them.
+    "Call",
+    "StoreProgram",
+    "Work",
+    "async_method",
+    "before_retry",
+    "sync_method",
+    # Run a program on a store.
+    "arun",
+    "run",
+    # The store's methods as programs; the first argument is the store.
+    "count",
+    "delete_tree",
+    "namespaces",
+    "put",
+    "search",
+    "sweep",
+    # The methods of `Files` as programs; the first argument is the files.
+    "delete",
+    "edit",
+    "glob",
+    "grep",
+    "ls",
+    "read_each",
+    "read_text",
+    "write",
+    "write_each",
+    # Batches of ops, with the ops and fields that only faces may use.
+    "Backdate",
+    "Coalescer",
+    "Vectors",
+    "check_op",
+    "execute",
+    # What is known of a store and its embedding model.
+    "Metric",
+    "is_same_model",
+    "is_same_storage",
+    "options_of",
+    # Checks of arguments: each raises `InvalidInput`.
+    "check_count",
+    "check_folder",
+    "check_function",
+    "check_key",
+    "check_namespace",
+    "check_path",
+    # Values, filters and texts.
+    "decode_value",
+    "files_as_lines",
+    "parse_filter",
+    "replacing",
+    "split_lines",
+]
+
+T = TypeVar("T")
+
+put = Store._put
+search = Store._search
+count = Store._count
+namespaces = Store._namespaces
+delete_tree = Store._delete_tree
+sweep = Store._sweep
+
+ls = Files._ls
+glob = Files._glob
+grep = Files._grep
+read_text = Files._read_text
+write = Files._write
+edit = Files._edit
+delete = Files._delete
+write_each = Files._write_each
+read_each = Files._read_each
+
+
+def run(store: Store, program: StoreProgram[T]) -> T:
+    """Run a program on a store."""
+    return store._run(program)
+
+
+def arun(store: Store, program: StoreProgram[T]) -> Coroutine[Any, Any, T]:
+    """`run`, awaited."""
+    return store._arun(program)
+
+
+def execute(store: Store, batch: list[Any]) -> StoreProgram[list[Any]]:
+    """Run a batch as `Store.execute` does, without its refusals: puts may carry vectors, and ops may set times."""
+    return store._write_batch(batch, None)
+
+
+def check_op(store: Store, op: Op) -> None:
+    """Raise `InvalidInput` if a store refuses an op by its arguments alone."""
+    store._prepare(op)
+
+
+def options_of(store: Store) -> StoreOptions:
+    """Return the options that a store was opened with."""
+    return store._options
+
+
+def is_same_storage(one: Dispatcher, other: Dispatcher) -> bool:
+    """Whether two stores share an engine, so that a batch of one can check entries of the other."""
+    return one._engine_handle is other._engine_handle
+
+
+def files_as_lines(store: Store, namespace: Namespace) -> Files:
+    """Return `store.files(namespace)`, but files written there are lists of lines when they are read as items."""
+    return Files(store, store.files(namespace).namespace, file_values.LINES)

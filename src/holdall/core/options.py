@@ -1,0 +1,57 @@
+"""The options of `holdall.open` for the store itself. Those for engines are `holdall.engine.Options`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ..errors import InvalidInput, shown
+from ..model.field_paths import WHOLE
+from ..ops import FrozenStruct
+from ..search.embedding_model import EmbeddingModel
+
+#: How a query ranks.
+Mode: TypeAlias = Literal["lexical", "semantic", "hybrid"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpEvent:
+    """A finished batch, for an `on_op=` hook. It never contains keys or values.
+
+    `ops` are the names of its ops, `seconds` is how long it took, `error` the type of the error it raised, or None.
+    """
+
+    ops: tuple[str, ...]
+    seconds: float
+    error: type[BaseException] | None
+
+
+class StoreOptions(FrozenStruct, frozen=True):
+    """The options that a store was opened with."""
+
+    ttl: float | None = None
+    refresh_on_read: bool = False
+    on_op: Callable[[OpEvent], object] | None = None
+    full_text: bool = True
+    search_fields: tuple[str, ...] = WHOLE
+    embedding: EmbeddingModel | None = None
+
+    def ranking(self, query: Any, mode: Any) -> tuple[str, Mode] | tuple[None, None]:
+        """Check a query and its mode, and choose the default mode. (None, None) if there is nothing to rank by."""
+        if not (query is None or isinstance(query, str)):
+            raise InvalidInput(f"query is a str, not {type(query).__name__} {shown(query)}")
+        if mode not in (None, "lexical", "semantic", "hybrid"):
+            raise InvalidInput(f"mode is 'lexical', 'semantic' or 'hybrid', not {shown(mode)}")
+        embeds = self.embedding is not None
+        if mode in ("semantic", "hybrid") and not embeds:
+            raise InvalidInput(f"mode={mode!r} needs an embedder: open the store with embed=")
+        if mode in ("lexical", "hybrid") and not self.full_text:
+            raise InvalidInput(f"mode={mode!r} needs full text, but the store was opened with full_text=False")
+        if query is None or not query.strip():
+            if mode is not None and query is None:
+                raise InvalidInput(f"mode={mode!r} needs a query; pass query=")
+            return None, None
+        if not embeds and not self.full_text:
+            raise InvalidInput("a query needs full text or an embedder; open the store with full_text=True or embed=")
+        return query, mode or ("lexical" if not embeds else "hybrid" if self.full_text else "semantic")

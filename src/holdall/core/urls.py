@@ -1,0 +1,293 @@
+"""`holdall.open`: from a URL to a store. Only this module knows which engines exist. It imports them on demand."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Hashable, Sequence
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
+
+from ..engine import Clock, Engine, Options
+from ..errors import InvalidInput, MissingExtra, shown
+from ..model import keys
+from ..model.field_paths import WHOLE, check_paths
+from ..model.filters import check_field
+from ..model.values import ttl_seconds
+from ..runtime.renames import check_renamed
+from ..runtime.signals import defer_signals
+from ..search.embedders import Embedder, Metric, check_metric
+from ..search.embedding_model import EmbeddingModel
+from .engine_handle import engine_module, get_or_make_handle
+from .options import OpEvent, StoreOptions
+from .store import Store
+
+_LATEST = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
+_FOR_EVER = 1e12  # seconds
+
+_Target: TypeAlias = tuple[Hashable, Callable[[], Engine]]
+_ENGINE = tuple(name for name in vars(Engine) if not name.startswith("_"))
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
+
+
+class EngineOptions(TypedDict, total=False):
+    """Options that only some engines take.
+
+    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. PostgreSQL: all others.
+    """
+
+    volume: tuple[str, ...]
+    key_prefix: str
+    allow_eviction: bool
+    schema: str
+    pool_min: int
+    pool_max: int
+    pool_timeout: float
+    prepare: bool | None
+    connection: Any
+    notify_url: str | None
+
+
+def open(
+    url: str | os.PathLike[str] | Callable[[Options], Engine] | None = None,
+    *,
+    ttl: float | timedelta | None = None,
+    refresh_on_read: bool = False,
+    durability: Literal["full", "relaxed"] = "full",
+    filter_fields: Sequence[str] = (),
+    timeout: float = 30.0,
+    sweep_interval: float | None = 60.0,
+    feed_retention: float | timedelta | None = timedelta(days=7),
+    embed: Any = None,
+    search_fields: Sequence[str] | None = None,
+    metric: Metric = "cosine",
+    full_text: bool = True,
+    on_op: Callable[[OpEvent], object] | None = None,
+    clock: Clock | None = None,
+    **own: Unpack[EngineOptions],
+) -> Store:
+    """Open a store. It connects on first use.
+
+    The URL is `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain
+    files), `"memory:"` (private to this store), `"memory:name"` (shared within the process), `"postgresql://…"`,
+    `"redis://…"` or `"redis+cluster://…"`. Some engines have options of their own (`EngineOptions`). Without a URL,
+    the environment variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from
+    `holdall.engine.Options`.
+
+    - `ttl`: how long entries live unless `put` sets another time; seconds, a timedelta, or None: for ever.
+    - `refresh_on_read`: whether `get` restarts an entry's TTL by default.
+    - `durability`: `"full"` (a write that returned survives a power cut) or `"relaxed"` (it survives `kill -9`).
+    - `filter_fields`: fields that are filtered on often, such as `["type", "user.id"]`.
+    - `timeout`: seconds to wait for other processes.
+    - `sweep_interval`: seconds between two removals of expired entries; None: only when `sweep()` is called.
+    - `feed_retention`: how long deletions stay in the feed, so how old a cursor may be that `watch` continues from;
+      seconds, a timedelta, or None: for ever.
+    - `embed`: an embedder, so that a query finds texts with the same meaning: a function of a list of texts, sync or
+      async, an object with `embed_documents` and `embed_query`, or `"local"` (`holdall[local]`).
+    - `search_fields`: the fields of a value that a query searches, such as `["title", "notes[*].text"]`; None: all.
+    - `metric`: how vectors are compared: `"cosine"`, `"dot"` or `"l2"`.
+    - `full_text`: whether a query also matches words; the index is built by the first search.
+    - `on_op`: called with an `OpEvent` after every batch, for metrics and traces.
+    - `clock`: for tests; a function that returns microseconds since 1970.
+    """
+    if durability not in ("full", "relaxed"):
+        raise InvalidInput(f"durability is 'full' or 'relaxed', not {shown(durability)}")
+    if isinstance(filter_fields, str) or not isinstance(filter_fields, Sequence):
+        raise InvalidInput(f"filter_fields is a list of field names, not {shown(filter_fields)}")
+    for field in filter_fields:
+        check_field(field)
+    _check_seconds("timeout", timeout)
+    if sweep_interval is not None:
+        _check_seconds("sweep_interval", sweep_interval)
+    keys.check_function("on_op", on_op)
+    _check_clock(clock)
+    for name, flag in (("refresh_on_read", refresh_on_read), ("full_text", full_text)):
+        keys.check_flag(name, flag)
+    check_metric(metric)
+    engine_options = Options(float(timeout), durability, tuple(filter_fields), clock)
+    store_options = StoreOptions(
+        ttl_seconds(ttl),
+        refresh_on_read,
+        on_op,
+        full_text,
+        WHOLE if search_fields is None else check_paths(search_fields),
+        None if embed is None else EmbeddingModel(Embedder(embed), metric),
+    )
+    retention = _retention_seconds(feed_retention)
+    return defer_signals(
+        _open, url, engine_options, cast("dict[str, Any]", own), store_options, sweep_interval, retention
+    )
+
+
+def _open(
+    url: Any,
+    engine_options: Options,
+    own: dict[str, Any],
+    store_options: StoreOptions,
+    interval: float | None,
+    feed_retention: float | None,
+) -> Store:
+    key, make = (
+        _own_engine(url, engine_options, own) if callable(url) else _target(_check_url(url), engine_options, own)
+    )
+    return Store(get_or_make_handle(key, make, interval, feed_retention), store_options)
+
+
+def _own_engine(make: Callable[[Options], Engine], engine_options: Options, own: dict[str, Any]) -> _Target:
+    """Prepare the engine of a function that was passed instead of a URL."""
+    _check_option_names(own, ())
+
+    def make_checked() -> Engine:
+        engine = make(engine_options)
+        missing = [name for name in _ENGINE if not hasattr(engine, name)]
+        if missing:
+            raise InvalidInput(
+                f"{shown(make)} was passed instead of a URL, so it must return an engine (holdall.engine.Engine); it"
+                f" returned {shown(engine)}, which has no {', '.join(missing)}"
+            )
+        return engine
+
+    return None, make_checked
+
+
+def _check_url(url: Any) -> str:
+    if url is None:
+        url = os.environ.get("HOLDALL_URL", "")
+        if not url:
+            raise InvalidInput("no URL: pass one, such as 'sqlite:///agent.db', or set HOLDALL_URL")
+    try:
+        url = os.fspath(url)
+    except TypeError:
+        raise InvalidInput(f"a URL is a str or a path, not {type(url).__name__} {shown(url)}") from None
+    if not isinstance(url, str) or not url or "\x00" in url:
+        raise InvalidInput(f"a URL is a non-empty str without NUL, such as 'sqlite:///agent.db', not {shown(url)}")
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"a URL cannot contain lone surrogates: {shown(url)}") from None
+    return url
+
+
+def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    """Find the engine of a URL. Returns the key under which stores share it, and a function that makes it."""
+    match = _SCHEME.fullmatch(url)
+    if match is None:  # a plain path; a drive letter is not a scheme
+        return _sqlite(url, engine_options, own)
+    scheme, rest = match[1].lower(), match[2]
+    if scheme == "memory":
+        return _memory(rest, engine_options, own)
+    if scheme == "sqlite":
+        if not rest.startswith("///"):
+            raise InvalidInput(
+                f"{shown(url)} has no path: write sqlite:///agent.db (relative) or sqlite:////var/agent.db"
+            )
+        return _sqlite(rest.removeprefix("///"), engine_options, own)
+    if scheme == "disk":
+        if not rest.startswith("///"):
+            raise InvalidInput(f"{shown(url)} has no path: write disk:///folder (relative) or disk:////var/folder")
+        return _disk(rest.removeprefix("///"), engine_options, own)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, engine_options, own)
+    if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
+        return _redis(f"{scheme}:{rest}", engine_options, own)
+    raise InvalidInput(
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql: and redis:, or a plain path"
+    )
+
+
+def _memory(name: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    """Stores that open the same name share its entries. The options of the first one hold."""
+    _check_option_names(own, ())
+    module = _import_engine("memory", None)
+    return ("memory", name) if name else None, lambda: module.MemoryEngine(engine_options)
+
+
+def _sqlite(path: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    _check_option_names(own, ())
+    if path in ("", ":memory:"):
+        raise InvalidInput("for a store in memory, use 'memory:'")
+    if "?" in path:
+        raise InvalidInput(f"{path!r}: options are keyword arguments of open(), not part of the URL")
+    path = os.path.realpath(path)
+    if os.path.isdir(path):  # noqa: PTH112  # pathlib would take a tenth of the time to import holdall
+        raise InvalidInput(f"{path!r} is a folder; name a file in it")
+    module = _import_engine("sqlite", None)
+    return ("sqlite", path, engine_options), lambda: module.SqliteEngine(path, engine_options)
+
+
+def _disk(path: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    if "?" in path:
+        raise InvalidInput(f"{path!r}: options are keyword arguments of open(), not part of the URL")
+    path = os.path.realpath(path or ".")
+    if os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112  # as above
+        raise InvalidInput(f"{path!r} is a file; a disk: store is a folder")
+    module = _import_engine("disk", None)
+    _check_option_names(own, module.DiskOptions.__slots__)
+    given = module.DiskOptions(**own)
+    return ("disk", path, engine_options, given), lambda: module.DiskEngine(path, engine_options, given)
+
+
+def _postgres(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    module = _import_engine("postgres", "postgres")
+    _check_option_names(own, module.PostgresOptions.__slots__)
+    given = module.PostgresOptions(**own)
+    return ("postgres", url, engine_options, given), lambda: module.PostgresEngine(url, engine_options, given)
+
+
+def _redis(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    module = _import_engine("redis", "redis")
+    _check_option_names(own, module.RedisOptions.__slots__)
+    given = module.RedisOptions(**own)
+    return ("redis", url, engine_options, given), lambda: module.RedisEngine(url, engine_options, given)
+
+
+def _import_engine(name: str, extra: str | None) -> Any:
+    """Import an engine's module, or raise an error that names the package to install."""
+    try:
+        return engine_module(f"holdall.engines.{name}")
+    except ModuleNotFoundError as error:
+        package = f"holdall[{extra}]" if extra else "holdall"
+        raise MissingExtra(
+            f"this URL needs the package {error.name!r}: pip install '{package}'", name=error.name
+        ) from error
+
+
+def _check_option_names(own: dict[str, Any], of_engine: Sequence[str]) -> None:
+    """Refuse options that neither every store nor this engine has."""
+    parameters = inspect.signature(open).parameters.values()
+    common = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    check_renamed(own, [*common, *of_engine])
+    for name in own:
+        if name not in of_engine:
+            engines = f"; this engine also has {', '.join(of_engine)}" if of_engine else ""
+            raise InvalidInput(f"unknown option {name!r}; the options are {', '.join(common)}{engines}")
+
+
+def _retention_seconds(retention: Any) -> float | None:
+    """A `feed_retention` in seconds, None for ever."""
+    if retention is None:
+        return None
+    seconds = retention.total_seconds() if isinstance(retention, timedelta) else retention
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise InvalidInput(f"feed_retention is seconds, a timedelta, or None for ever, not {shown(retention)}")
+    return float(min(seconds, _FOR_EVER))
+
+
+def _check_clock(clock: Any) -> None:
+    """Check that a clock can be called, and returns a time that entries can have."""
+    keys.check_function("clock", clock)
+    if clock is None:
+        return
+    now = clock()
+    if type(now) is not int or not 0 <= now <= _LATEST:
+        if inspect.iscoroutine(now):
+            now.close()
+        raise InvalidInput(f"clock must return an int, microseconds since 1970; it returned {shown(now)}")
+    if type(clock).__hash__ is None:
+        raise InvalidInput(f"clock must be hashable, because stores with one clock share an engine: {shown(clock)}")
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+        raise InvalidInput(f"{name} is a number of seconds, more than 0, not {shown(value)}")

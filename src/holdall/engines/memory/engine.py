@@ -1,0 +1,557 @@
+"""The memory engine: the reference that the other engines are compared with.
+
+It has two ordered maps under one lock: entries by namespace and key, and the feed by version, in which a deleted entry
+stays as a tombstone. A value is stored as its JSON text and decoded for each reader, so no reader can change it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from sortedcontainers import SortedDict, SortedSet
+
+from ... import ops
+from ...engine import (
+    NO_FILE,
+    PAGE_BYTES,
+    Capabilities,
+    Options,
+    check_expectation,
+    check_transfer,
+    check_unblocked,
+    feed_from,
+    item_exists,
+    parse_revision,
+    search,
+    system_clock,
+    to_entry,
+    to_info,
+    transfer_result,
+)
+from ...errors import StoreClosed
+from ...model import file_values, filters, keys
+from ...model.globs import compile_glob
+from ...model.values import ttl_microseconds
+from ...ops import KEEP, WALKS, Change, Entry, FileInfo, Hit, Namespace, Op, Page
+from ...runtime.programs import Program, Work, drive
+from ...runtime.signals import defer_signals
+from ...search.ranking import rank_entries
+from ...search.text_index import MOST_BYTES
+from .ranker import MemoryRanker
+
+_GREP_BYTES = 1 << 20  # of contents, after which a page of candidates ends
+
+_Address: TypeAlias = tuple[str, str]  # encoded namespace, key
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    version: int
+    value: str | None  # None: a tombstone
+    created: int
+    updated: int
+    expires: int | None = None
+    ttl: int | None = None
+    kind: str = "put"
+    body: bytearray | None = None  # of a file: its first `size` bytes; a copy that has grown may own the rest
+    size: int | None = None
+    appended: bool = False
+    index: str | None = None
+    vectors: ops.Vectors | None = None
+
+
+class MemoryEngine:
+    """Entries in the memory of this process, lost when it ends."""
+
+    capabilities = Capabilities(durable=False, multiprocess=False, ranks=True)
+    is_async_reentrant = True
+
+    def __init__(self, options: Options) -> None:
+        self._clock = options.clock or system_clock
+        self._lock = threading.Lock()
+        self._entries: Any = SortedDict()  # _Address -> _Record
+        self._feed: Any = SortedDict()  # version -> _Address
+        self._expiring: Any = SortedSet()  # (expires, _Address)
+        self._version = 0
+        self._tombstones: Any = SortedSet()  # versions
+        self._purged = 0  # the version of the last tombstone that was purged
+        self._closed = False
+        self._ranker = MemoryRanker(
+            self._newer_than,
+            lambda op: self._under(op.prefix, self._clock(), op.recursive),
+            self._at_version,
+            self._is_searched,
+            lambda address, record: _entry(address, record, Hit),
+            lambda record: None if record.size is None else _content(record, 0, MOST_BYTES),
+        )
+
+    # The engine's methods --------------------------------------------------------------------------------------------
+
+    def execute(self, batch: Sequence[Op]) -> list[Any]:
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("this store is closed; open a new one")
+            if len(batch) == 1 and type(batch[0]) in WALKS:
+                return [drive(self._walk(batch[0]), _refuse_request)]
+            undo: dict[_Address, _Record | None] = {}
+            try:
+                return [self._point(op, undo) for op in batch]
+            except BaseException:
+                for address, record in undo.items():
+                    self._restore(address, record)
+                raise
+
+    async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
+        return defer_signals(self.execute, batch)  # it never waits, so it may run in the event loop
+
+    def setup(self) -> None:
+        """Nothing to set up."""
+
+    async def asetup(self) -> None:
+        """Nothing to set up."""
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._entries.clear()
+            self._feed.clear()
+            self._expiring.clear()
+            self._tombstones.clear()
+            self._ranker.clear()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, in_child: bool) -> None:
+        if in_child:
+            self._lock = threading.Lock()
+        else:
+            self._lock.release()
+
+    # Point ops -------------------------------------------------------------------------------------------------------
+
+    def _point(self, op: Op, undo: dict[_Address, _Record | None]) -> Any:
+        now = self._clock()
+        match op:
+            case ops.Get(namespace, key):
+                address = keys.encode(namespace), key
+                record = self._live(address, now)
+                return None if record is None else _entry(address, record)
+            case ops.Put(namespace, key, value, ttl):
+                address = keys.encode(namespace), key
+                old = self._live(address, now)
+                check_expectation(op, old.version if old else None)
+                if ttl is KEEP:
+                    expires, lifetime = (old.expires, old.ttl) if old else (None, None)
+                else:
+                    lifetime = ttl_microseconds(ttl)  # type: ignore[arg-type]  # the store made it seconds or None
+                    expires = None if lifetime is None else now + lifetime
+                record = _Record(self._next_version(), "", old.created if old else now, now, expires, lifetime)
+                paths: Any = (
+                    old.index if ttl is KEEP and op.search_fields is None and old else op.search_fields
+                )  # JSON or None
+                record = _with_value(replace(record, index=paths, vectors=op.vectors), value)
+                self._write(address, record, undo)
+                return _info(key, record) if file_values.is_written_as_file(value) else _entry(address, record)
+            case ops.GetSearchFields(namespace, key):
+                record = self._live((keys.encode(namespace), key), now)
+                return None if record is None else record.index
+            case ops.Append():
+                return self._append(op, now, undo)
+            case ops.ReadRange(namespace, key, start, end):
+                record = self._file((keys.encode(namespace), key), now)
+                return None if record is None else _content(record, start, end)
+            case ops.Stat(namespace, path):
+                return self._stat(keys.encode(namespace), path, now)
+            case ops.CheckPath(namespace, path):
+                ns = keys.encode(namespace)
+                parents = (parent for parent in keys.parents(path) if self._file((ns, parent), now))
+                check_unblocked(path, itertools.chain(parents, self._below(ns, path + "/", now)))
+                return None
+            case ops.Move() | ops.Copy():
+                return self._transfer(op, now, undo)
+            case ops.Maintain():
+                return False
+            case ops.IndexTexts():
+                return 0, False
+            case ops.Embed(namespace, key, version, vectors):
+                address = keys.encode(namespace), key
+                record = self._live(address, now)
+                if record is None or record.version != version:
+                    return False
+                self._write(address, replace(record, vectors=vectors), undo)
+                self._ranker.clear_vectors()
+                return True
+            case ops.Delete(namespace, key):
+                address = keys.encode(namespace), key
+                old = self._live(address, now)
+                check_expectation(op, old.version if old else None)
+                if old is not None:
+                    self._write_tombstone(address, old, "delete", now, undo)
+                return old is not None
+            case ops.Check(namespace, key):
+                record = self._live((keys.encode(namespace), key), now)
+                check_expectation(op, record.version if record else None)
+                return None
+            case ops.Refresh(namespace, key):
+                address = keys.encode(namespace), key
+                record = self._live(address, now)
+                if record is None or record.ttl is None:
+                    return False
+                self._write(address, replace(record, expires=now + record.ttl), undo)
+                return True
+            case ops.Backdate(namespace, key, created, updated, expires):
+                address = keys.encode(namespace), key
+                record = self._live(address, now)
+                if record is None:
+                    return False
+                given: Any = {"created": created, "updated": updated, "expires": expires}
+                times = {name: time for name, time in given.items() if time is not None}
+                self._write(address, replace(record, **times), undo)
+                return True
+            case ops.DeleteTree(namespace, path):
+                if path is None:
+                    deleted = list(self._under(namespace, now))
+                else:
+                    ns = keys.encode(namespace)
+                    deleted = [((ns, key), self._entries[ns, key]) for key in self._at_or_below(ns, path, now)]
+                for address, record in deleted:
+                    self._write_tombstone(address, record, "delete", now, undo)
+                return len(deleted)
+            case ops.Sweep(limit, prefix):
+                due = self._expiring.irange(None, (now + 1,), inclusive=(True, False))
+                expired = list(itertools.islice((address for _, address in due if _is_within(address, prefix)), limit))
+                for address in expired:
+                    self._write_tombstone(address, self._entries[address], "expire", now, undo)
+                return len(expired)
+            case ops.PurgeTombstones():
+                return self._purge_tombstones(op, now)
+        raise TypeError(f"not a point op: {op!r}")
+
+    def _live(self, address: _Address, now: int) -> _Record | None:
+        record: _Record | None = self._entries.get(address)
+        return record if record is not None and _is_live(record, now) else None
+
+    def _file(self, address: _Address, now: int) -> _Record | None:
+        record = self._live(address, now)
+        return record if record is not None and record.size is not None else None
+
+    def _append(self, op: ops.Append, now: int, undo: dict[_Address, _Record | None]) -> int:
+        address = keys.encode(op.namespace), op.key
+        old = self._live(address, now)
+        check_expectation(op, old.version if old else None)
+        if old is None:
+            self._point(ops.Put(op.namespace, op.key, ops.File(file_values.NATIVE, op.data), op.ttl), undo)
+            return 0
+        if old.body is None or old.size is None:
+            raise item_exists(op)
+        # Copies share a body. The first one that grows keeps it; the next one must copy it.
+        body = old.body if len(old.body) == old.size else old.body[: old.size]
+        body += op.data
+        size = old.size + len(op.data)
+        grown = replace(
+            old, version=self._next_version(), updated=now, body=body, size=size, appended=True, vectors=None
+        )
+        self._write(address, grown, undo)
+        return old.size
+
+    def _stat(self, ns: str, path: str, now: int) -> FileInfo | None:
+        record = self._file((ns, path), now)
+        if record is not None:
+            return _info(path, record)
+        return FileInfo(path.rstrip("/") + "/", is_dir=True) if any(self._below(ns, path + "/", now)) else None
+
+    def _below(self, ns: str, folder: str, now: int, after: str | None = None) -> Iterator[str]:
+        """Yield the paths of the files in a folder and below it, in order, after a path."""
+        low, high = keys.in_folder(folder)
+        first = (ns, low if after is None else keys.next_key(after))
+        for address in self._entries.irange(first, (ns, high), inclusive=(True, False)):
+            if self._file(address, now):
+                yield address[1]
+
+    def _at_or_below(self, ns: str, path: str, now: int) -> list[str]:
+        """Return the paths of the file at a path and of the files below it."""
+        here = [path] if self._file((ns, path), now) else []
+        return here + list(self._below(ns, path.rstrip("/") + "/", now))
+
+    def _transfer(self, op: ops.Move | ops.Copy, now: int, undo: dict[_Address, _Record | None]) -> FileInfo:
+        ns = keys.encode(op.namespace)
+        source = keys.encode(op.source) if isinstance(op, ops.Move) and op.source is not None else ns
+        found = self._at_or_below(source, op.src, now)
+        if (source, op.src) != (ns, op.dst) or not found:
+            check_transfer(op, found, self._at_or_below(ns, op.dst, now))
+            self._point(ops.CheckPath(op.namespace, op.dst), undo)
+            for key in found:
+                old = self._entries[source, key]
+                address = ns, op.dst + key[len(op.src) :]
+                record = replace(old, version=self._next_version(), updated=now)
+                if isinstance(op, ops.Move):
+                    self._write_tombstone((source, key), old, "delete", now, undo)
+                    if op.source is not None:
+                        replaced = self._live(address, now)
+                        record = replace(record, created=replaced.created if replaced else now)
+                    if op.ttl is not KEEP:
+                        lifetime = ttl_microseconds(op.ttl)  # type: ignore[arg-type]  # seconds or None
+                        record = replace(record, ttl=lifetime, expires=None if lifetime is None else now + lifetime)
+                else:
+                    record = replace(record, created=now)
+                self._write(address, record, undo)
+        record = self._file((ns, op.dst), now)
+        return transfer_result(op, None if record is None else _info(op.dst, record))
+
+    def _purge_tombstones(self, op: ops.PurgeTombstones, now: int) -> bool:
+        self._ranker.catch_up_if_begun()  # tombstones tell it which entries are gone
+        newest = now - round(op.age * 1_000_000)
+        oldest = self._tombstones[: op.limit]
+        purged = [version for version in oldest if self._entries[self._feed[version]].updated <= newest]
+        for version in purged:
+            self._restore(self._feed[version], None)
+            self._purged = max(self._purged, version)
+        return len(purged) == op.limit
+
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
+    def _write_tombstone(
+        self, address: _Address, old: _Record, kind: str, now: int, undo: dict[_Address, _Record | None]
+    ) -> None:
+        self._write(address, _Record(self._next_version(), None, old.created, now, kind=kind), undo)
+
+    def _write(self, address: _Address, record: _Record, undo: dict[_Address, _Record | None]) -> None:
+        undo.setdefault(address, self._entries.get(address))
+        self._restore(address, record)
+
+    def _restore(self, address: _Address, record: _Record | None) -> None:
+        """Set the record at an address, in all maps; None removes it."""
+        current = self._entries.pop(address, None)
+        if current is not None:
+            self._feed.pop(current.version, None)
+            self._expiring.discard((current.expires, address))
+            if current.value is None:
+                self._tombstones.discard(current.version)
+        if record is not None:
+            self._entries[address] = record
+            self._feed[record.version] = address
+            if record.expires is not None:
+                self._expiring.add((record.expires, address))
+            if record.value is None:
+                self._tombstones.add(record.version)
+
+    # Walks -----------------------------------------------------------------------------------------------------------
+
+    def _walk(self, op: Op) -> Program[Work, Any]:
+        match op:
+            case ops.Search():
+                if op.query is not None or op.vector is not None:
+                    return (yield from rank_entries(self._ranker, op, self.older))
+                return (yield from search(self, op))
+            case ops.Unembedded():
+                return self._unembedded(op)
+            case ops.Count(prefix, filter, recursive, model):
+                found = self._under(prefix, self._clock(), recursive)
+                if model is not None:
+                    found = (item for item in found if _is_unembedded(item[1], model))
+                return sum(1 for address, record in found if filters.matches(filter, _entry(address, record).value))
+            case ops.Scan(prefix, after, limit):
+                rows = self._under(prefix, self._clock(), after=after and (keys.encode(after[0]), after[1]))
+                return _make_page(rows, limit, _entry)
+            case ops.Namespaces():
+                return self._namespaces(op)
+            case ops.Changes():
+                return self._changes(op)
+            case ops.Children():
+                return self._children(op)
+            case ops.Grep():
+                return self._grep(op)
+        raise TypeError(f"not a walk: {op!r}")
+
+    def position(self) -> Program[Work, str]:
+        return str(self._version)
+        yield  # makes it a program, which here has no requests
+
+    def older(self, op: ops.Search, below: int | None, want: int) -> Program[Work, list[Hit]]:
+        found = list(self._under(op.prefix, self._clock(), op.recursive))
+        found.sort(key=lambda item: -item[1].version)
+        return _match([item for item in found if below is None or item[1].version < below], op, want)
+        yield
+
+    def newer(self, op: ops.Search, position: str, want: int) -> Program[Work, list[tuple[Hit, str]]]:
+        above = parse_revision(position)
+        found = [item for item in self._under(op.prefix, self._clock(), op.recursive) if item[1].version > above]
+        found.sort(key=lambda item: item[1].version)
+        return [(hit, str(hit.version)) for hit in _match(found, op, want)]
+        yield
+
+    def _newer_than(self, version: int) -> Iterator[tuple[int, _Address, _Record]]:
+        for newer in self._feed.irange(version, None, inclusive=(False, False)):
+            address = self._feed[newer]
+            if not keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
+                yield newer, address, self._entries[address]
+
+    def _at_version(self, version: int) -> tuple[_Address, _Record] | None:
+        address = self._feed.get(version)
+        return None if address is None else (address, self._entries[address])
+
+    def _is_searched(self, op: ops.Search, address: _Address, record: _Record) -> bool:
+        """Whether an entry is live and in the namespace of a search."""
+        inside = _is_within(address, op.prefix) if op.recursive else address[0] == keys.encode(op.prefix)
+        return inside and _is_live(record, self._clock())
+
+    def _unembedded(self, op: ops.Unembedded) -> Page[tuple[Entry, str | None]]:
+        after = op.after and (keys.encode(op.after[0]), op.after[1])
+        rows = self._under(op.prefix, self._clock(), after=after)
+        found = (row for row in rows if _is_unembedded(row[1], op.model))
+        return _make_page(found, op.limit, lambda address, record: (_entry(address, record), record.index))
+
+    def _under(
+        self, prefix: Namespace, now: int, recursive: bool = True, after: _Address | None = None
+    ) -> Iterator[tuple[_Address, _Record]]:
+        """Yield the live entries of a namespace, and of those below it, in key order."""
+        low = keys.encode(prefix)
+        high = keys.below(low)[1] if recursive else low + "\x00"
+        hidden = keys.HIDDEN
+        first = (low, "") if after is None or after[0] < low else after
+        for address in self._entries.irange(first, None if high is None else (high, ""), inclusive=(False, False)):
+            record = self._entries[address]
+            if _is_live(record, now) and (prefix or not hidden[0] <= address[0] < hidden[1]):
+                yield address, record
+
+    def _namespaces(self, op: ops.Namespaces) -> list[Namespace]:
+        now, depth = self._clock(), len(op.base)
+        found: dict[Namespace, None] = {}
+        for (encoded, _), _ in self._under(op.base + keys.literal_prefix(op.prefix), now):
+            namespace = keys.decode(encoded)[depth:]
+            if keys.matches(namespace, op.prefix, op.suffix):
+                found[namespace[: op.max_depth]] = None
+        return sorted(found)[op.offset : op.offset + op.limit]
+
+    def _changes(self, op: ops.Changes) -> Page[Change]:
+        since, cursor = feed_from(op.since, self._version, self._purged)
+        changes: Page[Change] = Page((), str(self._version))
+        if op.limit == 0:
+            return changes
+        now = self._clock()
+        for version in self._feed.irange(since, None, inclusive=(False, False)):
+            address = self._feed[version]
+            record = self._entries[address]
+            if record.value is not None and not _is_live(record, now):
+                continue  # its expiry becomes a change of its own, once it is swept
+            if _is_within(address, op.prefix, op.path) and not keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
+                changes.append(Change(version, keys.decode(address[0]), address[1], record.kind, cursor(version)))
+                if len(changes) == op.limit:
+                    changes.next = cursor(version)
+                    break
+        return changes
+
+    def _children(self, op: ops.Children) -> Page[Any]:
+        ns, now = keys.encode(op.namespace), self._clock()
+        found: Page[Any] = Page()
+        after, matches = op.after, compile_glob(op.glob, op.path)
+        while True:
+            key = next(self._below(ns, op.path, now, after), None)
+            if key is None:
+                return found
+            if len(found) == op.limit:
+                found.next = after
+                return found
+            after = key
+            end = key.find("/", len(op.path))
+            if end >= 0 and not op.deep:
+                after = key[: end + 1]
+                found.append(after if op.bare else FileInfo(after, is_dir=True))
+            elif matches is None or matches(key):
+                found.append(key if op.bare else _info(key, self._entries[ns, key]))
+
+    def _grep(self, op: ops.Grep) -> Page[tuple[str, bytes]]:
+        ns, now = keys.encode(op.namespace), self._clock()
+        found: Page[tuple[str, bytes]] = Page()
+        room, matches = _GREP_BYTES, compile_glob(op.glob, op.path)
+        for key in self._below(ns, op.path, now, op.after):
+            record = self._entries[ns, key]
+            if record.size <= file_values.LARGEST and (matches is None or matches(key)):
+                found.append((key, _content(record)))
+                room -= len(found[-1][1])
+                if room < 0:
+                    found.next = key
+                    break
+        return found
+
+
+def _is_within(address: _Address, prefix: Namespace, path: str | None = None) -> bool:
+    if path is not None:
+        return address[0] == keys.encode(prefix) and (
+            address[1] == path or address[1].startswith(path.rstrip("/") + "/")
+        )
+    low, high = keys.below(keys.encode(prefix))
+    return low <= address[0] and (high is None or address[0] < high)
+
+
+def _is_live(record: _Record, now: int) -> bool:
+    return record.value is not None and (record.expires is None or record.expires > now)
+
+
+def _is_unembedded(record: _Record, model: int) -> bool:
+    """Whether an entry has searched texts, but no vectors of a model."""
+    has_vectors = record.vectors is not None and record.vectors.model == model
+    return not has_vectors and record.index != "[]" and record.value not in file_values.WRITTEN
+
+
+def _entry(address: _Address, record: _Record, kind: Callable[..., Any] = Entry) -> Any:
+    file: Any = NO_FILE
+    if record.size is not None:
+        content = _content(record) if record.size <= file_values.LARGEST else None
+        file = content, int(record.appended), record.size
+    times = record.created, record.updated, record.expires
+    return to_entry((*address, str(record.value), record.version, *times, *file), kind)
+
+
+def _make_page(
+    found: Iterable[tuple[_Address, _Record]], limit: int, make: Callable[[_Address, _Record], Any]
+) -> Page[Any]:
+    """Return a page of `make(address, record)`, for as many records as a page may have."""
+    page: Page[Any] = Page()
+    room = PAGE_BYTES
+    for address, record in found:
+        room -= record.size or 0
+        if len(page) == limit or (page and room < 0):
+            page.next = address[1]
+            break
+        page.append(make(address, record))
+    return page
+
+
+def _with_value(record: _Record, value: Any) -> _Record:
+    if isinstance(value, ops.File):
+        return replace(record, value=value.template, body=bytearray(value.content), size=len(value.content))
+    return replace(record, value=str(value))
+
+
+def _content(record: _Record, start: int = 0, end: int | None = None) -> bytes:
+    assert record.body is not None
+    assert record.size is not None
+    return bytes(memoryview(record.body)[start : record.size if end is None else min(end, record.size)])
+
+
+def _info(path: str, record: _Record) -> FileInfo:
+    assert record.size is not None
+    return to_info(path, record.size, record.version, record.created, record.updated)
+
+
+def _match(found: list[tuple[_Address, _Record]], op: ops.Search, want: int) -> list[Hit]:
+    hits: list[Hit] = []
+    for address, record in found:
+        hit: Hit = _entry(address, record, Hit)
+        if filters.matches(op.filter, hit.value):
+            hits.append(hit)
+            if len(hits) == want:
+                break
+    return hits
+
+
+def _refuse_request(request: Any) -> Any:
+    raise TypeError(f"the memory engine runs no requests, got {request!r}")

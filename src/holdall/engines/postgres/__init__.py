@@ -1,0 +1,5 @@
+"""The PostgreSQL engine."""
+
+from .engine import PostgresEngine, PostgresOptions
+
+__all__ = ["PostgresEngine", "PostgresOptions"]

@@ -1,0 +1,459 @@
+"""The programs of `engines/sql`, with what PostgreSQL does in its own way: batches, migrations and the feed.
+
+`PostgresEngine` runs them. A batch takes as few statements as possible. A version is drawn from a sequence after the
+row is locked, so the versions of one entry only grow, and writers of different entries do not wait for each other.
+
+Transactions do not commit in the order of the sequence, so the feed does not rely on it. Every row has the id of the
+transaction that wrote it (`xid`), and a position in the feed is a snapshot of PostgreSQL. The changes since a position
+are the rows that its snapshot does not see. None is missed, however long a transaction runs, and none waits for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+from ... import ops
+from ...engine import cursor_expired, not_a_cursor, put_entry, to_entry
+from ...errors import SchemaTooNew
+from ...model import filters, keys
+from ...model.values import decode, ttl_microseconds
+from ...ops import ABSENT, Hit, Op
+from ...runtime.programs import Work
+from ..sql.bounded_reads import process_rows, split_by_bytes
+from ..sql.entries import SqlEntries, is_multi_statement, is_plain_put
+from ..sql.feed import MARK_KEY, MARK_NAMESPACE, SqlFeed, within
+from ..sql.narrowing import narrow
+from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement
+from .dialect import MIGRATIONS, PostgresDialect, new_token, project
+from .ranker import PostgresRanker
+
+T = TypeVar("T")
+
+_XID = r"[1-9]\d{0,17}"  # PostgreSQL reads a number that begins with 0 as octal
+_SNAPSHOT = rf"{_XID}:{_XID}:(?:{_XID}(?:,{_XID})*)?"
+_POSITION = re.compile(rf"({_SNAPSHOT})?(?:/({_SNAPSHOT})/(\d{{1,18}}))?", re.ASCII)
+
+
+class PostgresEntries(SqlEntries):
+    """The ops as programs that yield statements for PostgreSQL."""
+
+    _dialect: PostgresDialect
+    _feed: PostgresFeed
+
+    def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
+        super().__init__(dialect, clock, PostgresFeed(dialect), PostgresRanker)
+        rows = (
+            "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[])"
+        )
+        # body, size, appended, shared, fields, vectors
+        nulls = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
+        self._put_many = self._upsert(
+            f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
+            f" coalesce(projection, value)::jsonb, {nulls}"
+            f" FROM {rows} AS row (ns, key, value, projection, ttl)",
+            self._put_columns,
+            returning="RETURNING version, created, updated",
+        )
+        # A put that is retried finds its own token, and does nothing.
+        not_done = "WHERE old.token IS DISTINCT FROM excluded.token"
+        self._put_once = {self._put_any[keep]: self._put(keep, where=not_done) for keep in (False, True)}
+        # The most frequent put: an item without expiry, over such an item or nothing. It sets neither the columns of a
+        # file nor `vectors`, so no trigger fires.
+        following = {**dialect.projections, "fields": "NULL"}
+        self._put_item = self._upsert(
+            self._values("NULL, NULL", following),
+            following,
+            lifetime="expires = NULL, ttl = NULL",
+            where=f"{not_done} AND old.body IS NULL AND old.vectors IS NULL",
+        )
+        self._lock_in_namespace = (
+            f"SELECT FROM {self._table} WHERE ns = :ns AND key = ANY(:all_key::text[]) ORDER BY ns, key FOR UPDATE"
+        )
+        # LATERAL locks row by row, in the order of the lists; for a plain join, PostgreSQL would read the whole table.
+        self._lock = (
+            f"SELECT FROM unnest(:all_ns::text[], :all_key::text[]) AS row (ns, key) CROSS JOIN LATERAL ("
+            f"SELECT FROM {self._table} AS entry WHERE entry.ns = row.ns AND entry.key = row.key FOR UPDATE) AS locked"
+        )
+        self._get_many = (
+            f"SELECT number, found.*"
+            f" FROM unnest(:all_ns::text[], :all_key::text[]) WITH ORDINALITY AS row (ns, key, number)"
+            f" CROSS JOIN LATERAL (SELECT {self._reads.columns_with_content} FROM {self._table} AS entry"
+            f" WHERE entry.ns = row.ns AND entry.key = row.key AND {LIVE}) AS found"
+        )
+        # Inserts a placeholder (`kind` is 'none') for an absent entry, so that its row can be locked.
+        self._lock_absent = (
+            f"INSERT INTO {self._table} AS old (ns, key, version, created, updated, kind, xid)"
+            f" VALUES (:ns, :key, {dialect.next_version}, :now, :now, 'none', pg_current_xact_id())"
+            f" ON CONFLICT (ns, key) DO UPDATE SET key = excluded.key RETURNING"
+            f" CASE WHEN {OLD_IS_LIVE} THEN version END"
+        )
+
+    # The schema ------------------------------------------------------------------------------------------------------
+
+    def plan_migration(self) -> SqlProgram[list[str]]:
+        """Return the statements that create the schema or bring it up to date."""
+        dialect, schema = self._dialect, self._dialect.schema
+        present, oldest = 0, 0
+        # Not to_regclass: it may use what this session has cached from before another session's migration.
+        tables = "SELECT 1 FROM pg_tables WHERE schemaname = :p0 AND tablename = 'schema_version'"
+        [found] = yield [(tables, {"p0": dialect.schema_name})]
+        if found:
+            [[(present, oldest)]] = yield [(f"SELECT version, oldest FROM {schema}.schema_version", {})]
+        if oldest > len(MIGRATIONS):
+            raise SchemaTooNew(
+                f"the schema {schema} has version {present}, which needs a holdall that knows version {oldest}; this"
+                f" one knows up to {len(MIGRATIONS)}: upgrade holdall"
+            )
+        statements = []
+        if present == 0:
+            statements += [
+                f"CREATE SCHEMA IF NOT EXISTS {schema}",
+                f"CREATE TABLE {schema}.schema_version (version int NOT NULL, oldest int NOT NULL)",
+                f"INSERT INTO {schema}.schema_version VALUES (0, 0)",
+            ]
+        for number, statement in enumerate(MIGRATIONS[present:], present + 1):
+            statements += [
+                statement.replace("{schema}", schema),
+                f"UPDATE {schema}.schema_version SET version = {number}, oldest = 1",
+            ]
+        if present:
+            statements += yield from self._adopt_foreign_rows()
+        indexes = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = :p0"
+        [rows] = yield [(indexes, {"p0": dialect.schema_name})]
+        return [*statements, *dialect.missing_indexes(dict(rows))]
+
+    def _adopt_foreign_rows(self) -> SqlProgram[list[str]]:
+        """Return the statements for a schema that was copied from another server, for example restored from a dump.
+
+        Its rows have transaction ids of the other server. Some may be in the future of this server, so the feed would
+        not work. They get an id older than all others, the text index is rebuilt, and older cursors expire.
+        """
+        dialect, is_foreign = self._dialect, "xid >= pg_snapshot_xmax(pg_current_snapshot())"
+        [rows] = yield [(f"SELECT 1 FROM {self._table} WHERE {is_foreign} LIMIT 1", {})]
+        if not rows:
+            return []
+        return [
+            f"UPDATE {self._table} SET xid = '3' WHERE {is_foreign}",
+            f"DELETE FROM {dialect.state} WHERE name = 'texts'",
+            *(f"DELETE FROM {table}" for table in (dialect.terms, dialect.documents, dialect.texts)),
+            self._feed.move_mark("pg_current_xact_id()"),
+        ]
+
+    def detect_pgvector(self) -> SqlProgram[None]:
+        """Use pgvector if vectors are stored as its type: it was installed when their table was created."""
+        sql = (
+            "SELECT quote_ident(nspname) FROM pg_attribute AS attribute"
+            " JOIN pg_type AS kind ON kind.oid = attribute.atttypid"
+            " JOIN pg_namespace AS home ON home.oid = kind.typnamespace"
+            " WHERE attrelid = :p0::regclass AND attname = 'data' AND typname = 'vector'"
+        )
+        [rows] = yield [(sql, {"p0": self._dialect.vectors})]
+        if rows:
+            self._dialect.use_pgvector(rows[0][0])
+
+    # Batches ---------------------------------------------------------------------------------------------------------
+
+    def batch(self, batch: Sequence[Op], token: int | None = None) -> SqlProgram[list[Any]]:
+        """Run a batch in as few statements as possible; every row that it changes gets the same token.
+
+        The rows to be written are locked first, in key order, so that two batches cannot deadlock.
+        """
+        if len(batch) > 1 and all(type(op) is ops.Get for op in batch):
+            return (yield from self._get_all(batch))
+        if all(type(op) in ops.READS for op in batch):
+            return (yield from super().batch(batch))
+        if not any(map(is_multi_statement, batch)):
+            return (yield from self._run_together(batch, [self._lock_rows(batch)], token))
+        yield [self._lock_rows(batch)]
+        results: list[Any] = []
+        for several, group in groupby(batch, is_multi_statement):
+            members = list(group)
+            if not several:
+                results += yield from self._run_together(members, [], token)
+            for op in members if several else ():
+                results.append((yield from _set_token(self.perform(op, self._clock()), token)))
+        return results
+
+    def _get_all(self, batch: Sequence[Any]) -> SqlProgram[list[Any]]:
+        """Run many gets as one statement, which has one snapshot without a transaction."""
+        params = {"all_ns": [keys.encode(op.namespace) for op in batch], "all_key": [op.key for op in batch]}
+        [rows] = yield [(self._get_many, {**params, "now": self._clock()})]
+        found = {number: row for number, *row in rows}
+        return [to_entry(tuple(found[number])) if number in found else None for number in range(1, len(batch) + 1)]
+
+    def _run_together(self, batch: Sequence[Op], first: list[Statement], token: int | None) -> SqlProgram[list[Any]]:
+        """Run ops of one statement each in one round trip, after the statements `first`."""
+        groups = list(_group_puts(batch))
+        sent: list[Statement] = []
+        values: list[list[dict[str, Any]]] = []
+
+        def statements() -> Iterator[Statement]:
+            """Yield one statement at a time: the server works on the first while the next is made.
+
+            Meanwhile, the values that were sent are decoded for the results.
+            """
+            yield from first
+            for group in groups:
+                sql, params = self._put_group(group) if len(group) > 1 else self._statement_with_lock(group[0])
+                if "token" in params:
+                    params["token"] = token
+                sent.append((sql, params))
+                yield sent[-1]
+                values.append([decode(put.value) for put in group] if len(group) > 1 else [])
+
+        replies = yield statements()
+        results: list[Any] = []
+        for group, (_, params), decoded, rows in zip(groups, sent, values, replies[len(first) :], strict=True):
+            if len(group) > 1:  # sorted by version, the rows are in the order of the puts
+                written = zip(group, decoded, params["all_ttl"], sorted(rows), strict=True)
+                results += [
+                    put_entry(put, value, version, created, updated, None if ttl is None else updated + ttl)
+                    for put, value, ttl, (version, created, updated) in written
+                ]
+            else:
+                results.append((yield from self._outcome(group[0], params, rows)))
+        return results
+
+    def _actual(self, params: dict[str, Any]) -> SqlProgram[int | None]:
+        yield [("ROLLBACK", {})]  # the ops after the failed one have run, too: read what was there before them
+        return (yield from super()._actual(params))
+
+    def find_actual_version(self, params: dict[str, Any]) -> SqlProgram[int | None]:
+        """Return the version that a single statement found instead of the expected one."""
+        return (yield from super()._actual(params))
+
+    def retryable_statement(self, op: Op) -> Statement:
+        """Return the statement of a single op. Executed again, a put that was done does nothing."""
+        if is_plain_put(op) and op.ttl is None:
+            value: Any = op.value
+            return self._put_item, {
+                "ns": keys.encode(op.namespace),
+                "key": op.key,
+                "value": value,
+                "projection": project(value),
+                "now": self._clock(),
+                "token": new_token(),
+                "size": None,
+            }
+        sql, params = self.statement(op)
+        return self._put_once.get(sql, sql), params
+
+    def fallback_statement(self, statement: Statement) -> Statement | None:
+        """Return the statement to execute next if this one did nothing: it may have met a file or vectors.
+
+        None if it was not the statement for the most frequent puts.
+        """
+        sql, params = statement
+        if sql is not self._put_item:
+            return None
+        return self._put_once[self._put_any[False]], {**params, "ttl": None, "fields": None, "model": None}
+
+    def read_last_write(self, params: dict[str, Any]) -> SqlProgram[Rows]:
+        """Return the token, version and times of the last write of an entry."""
+        sql = f"SELECT token, version, created, updated, expires FROM {self._table} WHERE ns = :ns AND key = :key"
+        [rows] = yield [(sql, {"ns": params["ns"], "key": params["key"]})]
+        return rows  # type: ignore[no-any-return]  # a reply
+
+    def read_transaction_status(self, xid: str, token: int) -> SqlProgram[str | None]:
+        """Return the status of a transaction: `committed`, `aborted`, `in progress`, or None if it is unknown.
+
+        After a crash, PostgreSQL may assign its last ids a second time. So an id in the future was never committed, and
+        a committed id is only ours if a row has our token, too.
+        """
+        sql = "SELECT CASE WHEN :p0::xid8 < pg_current_xact_id() THEN pg_xact_status(:p0::xid8) ELSE 'aborted' END"
+        [[(status,)]] = yield [(sql, {"p0": xid})]
+        if status == "committed":
+            sql = f"SELECT 1 FROM {self._table} WHERE xid = :p0::xid8 AND token = :token LIMIT 1"
+            [rows] = yield [(sql, {"p0": xid, "token": token})]
+            return "committed" if rows else None
+        return str(status) if status else None
+
+    def _put_group(self, group: list[Any]) -> Statement:
+        """Return the one statement of several puts."""
+        return self._put_many, {
+            "all_ns": [keys.encode(put.namespace) for put in group],
+            "all_key": [put.key for put in group],
+            "all_value": [put.value for put in group],
+            "all_projection": [project(put.value) for put in group],
+            "all_ttl": [ttl_microseconds(put.ttl) for put in group],
+            "now": self._clock(),
+            "token": None,
+        }
+
+    def _lock_rows(self, batch: Sequence[Op]) -> Statement:
+        """Return the statement that locks the rows to be written, in key order."""
+        rows = sorted({(keys.encode(op.namespace), op.key) for op in batch if isinstance(op, _WRITES)})
+        all_keys = [key for _, key in rows]
+        if rows and rows[0][0] == rows[-1][0]:  # all in one namespace: one index scan finds them
+            return self._lock_in_namespace, {"ns": rows[0][0], "all_key": all_keys}
+        return self._lock, {"all_ns": [ns for ns, _ in rows], "all_key": all_keys}
+
+    def _statement_with_lock(self, op: Op) -> Statement:
+        """Return an op's statement. A check locks its row until the end of the transaction, even an absent one."""
+        sql, params = self.statement(op)
+        if sql is not self._version_of:
+            return sql, params
+        if isinstance(op, ops.Check | ops.Delete) and op.expect is ABSENT:
+            return self._lock_absent, params
+        return f"{sql} FOR SHARE", params
+
+    def result(self, op: Op, params: dict[str, Any], rows: Rows) -> Any:
+        if rows == [(None,)]:  # `_lock_absent` found no live entry
+            rows = []
+        return super().result(op, params, rows)
+
+    def newer(self, op: ops.Search, position: str, want: int) -> SqlProgram[list[tuple[Hit, str]]]:
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
+        narrowed, _ = narrow(op.filter, self._dialect, params)
+        if narrowed:
+            where += f" AND {narrowed}"
+        found: list[tuple[Hit, str]] = []
+        while len(found) < want:
+            size = max(want, 64)
+            rows, next_position = yield from self._feed.since(position, self._reads.columns, where, params, size)
+            for group in split_by_bytes(rows):
+                found += yield from process_rows(_matching, op, (yield from self._reads.load_contents(group)))
+                if len(found) >= want:
+                    return found[:want]
+            if len(rows) < size:
+                break
+            position = next_position
+        return found[:want]
+
+
+class PostgresFeed(SqlFeed):
+    """The feed of snapshots."""
+
+    def position(self) -> SqlProgram[str]:
+        """Return the current snapshot, cut off after the highest transaction id in the table.
+
+        After a crash, PostgreSQL may assign ids above it again, to changes that come after this position. Ids up to the
+        highest committed one are not assigned again.
+        """
+        last_xid = f"SELECT xid FROM {self._table} ORDER BY xid DESC LIMIT 1"
+        sql = f"SELECT pg_current_snapshot()::text, coalesce(({last_xid}), '2')::text"
+        [[(snapshot, last)]] = yield [(sql, {})]
+        least, most, running = snapshot.split(":")
+        end = min(int(most), int(last) + 1)
+        before_end = [xid for xid in running.split(",") if xid and int(xid) < end]
+        return f"{min(int(least), end)}:{end}:{','.join(before_end)}"
+
+    def resume(self, cursor: str | None) -> SqlProgram[tuple[str, str, Callable[[str], str]]]:
+        """The same with snapshots. A cursor expires if its snapshot does not see a tombstone that was purged."""
+        mark = yield from self.purge_mark()
+        here = yield from self.position()
+        first, until, _ = _parse_position(cursor or "")
+        if first or until:
+            least, most = (first or until or "").split(":")[:2]
+            if not (mark < int(least) and int(most) <= int(here.split(":")[1])):
+                raise cursor_expired(cursor)
+        return here, cursor or "", lambda position: position
+
+    def since(
+        self, position: str, columns: str, where: str, params: dict[str, Any], limit: int, end: str | None = None
+    ) -> SqlProgram[tuple[Rows, str]]:
+        """Return the rows changed after a position, by version, each with the position after it; and the last position.
+
+        A position is a snapshot, or `from/to/version`: after a version, among the changes between two snapshots.
+        """
+        since, until, above = _parse_position(position)
+        found: Rows = []
+        while True:
+            resumed = until is not None
+            until = until or end or (yield from self.position())
+            condition, bounds = where, {**params, "until": until, "above": above, "limit": limit - len(found)}
+            if since:
+                condition += " AND xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
+                bounds |= {"since": since, "oldest": since.split(":")[0]}
+            sql = (
+                f"SELECT {columns}, version FROM {self._table} WHERE {condition}"
+                f" AND pg_visible_in_snapshot(xid, :until::pg_snapshot) AND version > :above"
+                f" ORDER BY version LIMIT :limit"
+            )
+            [rows] = yield [(sql, bounds)]
+            found += [(*row[:-1], f"{since}/{until}/{row[-1]}") for row in rows]
+            if len(found) == limit:
+                return found, found[-1][-1]
+            since, until, above = until, None, 0
+            if not resumed:
+                return found, since
+
+    def count_since(self, position: str) -> SqlProgram[int]:
+        since, _, _ = _parse_position(position)
+        sql, bounds = f"SELECT count(*) FROM {self._table}", {}
+        if since:
+            sql += " WHERE xid >= :oldest::xid8 AND NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)"
+            bounds = {"since": since, "oldest": since.split(":")[0]}
+        [[(count,)]] = yield [(sql, bounds)]
+        return count  # type: ignore[no-any-return]  # a row's column
+
+    def move_mark(self, xid: str) -> str:
+        """A statement, without parameters: all that was forgotten, if anything was, is before this transaction."""
+        home = keys.encode(MARK_NAMESPACE).replace("\x01", "\\x01")
+        mark = f"'{{\"mark\":' || ({xid}::text::bigint - 1) || '}}'"
+        return f"UPDATE {self._table} SET value = {mark}, xid = {xid} WHERE ns = E'{home}' AND key = '{MARK_KEY}'"
+
+
+def _matching(op: ops.Search, rows: Rows) -> list[tuple[Hit, str]]:
+    """Return the rows that match a filter as hits, each with the position after it."""
+    hits = ((to_entry(tuple(row), Hit), after) for *row, after in rows)
+    return [(hit, after) for hit, after in hits if filters.matches(op.filter, hit.value)]
+
+
+def _parse_position(position: str) -> tuple[str, str | None, int]:
+    """Return the parts of a position: from which snapshot, up to which one, and after which version."""
+    match = _POSITION.fullmatch(position)
+    if match is None or not all(_is_snapshot(text) for text in match.groups()[:2] if text):
+        raise not_a_cursor(position)
+    return match[1] or "", match[2], int(match[3] or 0)
+
+
+def _is_snapshot(text: str) -> bool:
+    """Whether PostgreSQL accepts this as a snapshot: `xmin:xmax:running,…`, in order."""
+    least, most, running = text.split(":")
+    between = [int(xid) for xid in running.split(",")] if running else []
+    return (
+        0 < int(least) <= int(most)
+        and between == sorted(set(between))
+        and all(int(least) <= xid < int(most) for xid in between)
+    )
+
+
+_WRITES = (ops.Put, ops.Delete, ops.Refresh, ops.Backdate, ops.Append)
+_MAX_GROUP = 250  # puts in one statement: while the server executes it, the next is encoded
+
+
+def _set_token(program: SqlProgram[T], token: int | None) -> SqlProgram[T]:
+    """Run a program, with this token in all its statements."""
+    replies: Any = None
+    while True:
+        try:
+            statements = program.send(replies)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # StopIteration.value is untyped
+        for _, params in () if isinstance(statements, Work) else statements:
+            if "token" in params and isinstance(params, dict):
+                params["token"] = token
+        replies = yield statements
+
+
+def _group_puts(batch: Sequence[Op]) -> Iterator[list[Any]]:
+    """Yield runs of unconditional puts of different keys, which one statement can do; and every other op alone."""
+    group: list[Op] = []
+    in_group: set[tuple[Any, str]] = set()
+    for op in batch:
+        key = (op.namespace, op.key) if is_plain_put(op) else None
+        if group and (key is None or key in in_group or len(group) == _MAX_GROUP):
+            yield group
+            group, in_group = [], set()
+        if key is None:
+            yield [op]
+        else:
+            group.append(op)
+            in_group.add(key)
+    if group:
+        yield group

@@ -1,0 +1,501 @@
+"""The Redis engine: entries in a Redis or Valkey server, or in a cluster. It needs no module, only core commands.
+
+A *shard* is a part of a store whose keys are in one slot. A server has one shard, a cluster 32 (see `shards`). Lua
+scripts make each batch atomic within its shard. All keys of a shard begin with `holdall:{shard}`. An ID is that of an
+entry: encoded namespace, NUL byte, key (see `encoding`).
+
+Entries
+
+    (no suffix)       hash, the state of the shard: v last version, f last purged version, g number of deleted trees,
+                      w last number of `:w`, x stamp of the indexed fields, l layout (first shard only), r mark of the
+                      server's run (single server only)
+    :e:ID             hash, an entry or a tombstone: h head, d text of the value, x search fields, i indexed fields
+    :p                IDs of all entries, in lexicographic order
+    :f                IDs of all files, in lexicographic order
+    :s                namespaces that have entries, in lexicographic order
+    :n:NAMESPACE      keys of a namespace's entries, by version
+    :c                the feed: IDs of entries and tombstones, by version
+    :t                IDs of tombstones, by version
+    :x                IDs of entries that expire, by time
+    :b:BODY:N         chunk N of a file's content, 1 MiB each
+    :r                hash, for each body that several files share: how many more there are than one
+    :g                list of deleted trees whose entries are not all tombstones yet
+    :l                ranges of versions that may have been lost in a restart: the last version before each, by its end
+
+Indexes
+
+    :y                hash, the indexed fields: path to number
+    :z                set, numbers of the indexed fields whose index is complete
+    :i:NUMBER         an indexed field: values with IDs, in lexicographic order (see `filter_index`)
+    :q, :q:...        the text index (see `text_index`)
+    :v:ID             hash, an entry's vectors: v version, n number of vectors, d data
+    :w:MODEL          IDs of entries with vectors of a model, numbered in the order of writing
+
+Clients
+
+    :d:CLIENT         hash, a client's last answers by slot: a write whose reply was lost is sent again, and takes
+                      effect once
+    :d:CLIENT:SLOT    an answer that is too large for the hash
+    :m                clients that have answers, by the time of their last sign of life
+    :feed             a channel: a message for every write
+    :none             never exists
+
+Scripts check everything before they write anything, and never parse values. A script handles a limited number of
+entries, with few exceptions: a batch that moves, copies or deletes a large tree, and reads of large contents.
+A large tree is deleted by a record of its range and version. From then on, its entries up to that version are not live,
+and later scripts replace a few at a time with their tombstones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from ... import ops
+from ...engine import Capabilities, Options
+from ...errors import InvalidInput, OutcomeUnknown, SchemaTooNew, StoreClosed, Unavailable, shown
+from ...model.keys import RESERVED
+from ...ops import READS, WALKS, Op
+from ...runtime.programs import adrive, drive
+from ..net.pool import check_options
+from .connections import Address, ConnectionProgram, Connections, parse_settings
+from .encoding import (
+    CHUNK_SIZE,
+    MAX_INLINE_BYTES,
+    decode_refusal,
+    decode_result,
+    encode_op,
+    encode_put,
+    make_id,
+    parse_size,
+    parse_version,
+)
+from .filter_index import encode_fields
+from .listener import SubscribedListener
+from .shards import Shards
+from .walks import RedisWalks
+
+logger = logging.getLogger("holdall")
+
+_LAYOUT = 1
+#: A tree with more entries than this is deleted by a record of its range.
+MAX_SINGLE_DELETES = 500
+_SLICE = 200  # entries in one step of maintenance
+_ALIVE_INTERVAL = 3600.0  # seconds between two signs of life of a client
+_SENT_BODY_TTL = 3600  # seconds after which a body that was sent and never used expires
+
+
+#: The indexed fields of a shard: their stamp, and the number and path of each.
+_Fields: TypeAlias = tuple[bytes, Sequence[tuple[str, str]]]
+_NO_FIELDS: _Fields = (b"", ())
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOptions:
+    """The options of `holdall.open` that only Redis has."""
+
+    key_prefix: str = "holdall"
+    allow_eviction: bool = False
+    pool_min: int = 1
+    pool_max: int = 10
+    pool_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        prefix = self.key_prefix
+        if not isinstance(prefix, str) or not prefix or any(sign in prefix for sign in "{}\x00"):
+            raise InvalidInput(
+                f"key_prefix must be a text without braces and NUL, with which all keys begin, not {shown(prefix)}"
+            )
+        if type(self.allow_eviction) is not bool:
+            raise InvalidInput(f"allow_eviction must be True or False, not {shown(self.allow_eviction)}")
+        check_options(self.pool_min, self.pool_max, self.pool_timeout)
+
+
+class RedisEngine:
+    """Entries in a Redis server, or in a Redis Cluster."""
+
+    def __init__(self, url: str, options: Options, own: RedisOptions) -> None:
+        scheme, _, rest = url.partition(":")
+        is_cluster = scheme.endswith("+cluster")
+        self._settings = parse_settings(f"{scheme.removesuffix('+cluster')}:{rest}")
+        if is_cluster and self._settings.pop("db", 0):
+            raise InvalidInput("a Redis Cluster has only database 0: remove the number from the URL")
+        self.capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, spans_roots=not is_cluster)
+        self._options = options
+        self._own = own
+        self._answer_ttl = math.ceil(options.timeout) + 60  # seconds; see client_write.lua
+        self._shards = Shards(own.key_prefix, is_cluster, options)
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        """Set the state of an engine without connections: a new one, or one in a forked child."""
+        own, shards = self._own, self._shards
+        pool = own.pool_min, own.pool_max, own.pool_timeout
+        shards.connections = Connections(dict(self._settings), shards.is_cluster, *pool, shards.prepare)
+        # The walks have locks, which a thread of the parent may hold for ever.
+        self._walks = RedisWalks(shards, lambda shard: self._ready.get(shard, _NO_FIELDS), self._declare)
+        self._client = secrets.token_hex(8)
+        # The answers of this client are kept in numbered slots. Each has one write at a time.
+        self._free_slots: deque[list[int]] = deque()  # pairs of a slot and the number of its last write
+        self._slot_numbers = itertools.count()
+        self._alive_due: dict[int, float] = {}  # by shard: when the next sign of life is due
+        self._is_set_up = False
+        self._declared: dict[int, _Fields] = {}  # indexed fields, by shard
+        self._ready: dict[int, _Fields] = {}  # those of them whose index is complete
+
+    # The engine's methods --------------------------------------------------------------------------------------------
+
+    def execute(self, batch: Sequence[Op]) -> list[Any]:
+        return drive(self._execute(batch), self._shards.connections.perform)
+
+    async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
+        return await adrive(self._execute(batch), self._shards.connections.aperform)
+
+    def setup(self) -> None:
+        drive(self._set_up(), self._shards.connections.perform)
+
+    async def asetup(self) -> None:
+        await adrive(self._set_up(), self._shards.connections.aperform)
+
+    def close(self) -> None:
+        self._closed = True
+        self._shards.connections.close()
+
+    def before_fork(self) -> None:
+        """Do nothing: a child never uses the parent's sockets."""
+
+    def after_fork(self, in_child: bool) -> None:
+        if in_child:
+            _abandoned.append(self._shards.connections)
+            self._reset()
+
+    def listen(self, notify: Callable[[], None]) -> SubscribedListener:
+        return SubscribedListener(self._shards.connections.connect, self._list_subscriptions, notify)
+
+    def _list_subscriptions(self) -> dict[Address, list[list[str]]]:
+        """Return the commands that subscribe to the channels of all shards, by the node of each shard."""
+        shards = self._shards
+        if not shards.is_cluster:
+            return {shards.connections.address_of(0): [["SUBSCRIBE", f"{shards.prefixes[0]}:feed"]]}
+        drive(shards.discover_slots(shards.make_deadline()), shards.connections.perform)
+        commands: dict[Address, list[list[str]]] = {}
+        for shard in shards.all:
+            address = shards.connections.address_of(shards.slots[shard])
+            commands.setdefault(address, []).append(["SSUBSCRIBE", f"{shards.prefixes[shard]}:feed"])
+        return commands
+
+    # Batches, as programs --------------------------------------------------------------------------------------------
+
+    def _execute(self, batch: Sequence[Op]) -> ConnectionProgram[list[Any]]:
+        if self._closed or not self._is_set_up:
+            yield from self._set_up()
+        first = batch[0]
+        kind = type(first)
+        if kind in WALKS:
+            return [(yield from self._walks.walk(first))]
+        if len(batch) == 1:
+            if isinstance(first, ops.Get):
+                shard = self._shards.of_namespace(first.namespace)
+                found = yield from self._shards.get(shard, make_id(first.namespace, first.key))
+                return [decode_result(first, found)]
+            if isinstance(first, ops.Put) and type(first.value) is not ops.File and first.vectors is None:
+                return [(yield from self._put(first))]
+            if isinstance(first, ops.ReadRange):
+                shard = self._shards.of_namespace(first.namespace)
+                _, entry_id, start, end = encode_op(first, lambda _: b"", {})
+                return [(yield from self._shards.read(shard, entry_id, start, end))]
+            if kind in _MAINTENANCE:
+                return [(yield from _MAINTENANCE[kind](self, first))]
+        elif self._shards.is_cluster:
+            if kind is ops.Embed and all(type(op) is ops.Embed for op in batch):
+                return (yield from self._run_by_shard(batch))
+            if any(map(_is_store_check, batch)):
+                return (yield from self._run_after_checks(batch))
+        return (yield from self._run_batch(batch))
+
+    def _run_by_shard(self, batch: Sequence[Any]) -> ConnectionProgram[list[Any]]:
+        """Run ops that need not be one transaction, as one batch for each shard."""
+        results: list[Any] = [None] * len(batch)
+        by_shard: dict[int, list[int]] = {}
+        for number, op in enumerate(batch):
+            by_shard.setdefault(self._shards.of_namespace(op.namespace), []).append(number)
+        for shard, numbers in by_shard.items():
+            found = yield from self._run_batch([batch[number] for number in numbers], shard)
+            for number, reply in zip(numbers, found, strict=True):
+                results[number] = reply
+        return results
+
+    def _run_after_checks(self, batch: Sequence[Op]) -> ConnectionProgram[list[Any]]:
+        """Run a batch on a cluster whose checks of store-wide entries are in another shard: they are run first."""
+        results: list[Any] = [None] * len(batch)
+        yield from self._run_batch([op for op in batch if _is_store_check(op)])
+        numbers = [number for number, op in enumerate(batch) if not _is_store_check(op)]
+        if numbers:
+            found = yield from self._run_batch([batch[number] for number in numbers])
+            for number, result in zip(numbers, found, strict=True):
+                results[number] = result
+        return results
+
+    def _put(self, op: ops.Put) -> ConnectionProgram[Any]:
+        """Put one item with `put.lua`, or with `batch.lua` where that is needed."""
+        shard = self._shards.of_namespace(op.namespace)
+        if self._declared.get(shard, _NO_FIELDS)[1]:
+            return (yield from self._run_batch([op]))[0]
+        slot = self._take_slot()
+        is_alive_due = self._is_alive_due(shard)
+        args = (self._client, *map(str, slot), "", "1" if is_alive_due else "", "", "", *encode_put(op, op.value))
+        try:
+            status, *details = yield from self._shards.run_write(shard, "put", args)
+        finally:
+            self._free_slots.append(slot)
+        if status == b"ok":
+            if is_alive_due:
+                self._alive_due[shard] = time.monotonic() + _ALIVE_INTERVAL
+            entry = decode_result(op, details[0][0])
+            self._shards.newest_version = max(self._shards.newest_version, entry.version)
+            return entry
+        if status == b"refused":
+            raise decode_refusal(op, details[1:])
+        if status in (b"batch", b"declare"):
+            return (yield from self._run_batch([op]))[0]
+        raise _answer_lost()
+
+    def _take_slot(self) -> list[int]:
+        """Take a free slot for the answer of a write: its number, and the number of the write in it."""
+        try:
+            slot = self._free_slots.pop()
+        except IndexError:  # no check before: another thread may take the last one in between
+            slot = [next(self._slot_numbers), 0]
+        slot[1] += 1
+        return slot
+
+    def _is_alive_due(self, shard: int) -> bool:
+        """Whether the next write has to be a sign of life, so that the shard keeps the answers of this client."""
+        return time.monotonic() > self._alive_due.get(shard, 0.0)
+
+    def _run_batch(self, batch: Sequence[Op], shard: int | None = None) -> ConnectionProgram[list[Any]]:
+        """Run point ops of one shard as a transaction."""
+        if shard is None:
+            shard = self._shards.of_batch(batch)
+        deadline = self._shards.make_deadline()
+        sent_bodies = yield from self._send_bodies(shard, batch, deadline)
+        if all(type(op) in READS for op in batch):
+            return (yield from self._run_batch_script(shard, batch, sent_bodies, ["", "", 0], "", deadline))
+        slot = self._take_slot()
+        is_alive_due = self._is_alive_due(shard)
+        client, alive = [self._client, *slot], "1" if is_alive_due else ""
+        try:
+            results = yield from self._run_batch_script(shard, batch, sent_bodies, client, alive, deadline)
+        finally:
+            self._free_slots.append(slot)
+        if is_alive_due:
+            self._alive_due[shard] = time.monotonic() + _ALIVE_INTERVAL
+        counts = [result for op, result in zip(batch, results, strict=True) if type(op) is ops.DeleteTree]
+        if any(count > MAX_SINGLE_DELETES for count in counts):
+            with contextlib.suppress(Unavailable):  # the tree is deleted; other clients reclaim it later
+                yield from self._shards.reclaim(shard)
+        return results
+
+    def _run_batch_script(
+        self,
+        shard: int,
+        batch: Sequence[Op],
+        sent_bodies: dict[int, str],
+        client: list[Any],
+        alive: str,
+        deadline: float,
+    ) -> ConnectionProgram[list[Any]]:
+        """Run `batch.lua`, again if the shard has to be maintained first. `client` is its ID, slot and write number."""
+        run = self._shards.run_write if client[0] else self._shards.run_once
+        while True:
+            stamp, declared = self._declared.get(shard, _NO_FIELDS)
+            encoded = [arg for op in batch for arg in encode_op(op, partial(encode_fields, declared), sent_bodies)]
+            args = [*client, stamp, alive, MAX_SINGLE_DELETES, self._answer_ttl, *encoded]
+            status, *details = yield from run(shard, "batch", args, deadline)
+            if status == b"ok":
+                self._shards.newest_version = max(self._shards.newest_version, int(details[1]))
+                return [decode_result(op, reply) for op, reply in zip(batch, details[0], strict=True)]
+            if status == b"refused":
+                raise decode_refusal(batch[details[0]], details[1:])
+            if status == b"reclaim":
+                yield from self._shards.reclaim(shard)
+            elif status == b"sweep":
+                yield from self._shards.sweep(shard, ops.Sweep())
+            elif status == b"declare":
+                yield from self._declare(shard)
+            elif status == b"resend":
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        "the Redis server has lost a content that was sent to it; check that it does not evict keys"
+                        " (maxmemory-policy)"
+                    )
+                sent_bodies = yield from self._send_bodies(shard, batch, deadline)
+            else:
+                raise _answer_lost()
+
+    def _send_bodies(self, shard: int, batch: Sequence[Op], deadline: float) -> ConnectionProgram[dict[int, str]]:
+        """Send the large contents of a batch before it, and return the names of their bodies, by the ids of ops."""
+        sent_bodies = {}
+        for op in batch:
+            if isinstance(op, ops.Put) and isinstance(op.value, ops.File) and len(op.value.content) > MAX_INLINE_BYTES:
+                sent_bodies[id(op)] = yield from self._send_body(shard, op.value.content, deadline)
+        return sent_bodies
+
+    def _send_body(self, shard: int, content: bytes, deadline: float) -> ConnectionProgram[str]:
+        """Send a content in chunks, as a body that a put will use; if none does, it expires."""
+        name = f"u{secrets.token_hex(12)}"
+        for number in range(-(-len(content) // CHUNK_SIZE)):
+            chunk = content[number * CHUNK_SIZE : (number + 1) * CHUNK_SIZE]
+            key = f"{self._shards.prefixes[shard]}:b:{name}:{number}"
+            yield from self._shards.execute(shard, ("SET", key, chunk, "EX", _SENT_BODY_TTL), deadline)
+        return name
+
+    # Maintenance -----------------------------------------------------------------------------------------------------
+
+    def _sweep(self, op: ops.Sweep) -> ConnectionProgram[int]:
+        swept = 0
+        for shard in self._shards.below(op.prefix):
+            if swept < op.limit:
+                swept += yield from self._shards.sweep(shard, ops.Sweep(op.limit - swept, op.prefix))
+        return swept
+
+    def _purge(self, op: ops.PurgeTombstones) -> ConnectionProgram[bool]:
+        now = self._options.clock() if self._options.clock else time.time_ns() // 1000
+        newest = now - round(op.age * 1_000_000)
+        left = op.limit
+        for shard in self._shards.all:
+            yield from self._shards.reclaim(shard)
+            yield from self._walks.text_index.catch_up(shard)  # it needs tombstones to remove documents
+            while True:
+                size = min(left, _SLICE)
+                count = yield from self._shards.run_once(shard, "purge", [size, newest])
+                left -= count
+                if not left:
+                    return True
+                if count < size:
+                    break
+        return False
+
+    def _index_texts(self, op: ops.IndexTexts) -> ConnectionProgram[tuple[int, bool]]:
+        return (yield from self._walks.text_index.index(op.limit))
+
+    def _maintain(self, _op: Op) -> ConnectionProgram[bool]:
+        """Do nothing: Redis needs no maintenance of the whole store."""
+        return False
+        yield
+
+    # Setting up ------------------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> ConnectionProgram[None]:
+        if self._closed:
+            raise StoreClosed("this store is closed; open a new one")
+        shards, deadline = self._shards, self._shards.make_deadline()
+        if shards.is_cluster:
+            yield from shards.discover_slots(deadline)
+        if not self._own.allow_eviction:
+            yield from self._check_eviction(deadline)
+        yield from shards.execute(0, ("HSETNX", shards.prefixes[0], "l", _LAYOUT), deadline)
+        layout = int((yield from shards.execute(0, ("HGET", shards.prefixes[0], "l"), deadline)))
+        if layout > _LAYOUT:
+            raise SchemaTooNew(f"this store has layout {layout}, and this holdall supports {_LAYOUT}; upgrade holdall")
+        yield from self._check_channel(deadline)
+        if self._options.filter_fields:
+            for shard in shards.all:
+                yield from self._declare(shard)
+        self._is_set_up = True
+
+    def _check_channel(self, deadline: float) -> ConnectionProgram[None]:
+        """Check that the user may publish. Scripts ignore a failure to publish, and watchers would wait in vain."""
+        shards = self._shards
+        channel = f"{shards.prefixes[0]}:feed"
+        try:
+            yield from shards.execute(0, ("SPUBLISH" if shards.is_cluster else "PUBLISH", channel, ""), deadline)
+        except Unavailable as error:
+            if not str(error.__cause__).startswith("NOPERM"):
+                raise
+            raise Unavailable(
+                "this Redis user may not publish to the channels that notify stores of changes; allow it"
+                f" (ACL SETUSER … &{self._own.key_prefix}:*): {error}"
+            ) from error
+
+    def _check_eviction(self, deadline: float) -> ConnectionProgram[None]:
+        """Refuse a server that evicts entries when it is full: counts and indexes would become wrong.
+
+        A policy that evicts only keys with an expiry (`volatile-*`) is safe: the keys of entries have none.
+        """
+        shards = self._shards
+        nodes = {shards.connections.address_of(shards.slots[shard]): shard for shard in shards.all}
+        for shard in nodes.values():
+            try:
+                report = (yield from shards.execute(shard, ("INFO", "memory"), deadline)).decode()
+            except Unavailable as error:
+                if not str(error.__cause__).startswith("NOPERM"):
+                    raise
+                logger.warning(
+                    "cannot check whether this Redis server evicts entries: allow its user to run INFO (+info)"
+                )
+                return
+            found = dict(line.split(":", 1) for line in report.splitlines() if ":" in line)
+            policy = found.get("maxmemory_policy", "noeviction")
+            if found.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
+                raise Unavailable(
+                    f"this Redis server evicts entries when it is full (maxmemory-policy {policy}): set the"
+                    " policy to noeviction, or open the store with allow_eviction=True and accept the loss of entries"
+                )
+
+    def _declare(self, shard: int) -> ConnectionProgram[None]:
+        """Declare our indexed fields in a shard, read all that are declared, and complete the indexes of ours."""
+        paths = self._options.filter_fields
+        stamp, found = yield from self._shards.run_once(shard, "declare", paths)
+        fields = [(number.decode(), path.decode(), is_ready) for number, path, is_ready in found]
+        declared = [(number, path) for number, path, _ in fields]
+        self._declared[shard] = stamp, declared
+        if any(path in paths and not is_ready for _, path, is_ready in fields):
+            low = "-"
+            while low:
+                _, entries, next_low = yield from self._shards.run(shard, "scan", low, "+", _SLICE, "v", 0)
+                args: list[Any] = []
+                for entry_id, head, value, *_ in entries:
+                    is_item = parse_size(head) is None
+                    encoded = encode_fields(declared, value.decode()) if is_item else b""
+                    args += [entry_id, parse_version(head), encoded]
+                yield from self._shards.run_once(shard, "reindex_fields", args)
+                low = next_low.decode()
+            numbers = [number for number, _, _ in fields]
+            command = ("SADD", f"{self._shards.prefixes[shard]}:z", *numbers)
+            yield from self._shards.execute(shard, command, self._shards.make_deadline())
+            fields = [(number, path, 1) for number, path, _ in fields]
+        self._ready[shard] = stamp, [(number, path) for number, path, is_ready in fields if is_ready]
+
+
+def _answer_lost() -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "the connection was lost during a write, and its outcome is unknown: the server no longer has its answer;"
+        " read the entry to find out"
+    )
+
+
+def _is_store_check(op: Op) -> bool:
+    """Whether an op checks an entry of holdall's own that is for the whole store, not for one root."""
+    return type(op) is ops.Check and op.namespace[0] == RESERVED and len(op.namespace) == 2
+
+
+_MAINTENANCE: dict[type, Callable[[RedisEngine, Any], ConnectionProgram[Any]]] = {
+    ops.Sweep: RedisEngine._sweep,
+    ops.PurgeTombstones: RedisEngine._purge,
+    ops.IndexTexts: RedisEngine._index_texts,
+    ops.Maintain: RedisEngine._maintain,
+}
+
+#: A parent's connections in its forked child. They are kept, because collecting them would close their sockets.
+_abandoned: list[Connections] = []

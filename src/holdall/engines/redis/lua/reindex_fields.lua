@@ -1,0 +1,18 @@
+-- Index the fields of stored entries. ARGV has, from 4 on, the ID, version and tokens of each entry. An entry that has
+-- changed since is skipped: the client that wrote it has indexed its fields.
+
+for at = 4, #ARGV, 3 do
+  local id, version, tokens = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local key = PREFIX .. ':e:' .. id
+  local head = call('HGET', key, 'h')
+  local record = head and parse_head(head)
+  if record and record.kind == 'p' and to_text(record.version) == version then
+    local old_tokens = call('HGET', key, 'i')
+    if old_tokens then
+      update_field_index(old_tokens, 'ZREM', id)
+    end
+    call('HSET', key, 'i', tokens)
+    update_field_index(tokens, 'ZADD', id)
+  end
+end
+return 1

@@ -1,0 +1,194 @@
+-- What all scripts that write share: the next version, and how a record replaces another one in all indexes. ARGV[2] is
+-- `number of the shard/number of shards`. New versions are greater than ARGV[3].
+
+local shard, shard_count = string.match(ARGV[2], '^(%d+)/(%d+)$')
+shard, shard_count = tonumber(shard), tonumber(shard_count)
+
+read_clock()
+
+local function read_server_time()
+  if not server_time then
+    local time = call('TIME')
+    server_time = time[1] * 1000000 + time[2]
+  end
+  return server_time
+end
+
+-- A version is the time in microseconds, so that no version is used again after a flush or a loss of data. Versions of
+-- a shard are a multiple of the number of shards, plus the shard's own number: so no two shards use the same one.
+local first_version
+local function next_version()
+  local floor = math.max(last_version, tonumber(ARGV[3]), read_server_time() - shard_count)
+  last_version = (math.floor(floor / shard_count) + 1) * shard_count + shard
+  first_version = first_version or last_version
+  return last_version
+end
+
+-- Return a number greater than the previous one. It is the time too, so that no number is used again after a flush.
+local function next_number(previous)
+  return to_text(math.max(tonumber(previous or '0') + 1, read_server_time()))
+end
+
+-- Delete a body, unless other records share it. `:r` counts those others.
+local function release_body(body)
+  local others = tonumber(call('HGET', PREFIX .. ':r', body) or '0')
+  if others > 1 then
+    call('HSET', PREFIX .. ':r', body, others - 1)
+    return
+  elseif others == 1 then
+    call('HDEL', PREFIX .. ':r', body)
+    return
+  end
+  local number = 0
+  while call('UNLINK', PREFIX .. ':b:' .. body .. ':' .. to_text(number)) == 1 do
+    number = number + 1
+  end
+end
+
+-- Append data to a body of `size` bytes.
+local function append_body(body, size, data)
+  local from = 1
+  while from <= #data do
+    local number = math.floor(size / CHUNK_SIZE)
+    local free = (number + 1) * CHUNK_SIZE - size
+    local chunk = string.sub(data, from, from + free - 1)
+    call('APPEND', PREFIX .. ':b:' .. body .. ':' .. to_text(number), chunk)
+    size, from = size + #chunk, from + #chunk
+  end
+end
+
+-- Add an entry's indexed fields to their indexes ('ZADD'), or remove them ('ZREM'). `tokens` is a sequence of `<number
+-- of the field> <length> <bytes>`.
+local function update_field_index(tokens, command, id)
+  local at = 1
+  while at <= #tokens do
+    local field, length, start = string.match(tokens, '^(%d+) (%d+) ()', at)
+    local member = string.sub(tokens, start, start + length - 1) .. '\0' .. id
+    if command == 'ZADD' then
+      call('ZADD', PREFIX .. ':i:' .. field, 0, member)
+    else
+      call('ZREM', PREFIX .. ':i:' .. field, member)
+    end
+    at = start + length
+  end
+end
+
+-- Replace the stored record `old` (nil: there is none) with `new`, in every index. `new` is nil to remove the record. A
+-- new entry may have `value`, `paths` (its search fields), `tokens` (its indexed fields) and `vectors`. A part that is
+-- nil stays as it is stored. Returns the head of `new`.
+local function store_record(id, old, new)
+  local key = PREFIX .. ':e:' .. id
+  local ns, name = split_id(id)
+  local was_entry, is_entry = old and old.kind == 'p', new and new.kind == 'p'
+  if was_entry and not is_entry then
+    call('ZREM', PREFIX .. ':p', id)
+    call('ZREM', PREFIX .. ':n:' .. ns, name)
+    if call('EXISTS', PREFIX .. ':n:' .. ns) == 0 then
+      call('ZREM', PREFIX .. ':s', ns)
+    end
+  elseif is_entry then
+    if not was_entry then
+      call('ZADD', PREFIX .. ':p', 0, id)
+      call('ZADD', PREFIX .. ':s', 0, ns)
+    end
+    if not was_entry or old.version ~= new.version then
+      call('ZADD', PREFIX .. ':n:' .. ns, new.version, name)
+    end
+  end
+  local was_file, is_file = was_entry and old.size ~= '-', is_entry and new.size ~= '-'
+  if was_file and not is_file then
+    call('ZREM', PREFIX .. ':f', id)
+  elseif is_file and not was_file then
+    call('ZADD', PREFIX .. ':f', 0, id)
+  end
+  local old_expiry, new_expiry = was_entry and old.expires or '-', is_entry and new.expires or '-'
+  if new_expiry ~= '-' then
+    if old_expiry ~= new_expiry then
+      call('ZADD', PREFIX .. ':x', new_expiry, id)
+    end
+  elseif old_expiry ~= '-' then
+    call('ZREM', PREFIX .. ':x', id)
+  end
+  -- An entry has indexed fields only where some are declared (meta[3]).
+  if was_entry and meta[3] and (new == nil or new.tokens or not is_entry) then
+    local tokens = call('HGET', key, 'i')
+    if tokens then
+      update_field_index(tokens, 'ZREM', id)
+      call('HDEL', key, 'i')
+    end
+  end
+  if was_entry and old.model ~= '-' and not (is_entry and new.model == old.model and not new.vectors) then
+    call('ZREM', PREFIX .. ':w:' .. old.model, id)
+    call('DEL', PREFIX .. ':v:' .. id)
+  end
+  if new == nil then
+    call('DEL', key)
+    call('ZREM', PREFIX .. ':c', id)
+    call('ZREM', PREFIX .. ':t', id)
+    return
+  end
+  if not old or old.version ~= new.version then
+    call('ZADD', PREFIX .. ':c', new.version, id)
+  end
+  local head = format_head(new)
+  if not is_entry then
+    call('ZADD', PREFIX .. ':t', new.version, id)
+    call('DEL', key)
+    call('HSET', key, 'h', head)
+    return head
+  end
+  if old and not was_entry then
+    call('ZREM', PREFIX .. ':t', id)
+  end
+  if new.value then
+    call('HSET', key, 'h', head, 'd', new.value)
+  else
+    call('HSET', key, 'h', head)
+  end
+  if new.paths then
+    if new.paths == '' then
+      if was_entry then
+        call('HDEL', key, 'x')
+      end
+    else
+      call('HSET', key, 'x', new.paths)
+    end
+  end
+  if new.tokens and new.tokens ~= '' then
+    call('HSET', key, 'i', new.tokens)
+    update_field_index(new.tokens, 'ZADD', id)
+  end
+  if new.vectors then
+    call('HSET', PREFIX .. ':v:' .. id, 'v', new.version, 'n', new.vectors.n, 'd', new.vectors.d)
+    local number = next_number(call('HGET', PREFIX, 'w'))
+    call('HSET', PREFIX, 'w', number)
+    call('ZADD', PREFIX .. ':w:' .. new.model, number, id)
+  end
+  return head
+end
+
+local function make_tombstone(old, version, kind, time)
+  return {
+    version = version, created = old.created, updated = time, expires = '-', ttl = '-',
+    kind = kind, size = '-', appended = '-', body = '-', model = '-',
+  }
+end
+
+-- Replace a stored entry with its tombstone, and release its body.
+local function replace_with_tombstone(id, old, version, kind, time)
+  store_record(id, old, make_tombstone(old, version, kind, time))
+  if old.body ~= '-' then
+    release_body(old.body)
+  end
+end
+
+-- Save the last version and notify the listeners. This is the last step. Publishing may fail, because the data is
+-- written already.
+local function finish_write()
+  call('HSET', PREFIX, 'v', last_version)
+  if first_version and not meta[1] and shard_count == 1 then -- after a flush, earlier changes are not known
+    call('HSET', PREFIX, 'f', to_text(first_version - 1))
+  end
+  redis.pcall(shard_count > 1 and 'SPUBLISH' or 'PUBLISH', PREFIX .. ':feed', '')
+end
+

@@ -1,0 +1,275 @@
+"""Ranked search in Redis: the methods that `holdall.search.ranking` needs of an engine, as programs.
+
+The walks make a ranker. It ranks versions: those in the text index and those of vectors. Then it reads their entries. A
+process keeps the vectors of a model in memory. Each shard numbers vectors in the order of writing, so a search reads
+only those that are new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ... import ops
+from ...engine import to_entry
+from ...model import filters, keys
+from ...ops import Hit
+from ...runtime.programs import Work
+from ...search.ranking import FEW, LocalRanking, Ranking, ThreadRanking
+from ...search.text_index import MOST_BYTES, texts
+from ...search.tokens import has_phrases, parse_query, tokens
+from .connections import ConnectionProgram, Request
+from .encoding import list_ranges, parse_model, parse_version, split_id, to_row
+from .shards import Shards
+from .text_index import RedisTextIndex
+
+if TYPE_CHECKING:
+    from ...search.vectors import Matrix
+
+_PAGE = 500
+#: The most vectors that are compared without a thread.
+_SMALL = 256
+_MAX_MODELS = 4  # whose vectors are kept in memory
+
+
+class RedisRanker:
+    """Ranks and loads entries. `find_by_index(op)` returns the versions and IDs that an indexed field finds, or None.
+
+    `ids` are the IDs of the entries that a search has met, by version. With the ID, an entry is found also after it has
+    changed.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        text_index: RedisTextIndex,
+        find_by_index: Callable[[ops.Search], ConnectionProgram[dict[int, bytes] | None]],
+        models: dict[int, _Vectors] | None = None,
+        ids: dict[int, bytes] | None = None,
+    ) -> None:
+        self._shards = shards
+        self._text_index = text_index
+        self._find_by_index = find_by_index
+        self._models: dict[int, _Vectors] = {} if models is None else models
+        self._ids = {} if ids is None else ids
+
+    def for_search(self, ids: dict[int, bytes] | None = None) -> RedisRanker:
+        """Return a ranker for a single search, with IDs of its own.
+
+        They are needed for an entry that is written all the time: it never has the version at which it was found.
+        """
+        return RedisRanker(self._shards, self._text_index, self._find_by_index, self._models, dict(ids or {}))
+
+    def index_lag(self) -> ConnectionProgram[int]:
+        return (yield from self._text_index.index_lag())
+
+    def find_few(self, op: ops.Search) -> ConnectionProgram[Collection[int] | None]:
+        if op.filter is not None and (known := (yield from self._find_by_index(op))) is not None:
+            self._ids.update(known)
+            return known
+        if not op.prefix:
+            return None
+        [shard] = self._shards.below(op.prefix)
+        [(start, end)] = list_ranges(op.prefix, op.recursive)
+        if (yield from self._shards.run(shard, "count", start, end))[1] > FEW:
+            return None
+        found: dict[int, bytes] = {}
+        while start:
+            _, entries, next_start = yield from self._shards.run(shard, "scan", start, end, _PAGE, "h", 0)
+            found.update((parse_version(head), entry_id) for entry_id, head in entries)
+            start = next_start.decode()
+        self._ids.update(found)
+        return found
+
+    def rank_by_text(self, op: ops.Search, among: Collection[int] | None) -> ConnectionProgram[Ranking[Request]]:
+        late_ids: dict[int, bytes] = {}
+        assert op.query is not None
+        ranking = yield from self._text_index.rank(parse_query(op.query).terms, among, late_ids)
+        self._ids.update(late_ids)
+        return ranking
+
+    def rank_by_vector(self, op: ops.Search, among: Collection[int] | None) -> ConnectionProgram[Ranking[Request]]:
+        assert op.vector is not None
+        if among is not None:
+            matrix = yield from self._read_vectors(op.vector.model, among)
+        else:
+            matrix = yield from self._read_all_vectors(op.vector.model)
+        query = op.vector.data, op.vector.metric
+        if len(matrix) <= _SMALL:
+            return LocalRanking(matrix.ranked(*query))
+        return ThreadRanking((yield Work(matrix.ranked, query)))
+
+    def find_fitting(self, op: ops.Search, versions: list[int]) -> ConnectionProgram[Collection[int]]:
+        def match(version: int, entry: list[Any]) -> bool:
+            return _is_match(op, version, entry)
+
+        needs_content = op.filter is not None or (op.query is not None and bool(parse_query(op.query).phrases))
+        if needs_content:
+            matches = yield from self._read_entries(versions, "c", op, match)
+            return [version for version, is_match in matches.items() if is_match]
+        found = yield from self._read_entries(versions, "h", op)
+        changed = [version for version, (_, head) in found.items() if parse_version(head) != version]
+        if changed:  # whether they still match depends on their new values
+            matches = yield from self._read_entries(changed, "c", op, match)
+            for version in changed:
+                if not matches.get(version, False):
+                    del found[version]
+        return found
+
+    def load(self, op: ops.Search, versions: list[int]) -> ConnectionProgram[dict[int, Hit]]:
+        hits: dict[int, Hit] = {}
+        seen: set[bytes] = set()
+        for version, entry in (yield from self._read_entries(versions, "c")).items():
+            is_unchanged = parse_version(entry[1]) == version  # then it is known to match
+            if entry[0] not in seen and (is_unchanged or _is_match(op, version, entry)):
+                seen.add(entry[0])
+                hits[version] = _to_hit(entry)
+        return hits
+
+    def matching(self, op: ops.Search, versions: list[int]) -> ConnectionProgram[list[Hit]]:
+        """Read the entries at these versions that match a filter."""
+
+        def match(_: int, entry: list[Any]) -> Hit | None:
+            hit = _to_hit(entry)
+            return hit if filters.matches(op.filter, hit.value) else None
+
+        found = yield from self._read_entries(versions, "c", convert=match)
+        return list({(hit.namespace, hit.key): hit for hit in found.values() if hit is not None}.values())
+
+    def _read_entries(
+        self,
+        versions: Iterable[int],
+        want: str,
+        op: ops.Search | None = None,
+        convert: Callable[[int, list[Any]], Any] = lambda _, entry: entry,
+    ) -> ConnectionProgram[dict[int, Any]]:
+        """Read live entries by version, only those in the namespace of a search, if one is given.
+
+        An entry that has changed since is found if its ID is known. `convert(version, entry)` is called for each entry
+        as it is read, because all of them together may be large.
+        """
+        prefix = "" if op is None else keys.encode(op.prefix) + ("" if op.recursive else "\x00")
+        hidden = keys.HIDDEN[0] if op is not None and not op.prefix else ""
+        by_shard: dict[int, list[int]] = {}
+        for version in versions:
+            by_shard.setdefault(self._shards.of_version(version), []).append(version)
+        entries: dict[int, Any] = {}
+        for shard, in_shard in by_shard.items():
+            rest = in_shard
+            while rest:
+                args = [arg for version in rest[:_PAGE] for arg in (version, self._ids.get(version, b""))]
+                _, found, looked_at = yield from self._shards.run(shard, "versions", prefix, hidden, want, *args)
+                entries.update((rest[number - 1], convert(rest[number - 1], entry)) for number, entry in found)
+                rest = rest[looked_at:]
+        return entries
+
+    # Vectors ---------------------------------------------------------------------------------------------------------
+
+    def _read_vectors(self, model: int, versions: Iterable[int]) -> ConnectionProgram[Matrix]:
+        matrix = _new_matrix()
+        for version, (_, head, count, data) in (yield from self._read_entries(versions, "w")).items():
+            if parse_model(head) == model:
+                _add_vectors(matrix, [(version, int(count), data)])
+        return matrix
+
+    def _read_all_vectors(self, model: int) -> ConnectionProgram[Matrix]:
+        """Return all vectors of a model; some may be outdated. Only new ones are read."""
+        known = self._models.get(model)
+        if known is None:
+            if len(self._models) >= _MAX_MODELS:
+                self._models.clear()
+            known = self._models[model] = _Vectors()
+        counts: dict[int, int] = {}
+        shards = list(self._shards.all)
+        while shards:
+            calls = [(shard, (model, known.last.get(shard, 0), _PAGE)) for shard in shards]
+            replies = yield from self._shards.run_many("vectors", calls)
+            shards = []
+            if any(reply[0] == b"reset" for reply in replies):  # data was flushed or lost
+                self._models.pop(model, None)
+                return (yield from self._read_all_vectors(model))
+            for (shard, (_, since, _)), (_, found, after, has_more, count) in zip(calls, replies, strict=True):
+                counts[shard] = count
+                rows = [(int(version), int(number), data) for version, number, data, _ in found]
+                self._ids.update((int(version), entry_id) for version, _, _, entry_id in found)
+                is_added = True
+                if len(rows) > _SMALL:
+                    is_added = yield Work(known.add, (shard, since, int(after), rows))
+                elif rows:
+                    is_added = known.add(shard, since, int(after), rows)
+                if has_more or not is_added:
+                    shards.append(shard)
+        total = sum(counts.values())
+        if known.is_mostly_outdated(total):
+            self._models.pop(model, None)
+            return (yield from self._read_all_vectors(model))
+        return known.matrix
+
+
+def _to_hit(entry: list[Any]) -> Hit:
+    entry_id, head, value, _, content = entry
+    hit: Hit = to_entry(to_row(*split_id(entry_id), head, value, content), Hit)
+    return hit
+
+
+def _is_match(op: ops.Search, version: int, entry: list[Any]) -> bool:
+    """Whether an entry matches the filter and the phrases of a search. If it has changed since `version`, which was
+    ranked, it must also have a term or a vector that the search can find."""
+    entry_id, head, value, paths, content = entry
+    row = to_row(*split_id(entry_id), head, value, content)
+    if op.filter is not None and not filters.matches(op.filter, to_entry(row).value):
+        return False
+    if op.query is None and op.vector is None:
+        return True
+    is_found = parse_version(head) == version or (op.vector is not None and parse_model(head) == op.vector.model)
+    query = None if op.query is None else parse_query(op.query)
+    if query is None or (is_found and not query.phrases):
+        return is_found
+    index = None if paths is None else paths.decode()
+    searched = texts(row[2], index, content and content[:MOST_BYTES], row[-1] is not None)
+    terms = frozenset(query.terms)
+    has_term = is_found or any(not terms.isdisjoint(tokens(text)) for text in searched)
+    return has_term and has_phrases(query, searched)
+
+
+class _Vectors:
+    """A model's vectors in memory, some of them outdated, and the number of the last in each shard."""
+
+    def __init__(self) -> None:
+        self.matrix = _new_matrix()
+        self.last: dict[int, int] = {}
+        self._entries = 0
+        self._lock = threading.Lock()
+
+    def add(self, shard: int, since: int, after: int, rows: list[tuple[int, int, bytes]]) -> bool:
+        """Add rows that were read after number `since`; return False if another thread has added some since then."""
+        with self._lock:
+            if self.last.get(shard, 0) != since:
+                return False
+            _add_vectors(self.matrix, rows)
+            self._entries += len(rows)
+            self.last[shard] = after
+            return True
+
+    def is_mostly_outdated(self, count: int) -> bool:
+        """Whether so many are outdated, if the store has `count`, that all should be read again."""
+        return self._entries > 2 * count + 1000
+
+
+def _add_vectors(matrix: Matrix, rows: list[tuple[int, int, bytes]]) -> None:
+    """Add the vectors of versions, and remove those that the versions had before."""
+    ids: list[int] = []
+    vectors: list[bytes] = []
+    for version, count, data in rows:
+        size = len(data) // count if count else 0
+        for number in range(count):
+            ids.append(version)
+            vectors.append(data[number * size : (number + 1) * size])
+    matrix.change([version for version, _, _ in rows], ids, vectors)
+
+
+def _new_matrix() -> Matrix:
+    from ...search.vectors import Matrix  # it imports numpy, which is optional
+
+    return Matrix()

@@ -1,0 +1,275 @@
+"""The text index in Redis: each shard has the postings of its own entries (see `holdall.search.text_index`).
+
+The walks and the ranker call it. Documents are numbered, and stored in parts. In an epoch E, until the index is
+rebuilt, its keys are:
+
+    :q            hash, the state: p position in the feed, d documents, c documents that are not removed, t total length
+                  of these, n change number, e epoch
+    :q:E:t:TERM   hash, postings: for part N, the documents that have a term (Nd), and how often (Nt)
+    :q:E:d:PART   hash, documents of a part: v versions, l lengths, g numbers of removed ones
+    :q:E:g        set, the parts that have removed documents
+    :q:E:n        hash, entry ID to the number of its document
+
+The index is written in slices of changes, each small enough for a script of a few milliseconds. A search reads the
+postings of its terms, and the documents that this process does not know yet, and computes the scores. Redis has no
+snapshots: each reply contains the change number of the index. If it changes during a search, the search reads again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from ...errors import Unavailable
+from ...model import keys
+from ...runtime.programs import Work
+from ...search import postings
+from ...search.postings import (
+    DocumentCache,
+    Lists,
+    Slice,
+    State,
+    build_lists,
+    needs_rebuild,
+    rank_matches,
+    restart_state,
+    size_of,
+    split_by_part,
+    take_first,
+)
+from ...search.ranking import LocalRanking, Ranking, ThreadRanking
+from ...search.text_index import MOST_BYTES, TextIndex
+from .connections import ConnectionProgram, Request
+from .encoding import parse_size, parse_version, split_id
+from .shards import Shards
+
+#: The most changes, and bytes of these, in one slice.
+_SLICE, _SLICE_BYTES = 64, 1 << 16
+#: The most changes, and bytes of these, that a search reads without indexing them first.
+_FEW_CHANGES, _FEW_BYTES = 16, 1 << 14
+#: The most bytes that are tokenised, and postings that are read, without a thread.
+_SHORT_TEXTS, _SHORT_LISTS = 1 << 12, 512
+_PAGE = 500
+_MOST_TRIES = 100
+
+
+class _IndexChanged(Exception):
+    """The index has changed while it was read."""
+
+
+class RedisTextIndex:
+    """The text indexes of all shards."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._known = {shard: DocumentCache(-1) for shard in shards.all}
+
+    # Indexing --------------------------------------------------------------------------------------------------------
+
+    def index_lag(self) -> ConnectionProgram[int]:
+        """Return how many changes to index before a search; 0 if they are few, and the search can read them itself."""
+        replies = yield from self._shards.run_on_each(self._shards.all, "postings")
+        lag, size = sum(reply[3] for reply in replies), sum(reply[4] for reply in replies)
+        return 0 if lag <= _FEW_CHANGES and size <= _FEW_BYTES else lag
+
+    def index(self, limit: int) -> ConnectionProgram[tuple[int, bool]]:
+        """Index changes, about `limit` of them; return how many were indexed, and whether there are more."""
+        replies = yield from self._shards.run_on_each(self._shards.all, "postings")
+        count = 0
+        for shard, reply in zip(self._shards.all, replies, strict=True):
+            has_more = int(_parse_state(reply).position) < int(reply[2])
+            while has_more:
+                if count >= limit:
+                    return count, True
+                indexed, has_more = yield from self._index_slice(shard)
+                count += indexed
+        return count, False
+
+    def catch_up(self, shard: int) -> ConnectionProgram[None]:
+        """Index all changes of a shard, if it has an index."""
+        reply = yield from self._shards.run(shard, "postings")
+        has_more = _parse_state(reply).changes > 0
+        while has_more:
+            _, has_more = yield from self._index_slice(shard)
+
+    def _index_slice(self, shard: int) -> ConnectionProgram[tuple[int, bool]]:
+        """Index a slice of changes; return how many there were, and whether there are more."""
+        for _ in range(_MOST_TRIES):
+            try:
+                return (yield from self._try_index_slice(shard))
+            except _IndexChanged:
+                continue
+        return 0, False  # other clients index at the same time
+
+    def _try_index_slice(self, shard: int) -> ConnectionProgram[tuple[int, bool]]:
+        before = state = _parse_state((yield from self._shards.run(shard, "postings")))
+        if is_rebuilt := needs_rebuild(state):
+            state = restart_state(state)
+        elif not state.changes:  # a new index: processes may still know documents from before a flush
+            state = State(epoch=secrets.randbits(48))
+        rows, position, has_more, contents = yield from self._read_changes(shard, state.position or "0", _SLICE, before)
+        if len(first := take_first(rows, _SLICE_BYTES)) < len(rows):
+            rows, position, has_more = first, str(first[-1][-1]), True
+        if is_rebuilt:  # the documents of the old epoch are deleted with it
+            rows = [(*row[:6], None, row[7]) for row in rows]
+        if not rows and not is_rebuilt and int(position) <= int(state.position or "0"):
+            return 0, False
+        slice = Slice(TextIndex(state.documents))
+        yield from _tokenise(rows, contents, slice)
+        is_long = len(slice.added.postings) > _SHORT_LISTS
+        encoded = (yield Work(_encode_slice, (slice,))) if is_long else _encode_slice(slice)
+        args = [before.changes, state.epoch, position, int(is_rebuilt), *encoded]
+        if not (yield from self._shards.run(shard, "index_texts", *args)):
+            raise _IndexChanged
+        if is_rebuilt:
+            yield from self._shards.delete_keys(shard, f":q:{before.epoch}:*")
+        return len(rows), has_more
+
+    def _read_changes(
+        self, shard: int, since: str, size: int, state: State
+    ) -> ConnectionProgram[tuple[list[tuple[Any, ...]], str, bool, dict[int, bytes]]]:
+        """Read changes: rows for a `Slice`, the position after them, whether there are more, contents by version."""
+        args = (since, "", keys.HIDDEN[0], "", "", size, "t", MOST_BYTES, state.epoch)
+        _, found, after, has_more, _, _, changes, _ = yield from self._shards.run(shard, "changes", *args)
+        if int(changes or 0) != state.changes:
+            raise _IndexChanged
+        rows: list[tuple[Any, ...]] = []
+        contents: dict[int, bytes] = {}
+        for entry_id, head, value, paths, content, old in found:
+            version, length = parse_version(head), parse_size(head)
+            if content is not None:
+                contents[version] = content
+            text, index = _decode(value), _decode(paths)
+            document = None if old is None else int(old)
+            rows.append((version, *split_id(entry_id), text, length, index, document, version))
+        return rows, after.decode(), bool(has_more), contents
+
+    # Ranking ---------------------------------------------------------------------------------------------------------
+
+    def rank(
+        self, terms: tuple[str, ...], among: Collection[int] | None, late_ids: dict[int, bytes]
+    ) -> ConnectionProgram[Ranking[Request]]:
+        """Rank versions by how well they match; some may be outdated. `among` restricts the versions, if it is given.
+
+        Changes that are not indexed yet are ranked too, also if they are not in `among`, because they may be newer than
+        it. Their IDs are added to `late_ids`.
+        """
+        if not terms:
+            return LocalRanking(iter(()))
+        for _ in range(_MOST_TRIES):
+            try:
+                postings_of_shards = yield from self._read_postings(terms, late_ids)
+                break
+            except _IndexChanged:
+                continue
+        else:
+            raise Unavailable("other clients change the text index faster than it can be read; try again later")
+        if among is not None:
+            among = {*among, *late_ids}
+        size = sum(len(times) for one in postings_of_shards for parts in one.parts.values() for _, times in parts)
+        if size <= _SHORT_LISTS:
+            return LocalRanking(_score(terms, postings_of_shards, among))
+        return ThreadRanking((yield Work(_score, (terms, postings_of_shards, among))))
+
+    def _read_postings(self, terms: tuple[str, ...], late_ids: dict[int, bytes]) -> ConnectionProgram[list[Lists]]:
+        """Read the postings of terms in all shards, those of changes that are not indexed yet among them."""
+        replies = yield from self._shards.run_on_each(self._shards.all, "postings", *terms)
+        postings_of_shards: list[Lists] = []
+        for shard, reply in zip(self._shards.all, replies, strict=True):
+            state = _parse_state(reply)
+            is_late = int(state.position or "0") < int(reply[2])
+            if not state.documents and not is_late:
+                continue
+            known = yield from self._read_documents(shard, state)
+            late = (yield from self._read_late(shard, state, late_ids)) if is_late else None
+            rows = [row for term, found in zip(terms, reply[5], strict=True) for row in _list_parts(term, found)]
+            postings_of_shards.append(build_lists(terms, rows, known, late, state))
+        return postings_of_shards
+
+    def _read_late(self, shard: int, state: State, late_ids: dict[int, bytes]) -> ConnectionProgram[Slice]:
+        """Read the changes that are not indexed yet, and add their IDs to `late_ids`."""
+        slice, position, has_more = Slice(TextIndex(state.documents)), state.position or "0", True
+        newest: dict[tuple[str, str], tuple[Any, ...]] = {}
+        contents: dict[int, bytes] = {}
+        while has_more:
+            rows, position, has_more, found = yield from self._read_changes(shard, position, _PAGE, state)
+            newest.update(((row[1], row[2]), row) for row in rows)
+            late_ids.update((row[0], f"{row[1]}\x00{row[2]}".encode()) for row in rows)
+            contents |= found
+        yield from _tokenise(list(newest.values()), contents, slice)
+        return slice
+
+    def _read_documents(self, shard: int, state: State) -> ConnectionProgram[DocumentCache]:
+        """Return the versions and lengths of all documents; only new ones are read."""
+        known = self._known[shard]
+        if known.is_current(state):
+            return known
+        fresh, start = known.successor(state)
+        _, changes, rows = yield from self._shards.run(shard, "documents", start, postings.PART)
+        if int(changes) != state.changes:
+            raise _IndexChanged
+        fresh.read(known, start, sorted(tuple(row) for row in rows))
+        # Without a lock, which a fork could copy while it is held. Of two concurrent results, either is right.
+        self._known[shard] = fresh
+        return fresh
+
+
+def _score(
+    terms: tuple[str, ...], postings_of_shards: list[Lists], among: Collection[int] | None
+) -> Iterator[tuple[int, float]]:
+    return rank_matches(terms, postings_of_shards, among) if postings_of_shards else iter(())
+
+
+def _parse_state(reply: list[Any]) -> State:
+    position, *numbers = reply[1]
+    documents, count, total, changes, epoch = (int(number or 0) for number in numbers)
+    return State((position or b"0").decode(), documents, count, total, changes, epoch)
+
+
+def _decode(text: bytes | None) -> str | None:
+    return None if text is None else text.decode()
+
+
+def _list_parts(term: str, found: list[bytes]) -> Iterator[tuple[Any, ...]]:
+    """List the postings of a term by part: field `3d` has the documents in part 3, `3t` how often each has the term."""
+    fields = dict(zip(found[::2], found[1::2], strict=True))
+    for name, documents in fields.items():
+        if name.endswith(b"d"):
+            yield term, documents, fields[name[:-1] + b"t"]
+
+
+def _tokenise(rows: Collection[tuple[Any, ...]], contents: dict[int, bytes], slice: Slice) -> ConnectionProgram[None]:
+    """Add rows to a slice, in a thread if their texts are long."""
+    if sum(size_of(row) for row in rows) > _SHORT_TEXTS:
+        yield Work(slice.add_rows, (rows, contents))
+    else:
+        slice.add_rows(rows, contents)
+
+
+def _encode_slice(slice: Slice) -> list[Any]:
+    """Encode a slice as five lists for `index_texts.lua`."""
+    added = slice.added
+    args: list[Any] = []
+    found = split_by_part(added) if added.versions else []
+    args.append(len(found))
+    for part, term, documents, frequencies in found:
+        args += [term, part, documents, frequencies]
+    parts: dict[int, tuple[array[int], array[int]]] = {}
+    for index, number in enumerate(range(added.first, added.first + len(added.versions))):
+        versions, lengths = parts.setdefault(number // postings.PART, (array("q"), array("I")))
+        versions.append(added.versions[index])
+        lengths.append(added.lengths[index])
+    args.append(len(parts))
+    for part, (versions, lengths) in parts.items():
+        args += [part, versions.tobytes(), lengths.tobytes()]
+    args.append(len(slice.gone))
+    for number in slice.gone:
+        args += [number // postings.PART, number % postings.PART, array("I", [number]).tobytes()]
+    args.append(len(slice.documents))
+    for ns, key, number in slice.documents:
+        args += [f"{ns}\x00{key}", number]
+    args.append(len(slice.emptied))
+    args += [f"{ns}\x00{key}" for ns, key in slice.emptied]
+    return args

@@ -1,0 +1,1 @@
+"""What the SQL engines share: ops as programs over SQL statements, and a dialect for what differs."""

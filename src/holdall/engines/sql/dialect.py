@@ -1,0 +1,139 @@
+"""What differs between the SQL of one database and another.
+
+`entries.py` and its neighbours write the SQL that databases have in common. Each database brings a `Dialect` for the
+rest (`sqlite/dialect.py`, `postgres/dialect.py`). Its attributes are fragments of SQL; its methods return some.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from ...ops import Op
+from .narrowing import Fields
+from .statements import ManyTimes, Rows, SqlProgram, Statement
+
+#: A query of the index of contents, and a function of its rows: a query for versions, or None if there are too many.
+ContentQuery: TypeAlias = tuple[Statement, Callable[[Rows], Statement | None]]
+#: From so many versions on, reading all files in order is faster than looking them up.
+MOST_FOUND = 4096
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Dialect(Fields):
+    """The SQL of one database."""
+
+    # Entries
+    table: str
+    next_version: str  # an expression: a version above every earlier one
+    next_versions: str  # the same, for each row of a query
+    first_version: str  # the same, in the VALUES of an insert
+    version_on_conflict: str  # the same, where the insert becomes an update
+    stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
+    projections: Mapping[str, str] = _NOTHING  # further columns that depend on the value, and are null without one
+    single_writer: bool = False  # nothing else changes while a transaction writes, so rows need no lock
+    misread_check: str = ""  # a query: not 0 if a value is stored whose fields this database may misread
+
+    # The feed
+    by_version: str = ""  # follows the table, to read it in the order of versions and not by another index
+    feed_mark: str = "version"  # an expression: the position of a row in the feed, as a number
+    settled: str = ""  # a further condition: every reader of the feed from now on can see the row
+    purge_lock: str = ""  # a query: whether this transaction alone may purge tombstones
+
+    # Files
+    chunks: str  # the table of the pieces of bodies
+    next_body: str  # an expression: the id of a new body
+    content: str  # an expression: the whole body of an entry, null if it has none
+    whole: str = ""  # the same in a form that `part` makes bytes of, if that is faster
+    unindexed: str  # the table of versions that the index of contents must add or remove
+    by_index: Sequence[Statement] = ()  # precede a query that needs an index to be fast
+    skip_locked: str = ""  # follows a query for rows, to leave out those that others have locked
+    maintenance_lock: Sequence[Statement] = ()  # precede maintenance of that index, by one process at a time
+    most_files, most_bytes = 100, 1 << 18  # the most that one transaction adds to that index
+
+    # Search
+    head: str  # an expression: the beginning of the body of an entry
+    state: str  # the tables of `text_index.py` and `ranker.py`
+    terms: str
+    documents: str
+    texts: str
+    vectors: str
+    #: The expression of a vector parameter, and a function that makes the parameter of the vector's bytes.
+    vector_in: tuple[str, Callable[[bytes], dict[str, Any]]] = (":data", lambda data: {"data": data})
+    #: The expression that reads a stored vector, and a function that makes bytes of what was read.
+    vector_out: tuple[str, Callable[[Any], bytes]] = ("data", bytes)
+    for_update: str = ""  # follows a query for a row that must not change until the end of the transaction
+
+    def part(self, piece: Any, start: int, end: int | None) -> bytes:
+        """Return the bytes `[start, end)` of a piece of a body."""
+        return bytes(piece)[start:end]
+
+    def parameters(self, op: Op) -> Mapping[str, Any]:
+        """Return the parameters that the expressions above need for an op."""
+        del op
+        return _NOTHING
+
+    @abstractmethod
+    def make_tombstones(self, which: str, kind: str) -> str:
+        """Return a statement that makes tombstones of the rows that `which` selects. It returns one row for each."""
+
+    @abstractmethod
+    def next_namespace(self, ns: str, depth: int | None) -> str:
+        """Return `keys.after` as an expression."""
+
+    @abstractmethod
+    def find_text(self, text: str, part: str) -> str:
+        """Return an expression: the index of a part in a text, from 1 on; 0 if it is not there."""
+
+    @abstractmethod
+    def character(self, code: int) -> str:
+        """Return an expression: one character."""
+
+    @abstractmethod
+    def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        """Return the condition that a column is one of these numbers, and its parameters."""
+
+    @abstractmethod
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        """Return the same for texts, which may be more than a statement can have parameters."""
+
+    @abstractmethod
+    def index_contents(self, texts: list[tuple[int, str]]) -> SqlProgram[None]:
+        """Add contents to the index of contents, each with its entry's version."""
+
+    @abstractmethod
+    def remove_contents(self, versions: list[int]) -> SqlProgram[bool]:
+        """Remove versions from the index of contents; return whether others must be indexed again because of that."""
+
+    @abstractmethod
+    def find_contents(self, grams: list[str]) -> ContentQuery | None:
+        """Return how to find indexed contents that have all these parts; None if the index cannot tell."""
+
+    @abstractmethod
+    def insert_many(
+        self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str
+    ) -> Statement | ManyTimes:
+        """Return a statement that inserts rows; `conflict` is its ON CONFLICT clause, in which the table is "old"."""
+
+    @abstractmethod
+    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> Statement | ManyTimes:
+        """Return a statement that deletes the rows with these values of the columns."""
+
+    @abstractmethod
+    def concatenate(self, first: str, second: str) -> str:
+        """Return an expression: two byte strings as one."""
+
+    @abstractmethod
+    def join_file(self, key: str) -> str:
+        """Return what follows LEFT JOIN, up to its first condition, to join the row of a key in ":ns" as "file"."""
+
+    @abstractmethod
+    def one_of(self, column: str, query: str) -> str:
+        """Return the condition that a column is one of the few results of a query."""
+
+    @abstractmethod
+    def contains(self, data: str, part: str) -> str:
+        """Return the condition that a byte string has a part."""

@@ -1,0 +1,301 @@
+"""Ranked search in SQL: which versions a search may return, and their vectors.
+
+    vectors   version, model, data: an entry with several texts has several rows
+
+The column `vectors` of an entry names the model that made its vectors. They belong to its version: a trigger of the
+schema removes them when the entry changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ... import ops
+from ...engine import to_entry
+from ...model import file_values, filters, keys
+from ...ops import Entry, Hit, Page
+from ...runtime.programs import Work
+from ...search.ranking import FEW, LocalRanking, Ranking, ThreadRanking
+from ...search.text_index import texts
+from ...search.tokens import has_phrases, parse_query
+from .bounded_reads import BoundedReads, process_rows, split_by_bytes
+from .dialect import Dialect
+from .feed import SqlFeed, within
+from .statements import LIVE, Rows, SqlProgram, SqlRequest, Statement
+from .text_index import SqlTextIndex
+
+if TYPE_CHECKING:
+    from ...search.vectors import Matrix
+
+_PAGE = 4096
+#: So many vectors are compared without a worker thread.
+SMALL = 256
+#: How many candidates of a filter or a phrase are read at a time.
+_LOOKED_AT = 256
+_MATRICES = 4  # models whose vectors are kept in memory
+
+_WRITTEN = ", ".join(f"'{shape}'" for shape in file_values.WRITTEN)
+#: The condition that a row has searched texts, but no vectors of a model.
+UNEMBEDDED = (
+    "(vectors IS NULL OR vectors <> :model) AND coalesce(fields, '') <> '[]'"
+    f" AND (size IS NULL OR value NOT IN ({_WRITTEN}))"
+)
+
+
+class SqlRanker:
+    """What `holdall.search.ranking` needs of an engine, as programs over statements."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        clock: Callable[[], int | None],
+        reads: BoundedReads,
+        feed: SqlFeed,
+        texts: SqlTextIndex,
+    ) -> None:
+        self._dialect = dialect
+        self._clock = clock
+        self._reads, self._columns = reads, reads.columns
+        self._feed = feed
+        self._texts = texts
+        self._matrices: dict[int, _Cached] = {}
+        self._table, self._vectors = dialect.table, dialect.vectors
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def insert_vectors(self, ns: str, key: str, vectors: ops.Vectors) -> list[Statement]:
+        """Return statements that store the vectors of an entry that names their model already."""
+        expression, to_parameter = self._dialect.vector_in
+        add = (
+            f"INSERT INTO {self._vectors} (version, model, data)"
+            f" SELECT version, :model, {expression} FROM {self._table} WHERE ns = :ns AND key = :key"
+        )
+        here = {"ns": ns, "key": key, "model": vectors.model}
+        return [(add, {**here, **to_parameter(data)}) for data in vectors.data]
+
+    def embed(self, op: ops.Embed, now: int | None) -> SqlProgram[bool]:
+        ns = keys.encode(op.namespace)
+        here = {"ns": ns, "key": op.key, "version": op.version}
+        mark = (
+            f"UPDATE {self._table} SET vectors = :model"
+            f" WHERE ns = :ns AND key = :key AND version = :version AND {LIVE} RETURNING version"
+        )
+        [rows] = yield [(mark, {**here, "model": op.vectors.model, "now": now})]
+        if rows:
+            old = (f"DELETE FROM {self._vectors} WHERE version = :version", {"version": op.version})
+            yield [old, *self.insert_vectors(ns, op.key, op.vectors)]
+        return bool(rows)
+
+    def unembedded(self, op: ops.Unembedded) -> SqlProgram[Page[tuple[Entry, Any]]]:
+        """Return entries in key order that have no vectors of a model, each with the paths of its searched texts."""
+        params: dict[str, Any] = {"now": self._clock(), "model": op.model, "limit": op.limit}
+        where = f"{LIVE} {within(op.prefix, True, params)} AND {UNEMBEDDED}"
+        if op.after is not None:
+            where += " AND (ns, key) > (:after_ns, :after_key)"
+            params |= {"after_ns": keys.encode(op.after[0]), "after_key": op.after[1]}
+        sql = f"SELECT {self._columns}, fields FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
+        [rows] = yield [(sql, params)]
+        first = next(split_by_bytes(rows))
+        entries = [(to_entry(row[:-1]), row[-1]) for row in (yield from self._reads.load_contents(first))]
+        return Page(entries, first[-1][1] if len(first) < len(rows) or len(rows) == op.limit else None)
+
+    # Ranking ---------------------------------------------------------------------------------------------------------
+
+    def index_lag(self) -> SqlProgram[int]:
+        return (yield from self._texts.index_lag())
+
+    def find_few(self, op: ops.Search) -> SqlProgram[Collection[int] | None]:
+        if not op.prefix and op.filter is None:
+            return None
+        params: dict[str, Any] = {"now": self._clock(), "limit": FEW + 1}
+        where, is_indexed = yield from self._feed.search_condition(op, params)
+        if not is_indexed:
+            params = {"now": params["now"], "limit": FEW + 1}
+            where, _ = yield from self._feed.search_condition(ops.Search(op.prefix, recursive=op.recursive), params)
+        [rows] = yield [(f"SELECT version FROM {self._table} WHERE {where} LIMIT :limit", params)]
+        return None if len(rows) > FEW else {version for (version,) in rows}
+
+    def rank_by_text(self, op: ops.Search, among: Collection[int] | None) -> SqlProgram[Ranking[SqlRequest]]:
+        assert op.query is not None
+        return (yield from self._texts.ranking(parse_query(op.query).terms, among))
+
+    def rank_by_vector(self, op: ops.Search, among: Collection[int] | None) -> SqlProgram[Ranking[SqlRequest]]:
+        assert op.vector is not None
+        if among is not None:
+            matrix = yield from self.read_vectors(op.vector.model, among)
+        elif self._dialect.single_writer:
+            matrix = yield from self._read_cached(op.vector.model)
+        else:
+            matrix = yield from self._read_searched(op)
+        asked = op.vector.data, op.vector.metric
+        if len(matrix) <= SMALL:
+            return LocalRanking(matrix.ranked(*asked))
+        return ThreadRanking((yield Work(matrix.ranked, asked)))
+
+    def find_fitting(self, op: ops.Search, versions: list[int]) -> SqlProgram[Collection[int]]:
+        if not versions:
+            return ()
+        phrases = op.query is not None and bool(parse_query(op.query).phrases)
+        params: dict[str, Any] = {"now": self._clock()}
+        where, _ = yield from self._feed.search_condition(op, params)
+        if op.filter is None and not phrases:
+            among, numbers = self._dialect.among("version", versions)
+            [rows] = yield [(f"SELECT version FROM {self._table} WHERE {among} AND {where}", params | numbers)]
+            return {version for (version,) in rows}
+        fitting: set[int] = set()
+        columns = f"{self._columns}, fields, CASE WHEN size > {file_values.LARGEST} THEN {self._dialect.head} END"
+        for start in range(0, len(versions), _LOOKED_AT):
+            among, numbers = self._dialect.among("version", versions[start : start + _LOOKED_AT])
+            [rows] = yield [(f"SELECT {columns} FROM {self._table} WHERE {among} AND {where}", params | numbers)]
+            for group in split_by_bytes(rows):
+                loaded = yield from self._reads.load_contents(group)
+                fitting |= yield from process_rows(_fitting, op, loaded)
+        return fitting
+
+    def load(self, op: ops.Search, versions: list[int]) -> SqlProgram[dict[int, Hit]]:
+        del op  # all these versions are results of the search
+        if not versions:
+            return {}
+        among, params = self._dialect.among("version", versions)
+        [rows] = yield [(f"SELECT {self._columns} FROM {self._table} WHERE {among}", params)]
+        hits: dict[int, Hit] = {}
+        for group in split_by_bytes(rows):
+            loaded = yield from self._reads.load_contents(group)
+            hits.update((row[3], to_entry(row, Hit)) for row in loaded)
+        return hits
+
+    # Vectors ---------------------------------------------------------------------------------------------------------
+
+    def read_vectors(self, model: int, versions: Iterable[int]) -> SqlProgram[Matrix]:
+        """Return the vectors of these versions."""
+        matrix = _new_matrix()
+        among, params = self._dialect.among("version", list(versions))
+        expression, to_bytes = self._dialect.vector_out
+        sql = f"SELECT version, {expression} FROM {self._vectors} WHERE {among} AND model = :model"
+        [rows] = yield [(sql, {**params, "model": model})]
+        yield from _add(matrix, rows, to_bytes)
+        return matrix
+
+    def _read_searched(self, op: ops.Search) -> SqlProgram[Matrix]:
+        """Return the vectors of all entries that a search may return."""
+        assert op.vector is not None
+        matrix, last = _new_matrix(), 0
+        params: dict[str, Any] = {"now": self._clock(), "model": op.vector.model, "limit": _PAGE}
+        where, _ = yield from self._feed.search_condition(op, params)
+        sql = (
+            f"SELECT vector.id, vector.version, vector.data FROM {self._vectors} AS vector"
+            f" WHERE vector.id > :after_id AND vector.model = :model AND EXISTS (SELECT 1 FROM {self._table}"
+            f" WHERE {self._table}.version = vector.version AND {where}) ORDER BY vector.id LIMIT :limit"
+        )
+        while True:
+            [rows] = yield [(sql, {**params, "after_id": last})]
+            yield from _add(matrix, [row[1:] for row in rows], bytes)
+            if len(rows) < _PAGE:
+                return matrix
+            last = rows[-1][0]
+
+    def _read_cached(self, model: int) -> SqlProgram[Matrix]:
+        """Return all vectors of a model, from memory; only those added since the last call are read."""
+        cached = self._matrices.get(model)
+        if cached is None:
+            if len(self._matrices) >= _MATRICES:
+                self._matrices.clear()
+            cached = self._matrices[model] = _Cached()
+        if cached.has_many_additions:
+            [[(count,)]] = yield [(f"SELECT count(*) FROM {self._vectors} WHERE model = :model", {"model": model})]
+            if cached.is_mostly_outdated(count):
+                cached = self._matrices[model] = _Cached()
+        here = int((yield from self._feed.position()))
+        cached.as_of = max(cached.as_of, here)
+        sql = (
+            f"SELECT id, version, data FROM {self._vectors} WHERE id > :after_id AND model = :model"
+            f" ORDER BY id LIMIT {_PAGE}"
+        )
+        while True:
+            [rows] = yield [(sql, {"after_id": cached.last, "model": model})]
+            cached.add(rows)
+            if len(rows) < _PAGE:
+                break
+        if cached.as_of > here:
+            yield from self._add_older(cached, model)
+        return cached.matrix
+
+    def _add_older(self, cached: _Cached, model: int) -> SqlProgram[None]:
+        """Add vectors that a thread with a later snapshot did not see, because they were removed before it."""
+        [rows] = yield [(f"SELECT version FROM {self._vectors} WHERE model = :model", {"model": model})]
+        missing = [version for (version,) in rows if version not in cached.matrix]
+        if missing:
+            among, params = self._dialect.among("version", missing)
+            sql = f"SELECT version, data FROM {self._vectors} WHERE {among} AND model = :model"
+            [found] = yield [(sql, {**params, "model": model})]
+            cached.add_older(found)
+
+
+def _fitting(op: ops.Search, rows: Rows) -> set[int]:
+    """Return the versions of the rows that match the filter and have the phrases of a search."""
+    query = parse_query(op.query or "")
+    fitting: set[int] = set()
+    for *row, index, head in rows:
+        if op.filter is not None and not filters.matches(op.filter, to_entry(tuple(row)).value):
+            continue
+        _, _, value, version, _, _, _, content, _, size = row
+        if not query.phrases or has_phrases(query, texts(value, index, content or head, size is not None)):
+            fitting.add(version)
+    return fitting
+
+
+def _add(matrix: Matrix, rows: Rows, to_bytes: Callable[[Any], bytes]) -> SqlProgram[None]:
+    """Add rows of a version and a vector to a matrix."""
+
+    def add() -> None:
+        matrix.add([version for version, _ in rows], [to_bytes(data) for _, data in rows])
+
+    if len(rows) > SMALL:
+        yield Work(add, ())
+    else:
+        add()
+
+
+def _new_matrix() -> Matrix:
+    from ...search.vectors import Matrix  # imported late: it needs numpy
+
+    return Matrix()
+
+
+class _Cached:
+    """The vectors of a model in memory; those of outdated versions are among them."""
+
+    def __init__(self) -> None:
+        self.matrix = _new_matrix()
+        self.last = 0
+        self.as_of = 0  # the latest position in the feed at which any thread has read
+        self._added = self._next_look = 0
+        self._lock = threading.Lock()
+
+    @property
+    def has_many_additions(self) -> bool:
+        """Whether so many vectors were added that many may be outdated."""
+        return self._added > self._next_look > 0
+
+    def is_mostly_outdated(self, count: int) -> bool:
+        """Whether to read all vectors again, if the table has only `count`."""
+        self._next_look = self._added + count + 1000
+        return self._added > 2 * count + 1000
+
+    def add(self, rows: list[tuple[int, int, bytes]]) -> None:
+        with self._lock:
+            new = [row for row in rows if row[0] > self.last]
+            if new:
+                self.matrix.add([row[1] for row in new], [bytes(row[2]) for row in new])
+                self._added += len(new)
+                self.last = new[-1][0]
+            if len(rows) < _PAGE and not self._next_look:
+                self._next_look = 2 * self._added + 1000
+
+    def add_older(self, rows: list[tuple[int, bytes]]) -> None:
+        with self._lock:
+            new = [(version, bytes(data)) for version, data in rows if version not in self.matrix]
+            self.matrix.add([version for version, _ in new], [data for _, data in new])
+            self._added += len(new)

@@ -1,0 +1,38 @@
+"""Statements, which SQL programs yield and drivers run, and conditions that many of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+from ...runtime.programs import Work
+
+#: SQL with named parameters (`:ns`), and their values.
+Statement: TypeAlias = tuple[str, dict[str, Any]]
+#: SQL to run once for each tuple of parameters, in the order in which the SQL names them.
+ManyTimes: TypeAlias = tuple[str, list[tuple[Any, ...]]]
+Rows: TypeAlias = list[tuple[Any, ...]]
+
+T = TypeVar("T")
+#: A program that runs on one connection: it yields statements and is sent their rows, or `Work`.
+SqlRequest: TypeAlias = Iterable[Statement | ManyTimes] | Work
+SqlProgram: TypeAlias = Generator[SqlRequest, Any, T]
+
+
+def live(row: str = "") -> str:
+    """Return the condition that a row (`"old."`: the row of that name) is an entry that has not expired."""
+    return f"{row}value IS NOT NULL AND ({row}expires IS NULL OR {row}expires > :now)"
+
+
+LIVE = live()
+#: The condition that a row is a tombstone, or an entry that has not expired.
+UNEXPIRED = "(expires IS NULL OR expires > :now)"
+#: `LIVE` for the row of the same key that an insert found.
+OLD_IS_LIVE = live("old.")
+#: The same at the time that the insert writes, so that the database need not compute `:now` again.
+OLD_IS_LIVE_THEN = OLD_IS_LIVE.replace(":now", "excluded.updated")
+
+
+def assignments(columns: Mapping[str, str]) -> str:
+    """Return further assignments of an UPDATE: each column, and the expression that it is set to."""
+    return "".join(f", {name} = {expression}" for name, expression in columns.items())

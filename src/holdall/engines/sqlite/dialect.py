@@ -1,0 +1,346 @@
+"""The SQL of SQLite: the schema, the dialect, and how SQLite reads the fields of a value.
+
+The id of a row is its version, so the table itself is in the order of the feed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from ...engine import put_entry
+from ...errors import InvalidInput
+from ...model import keys
+from ...model.filters import check_field
+from ...model.values import decode, ttl_microseconds
+from ...ops import Entry, File, Op, Put
+from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect
+from ..sql.entries import SqlEntries, is_plain_put
+from ..sql.narrowing import Binder, Path, index_name, json_path
+from ..sql.statements import ManyTimes, SqlProgram
+
+#: Numbered, and additive only. A file with more migrations than this list is refused.
+MIGRATIONS = (
+    """
+    CREATE TABLE holdall_entries (
+        version INTEGER PRIMARY KEY,
+        ns TEXT NOT NULL,
+        key TEXT NOT NULL,
+        created INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        expires INTEGER,
+        ttl INTEGER,
+        kind TEXT,
+        body INTEGER,
+        size INTEGER,
+        appended INTEGER,
+        shared INTEGER,
+        fields TEXT,
+        vectors INTEGER,
+        value TEXT,
+        UNIQUE (ns, key)
+    );
+    CREATE INDEX holdall_newest ON holdall_entries (ns, version, expires) WHERE value IS NOT NULL;
+    CREATE INDEX holdall_expiring ON holdall_entries (expires) WHERE expires IS NOT NULL;
+    CREATE INDEX holdall_tombstones ON holdall_entries (version) WHERE value IS NULL;
+    CREATE INDEX holdall_files ON holdall_entries (ns, key) WHERE body IS NOT NULL;
+    CREATE INDEX holdall_shared ON holdall_entries (body) WHERE shared IS NOT NULL;
+    CREATE TABLE holdall_chunks (
+        body_id INTEGER NOT NULL,
+        start INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (body_id, start)
+    );
+    CREATE INDEX holdall_large ON holdall_entries (ns) WHERE size > 1048576;
+    CREATE TABLE holdall_unindexed (version INTEGER PRIMARY KEY, gone INTEGER);
+    CREATE VIRTUAL TABLE holdall_contents USING fts5(
+        content, tokenize = 'trigram', content = '', contentless_delete = 1, detail = none
+    );
+    CREATE TRIGGER holdall_changed AFTER UPDATE OF version ON holdall_entries
+    WHEN old.body IS NOT NULL OR new.body IS NOT NULL
+    BEGIN
+        INSERT INTO holdall_unindexed SELECT old.version, 1 WHERE old.body IS NOT NULL
+            ON CONFLICT (version) DO UPDATE SET gone = 1;
+        INSERT OR IGNORE INTO holdall_unindexed SELECT new.version, NULL WHERE new.body IS NOT NULL;
+    END;
+    CREATE TRIGGER holdall_unused AFTER UPDATE OF body ON holdall_entries
+    WHEN old.body IS NOT NULL AND old.body IS NOT new.body
+    BEGIN
+        DELETE FROM holdall_chunks WHERE body_id = old.body AND NOT EXISTS (
+            SELECT 1 FROM holdall_entries WHERE shared IS NOT NULL AND body = old.body
+        );
+    END;
+    CREATE TABLE holdall_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE holdall_terms (
+        part INTEGER NOT NULL,
+        term TEXT NOT NULL,
+        documents BLOB NOT NULL,
+        times BLOB NOT NULL,
+        PRIMARY KEY (part, term)
+    ) WITHOUT ROWID;
+    CREATE TABLE holdall_documents (
+        part INTEGER PRIMARY KEY,
+        versions BLOB NOT NULL,
+        lengths BLOB NOT NULL,
+        gone BLOB NOT NULL
+    );
+    CREATE TABLE holdall_texts (
+        ns TEXT NOT NULL,
+        key TEXT NOT NULL,
+        document INTEGER NOT NULL,
+        PRIMARY KEY (ns, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE holdall_vectors (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        version INTEGER NOT NULL,
+        model INTEGER NOT NULL,
+        data BLOB NOT NULL
+    );
+    CREATE INDEX holdall_vectors_of ON holdall_vectors (version);
+    CREATE TRIGGER holdall_unembedded AFTER UPDATE OF version ON holdall_entries WHEN old.vectors IS NOT NULL
+    BEGIN
+        DELETE FROM holdall_vectors WHERE version = old.version;
+    END;
+    """,
+)
+
+_GLOB_SPECIAL = re.compile(r"[*?\[]")
+_UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # SQLite may misread a JSON path with one of these
+
+#: Notes that the file has a value with NUL in a key; run in the transaction that stores it.
+NOTE_NUL_KEY = "PRAGMA user_version = 1"
+
+
+def has_nul_key(op: Op) -> bool:
+    """Whether an op puts JSON with NUL in a key. SQLite ends a key there, and may take it for another one."""
+    value: Any = op.value if isinstance(op, Put) else ""
+    return not isinstance(value, File) and "\\u0000" in value and _find_nul_key(decode(value))
+
+
+def _find_nul_key(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any("\x00" in key or _find_nul_key(item) for key, item in value.items())
+    return isinstance(value, list) and any(map(_find_nul_key, value))
+
+
+class SqliteDialect(Dialect):
+    table = "holdall_entries"
+    # Correct as long as the row with the highest version is never removed, even if it is a tombstone.
+    next_version = "(SELECT coalesce(max(version), 0) + 1 FROM holdall_entries)"
+    first_version = "NULL"  # SQLite inserts the next row id, which is the same number
+    version_on_conflict = "excluded.version"
+    next_versions = "(SELECT max(version) FROM holdall_entries) + row_number() OVER (ORDER BY key)"
+    by_version = "NOT INDEXED"
+    next_body = next_version
+    chunks = "holdall_chunks"
+    content = """CASE WHEN size > 0 THEN (
+        SELECT CASE WHEN length(data) = size THEN data ELSE (
+            SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start)
+        ) END FROM holdall_chunks WHERE body_id = body AND start = 0
+    ) END"""
+    head = """(SELECT holdall_joined(data) FROM (
+        SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
+    ))"""
+    state, terms, documents, texts = "holdall_state", "holdall_terms", "holdall_documents", "holdall_texts"
+    vectors = "holdall_vectors"
+    single_writer = True
+    unindexed = "holdall_unindexed"
+    misread_check = "PRAGMA user_version"  # see NOTE_NUL_KEY
+
+    def __init__(self, indexed: Sequence[str]) -> None:
+        self._indexed: set[Path] = set()
+        for field in indexed:
+            path = check_field(field)
+            if any(_UNSAFE_LABEL.search(label) or "'" in label for label in path):
+                raise InvalidInput(
+                    f"filter_fields= cannot name a field with quotes, backslashes or control characters: {field!r}"
+                )
+            self._indexed |= {path, (field,)}  # a key with dots means both
+
+    def make_tombstones(self, which: str, kind: str) -> str:
+        return f"""
+            UPDATE holdall_entries SET
+                version = (SELECT max(version) FROM holdall_entries) + chosen.number,
+                value = NULL, expires = NULL, ttl = NULL, updated = :now, kind = '{kind}',
+                body = NULL, size = NULL, appended = NULL, shared = NULL, fields = NULL, vectors = NULL
+            FROM (
+                SELECT version AS old, row_number() OVER () AS number
+                FROM (SELECT version FROM holdall_entries WHERE {which})
+            ) AS chosen
+            WHERE version = chosen.old RETURNING version"""
+
+    def find_text(self, text: str, part: str) -> str:
+        return f"instr({text}, {part})"
+
+    def character(self, code: int) -> str:
+        return f"char({code})"
+
+    def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        listed = msgspec.json.encode(numbers).decode()
+        return f"{column} IN (SELECT value FROM json_each(:numbers))", {"numbers": listed}
+
+    def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
+        listed = msgspec.json.encode(texts).decode()
+        return f"{column} IN (SELECT value FROM json_each(:texts))", {"texts": listed}
+
+    def index_contents(self, texts: list[tuple[int, str]]) -> SqlProgram[None]:
+        yield [("INSERT INTO holdall_contents (rowid, content) VALUES (?, ?)", [*texts])]
+
+    def remove_contents(self, versions: list[int]) -> SqlProgram[bool]:
+        yield [("DELETE FROM holdall_contents WHERE rowid = ?", [(version,) for version in versions])]
+        return False
+
+    def find_contents(self, grams: list[str]) -> ContentQuery | None:
+        if not grams:
+            return None
+        match = {"grams": " AND ".join('"' + gram.replace('"', '""') + '"' for gram in grams)}
+        sql = "SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams"
+        count = f"SELECT count(*) FROM ({sql} LIMIT {MOST_FOUND})"
+        return (count, match), lambda rows: (sql, match) if rows[0][0] < MOST_FOUND else None
+
+    def insert_many(self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str) -> ManyTimes:
+        values = ", ".join("?" for _ in rows[0])
+        return f"INSERT INTO {table} AS old ({columns}) VALUES ({values}) ON CONFLICT {conflict}", rows
+
+    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> ManyTimes:
+        return f"DELETE FROM {table} WHERE {' AND '.join(f'{name} = ?' for name in columns.split(', '))}", rows
+
+    def concatenate(self, first: str, second: str) -> str:
+        return f"CAST({first} || {second} AS BLOB)"
+
+    def join_file(self, key: str) -> str:
+        return f"holdall_entries AS file ON file.ns = :ns AND file.key = {key}"
+
+    def one_of(self, column: str, query: str) -> str:
+        return f"{column} IN ({query})"
+
+    def contains(self, data: str, part: str) -> str:
+        return f"instr({data}, {part}) > 0"
+
+    def next_namespace(self, ns: str, depth: int | None) -> str:
+        return f"{ns} || char(1)" if depth is None else f"holdall_after({ns}, {depth:d})"
+
+    def compare(self, path: Path, operator: str, operand: Any, bind: Binder) -> str | None:
+        field = self._field(path, bind)
+        if field is None:
+            return None
+        if operator == "IN":
+            return f"{field} IN ({', '.join(bind(item) for item in operand)})"
+        condition = f"{field} {operator} {bind(operand)}"
+        if operator != "=" and self.is_indexed(path):  # without it SQLite expects a quarter of all rows in any range
+            return f"likelihood({condition}, 0.001)"
+        if operator == "=" and not self.is_indexed(path):
+            if isinstance(operand, str) and len(operand) <= 1000:
+                return f"({self._has_text(msgspec.json.encode(operand).decode(), bind)} AND {condition})"
+            if type(operand) is int:  # the JSON of 5, 5.0 and -5 has "5", up to 2**53
+                return f"({self._has_text(str(abs(operand)), bind)} AND {condition})"
+        return condition
+
+    def is_null(self, path: Path, bind: Binder) -> str | None:
+        field = self._field(path, bind)
+        return field and f"{field} IS NULL"
+
+    def exists(self, path: Path, bind: Binder) -> str | None:
+        bound_path = self._json_path(path, bind)
+        return bound_path and f"json_type(value, {bound_path}) IS NOT NULL"
+
+    def _field(self, path: Path, bind: Binder) -> str | None:
+        bound_path = self._json_path(path, bind)
+        return bound_path and f"json_extract(value, {bound_path})"
+
+    def _has_text(self, text: str, bind: Binder) -> str:
+        """Return the condition that the JSON of the value has a text. GLOB takes half the time of parsing it."""
+        literal = _GLOB_SPECIAL.sub(r"[\g<0>]", text)
+        return f"value GLOB {bind(f'*{literal}*')}"
+
+    def is_indexed(self, path: Path) -> bool:
+        return path in self._indexed
+
+    def indexes(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the statement of each declared index: on the field, then the namespace."""
+        for path in sorted(self._indexed):
+            name = f"holdall_{index_name(path)}"
+            field = f"json_extract(value, '{json_path(path)}')"
+            yield (
+                name,
+                (f'CREATE INDEX IF NOT EXISTS "{name}" ON holdall_entries ({field}, ns) WHERE {field} IS NOT NULL'),
+            )
+
+    def _json_path(self, path: Path, bind: Binder) -> str | None:
+        if self.is_indexed(path):  # exactly the expression of the index, or SQLite would not use it
+            return f"'{json_path(path)}'"
+        if any(_UNSAFE_LABEL.search(label) for label in path):
+            return None
+        return bind(json_path(path))
+
+
+#: A plain put of a new key; it does nothing if the key exists. `plain_parameters` has its parameters.
+INSERT_NEW = (
+    "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl)"
+    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl) ON CONFLICT DO NOTHING"
+)
+
+
+class SqliteEntries(SqlEntries):
+    """The ops as programs, with a faster way to put many entries at once."""
+
+    def _make_statements(self) -> None:
+        super()._make_statements()
+        self._put_many = self._put(False, returning="")
+
+    def batch(self, batch: Sequence[Op]) -> SqlProgram[list[Any]]:
+        now: Any = self._clock()  # a number: SQLite has no clock of a server
+        if len(batch) == 1:
+            return (yield from self._one_by_one(batch, now))
+        results: list[Any] = []
+        for is_plain, group in groupby(batch, is_plain_put):
+            members: list[Any] = list(group)
+            if is_plain and len(members) > 1:
+                results += yield from self._put_together(members, now)
+            else:
+                results += yield from self._one_by_one(members, now)
+        return results
+
+    def _put_together(self, puts: list[Put], now: int) -> SqlProgram[list[Entry]]:
+        """Run plain puts with `executemany`. Each of them takes the next version.
+
+        Most puts are of new keys, which an insert stores faster than an upsert. Measured for 1,000 puts, in CPU time:
+        7.5 ms; with upserts, 9.7 ms; with one statement for each put, which returns its row, 12.4 ms.
+        """
+        rows = [plain_parameters(put, now) for put in puts]
+        newest = "SELECT coalesce(max(version), 0) FROM holdall_entries"
+        [[(before,)], _, [(after,)]] = yield [(newest, {}), (INSERT_NEW, rows), (newest, {})]
+        created: dict[tuple[str, str], int] = {}
+        if after - before < len(rows):
+            # Some keys exist. All puts run again, so that the versions are in the order of the batch.
+            undo = "DELETE FROM holdall_entries WHERE version > :before"
+            replaced = "SELECT ns, key, created FROM holdall_entries WHERE version > :before AND created <> :now"
+            _, _, older = yield [
+                (undo, {"before": before}),
+                (self._put_many, [(*row, *_NO_FILE_FIELDS_OR_MODEL) for row in rows]),
+                (replaced, {"before": before, "now": now}),
+            ]
+            created = {(ns, key): then for ns, key, then in older}
+        versions = range(before + 1, before + 1 + len(rows))
+        return list(map(make_entry, puts, rows, versions, (created.get(row[:2]) for row in rows)))
+
+
+_NO_FILE_FIELDS_OR_MODEL = (None, None, None)
+
+
+def plain_parameters(put: Put, now: int) -> tuple[Any, ...]:
+    """Return the parameters of a plain put, in the order in which its statements name them."""
+    ttl: Any = put.ttl  # seconds or None
+    lifetime = None if ttl is None else ttl_microseconds(ttl)
+    return keys.encode(put.namespace), put.key, put.value, now, lifetime
+
+
+def make_entry(put: Put, row: tuple[Any, ...], version: int, created: int | None = None) -> Entry:
+    """Return the entry that a plain put has written; `created` is given if it replaced an entry."""
+    _, _, value, now, ttl = row
+    expires = None if ttl is None else now + ttl
+    return put_entry(put, decode(value), version, now if created is None else created, now, expires)

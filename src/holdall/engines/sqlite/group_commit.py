@@ -1,0 +1,249 @@
+"""Group commit: concurrent writers share one transaction and one fsync.
+
+The first writer is the leader: it commits its own batch at once, in its own thread. Writers that arrive in the meantime
+queue. The first of them leads the next group, which is everything in the queue by then. A sync writer leads in its own
+thread. For async writers a worker thread leads, and one call into each event loop delivers the results of a group.
+
+Signals do not interrupt a writer: `holdall.runtime.signals` defers them. Signal handlers run only while a writer waits
+in the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ...errors import StoreClosed
+from ...ops import Op
+from ...runtime.signals import SIGNAL_CHECK_INTERVAL, Restart, call_start, has_pending_signal, is_in_main_thread
+
+_LARGEST_GROUP = 512
+
+
+class Submission:
+    """One batch, and its outcome."""
+
+    __slots__ = ("batch", "began", "error", "finished", "future", "gate", "results")
+
+    def __init__(self, batch: Sequence[Op]) -> None:
+        self.batch = batch
+        self.began = call_start()
+        self.results: list[Any] = []
+        self.error: BaseException | None = None
+        self.finished = False
+        self.gate: threading.Lock | None = None  # a sync caller waits for this lock
+        self.future: asyncio.Future[list[Any]] | None = None  # an async caller waits for this
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has gone: the batch is dropped if it has not begun. Any thread may read this."""
+        return self.future is not None and self.future.cancelled()
+
+    def outcome(self) -> list[Any]:
+        """Return the results, or raise the error."""
+        error, self.error = self.error, None  # otherwise traceback and submission would refer to each other
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error
+        return self.results
+
+    def shut_gate(self) -> None:
+        """Make `wait` wait until the gate is released."""
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Wait, as a sync caller, for the outcome or to become the leader; return whether the wait is over."""
+        assert self.gate is not None
+        return self.gate.acquire(timeout=seconds)
+
+    def make_future(self) -> asyncio.Future[list[Any]]:
+        """Return the future that an async caller waits for."""
+        self.future = asyncio.get_running_loop().create_future()
+        return self.future
+
+
+def wake_callers(group: Iterable[Submission]) -> None:
+    """Wake the callers of finished submissions: each sync one, and each event loop once."""
+    loops: dict[asyncio.AbstractEventLoop, list[Submission]] = {}
+    for submission in group:
+        if submission.gate is not None:
+            submission.gate.release()
+        elif submission.future is not None:
+            loops.setdefault(submission.future.get_loop(), []).append(submission)
+    for loop, submissions in loops.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, submissions)
+        except RuntimeError:  # the loop was closed, and its tasks with it
+            continue
+
+
+def _resolve(submissions: list[Submission]) -> None:
+    for submission in submissions:
+        future = submission.future
+        if future is None or future.done():
+            continue
+        if submission.error is not None:
+            future.set_exception(submission.error)
+        else:
+            future.set_result(submission.results)
+
+
+class GroupCommit:
+    """Passes batches to `commit`, one group at a time.
+
+    `commit(group)` runs the submissions of the group that are not cancelled. It sets their `results` or `error` and,
+    once they are durable, `finished`. It always finishes the first, unless that is cancelled; others that it leaves
+    unfinished go back to the queue. `spawn(function)` runs functions in a worker thread, one after another; it raises
+    `StoreClosed` if there can be no thread.
+    """
+
+    def __init__(self, commit: Callable[[list[Submission]], None], spawn: Callable[[Callable[[], None]], Any]) -> None:
+        self._commit = commit
+        self._spawn = spawn
+        self._mutex = threading.RLock()  # a signal handler may call the store while an event loop has it
+        self._queue: deque[Submission] = deque()
+        self._has_leader = False
+        self._closed = False
+
+    def submit(self, batch: Sequence[Op]) -> list[Any]:
+        """Commit a batch from this thread."""
+        submission = Submission(batch)
+        with self._mutex:
+            self._refuse_if_closed()
+            is_leader = not self._has_leader
+            if is_leader:
+                self._has_leader = True
+            else:
+                submission.shut_gate()
+                self._queue.append(submission)
+        if not is_leader:
+            self._wait(submission)
+        if not submission.finished:
+            self._lead(submission)
+        return submission.outcome()
+
+    def _wait(self, submission: Submission) -> None:
+        """Wait in the queue. After a signal, leave it and raise `Restart`, so that the signal handler can run."""
+        while not submission.wait(SIGNAL_CHECK_INTERVAL if is_in_main_thread() else -1):
+            if has_pending_signal():
+                with self._mutex:
+                    if submission in self._queue:  # otherwise it has begun, or is the leader
+                        self._queue.remove(submission)
+                        raise Restart
+
+    async def asubmit(self, batch: Sequence[Op]) -> list[Any]:
+        """Commit a batch from an event loop."""
+        submission = Submission(batch)
+        outcome = submission.make_future()
+        try:
+            with self._mutex:
+                self._refuse_if_closed()
+                self._queue.append(submission)
+                needs_leader = not self._has_leader
+            if needs_leader:
+                self._spawn(self._lead_next)
+            return await outcome
+        except BaseException:  # also an interrupt: what has not begun must not be written later
+            outcome.cancel()
+            raise
+
+    def pause(self) -> None:
+        """Wait until no batch is under way, and let none begin until `resume`. For forking and closing."""
+        pause = Submission(())
+        with self._mutex:
+            must_wait = self._has_leader
+            self._has_leader = True
+            if must_wait:
+                pause.shut_gate()
+                self._queue.appendleft(pause)
+        if must_wait:
+            pause.wait()
+
+    def resume(self) -> None:
+        self._hand_over()
+
+    def close(self) -> None:
+        """Finish the group under way; fail the batches in the queue."""
+        with self._mutex:
+            self._closed = True
+            refused = [submission for submission in self._queue if submission.batch]
+            for submission in refused:
+                self._queue.remove(submission)
+        for submission in refused:
+            submission.error = StoreClosed("the store was closed before this batch began; nothing of it was written")
+            submission.finished = True
+        wake_callers(refused)
+        self.pause()
+        self.resume()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreClosed("this store is closed; open a new one")
+
+    def _lead_next(self) -> None:
+        """Lead in a worker thread, for the first in the queue, unless there is a leader."""
+        with self._mutex:
+            if self._has_leader:
+                return
+            self._drop_cancelled()
+            if not self._queue:
+                return
+            self._has_leader = True
+            first = self._queue.popleft()
+        if first.gate is not None:  # async ones before it were cancelled; a sync caller leads in its own thread
+            first.gate.release()
+        else:
+            self._lead(first)
+
+    def _lead(self, first: Submission) -> None:
+        """Commit a group, which `first` leads; then let the next in the queue lead."""
+        group = [first]
+        if self._queue:
+            with self._mutex:
+                while self._queue and len(group) < _LARGEST_GROUP and self._queue[0].batch:
+                    group.append(self._queue.popleft())
+        try:
+            self._commit(group)
+        except BaseException as error:  # a bug in `commit`, which no batch can cause: only the leader gets it
+            first.error, first.finished = error, True
+        if len(group) > 1:
+            undone = [one for one in group if not (one.finished or one.cancelled)]
+            with self._mutex:
+                self._queue.extendleft(reversed(undone))
+        self._hand_over()
+        wake_callers(one for one in group if one.finished and (one is not first or first.future is not None))
+
+    def _hand_over(self) -> None:
+        """Let the next in the queue lead."""
+        while True:
+            with self._mutex:
+                self._drop_cancelled()
+                following = self._queue[0] if self._queue else None
+                self._has_leader = following is not None and following.gate is not None
+                if self._has_leader:
+                    self._queue.popleft()
+            if following is None:
+                return
+            if following.gate is not None:
+                following.gate.release()
+                return
+            try:
+                self._spawn(self._lead_next)
+                return
+            except BaseException as error:  # any error: the next in the queue must not wait for ever
+                with self._mutex:
+                    if following in self._queue:
+                        self._queue.remove(following)
+                        following.error, following.finished = error, True
+                if following.finished:
+                    wake_callers([following])
+
+    def _drop_cancelled(self) -> None:
+        while self._queue and self._queue[0].cancelled:
+            self._queue.popleft()

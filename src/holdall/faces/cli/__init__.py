@@ -1,0 +1,5 @@
+"""The command line: `holdall`."""
+
+from .app import run
+
+__all__ = ["run"]

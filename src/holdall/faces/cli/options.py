@@ -1,0 +1,49 @@
+"""What the commands share: exit codes, options, and how they open a store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+import holdall
+
+from ...errors import InvalidInput
+from ...ops import Namespace
+
+DONE, NOT_FOUND, BAD_INPUT, UNAVAILABLE, CONFLICT, INTERRUPTED, STDOUT_CLOSED = 0, 1, 2, 3, 4, 130, 141
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Ns: TypeAlias = Annotated[
+    str | None, typer.Option("--ns", metavar="A/B/C", help="The namespace: its labels, joined by '/'.")
+]
+Labels: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        "-n",
+        metavar="LABEL",
+        help="One label of the namespace; repeat it for more.",
+    ),
+]
+
+
+@contextlib.contextmanager
+def open_store(context: typer.Context, embed: Any = None) -> Iterator[holdall.Store]:
+    """Open the store of the command's URL, and close it after the block."""
+    store = holdall.open(context.obj or None, sweep_interval=None, embed=embed)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def choose_namespace(ns: str | None, labels: list[str] | None, default: Namespace) -> Namespace:
+    """Return the namespace of the options --ns or --label, or the default."""
+    if ns is not None and labels:
+        raise InvalidInput("--ns and --label cannot be combined; pass one of them")
+    if ns is not None:
+        return tuple(ns.strip("/").split("/"))
+    return tuple(labels) if labels else default

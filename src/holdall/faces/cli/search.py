@@ -1,0 +1,117 @@
+"""The commands that find entries by a query or a filter, and that make their vectors again."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import operator
+import os
+import sys
+from collections.abc import Coroutine
+from dataclasses import asdict
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import typer
+
+from ... import Hit
+from ...errors import InvalidInput
+from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, open_store
+from .terminal import Output, print_json, progress_bar
+
+T = TypeVar("T")
+
+_EMBED = "--embed", "-e"
+_MODELS = "'local', or a model of yours as 'module:name'"
+EmbedderOption: TypeAlias = Annotated[
+    str | None, typer.Option(*_EMBED, metavar="MODEL", help=f"Also search by meaning: {_MODELS}.")
+]
+RequiredEmbedder: TypeAlias = Annotated[
+    str, typer.Option(*_EMBED, metavar="MODEL", help=f"The model that makes the vectors: {_MODELS}.")
+]
+
+
+def search(
+    context: typer.Context,
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help='The words to find; "words in quotes" must occur as a phrase.')
+    ] = None,
+    filter: Annotated[
+        str | None, typer.Option("--filter", "-f", metavar="JSON", help='For example \'{"rank": {"$gte": 5}}\'.')
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", metavar="MODE", help="How to rank: lexical, semantic or hybrid.")
+    ] = None,
+    embed: EmbedderOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-m", min=1, help="The maximum number of hits.")] = 10,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Continue after a page: its 'next'.")] = None,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Also print scores and times.")] = False,
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """Find entries and files in a namespace and those below it; the default is all namespaces.
+
+    With a query, the best matches come first; without one, the last changes.
+    """
+    namespace = choose_namespace(ns, label, ())
+    try:
+        wanted = None if filter is None else json.loads(filter)
+    except ValueError as error:
+        raise InvalidInput(f"--filter is not JSON: {error}") from None
+    with open_store(context, find_embedder(embed)) as store:
+        arguments: dict[str, Any] = {"query": query, "filter": wanted, "mode": mode, "limit": limit, "cursor": cursor}
+        page = (
+            store.search(namespace, **arguments) if embed is None else run_async(store.asearch(namespace, **arguments))
+        )
+    if as_json:
+        print_json({"hits": [asdict(hit) for hit in page], "next": page.next})
+        return DONE if page else NOT_FOUND
+    out = Output()
+    for hit in page:
+        value = json.dumps(hit.value, ensure_ascii=False)
+        details = [(f"{_score(hit)}\t{_time(hit)}\t", "dim")] if long else []
+        out.line(*details, ("/".join(hit.namespace), "blue"), ("\t", ""), (hit.key, "bold"), ("\t", ""), (value, ""))
+    return DONE if page else NOT_FOUND
+
+
+def _score(hit: Hit) -> str:
+    return "-" if hit.score is None else f"{hit.score:.3f}"
+
+
+def _time(hit: Hit) -> str:
+    return hit.updated_at.astimezone().isoformat(" ", "seconds")
+
+
+def reindex(context: typer.Context, embed: RequiredEmbedder, as_json: AsJson = False) -> int:
+    """Make the vectors of all entries that have none of a model.
+
+    Run it after a change of model. It can be interrupted and run again, while the store is in use.
+    """
+    with open_store(context, find_embedder(embed)) as store, progress_bar("embedding") as progress:
+        count = run_async(store.areindex(progress=progress))
+    if as_json:
+        print_json({"embedded": count})
+    else:
+        Output().line((f"{count} {'entry has' if count == 1 else 'entries have'} new vectors", ""))
+    return DONE
+
+
+def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine. Calls that use an embedder are awaited, because the embedder may be async."""
+    import asyncio  # here, because most commands do not need it
+
+    return asyncio.run(coroutine)
+
+
+def find_embedder(name: str | None) -> Any:
+    """Return the value of `embed=` for a name. A module of 'module:name' may be in the current folder."""
+    if name is None or ":" not in name:
+        return name
+    module, _, attribute = name.partition(":")
+    here = os.getcwd()  # noqa: PTH109  # a str
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return operator.attrgetter(attribute)(importlib.import_module(module))
+    except Exception as error:  # a module may raise anything when it is imported
+        raise InvalidInput(f"--embed {name}: {type(error).__name__}: {error}") from error

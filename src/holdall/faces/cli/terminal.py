@@ -1,0 +1,95 @@
+"""The output of the command line: lines, coloured on a terminal, or one JSON document."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from datetime import datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from ... import FileInfo
+
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+
+
+class StdoutClosed(Exception):
+    """The reader of stdout has closed it, which ends the command. Not a `BrokenPipeError`, which typer would handle."""
+
+
+class Stdout:
+    """Writes bytes to stdout."""
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:  # with PYTHONUNBUFFERED, a write may take only a part
+                left = left[sys.stdout.buffer.write(left) :]
+        except BrokenPipeError:
+            raise StdoutClosed from None
+
+    def flush(self) -> None:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise StdoutClosed from None
+
+
+class Output:
+    """Writes lines to stdout, in UTF-8. On a terminal they are coloured, and control characters are escaped."""
+
+    def __init__(self) -> None:
+        console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = console if console.is_terminal else None
+
+    def line(self, *parts: tuple[str, str]) -> None:
+        if self._console is None:
+            Stdout().write("".join(text for text, _ in parts).encode() + b"\n")
+            return
+        escaped = ((_CONTROL.sub(lambda found: repr(found[0])[1:-1], text), style) for text, style in parts)
+        self._console.print(Text.assemble(*escaped))
+
+    def lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.line((line, ""))
+
+
+def print_files(infos: list[FileInfo], long: bool, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    out = Output()
+    width = max((len(str(info.size)) for info in infos), default=0)
+    for info in infos:
+        time = info.modified_at.astimezone().isoformat(" ", "seconds") if info.modified_at else "-" * 25
+        size = "-" if info.is_dir else str(info.size)
+        details = [(f"{size:>{width}}  {time}  ", "dim")] if long else []
+        out.line(*details, (info.path, "bold blue" if info.is_dir else ""))
+
+
+@contextlib.contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on stderr, if that is a terminal, and yield the function `(done, total)` that updates it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(description, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def print_json(document: object) -> None:
+    text = json.dumps(document, ensure_ascii=False, default=_to_json)
+    Stdout().write(text.encode() + b"\n")
+
+
+def _to_json(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,5 @@
+"""deepagents: its file backend on any engine."""
+
+from .backend import HoldallBackend
+
+__all__ = ["HoldallBackend"]

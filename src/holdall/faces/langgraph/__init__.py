@@ -1,0 +1,5 @@
+"""LangGraph: its long-term memory on any engine, and the import from its own stores."""
+
+from .store import AsyncHoldallStore, HoldallStore, Imported, Refused, aimport_from, import_from
+
+__all__ = ["AsyncHoldallStore", "HoldallStore", "Imported", "Refused", "aimport_from", "import_from"]

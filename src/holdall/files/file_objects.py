@@ -1,0 +1,272 @@
+"""File objects, which read or write a file in pieces, so that memory use does not depend on its size.
+
+A reader reads its pieces at the version that the file had when it was opened. A writer appends its pieces to a hidden
+upload, and moves that to the path when it is closed. An upload that is never finished expires.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import secrets
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from .. import ops
+from ..errors import FileNotFound, HoldallError, InvalidInput, IsADirectory, Unavailable, shown
+from ..model import keys
+from ..ops import DEFAULT, FileInfo
+from ..runtime.programs import StoreProgram
+
+if TYPE_CHECKING:
+    from ..live.leases import Lease
+    from .volume import Files
+
+_PIECE = 1 << 20
+_UPLOAD_TTL = 24 * 3600.0
+
+
+class Pieces:
+    """One open file: its programs, which the sync and the async file object run."""
+
+    def __init__(self, files: Files, path: str, mode: str, lease: Lease | None) -> None:
+        if mode not in ("rb", "wb", "ab"):
+            raise InvalidInput(f'a file is opened with "rb", "wb" or "ab", not {shown(mode)}')
+        self.files, self.mode, self.lease = files, mode, lease
+        self.path = keys.check_path(path)
+        self.info: FileInfo | None = None
+        self._upload = "/" + secrets.token_hex(16)
+        self._begun = False
+        self._failure: BaseException | None = None
+
+    def begin(self) -> StoreProgram[None]:
+        """Check that the path can be read or written, so that opening fails and not the first piece."""
+        namespace = self.files.namespace
+        if self.mode != "rb":
+            yield from self.files._change([ops.CheckPath(namespace, self.path)], self.lease)
+            return
+        self.info = (yield [ops.Stat(namespace, self.path)])[0]
+        if self.info is None:
+            raise FileNotFound(f"there is no file {self.path!r}")
+        if self.info.is_dir:
+            raise IsADirectory(f"{self.path!r} is a folder")
+
+    def read(self, start: int, size: int) -> StoreProgram[bytes]:
+        assert self.info is not None
+        assert self.info.version is not None
+        namespace = self.files.namespace
+        check = ops.Check(namespace, self.path, self.info.version)
+        content: bytes = (yield [check, ops.ReadRange(namespace, self.path, start, start + size)])[1]
+        return content
+
+    def write(self, data: bytes) -> StoreProgram[None]:
+        if self.mode == "ab":
+            yield from self.files._append(self.path, data, lease=self.lease)
+            return
+        self._check_complete()
+        self._begun = True
+        try:
+            yield [ops.Append(self._upload_home, self._upload, data, ttl=_UPLOAD_TTL)]
+        except BaseException as error:  # the piece may have been written or not, so no other can follow
+            self._failure = error
+            raise
+
+    def finish(self) -> StoreProgram[None]:
+        """Make the written file visible at its path."""
+        if self.mode == "wb":
+            if self._failure is not None:
+                with contextlib.suppress(HoldallError):
+                    yield from self.discard()
+            self._check_complete()
+            if not self._begun:
+                yield from self.write(b"")
+            namespace = self.files.namespace
+            move = ops.Move(namespace, self._upload, self.path, self._upload_home, DEFAULT)
+            yield from self.files._change([ops.CheckPath(namespace, self.path), move], self.lease)
+
+    def discard(self) -> StoreProgram[None]:
+        """Delete what was written so far."""
+        if self._begun:
+            yield [ops.Delete(self._upload_home, self._upload)]
+
+    def _check_complete(self) -> None:
+        if self._failure is not None:
+            raise Unavailable(
+                f"a piece of {self.path!r} could not be written, so nothing of it is kept; write it again:"
+                f" {self._failure}"
+            ) from self._failure
+
+    @property
+    def _upload_home(self) -> keys.Reserved:
+        return keys.Reserved(("uploads", *self.files.namespace))
+
+
+class _Raw(io.RawIOBase):
+    """The unbuffered part of a sync file object."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._at = 0
+        self._failed = True  # until it is open: Python also closes an object whose constructor failed
+        pieces.files._run(pieces.begin())
+        self._failed = False
+        self.name, self.mode = pieces.path, pieces.mode
+
+    def readable(self) -> bool:
+        return self._pieces.mode == "rb"
+
+    def writable(self) -> bool:
+        return self._pieces.mode != "rb"
+
+    def seekable(self) -> bool:
+        return self.readable()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._pieces.files._run(self._pieces.read(self._at, len(buffer)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if not self.readable():
+            raise io.UnsupportedOperation("seek works only on a file opened with 'rb'")
+        assert self._pieces.info is not None
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._pieces.info.size}[whence]
+        if base + offset < 0:
+            raise InvalidInput(f"cannot seek to {base + offset}, before the beginning")
+        self._at = base + offset
+        return self._at
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self._pieces.files._run(self._pieces.write(content))
+        self._at += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self._at
+
+    def discard(self) -> None:
+        self._failed = True
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            if self.writable():
+                pieces = self._pieces
+                pieces.files._run(pieces.discard() if self._failed else pieces.finish())
+        finally:
+            super().close()
+
+
+class _Writer(io.BufferedWriter):
+    """The file object of "wb" and "ab". After an exception in its `with` block, "wb" writes nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and self.mode == "wb":
+            raw = cast(_Raw, self.raw)
+            raw.discard()
+            with contextlib.suppress(Exception):  # the first exception is the one to raise
+                self.close()
+            return
+        self.close()
+
+    def __del__(self) -> None:
+        """Write nothing if the file was not closed."""
+        if not self.closed and self.mode == "wb":
+            cast(_Raw, self.raw).discard()
+        super().__del__()
+
+
+BinaryFile: TypeAlias = io.BufferedReader | io.BufferedWriter
+
+
+def open_sync(files: Files, path: str, mode: str, lease: Lease | None) -> BinaryFile:
+    """Open a file for `Files.open`."""
+    raw = _Raw(Pieces(files, path, mode, lease))
+    return io.BufferedReader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
+
+
+class AsyncFile:
+    """A binary file for async code: `read`, `write`, `seek` and `close`; use it with `async with`."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._at = 0
+        self._buffer = bytearray()
+        self.closed = False
+
+    async def read(self, size: int = -1) -> bytes:
+        """Read up to that many bytes, or all that are left. Returns `b""` at the end."""
+        self._check("rb")
+        assert self._pieces.info is not None
+        left = max(self._pieces.info.size - self._at, 0)
+        data = await self._do(self._pieces.read(self._at, left if size is None or size < 0 else min(size, left)))
+        self._at += len(data)
+        return cast(bytes, data)
+
+    def seek(self, offset: int) -> int:
+        """Move to a byte offset."""
+        self._check("rb")
+        if offset < 0:
+            raise InvalidInput(f"cannot seek to {offset}, before the beginning")
+        self._at = offset
+        return offset
+
+    def tell(self) -> int:
+        """Return the offset of the next byte."""
+        return self._at
+
+    async def write(self, data: bytes) -> int:
+        """Write bytes. They are sent in pieces."""
+        self._check("wb", "ab")
+        self._buffer += data
+        self._at += len(data)
+        if len(self._buffer) >= _PIECE:
+            await self._flush()
+        return len(data)
+
+    async def close(self) -> None:
+        """Close the file. What "wb" has written becomes visible."""
+        if self.closed:
+            return
+        self.closed = True
+        await self._flush()
+        await self._do(self._pieces.finish())
+
+    async def __aenter__(self) -> AsyncFile:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or self._pieces.mode != "wb":
+            await self.close()
+        elif not self.closed:
+            self.closed = True
+            with contextlib.suppress(Exception):  # the first exception is the one to raise
+                await self._do(self._pieces.discard())
+
+    async def _flush(self) -> None:
+        if self._buffer:
+            data, self._buffer = bytes(self._buffer), bytearray()
+            await self._do(self._pieces.write(data))
+
+    async def _do(self, program: StoreProgram[Any]) -> Any:
+        return await self._pieces.files._arun(program)
+
+    def _check(self, *modes: str) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        if self._pieces.mode not in modes:
+            raise io.UnsupportedOperation(f"not possible with a file opened with {self._pieces.mode!r}")
+
+
+async def open_async(files: Files, path: str, mode: str, lease: Lease | None) -> AsyncFile:
+    """Open a file for `Files.aopen`."""
+    pieces = Pieces(files, path, mode, lease)
+    await files._arun(pieces.begin())
+    return AsyncFile(pieces)

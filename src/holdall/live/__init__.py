@@ -1,0 +1,1 @@
+"""Watching for changes, notification, and leases."""

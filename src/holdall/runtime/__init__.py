@@ -1,0 +1,5 @@
+"""How code runs.
+
+It has programs for sync and async callers, deferred signals, threads that close resources, and errors for renamed
+arguments.
+"""

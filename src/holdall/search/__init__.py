@@ -1,0 +1,1 @@
+"""Full-text and vector search: the same ranking on every engine."""

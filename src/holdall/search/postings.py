@@ -1,0 +1,205 @@
+"""The text index in storage: what engines share that store the posting lists of `holdall.search.text_index`.
+
+Documents are numbered in the order of indexing. A *part* is 1,024 of them: versions, lengths and lists are stored by
+part. A `State` describes the whole index. A `Slice` has indexed changes that are to be written. `DocumentCache` is a
+process's cache of the documents.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ..model import keys
+from .ranking import sort_by_score
+from .scoring import Part, bm25
+from .text_index import TextIndex, texts
+
+#: Rows that a database answers.
+Rows: TypeAlias = list[tuple[Any, ...]]
+
+PART = 1024
+#: The index is rebuilt when more documents are gone than exist, plus this many.
+_SPARE = 4 * PART
+
+
+class State(msgspec.Struct, array_like=True):
+    """The state of the whole index, stored as one row."""
+
+    position: str = ""  # in the feed
+    documents: int = 0  # numbered so far
+    count: int = 0  # of the current documents
+    total: int = 0  # of their tokens
+    changes: int = 0  # of the index: how many slices were written
+    epoch: int = 0  # how often it was rebuilt
+
+
+class DocumentCache:
+    """A process's cache of the documents: a few bytes of each."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.changes = -1
+        self.versions: array[int] = array("q")
+        self.lengths: array[int] = array("I")
+        self.gone: frozenset[int] = frozenset()
+
+    def is_current(self, state: State) -> bool:
+        """Whether the cache is up to date."""
+        return (self.epoch, self.changes) == (state.epoch, state.changes)
+
+    def successor(self, state: State) -> tuple[DocumentCache, int]:
+        """An empty cache for a newer state, and the first part that must be read."""
+        fresh = DocumentCache(state.epoch)
+        fresh.changes = state.changes
+        is_older = self.epoch == state.epoch and self.changes < state.changes
+        return fresh, len(self.versions) // PART if is_older else 0
+
+    def read(self, before: DocumentCache, start: int, rows: Rows) -> None:
+        """Fill the cache: parts before `start` come from the older cache, the others from the rows."""
+        self.versions, self.lengths = before.versions[: start * PART], before.lengths[: start * PART]
+        gone: list[int] = []
+        for part, versions, lengths, absent in rows:
+            gone += unpack("I", absent)
+            if part >= start:
+                self.versions += unpack("q", versions)
+                self.lengths += unpack("I", lengths)
+        self.gone = frozenset(gone)
+
+
+@dataclass(slots=True)
+class Slice:
+    """Indexed changes: new documents, documents that are gone, and the entries of both."""
+
+    added: TextIndex
+    gone: list[int] = field(default_factory=list)
+    documents: list[tuple[str, str, int]] = field(default_factory=list)
+    emptied: list[tuple[str, str]] = field(default_factory=list)
+
+    def add_rows(self, rows: Collection[tuple[Any, ...]], contents: dict[int, bytes]) -> None:
+        """Index changed rows; `contents` has the contents of files by version."""
+        for version, ns, key, value, size, index, old, _ in rows:
+            if old is not None:
+                self.gone.append(old)
+            number = None
+            if value is not None and not keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
+                number = self.added.add(version, texts(value, index, contents.get(version), size is not None))
+            if number is not None:
+                self.documents.append((ns, key, number))
+            elif old is not None:
+                self.emptied.append((ns, key))
+
+
+def needs_rebuild(state: State) -> bool:
+    """Whether so many documents are gone that the index should be rebuilt."""
+    return state.documents - state.count > state.count + _SPARE
+
+
+def restart_state(state: State) -> State:
+    """The state in which a rebuild starts."""
+    return State(epoch=state.epoch + 1, changes=state.changes)
+
+
+@dataclass(slots=True)
+class Lists:
+    """The posting lists of a query's terms, and the documents that they name."""
+
+    parts: defaultdict[str, list[Part]]
+    lengths: array[int]
+    versions: array[int]
+    gone: frozenset[int]
+    count: int
+    total: int
+
+
+def build_lists(terms: tuple[str, ...], rows: Rows, known: DocumentCache, late: Slice | None, state: State) -> Lists:
+    """Build the lists of rows (term, documents, times), and of changes that are not indexed yet (`late`)."""
+    parts: defaultdict[str, list[Part]] = defaultdict(list)
+    for term, documents, times in rows:
+        parts[term].append((unpack("I", documents), bytes(times)))
+    lengths, versions, gone = known.lengths, known.versions, known.gone
+    count, total = state.count, state.total
+    if late is not None:
+        for term in terms:
+            parts[term] += late.added.parts(term)
+        count += len(late.added.versions) - len(late.gone)
+        total += sum(late.added.lengths) - sum(lengths[number] for number in late.gone)
+        lengths, versions, gone = (
+            lengths + late.added.lengths,
+            versions + late.added.versions,
+            gone.union(late.gone),
+        )
+    return Lists(parts, lengths, versions, gone, count, total)
+
+
+def join_lists(several: Sequence[Lists]) -> Lists:
+    """Join the lists of several indexes: the documents of each are numbered after those of the one before."""
+    if len(several) == 1:
+        return several[0]
+    whole = Lists(defaultdict(list), array("I"), array("q"), frozenset(), 0, 0)
+    gone: set[int] = set()
+    for one in several:
+        first = len(whole.versions)
+        for term, parts in one.parts.items():
+            whole.parts[term] += [
+                (array("I", [number + first for number in documents]), times) for documents, times in parts
+            ]
+        gone.update(number + first for number in one.gone)
+        whole.lengths, whole.versions = whole.lengths + one.lengths, whole.versions + one.versions
+        whole.count, whole.total = whole.count + one.count, whole.total + one.total
+    whole.gone = frozenset(gone)
+    return whole
+
+
+def rank_matches(
+    terms: tuple[str, ...], several: Sequence[Lists], among: Collection[int] | None
+) -> Iterator[tuple[int, float]]:
+    """Rank versions by their BM25 score."""
+    whole = join_lists(several)
+    scores = bm25([whole.parts[term] for term in terms], whole.lengths, whole.count, whole.total, whole.gone)
+    if among is not None:
+        scores = {number: score for number, score in scores.items() if whole.versions[number] in among}
+    return sort_by_score(scores, whole.versions)
+
+
+def take_first(rows: Rows, room: int) -> Rows:
+    """The first rows that fit a slice of `room` bytes, at least one."""
+    for index, row in enumerate(rows):
+        room -= size_of(row)
+        if room < 0:
+            return rows[: index + 1]
+    return rows
+
+
+def size_of(row: tuple[Any, ...]) -> int:
+    """The approximate number of bytes of a row to index."""
+    return row[4] or len(row[3] or "")
+
+
+def split_by_part(added: TextIndex) -> list[tuple[Any, ...]]:
+    """Split the lists of new documents by part, in the order in which they are stored."""
+    found: list[tuple[Any, ...]] = []
+    first, last = added.first // PART, (added.first + len(added.versions) - 1) // PART
+    for term, (documents, times) in sorted(added.postings.items()):
+        if first == last:
+            found.append((first, term, documents.tobytes(), bytes(times)))
+            continue
+        by_part: defaultdict[int, list[int]] = defaultdict(list)
+        for index, number in enumerate(documents):
+            by_part[number // PART].append(index)
+        for part, inside in by_part.items():
+            start, end = inside[0], inside[-1] + 1
+            found.append((part, term, documents[start:end].tobytes(), bytes(times[start:end])))
+    return found if first == last else sorted(found)
+
+
+def unpack(kind: str, data: bytes) -> array[int]:
+    """Convert stored bytes to numbers."""
+    numbers: array[int] = array(kind)
+    numbers.frombytes(bytes(data))
+    return numbers

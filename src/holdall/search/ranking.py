@@ -1,0 +1,220 @@
+"""Ranked search: the entries that match a query, best first, in the same order on every engine.
+
+An engine provides a `Ranker`: it ranks versions by full text and by vectors, old versions included, and decides which
+versions are current entries that match the search. `rank_entries` reads the rankings step by step, drops versions that
+do not match, fuses two rankings into one, and returns a page.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice, pairwise
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from ..errors import InvalidInput
+from ..ops import Hit, IndexLag, Page, Search
+from ..runtime.programs import Program, Work
+from .scoring import FUSED, fuse
+
+#: The requests of an engine's programs: `Work`, and its own.
+RequestT = TypeVar("RequestT", covariant=True)
+_Scored: TypeAlias = tuple[int, float]
+#: `holdall.engine.Finder.older`
+Older: TypeAlias = Callable[[Search, int | None, int], Program[RequestT, list[Hit]]]
+
+#: A search among at most this many entries finds them before it scores any.
+FEW = 2000
+_FIRST_LOOK, _LARGEST_LOOK = 64, 4096
+_LONG = 1 << 20  # characters of file contents; after a step with so many, the next step is not larger
+_LONGEST_CURSOR = 1 << 27  # in bytes, decompressed: sixteen million results
+
+
+class Ranking(Protocol[RequestT]):
+    """Versions and their scores, best first."""
+
+    def take(self, size: int) -> Program[RequestT, list[_Scored]]:
+        """The next `size` results; fewer at the end."""
+
+
+class LocalRanking:
+    """A ranking that is in memory."""
+
+    def __init__(self, pairs: Iterator[_Scored]) -> None:
+        self._pairs = pairs
+
+    def take(self, size: int) -> Program[Work, list[_Scored]]:
+        return list(islice(self._pairs, size))
+        yield
+
+
+class ThreadRanking:
+    """A ranking that is in memory, but so large that a thread reads it."""
+
+    def __init__(self, pairs: Iterator[_Scored]) -> None:
+        self._pairs = pairs
+
+    def take(self, size: int) -> Program[Work, list[_Scored]]:
+        return (yield Work(list, (islice(self._pairs, size),)))  # type: ignore[no-any-return]  # a reply
+
+
+class Ranker(Protocol[RequestT]):
+    """How an engine ranks entries, within one snapshot."""
+
+    def index_lag(self) -> Program[RequestT, int]:
+        """How many changes should be indexed before the search; 0 if `rank_by_text` can read the few itself."""
+
+    def find_few(self, op: Search) -> Program[RequestT, Collection[int] | None]:
+        """The versions of all entries that may match, if they are few (`FEW`); else None."""
+
+    def rank_by_text(self, op: Search, among: Collection[int] | None) -> Program[RequestT, Ranking[RequestT]]:
+        """Rank by `op.query`, without versions that have none of its terms. Old versions may be included."""
+
+    def rank_by_vector(self, op: Search, among: Collection[int] | None) -> Program[RequestT, Ranking[RequestT]]:
+        """Rank by `op.vector`, without versions that have no vectors of its model."""
+
+    def find_fitting(self, op: Search, versions: list[int]) -> Program[RequestT, Collection[int]]:
+        """Which of these versions are current entries that match the namespace, the filter and the query's phrases."""
+
+    def load(self, op: Search, versions: list[int]) -> Program[RequestT, Mapping[int, Hit]]:
+        """Load entries by version. Without snapshots, an entry that has changed since may be its newer version."""
+
+
+def rank_entries(
+    ranker: Ranker[RequestT], op: Search, older: Older[RequestT]
+) -> Program[RequestT, Page[Hit] | IndexLag]:
+    """A page of a ranked search, or the index lag.
+
+    The cursor has the versions that were returned already; the next page has the best of the others. So an entry that
+    matches all the time is returned at least once, and twice only if it changes. `older` finds the rest, if `op.rest`.
+    """
+    if op.limit == 0:
+        return Page()
+    if op.query is not None and not op.caught_up and (lag := (yield from ranker.index_lag())):
+        return IndexLag(lag)
+    given = frozenset() if op.cursor is None else _decode_cursor(op.cursor)
+    end = op.offset + op.limit
+    among = yield from ranker.find_few(op)
+    if op.vector is None:
+        found = yield from _MatchingRanking(ranker, op, (yield from ranker.rank_by_text(op, among))).take(
+            end + 1, given
+        )
+    elif op.query is None:
+        found = yield from _MatchingRanking(ranker, op, (yield from ranker.rank_by_vector(op, among))).take(
+            end + 1, given
+        )
+    else:
+        found = yield from _fuse_rankings(ranker, op, among, end + 1, given)
+    chosen = found[op.offset : end]
+    hits = yield from ranker.load(op, [version for version, _ in chosen])
+    # Without snapshots, an entry may be deleted by now.
+    page: Page[Hit] = Page([_with_score(hits[version], score) for version, score in chosen if version in hits])
+    versions = [version for version, _ in found]
+    if op.rest and len(found) <= end:  # then all matches are known
+        rest = yield from _find_rest(older, op, given.union(versions), end + 1 - len(found))
+        page += rest[max(0, op.offset - len(found)) : end - len(found)]
+        versions += [hit.version for hit in rest]
+    if len(versions) > end:
+        page.next = _encode_cursor(given.union(versions[:end]))
+    return page
+
+
+def _find_rest(older: Older[RequestT], op: Search, known: Collection[int], want: int) -> Program[RequestT, list[Hit]]:
+    """Find the entries that are not in the ranking, newest first."""
+    found: list[Hit] = []
+    below: int | None = None
+    size = want
+    while len(found) < want:
+        look = yield from older(op, below, size)
+        found += [hit for hit in look if hit.version not in known]
+        if len(look) < size:
+            break
+        below = look[-1].version
+        if sum(map(_content_length, look)) < _LONG:
+            size = max(size, min(size * 4, _LARGEST_LOOK))
+    return found[:want]
+
+
+def _content_length(hit: Hit) -> int:
+    content = hit.value.get("content")
+    return len(content) if isinstance(content, str) else 0
+
+
+def _fuse_rankings(
+    ranker: Ranker[RequestT], op: Search, among: Collection[int] | None, want: int, given: Collection[int]
+) -> Program[RequestT, list[_Scored]]:
+    """Fuse the best of both rankings. The others follow with the lowest score: by vectors first, then by text."""
+    by_text = _MatchingRanking(ranker, op, (yield from ranker.rank_by_text(op, among)))
+    by_vector = _MatchingRanking(ranker, op, (yield from ranker.rank_by_vector(op, among)))
+    fused = fuse(dict((yield from by_text.take(FUSED))), dict((yield from by_vector.take(FUSED))))
+    found = [pair for pair in fused if pair[0] not in given]
+    known = {version for version, _ in fused}.union(given)
+    lowest = min((score for _, score in fused), default=0.0)
+    for others in (by_vector, by_text):
+        rest = yield from others.take(want - len(found), known)
+        found += [(version, lowest) for version, _ in rest]
+        known.update(version for version, _ in rest)
+    return found
+
+
+class _MatchingRanking(Generic[RequestT]):
+    """The results of a ranking that match the search, read step by step."""
+
+    def __init__(self, ranker: Ranker[RequestT], op: Search, ranking: Ranking[RequestT]) -> None:
+        self._ranker, self._op, self._ranking = ranker, op, ranking
+        self._ready: list[_Scored] = []
+        self._ended = False
+
+    def take(self, want: int, known: Collection[int] = ()) -> Program[RequestT, list[_Scored]]:
+        """The next results that are not known yet; fewer at the end."""
+        ready = [pair for pair in self._ready if pair[0] not in known]
+        size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
+        while len(ready) < want and not self._ended:
+            look = yield from self._ranking.take(size)
+            fitting = yield from self._ranker.find_fitting(
+                self._op, [version for version, _ in look if version not in known]
+            )
+            ready += [(version, score) for version, score in look if version in fitting]
+            self._ended = len(look) < size
+            size = min(size * 4, _LARGEST_LOOK)
+        self._ready = ready[max(want, 0) :]
+        return ready[: max(want, 0)]
+
+
+def sort_by_score(scores: Mapping[int, float], versions: Sequence[int]) -> Iterator[_Scored]:
+    """Sort documents lazily by score, then by version, both descending; yield versions and scores."""
+    values = sorted(scores.values(), reverse=True)
+    index, bound, step = 0, math.inf, _FIRST_LOOK
+    while index < len(values):
+        least = values[min(index + step, len(values)) - 1]
+        stretch = [(score, versions[number]) for number, score in scores.items() if least < score < bound]
+        alike = [versions[number] for number, score in scores.items() if score == least]
+        yield from ((version, score) for score, version in sorted(stretch, reverse=True))
+        yield from ((version, least) for version in sorted(alike, reverse=True))
+        index, bound, step = index + len(stretch) + len(alike), least, step * 16
+
+
+def _encode_cursor(versions: Iterable[int]) -> str:
+    """Encode versions as a cursor: compressed differences."""
+    ordered = [0, *sorted(versions)]
+    steps = array("q", [after - before for before, after in pairwise(ordered)])
+    return base64.urlsafe_b64encode(zlib.compress(steps.tobytes())).decode()
+
+
+def _decode_cursor(cursor: str) -> frozenset[int]:
+    steps: array[int] = array("q")
+    try:
+        unpacking = zlib.decompressobj()
+        steps.frombytes(unpacking.decompress(base64.b64decode(cursor, b"-_", validate=True), _LONGEST_CURSOR))
+        if unpacking.unconsumed_tail or not unpacking.eof or min(steps, default=1) < 1 or sum(steps) >= 1 << 63:
+            raise ValueError
+    except (ValueError, zlib.error):
+        raise InvalidInput(f"not a search cursor: {cursor!r:.60}") from None
+    return frozenset(accumulate(steps))
+
+
+def _with_score(hit: Hit, score: float) -> Hit:
+    return Hit(hit.namespace, hit.key, hit.value, hit.version, hit.created_at, hit.updated_at, hit.expires_at, score)

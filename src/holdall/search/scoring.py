@@ -1,0 +1,113 @@
+"""Scores: how well documents match a query by their words (BM25), and the fusion of that with vectors.
+
+The arithmetic is the same for every engine, and so is the ranking. Nothing here touches storage.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from math import exp, fsum, log, sqrt
+from operator import add
+from typing import TypeAlias
+
+# Scores --------------------------------------------------------------------------------------------------------------
+
+# The parameters of BM25: saturation of the term frequency, and normalisation by length. Both are low, which suits short
+# and long texts.
+_K1, _B = 0.9, 0.4
+
+#: A posting list: the numbers of documents, and how often the term occurs in each, at most 255 times.
+Part: TypeAlias = "tuple[array[int], bytes]"
+
+
+class _Weights(dict[tuple[int, int], float]):
+    """The weight that a term adds to a score, by its count in a document and the length of the document."""
+
+    __slots__ = ("_base", "_idf", "_slope")
+
+    def __init__(self, found: int, count: int, average: float) -> None:
+        self._idf = log(1 + (count - found + 0.5) / (found + 0.5))
+        self._base, self._slope = _K1 * (1 - _B), _K1 * _B / average
+
+    def __missing__(self, pair: tuple[int, int]) -> float:
+        times, length = pair
+        weight = self[pair] = self._idf * times / (times + self._base + self._slope * length)
+        return weight
+
+
+def bm25(
+    terms: Iterable[Sequence[Part]],
+    lengths: Sequence[int],
+    count: int,
+    total: int,
+    gone: set[int] | frozenset[int] = frozenset(),
+) -> dict[int, float]:
+    """Score each document that has one of the terms. `terms` has the posting lists of each term, in the query's order.
+
+    `lengths` has the number of tokens of each document. `count` is the number of documents and `total` that of their
+    tokens, without those that are `gone`. A document is in at most one list of a term.
+    """
+    scores: dict[int, float] = {}
+    left_out: set[int] = set()
+    average = total / count if total > 0 and count > 0 else 1.0
+    for each in terms:
+        parts = [(documents.tolist(), times) for documents, times in each]
+        found = sum(len(numbers) for numbers, _ in parts)
+        if gone:
+            old = set[int]().union(*(gone.intersection(numbers) for numbers, _ in parts))
+            found -= len(old)
+            left_out |= old
+        weigh = _Weights(found, max(count, found), average).__getitem__
+        is_first, before = not scores, scores.get
+        for numbers, times in parts:  # there may be millions, so all of this runs in C
+            added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=True))
+            summed = added if is_first else map(add, map(before, numbers, _ZEROS), added)
+            scores.update(zip(numbers, summed, strict=True))
+    for number in left_out:
+        del scores[number]
+    return scores
+
+
+_ZEROS = repeat(0.0)
+
+
+# Fusion --------------------------------------------------------------------------------------------------------------
+
+#: How many of the best results of each ranking are fused.
+FUSED = 1000
+_TEXT, _VECTOR = 0.6, 0.4  # the weights of the two rankings
+_UNMATCHED = (0.0,) * 10
+
+
+def fuse(lexical: Mapping[int, float], semantic: Mapping[int, float]) -> list[tuple[int, float]]:
+    """Fuse the best `FUSED` by full text and the best `FUSED` by vectors into one ranking, with scores between 0 and 1.
+
+    The scores of each ranking are standardised (distance from the mean, in standard deviations), weighted and added. So
+    the range of a model's scores does not matter. A result of only one ranking gets the lowest score of the other. If
+    the text ranking is complete, such a result has none of the words, so its text score is 0; a few zeros are added to
+    the mean, so that a single match stands out too.
+    """
+    is_whole = len(lexical) < FUSED
+    by_text, no_text = _standardise(lexical, _TEXT, _UNMATCHED if is_whole else ())
+    by_vector, no_vector = _standardise(semantic, _VECTOR)
+    sums = {number: score + by_vector.get(number, no_vector) for number, score in by_text.items()}
+    sums.update((number, no_text + score) for number, score in by_vector.items() if number not in sums)
+    ranked = sorted(sums.items(), key=lambda item: (item[1], item[0]), reverse=True)
+    return [(number, 1 / (1 + exp(-score))) for number, score in ranked]
+
+
+def _standardise(
+    scores: Mapping[int, float], weight: float, others: tuple[float, ...] = ()
+) -> tuple[dict[int, float], float]:
+    """Standardise scores; return them and the lowest. The sums are exact, so the order does not matter."""
+    if not scores:
+        return {}, 0.0
+    values = (*scores.values(), *others)
+    mean = fsum(values) / len(values)
+    deviation = sqrt(fsum((value - mean) * (value - mean) for value in values) / len(values))
+    if deviation <= 1e-6 * max(map(abs, values)):  # all are equal, apart from rounding
+        return dict.fromkeys(scores, 0.0), 0.0
+    scale = weight / deviation
+    return {number: (score - mean) * scale for number, score in scores.items()}, (min(values) - mean) * scale

@@ -1,0 +1,87 @@
+"""The text index: how often each token occurs in each document.
+
+A document is the texts of an entry at one version; documents are numbered from 0. A changed entry becomes a new
+document, and the old one is *gone*: it stays in the posting lists and is skipped. `TextIndex` is an index in memory;
+the other engines store the same lists, a slice at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+
+from ..model import field_paths, file_values
+from ..model.values import decode
+from .scoring import Part
+from .tokens import tokens
+
+#: How many bytes of a file are indexed.
+MOST_BYTES = 1 << 20
+_MOST_TIMES = 255
+
+
+def texts(value: str, index: str | None, content: bytes | None, is_file: bool) -> list[str]:
+    """Return the searched texts of an entry: the strings of a value, or the text of a file.
+
+    `index` is the JSON list of its search fields, or None for all.
+    """
+    if index == "[]":
+        return []
+    paths = field_paths.WHOLE if index is None else field_paths.check_paths(decode(index))
+    if not is_file:
+        return field_paths.find_strings(decode(value), paths)
+    beginning = _beginning(content or b"")
+    if index is not None:
+        return field_paths.find_strings(file_values.to_item(value, beginning, 0, 0, False), paths)
+    text = None if b"\x00" in beginning else file_values.to_text(beginning)
+    return [] if text is None else [text]
+
+
+def _beginning(content: bytes) -> bytes:
+    """The part of a file that is indexed, without an incomplete character at its end."""
+    if len(content) < MOST_BYTES:
+        return content
+    cut = content[:MOST_BYTES]
+    try:
+        cut.decode()
+    except UnicodeDecodeError as error:
+        return cut[: error.start] if error.end == len(cut) and error.start > error.end - 4 else cut
+    return cut
+
+
+class TextIndex:
+    """An index in memory; `first` is the number of its first document."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self.postings: dict[str, tuple[array[int], bytearray]] = {}
+        self.versions: array[int] = array("q")
+        self.lengths: array[int] = array("I")
+
+    def add(self, version: int, found: Iterable[str]) -> int | None:
+        """Add a document with these texts; return its number, or None if it has no tokens."""
+        counts: Counter[str] = Counter()
+        length = 0
+        for text in found:
+            taken = tokens(text)
+            length += len(taken)
+            counts.update(taken)
+        if not counts:
+            return None
+        number = self.first + len(self.versions)
+        self.versions.append(version)
+        self.lengths.append(length)
+        postings = self.postings
+        for token, times in counts.items():
+            part = postings.get(token)
+            if part is None:
+                part = postings[token] = array("I"), bytearray()
+            part[0].append(number)
+            part[1].append(times if times < _MOST_TIMES else _MOST_TIMES)  # noqa: FURB136  # `min` takes longer
+        return number
+
+    def parts(self, term: str) -> list[Part]:
+        """The posting lists of a term."""
+        found = self.postings.get(term)
+        return [] if found is None else [(found[0], bytes(found[1]))]

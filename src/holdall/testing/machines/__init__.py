@@ -1,0 +1,1 @@
+"""Hypothesis state machines that compare an engine with a simple model."""

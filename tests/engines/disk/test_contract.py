@@ -1,0 +1,30 @@
+"""The disk engine: the contract, and the state machine against memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.testing import Clock, StoreContract, file_machine, store_machine
+
+
+class TestDisk(StoreContract):
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"disk:///{tmp_path}/store"
+
+    def open_store(self, url: str, **options: Any) -> holdall.Store:
+        return holdall.open(url, **{"durability": "relaxed", **options})
+
+
+def open_store(folder: Path, clock: Clock) -> holdall.Store:
+    return holdall.open(
+        f"disk:///{folder}/store", clock=clock, sweep_interval=None, durability="relaxed", filter_fields=["a", "a.b"]
+    )
+
+
+TestMachine = store_machine(open_store).TestCase
+TestFileMachine = file_machine(open_store, use_async=True).TestCase

@@ -1,0 +1,101 @@
+"""Vectors in PostgreSQL: with pgvector, whose distances are of float32, or without it, they are ranked exactly."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psycopg
+import pytest
+
+import holdall
+from holdall.engines.postgres import entries as postgres_sql
+from holdall.ops import Put
+from holdall.search import vectors
+from holdall.testing import Clock, ranking_machine
+from support.servers import postgres_url
+from support.small_thresholds import in_small
+
+NS = ("vectors",)
+_numbers = itertools.count()
+
+
+class Crowd:
+    """A model whose vectors are all but alike: of so great a length, and so far from each other."""
+
+    def __init__(self, length: float, distance: float) -> None:
+        self._random = random.Random(3)
+        self._middle = [self._random.gauss(0, length) for _ in range(64)]
+        self._distance = distance
+        self.vectors: dict[str, list[float]] = {"zero": [0.0] * 64}
+
+    def __call__(self, texts: Sequence[str]) -> list[list[float]]:
+        return [self.vectors.setdefault(text, self._near()) for text in texts]
+
+    def _near(self) -> list[float]:
+        return [number + self._random.gauss(0, self._distance) for number in self._middle]
+
+    def bytes_of(self, text: str) -> bytes:
+        return array("f", self.vectors[text]).tobytes()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+@pytest.mark.parametrize(("length", "distance"), [(1, 1), (1, 1e-6), (1e4, 0.1), (1e-3, 1e-9), (1e25, 1e24)])
+def test_what_float32_cannot_tell_apart_is_ranked_exactly(metric: Any, length: float, distance: float) -> None:
+    model = Crowd(length, distance)
+    with holdall.open(postgres_url(), schema=f"crowd_{next(_numbers)}", embed=model, metric=metric) as store:
+        assert store.search(query="x") == []
+        assert engine_of(store)._dialect.pgvector is not None
+        texts = [f"text {n % 390}" for n in range(400)] + ["zero"]
+        store.execute([Put(NS, str(n), {"text": text}) for n, text in enumerate(texts)])
+        entries = {entry.version: entry for entry in store.scan()}
+        for query in ("one", "another", "zero"):
+            hits = store.search(query=query, mode="semantic", limit=200)
+            scores = {
+                version: vectors.score(model.bytes_of(query), [model.bytes_of(entry.value["text"])], metric)
+                for version, entry in entries.items()
+            }
+            best = sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)[:200]
+            assert [(hit.version, hit.score) for hit in hits] == best
+
+
+def engine_of(store: holdall.Store) -> Any:
+    return store._engine_handle.engine
+
+
+# Without it ----------------------------------------------------------------------------------------------------------
+
+
+def new_database() -> str:
+    """Create a database without the extension, and return its URL."""
+    name = f"without_{next(_numbers)}"
+    with psycopg.connect(postgres_url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres_url().replace("/postgres?", f"/{name}?")
+
+
+_elsewhere: list[str] = []
+WITHOUT = tuple(
+    statements.replace("CREATE EXTENSION IF NOT EXISTS vector", "RAISE EXCEPTION 'there is none'")
+    for statements in postgres_sql.MIGRATIONS
+)
+
+
+def open_without(folder: Path, clock: Clock) -> holdall.Store:
+    """On a server that does not have the extension."""
+    if not _elsewhere:
+        _elsewhere.append(new_database())
+    own = {"timeout": 30 + next(_numbers)}
+    store = holdall.open(_elsewhere[0], schema=folder.name, clock=clock, sweep_interval=None, **own)
+    with mock.patch.object(postgres_sql, "MIGRATIONS", WITHOUT):
+        store.setup()
+    assert engine_of(store)._dialect.pgvector is None
+    return store
+
+
+TestWithoutPgvector = in_small(ranking_machine(open_without), 0.3)

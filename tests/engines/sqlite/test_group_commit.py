@@ -1,0 +1,162 @@
+"""Which batch leads a group, and what each caller gets, where no thread can be had, or commits pause."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdall.engines.sqlite.group_commit import GroupCommit, Submission
+from holdall.engines.sqlite.workers import Workers
+from holdall.ops import Get, Op
+from support.threads import eventually
+
+BATCH: list[Op] = [Get(("home",), "key")]
+
+
+class Committing:
+    """A `GroupCommit` whose commits wait to be let through, and whose `spawn` can fail."""
+
+    def __init__(self) -> None:
+        self.commits = GroupCommit(self._commit, self._spawn)
+        self.under_way, self.may_end = threading.Event(), threading.Event()
+        self.committed: list[int] = []  # how many batches, by group
+        self.faults: list[tuple[str, type[BaseException]]] = []
+        self._workers = Workers(1, "worker")
+
+    def _commit(self, group: list[Submission]) -> None:
+        self.under_way.set()
+        assert self.may_end.wait(10)
+        members = [submission for submission in group if not submission.cancelled]
+        self.committed.append(len(members))
+        for submission in members:
+            submission.results, submission.finished = ["done"], True
+
+    def _spawn(self, lead: Callable[[], None]) -> None:
+        when, fault = self.faults.pop() if self.faults else ("", None)
+        if when != "before":
+            self._workers.submit(lead)
+        if fault is not None:
+            raise fault
+
+    def submit_in_thread(self) -> threading.Thread:
+        """Begin to commit from another thread."""
+
+        def submit() -> None:
+            assert self.commits.submit(BATCH) == ["done"]
+
+        thread = threading.Thread(target=submit)
+        thread.start()
+        assert self.under_way.wait(10)
+        return thread
+
+
+def test_a_failure_to_hand_over_is_not_the_leaders() -> None:
+    """A sync leader cannot start the thread in which tasks are to lead: the first of them fails, and nobody else."""
+    group = Committing()
+
+    async def submit() -> list[Any]:
+        tasks = [asyncio.ensure_future(group.commits.asubmit(BATCH)) for _ in range(5)]
+        await asyncio.sleep(0)
+        group.faults = [("before", MemoryError)]
+        group.may_end.set()
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+
+    thread = group.submit_in_thread()
+    failed, *others = asyncio.run(submit())
+    assert isinstance(failed, MemoryError)
+    assert others == [["done"]] * 4
+    thread.join(10)
+    assert not thread.is_alive()
+    assert group.commits.submit(BATCH) == ["done"]
+    assert group.committed == [1, 4, 1]
+
+
+def test_a_sync_writer_queued_behind_a_cancelled_task_leads_in_its_own_thread() -> None:
+    group, spawned = Committing(), []
+    group.commits = GroupCommit(group._commit, spawned.append)
+    leader = group.submit_in_thread()
+
+    async def queue_and_cancel() -> threading.Thread:
+        task = asyncio.ensure_future(group.commits.asubmit(BATCH))
+        await asyncio.sleep(0)
+        behind = group.submit_in_thread()
+        eventually(lambda: len(group.commits._queue) == 2)
+        group.may_end.set()
+        eventually(lambda: bool(spawned))
+        task.cancel()
+        await asyncio.wait([task])
+        return behind
+
+    behind = asyncio.run(queue_and_cancel())
+    spawned[0]()
+    behind.join(10)
+    assert not behind.is_alive()
+    leader.join(10)
+    assert group.committed == [1, 1]
+
+
+def test_a_worker_that_cannot_hand_over_tells_its_group_all_the_same() -> None:
+    group = Committing()
+
+    async def submit() -> list[Any]:
+        first = [asyncio.ensure_future(group.commits.asubmit(BATCH)) for _ in range(3)]
+        assert await asyncio.to_thread(group.under_way.wait, 10)
+        later = [asyncio.ensure_future(group.commits.asubmit(BATCH)) for _ in range(2)]
+        await asyncio.sleep(0)
+        group.faults = [("before", MemoryError)]
+        group.may_end.set()
+        return await asyncio.wait_for(asyncio.gather(*first, *later, return_exceptions=True), 10)
+
+    outcomes = asyncio.run(submit())
+    assert outcomes.count(["done"]) == 4
+    assert sum(isinstance(outcome, MemoryError) for outcome in outcomes) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_task_that_gets_no_thread_writes_nothing(when: str) -> None:
+    group = Committing()
+
+    async def submit() -> None:
+        group.faults = [(when, MemoryError)]
+        with pytest.raises(MemoryError):
+            await group.commits.asubmit(BATCH)
+
+    asyncio.run(submit())
+    group.may_end.set()
+    assert group.commits.submit(BATCH) == ["done"]
+    assert sum(group.committed) == 1
+
+
+def test_closing_and_forking_pause_one_after_the_other() -> None:
+    """Each goes on only with what it has paused itself."""
+    group = Committing()
+    group.may_end.set()
+    group.commits.pause()
+    closing = threading.Thread(target=group.commits.close)
+    closing.start()
+    while not group.commits._queue:
+        assert closing.is_alive()
+    assert closing.is_alive()
+    group.commits.resume()
+    closing.join(10)
+    assert not closing.is_alive()
+    group.commits.pause()
+    group.commits.resume()
+
+
+def test_a_batch_waits_while_commits_pause() -> None:
+    group = Committing()
+    group.may_end.set()
+    group.commits.pause()
+    thread = threading.Thread(target=group.commits.submit, args=(BATCH,))
+    thread.start()
+    while not group.commits._queue:
+        assert thread.is_alive()
+    assert group.committed == []
+    group.commits.resume()
+    thread.join(10)
+    assert group.committed == [1]

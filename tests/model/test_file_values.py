@@ -1,0 +1,33 @@
+"""What of an item is kept as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdall.errors import InvalidValue
+from holdall.model import file_values
+from holdall.ops import File
+
+
+def test_an_item_whose_content_is_too_large_for_a_file_stays_one() -> None:
+    whole, too_large = ({"content": "x" * size} for size in (file_values.LARGEST, file_values.LARGEST + 1))
+    assert isinstance(file_values.to_stored("/f", whole), File)
+    assert isinstance(file_values.to_stored("/f", too_large), str)
+
+
+def test_the_limit_is_the_same_in_the_scripts_of_redis() -> None:
+    common = Path(file_values.__file__).parents[1] / "engines" / "redis" / "lua" / "common.lua"
+    assert f"LARGEST_FILE = {file_values.LARGEST} " in common.read_text()
+
+
+def test_what_was_read_without_its_content_cannot_be_put() -> None:
+    for shape in (*file_values.WRITTEN, '{"content":"base64","encoding":"base64","note":1}', '{"content":"lines"}'):
+        read = file_values.to_item(shape, b"", 0, 0, True, file_values.LARGEST + 1)
+        read.pop("note", None)
+        assert read["content"] is None
+        with pytest.raises(InvalidValue, match="64 MiB"):
+            file_values.to_stored("/f", read)
+    assert isinstance(file_values.to_stored("/f", {"content": None}), str)
+    assert isinstance(file_values.to_stored("item", {"content": None, "encoding": None}), str)

@@ -1,0 +1,58 @@
+"""Small thresholds, so that a few entries use the code that otherwise only thousands use."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+from unittest import mock
+
+from hypothesis import settings
+
+from holdall.engines.memory import engine as memory
+from holdall.engines.memory import ranker as memory_search
+from holdall.engines.redis import ranker as redis_search
+from holdall.engines.redis import text_index as redis_texts
+from holdall.engines.redis import walks
+from holdall.engines.sql import bounded_reads
+from holdall.engines.sql import ranker as sql_search
+from holdall.engines.sql import text_index as sql_texts
+from holdall.search import postings, ranking, scoring
+
+SMALL: dict[Any, dict[str, int]] = {
+    ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4},
+    scoring: {"FUSED": 4},
+    memory_search: {"FEW": 3, "_SPARE": 3},
+    memory: {"PAGE_BYTES": 30},
+    bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},
+    sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
+    sql_texts: {"_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
+    postings: {"PART": 4, "_SPARE": 6},
+    redis_texts: {"_SLICE": 3, "_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
+    redis_search: {"FEW": 3, "_PAGE": 2},
+    walks: {"FEW": 3, "_FIRST_PAGE": 2, "_LARGEST_PAGE": 3, "_FEED_PAGE": 2, "PAGE_BYTES": 30},
+}
+
+
+def in_small(machine: Any, share: float = 1) -> type[unittest.TestCase]:
+    """Return the test of a state machine, run with the small thresholds."""
+
+    class Small(fewer(machine, share)):  # type: ignore[misc]  # a class that is made here
+        @classmethod
+        def setUpClass(cls) -> None:
+            for module, numbers in SMALL.items():
+                patch = mock.patch.multiple(module, **numbers)
+                patch.start()
+                cls.addClassCleanup(patch.stop)
+
+    return Small
+
+
+def fewer(machine: Any, share: float = 0.4) -> type[unittest.TestCase]:
+    """Return the test of a state machine with a share of the usual examples, since servers are slow."""
+
+    class Fewer(machine.TestCase):  # type: ignore[misc]  # made by Hypothesis
+        settings = settings(
+            machine.TestCase.settings, max_examples=round(settings.default.max_examples * share), deadline=None
+        )
+
+    return Fewer

@@ -1,0 +1,39 @@
+"""Locations of stores on each engine: a URL and options, as plain data that can be sent to another process."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import holdall
+from support.extent import IS_SHORT
+from support.servers import postgres_url, redis_cluster_url, redis_url
+
+ENGINES: tuple[str, ...] = ("memory", "sqlite", "postgres", "redis", "disk")
+if not IS_SHORT:
+    ENGINES += ("cluster",)
+_numbers = itertools.count()
+
+
+def new_location(engine: str, folder: Path) -> dict[str, str]:
+    """Return the location of a store that does not exist yet, for `open_at`."""
+    name = f"store_{next(_numbers)}"
+    match engine:
+        case "memory":
+            return {"url": f"memory:{name}"}
+        case "sqlite":
+            return {"url": f"{folder}/{name}.db"}
+        case "disk":
+            return {"url": f"disk:///{folder}/{name}", "durability": "relaxed"}
+        case "redis":
+            return {"url": redis_url(), "key_prefix": name}
+        case "cluster":
+            return {"url": redis_cluster_url(), "key_prefix": name}
+    return {"url": postgres_url(), "schema": name}
+
+
+def open_at(at: dict[str, str], **options: Any) -> holdall.Store:
+    """Open the store at a location."""
+    own: dict[str, Any] = {name: value for name, value in at.items() if name != "url"}
+    return holdall.open(at["url"], **(own | options))
