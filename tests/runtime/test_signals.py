@@ -243,7 +243,8 @@ def fork_amid_signals(at: dict[str, str], raises: bool) -> None:
     store = open_at(at, sweep_interval=None)
     store.put(("home",), "key", {})
     handled = 0
-    may_raise = False  # only in the block that catches it: a deferred signal comes late, even after the timer was stopped
+    # It raises only in the block that catches it: a deferred signal may come after the timer was stopped.
+    may_raise = False
 
     def handle(*_: Any) -> None:
         nonlocal handled, may_raise
