@@ -39,6 +39,7 @@ class Target:
     peers: tuple[str, ...]
     speed: float  # the least that is allowed of ours, as a multiple of a peer's
     in_time: bool = False  # said as a multiple of the peer's time, where ours may be more
+    limit: float | None = None  # seconds that ours may take, whatever the peers take
 
 
 def at_most(times: float, peer: str) -> Target:
@@ -60,6 +61,11 @@ def no_slower_than(peer: str) -> Target:
     return Target(f"no slower than {peer}", (peer,), 1.0)
 
 
+def within(seconds: float, words: str = "") -> Target:
+    """We must take no longer than this, whatever the peers take."""
+    return Target(words or f"at most {_duration(seconds)}", (), 1.0, in_time=True, limit=seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One thing measured. `seconds` are what one op took, by contender and round."""
@@ -74,10 +80,15 @@ class Row:
     def median(self, contender: str) -> float:
         return median(self.seconds[contender])
 
-    def speed(self) -> float:
-        """Ours as a multiple of the fastest peer's, of those that the target names or of all."""
+    def speed(self) -> float | None:
+        """Ours as a multiple of the limit's or of the fastest peer's, of those that the target names or of all.
+
+        None where there is nothing to compare with.
+        """
+        if self.target is not None and self.target.limit is not None:
+            return self.target.limit / self.median(OURS)
         peers = self.target.peers if self.target else [name for name in self.seconds if name != OURS]
-        return min(self._speed_beside(peer) for peer in peers)
+        return min((self._speed_beside(peer) for peer in peers), default=None)
 
     def _speed_beside(self, peer: str) -> float:
         if not self.in_turns:
@@ -86,7 +97,8 @@ class Row:
         return median(theirs / ours for ours, theirs in rounds)
 
     def is_met(self) -> bool | None:
-        return None if self.target is None else self.speed() >= self.target.speed
+        speed = self.speed()
+        return None if self.target is None or speed is None else speed >= self.target.speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +116,25 @@ class Score:
         return ", ".join(f"{name} at least {least:.4g}" for name, least in (self.least or {}).items())
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bytes or the like, by contender, and the most that ours should be."""
+
+    what: str
+    sizes: dict[str, float]
+    unit: str
+    most: float | None = None
+
+    def is_met(self) -> bool | None:
+        return None if self.most is None else self.sizes[OURS] <= self.most
+
+    def target(self) -> str:
+        return "" if self.most is None else f"at most {self.shown(self.most)}"
+
+    def shown(self, size: float) -> str:
+        return f"{_three_digits(size)} {self.unit}"
+
+
 @dataclass(slots=True)
 class Bench:
     """A section while it is measured: a folder of its own, its rows, and what has to be said about them."""
@@ -113,6 +144,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
 
     def measure(
         self,
@@ -210,6 +242,8 @@ def show(console: Console, name: str, bench: Bench) -> None:
         console.print(_scores(name, bench.scores))
     if bench.rows:
         console.print(_speed(name, bench.rows))
+    if bench.sizes:
+        console.print(_sizes(name, bench.sizes))
     for note in bench.notes:
         console.print(f"[dim]- {note}", highlight=False)
 
@@ -248,6 +282,20 @@ def _scores(name: str, scores: Sequence[Score]) -> Table:
     return table
 
 
+def _sizes(name: str, sizes: Sequence[Size]) -> Table:
+    contenders = [OURS, *dict.fromkeys(peer for size in sizes for peer in size.sizes if peer != OURS)]
+    table = Table(title=f"{name}: sizes", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what")
+    for heading in contenders:
+        table.add_column(heading, justify="right", no_wrap=True, style="bold" if heading == OURS else "")
+    table.add_column("target")
+    table.add_column("met", justify="center", no_wrap=True)
+    for size in sizes:
+        cells = (size.shown(size.sizes[peer]) if peer in size.sizes else "" for peer in contenders)
+        table.add_row(size.what, *cells, size.target(), _MET[size.is_met()])
+    return table
+
+
 def show_verdict(console: Console, sections: Mapping[str, Bench]) -> bool:
     """The last word: a line for each target that was missed. Whether all were met."""
     held, missed = 0, []
@@ -257,6 +305,10 @@ def show_verdict(console: Console, sections: Mapping[str, Bench]) -> bool:
             if score.is_met() is False:
                 shown = ", ".join(f"{measure} {value:.4f}" for measure, value in score.measures.items())
                 missed.append(f"{name}: {score.what}: {shown}, should be {score.target()}")
+        for size in bench.sizes:
+            held += size.most is not None
+            if size.is_met() is False:
+                missed.append(f"{name}: {size.what}: {size.shown(size.sizes[OURS])}, should be {size.target()}")
         for row in bench.rows:
             held += row.target is not None
             if row.target is not None and not row.is_met():
@@ -276,9 +328,12 @@ def _cell(row: Row, contender: str) -> str:
 
 
 def _ratio(row: Row) -> str:
+    speed = row.speed()
+    if speed is None:
+        return ""
     if row.target is not None and row.target.in_time:
-        return f"{_three_digits(1 / row.speed())}× the time"
-    return f"{_three_digits(row.speed())}× as fast"
+        return f"{_three_digits(1 / speed)}× the {'time' if row.target.limit is None else 'limit'}"
+    return f"{_three_digits(speed)}× as fast"
 
 
 def _duration(seconds: float) -> str:
@@ -334,6 +389,10 @@ def as_json(facts: Mapping[str, str], sections: Mapping[str, Bench]) -> dict[str
                 "scores": [
                     {"what": score.what, "measures": score.measures, "least": score.least, "met": score.is_met()}
                     for score in bench.scores
+                ],
+                "sizes": [
+                    {"what": size.what, "sizes": size.sizes, "unit": size.unit, "most": size.most, "met": size.is_met()}
+                    for size in bench.sizes
                 ],
                 "notes": bench.notes,
             }
