@@ -96,8 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"[bold]{fact:>9}[/]  {value}", highlight=False)
     measured: dict[str, Bench] = {}
     for name in sections:
-        measured[name] = _measured(name, options.dir)
-        show(console, name, measured[name])
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.dir) as folder:
+            bench = measured[name] = Bench(Path(folder), progress=_lines(name))
+            try:
+                _measure(name, bench)
+            finally:
+                show(console, name, bench)  # whatever was measured before a failure, too
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(facts, measured), indent=2) + "\n")
     return 0 if show_verdict(console, measured) else 1
@@ -114,18 +118,15 @@ def _chosen(words: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _measured(name: str, disk: Path) -> Bench:
+def _measure(name: str, bench: Bench) -> None:
     run: Callable[[Bench], None] = importlib.import_module(f"{__package__}.{name}").run
     screen = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=disk) as folder:
-        if not screen.is_terminal:
-            bench = Bench(Path(folder), progress=_lines(name))
-            run(bench)
-            return bench
-        with screen.status(name) as status:
-            bench = Bench(Path(folder), progress=lambda step: status.update(f"{name}: {step}"))
-            run(bench)
-        return bench
+    if not screen.is_terminal:
+        run(bench)
+        return
+    with screen.status(name) as status:
+        bench.progress = lambda step: status.update(f"{name}: {step}")
+        run(bench)
 
 
 def _lines(name: str) -> Callable[[str], None]:

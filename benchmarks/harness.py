@@ -76,6 +76,7 @@ class Row:
     fsync: list[float]  # empty where nothing had to be durable
     as_rate: bool
     in_turns: bool = False  # a round of one contender's was right beside that of another's
+    part: str = ""  # the rows of a part of the section have a table of their own
 
     def median(self, contender: str) -> float:
         return median(self.seconds[contender])
@@ -145,6 +146,7 @@ class Bench:
     notes: list[str] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
+    part: str = ""  # of the section: what rows are measured for now
 
     def measure(
         self,
@@ -170,7 +172,7 @@ class Bench:
         look through the others' data.
         """
         contenders, chance = list(runs), random.Random(what)
-        row = Row(what, {name: [] for name in contenders}, target, [], as_rate, in_turns=True)
+        row = Row(what, {name: [] for name in contenders}, target, [], as_rate, True, self.part)
         probe = FsyncProbe(self.folder) if durable else None
         gc.collect()
         gc.freeze()
@@ -240,19 +242,24 @@ def show(console: Console, name: str, bench: Bench) -> None:
     """A section's tables, and its notes."""
     if bench.scores:
         console.print(_scores(name, bench.scores))
-    if bench.rows:
-        console.print(_speed(name, bench.rows))
+    for part in dict.fromkeys(row.part for row in bench.rows):
+        console.print(_speed(_titled(name, part), [row for row in bench.rows if row.part == part]))
     if bench.sizes:
         console.print(_sizes(name, bench.sizes))
     for note in bench.notes:
         console.print(f"[dim]- {note}", highlight=False)
 
 
+def _titled(name: str, part: str) -> str:
+    return f"{name}, {part}" if part else name
+
+
 def _speed(name: str, rows: Sequence[Row]) -> Table:
     peers = list(dict.fromkeys(peer for row in rows for peer in row.seconds if peer != OURS))
     table = Table(title=_TITLE.format(name=name), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("what")
-    for heading in (OURS, *peers, "fsync", "ratio"):
+    durable = any(row.fsync for row in rows)
+    for heading in (OURS, *peers, *(["fsync"] if durable else []), "ratio"):
         table.add_column(heading, justify="right", no_wrap=True, style="bold" if heading == OURS else "")
     table.add_column("target")
     table.add_column("met", justify="center", no_wrap=True)
@@ -260,7 +267,7 @@ def _speed(name: str, rows: Sequence[Row]) -> Table:
         table.add_row(
             row.what,
             *(_cell(row, contender) for contender in (OURS, *peers)),
-            _duration(median(row.fsync)) if row.fsync else "",
+            *([_duration(median(row.fsync)) if row.fsync else ""] if durable else []),
             _ratio(row),
             row.target.words if row.target else "",
             _MET[row.is_met()],
@@ -312,7 +319,8 @@ def show_verdict(console: Console, sections: Mapping[str, Bench]) -> bool:
         for row in bench.rows:
             held += row.target is not None
             if row.target is not None and not row.is_met():
-                missed.append(f"{name}: {row.what}: {_ratio(row)}, should be {row.target.words}")
+                what = f"{_titled(name, row.part)}: {row.what}"
+                missed.append(f"{what}: {_ratio(row)}, should be {row.target.words}")
     for line in missed:
         console.print(f"MISSED {line}", style="bold red")
     if not missed:
@@ -376,6 +384,7 @@ def as_json(facts: Mapping[str, str], sections: Mapping[str, Bench]) -> dict[str
             name: {
                 "rows": [
                     {
+                        "part": row.part,
                         "what": row.what,
                         "medians": {contender: row.median(contender) for contender in row.seconds},
                         "rounds": row.seconds,

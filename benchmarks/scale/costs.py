@@ -18,10 +18,13 @@ class Costs:
     def __init__(self) -> None:
         self.seconds: dict[str, dict[str, dict[int, float]]] = {}
 
-    def add(self, question: str, count: int, row: Row) -> None:
-        """Note what each contender of a row took."""
-        for contender in row.seconds:
-            self.seconds.setdefault(question, {}).setdefault(contender, {})[count] = row.median(contender)
+    def add(self, question: str, count: int, seconds: Mapping[str, float]) -> None:
+        """Note what each contender took."""
+        for contender, spent in seconds.items():
+            self.seconds.setdefault(question, {}).setdefault(contender, {})[count] = spent
+
+    def add_row(self, question: str, count: int, row: Row) -> None:
+        self.add(question, count, {contender: row.median(contender) for contender in row.seconds})
 
 
 def ask(
@@ -39,7 +42,7 @@ def ask(
     A question is new to whoever is asked, as it is in an agent's day. The slow are asked `fewer`, by name.
     """
     fewer = fewer or {}
-    row = Row(what, {name: [] for name in contenders}, target, [], as_rate=False, in_turns=not fewer)
+    row = Row(what, {name: [] for name in contenders}, target, [], False, not fewer, bench.part)
     gc.collect()
     gc.freeze()  # else a collection would look through all texts
     try:
@@ -59,14 +62,14 @@ def ask(
 
 def once(bench: Bench, what: str, seconds: Mapping[str, float], target: Target | None = None) -> Row:
     """A row for what can be done only once to each contender."""
-    row = Row(what, {name: [spent] for name, spent in seconds.items()}, target, [], as_rate=False)
+    row = Row(what, {name: [spent] for name, spent in seconds.items()}, target, [], False, False, bench.part)
     bench.rows.append(row)
     return row
 
 
 def rate(bench: Bench, what: str, seconds: Mapping[str, float], count: int, target: Target | None = None) -> Row:
     """A row for so many things done in these seconds, as a rate."""
-    row = Row(what, {name: [spent / count] for name, spent in seconds.items()}, target, [], as_rate=True)
+    row = Row(what, {name: [spent / count] for name, spent in seconds.items()}, target, [], True, False, bench.part)
     bench.rows.append(row)
     return row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import apsw
 import tantivy
@@ -12,6 +12,7 @@ import tantivy
 from holdall.search.tokens import parse_query
 
 from .corpus import Corpus, Question
+from .files import bytes_by_table
 
 TANTIVY, FTS5 = "tantivy", "bare FTS5"
 
@@ -114,9 +115,3 @@ class BareFts5:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def bytes_by_table(connection: apsw.Connection) -> dict[str, int]:
-    """Bytes of the used pages of each table and index."""
-    rows: list[Any] = connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = TRUE").fetchall()
-    return dict(rows)

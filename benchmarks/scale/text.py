@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import apsw
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
 
@@ -23,7 +22,8 @@ from ..writer import another_writer
 from . import footprint
 from .corpus import ARCHIVE, WORDS, Corpus, Question
 from .costs import Costs, ask, once, rate, timed
-from .peers import FTS5, TANTIVY, BareFts5, Peer, Tantivy, bytes_by_table
+from .files import bytes_of
+from .peers import FTS5, TANTIVY, BareFts5, Peer, Tantivy
 
 if TYPE_CHECKING:
     from . import Sizes
@@ -56,6 +56,8 @@ class _At:
         self._folder.mkdir()
         (self._folder / "ours").mkdir()
         self._url = str(self._folder / "ours" / "store.db")
+        self._is_held = count >= _HELD
+        bench.part = f"{count:,} texts on SQLite"
 
     def measure(self) -> None:
         with ExitStack() as stack:
@@ -64,14 +66,18 @@ class _At:
             langgraph = stack.enter_context(SqliteStore.from_conn_string(str(self._folder / "langgraph.db")))
             langgraph.setup()
             self._load(langgraph)
+            before = bytes_of(Path(self._url))
             store = stack.enter_context(holdall.open(self._url))
-            self._index(store, tantivy, fts5)
+            self._index(store, tantivy, fts5, before)
             self._search(store, tantivy, fts5)
             self._beside_nothing_else(store)
             self._filter(store, langgraph)
             self._count_all(store)
             self._footprint()
             self._delete_all(store)
+
+    def _held(self, target: Target) -> Target | None:
+        return target if self._is_held else None
 
     # Loading ---------------------------------------------------------------------------------------------------------
 
@@ -80,7 +86,7 @@ class _At:
         with holdall.open(self._url, full_text=False) as store:
             spent = {OURS: self._load_all(OURS, partial(_put_all, store))}
         batches = self._load_all(SQLITE, lambda items: langgraph.batch([PutOp(*item) for item in items]))
-        rate(self._bench, self._row("loading"), {**spent, SQLITE: batches}, len(self._corpus))
+        rate(self._bench, "loading", {**spent, SQLITE: batches}, len(self._corpus))
 
     def _load_all(self, name: str, put: Callable[[list[Item]], object]) -> float:
         spent, loaded = 0.0, 0
@@ -90,33 +96,34 @@ class _At:
             self._bench.progress(f"loading {self._count:,} into {name}: {loaded:,}")
         return spent
 
-    def _index(self, store: holdall.Store, tantivy: Tantivy, fts5: BareFts5) -> None:
-        corpus, bench, held = self._corpus, self._bench, self._count >= _HELD
-        before = _bytes_by_name(Path(self._url))
+    def _index(self, store: holdall.Store, tantivy: Tantivy, fts5: BareFts5, before: dict[str, int]) -> None:
+        """The first search makes the index of all texts. `before` is what the store took on disk without it."""
+        corpus, bench = self._corpus, self._bench
         bench.progress(f"the first search of {self._count:,}")
         [(_, words)] = corpus.questions(1)
         spent = {OURS: timed(lambda: store.search((), query=words))}
-        self._costs.add("first search after loading", self._count, once(bench, self._row("first search"), spent))
+        once(bench, "first search after loading", spent)
         peers: dict[str, Peer] = {TANTIVY: tantivy, FTS5: fts5}
         for name, peer in peers.items():
             bench.progress(f"indexing {self._count:,} with {name}")
             spent[name] = timed(partial(peer.load, corpus))
             peer.settle()
-        rate(bench, self._row("indexing"), spent, len(corpus), at_least(0.25, TANTIVY) if held else None)
-        if held:
+        self._costs.add("index of all texts", self._count, spent)
+        rate(bench, "indexing", spent, len(corpus), self._held(at_least(0.25, TANTIVY)))
+        if self._is_held:
             bench.also(within(1 / 20_000, "at least 20,000/s"))
-        after = _bytes_by_name(Path(self._url))
+        after = bytes_of(Path(self._url))
         grown = {name: (size - before.get(name, 0)) / len(corpus) for name, size in after.items()}
         sizes = {OURS: sum(grown.values()), TANTIVY: tantivy.bytes() / len(corpus), FTS5: fts5.bytes() / len(corpus)}
-        what = self._row(f"text index of an entry of {WORDS} words")
-        bench.sizes.append(Size(what, sizes, "bytes", 400 if held else None))
+        what = f"text index of an entry of {WORDS} words, {self._count:,} entries"
+        bench.sizes.append(Size(what, sizes, "bytes", 400 if self._is_held else None))
         shown = ", ".join(f"{name} {size:.0f}" for name, size in grown.items() if size >= 1)
         bench.note(f"bytes of the text index an entry, {self._count:,}: {shown}")
 
     # Searching -------------------------------------------------------------------------------------------------------
 
     def _search(self, store: holdall.Store, tantivy: Tantivy, fts5: BareFts5) -> None:
-        corpus, held = self._corpus, self._count >= _HELD
+        corpus = self._corpus
         contenders: dict[str, Callable[[Question], list[int]]] = {
             OURS: partial(_numbers, store),
             TANTIVY: tantivy.search,
@@ -126,17 +133,21 @@ class _At:
 
         def row(what: str, short: str, questions: list[Question], target: Target | None = None) -> None:
             self._check(contenders, questions[:3])
-            found = ask(self._bench, self._row(what), contenders, questions, target=target, fewer=fewer)
-            self._costs.add(short, self._count, found)
+            found = ask(self._bench, what, contenders, questions, target=target, fewer=fewer)
+            self._costs.add_row(short, self._count, found)
 
         everywhere: list[Question] = [((), words) for _, words in corpus.questions(_ASKED)]
-        target = at_most(4, TANTIVY) if held else None
+        target = self._held(at_most(4, TANTIVY))
         row("6 words in the whole store", "6 words, whole store", everywhere, target)
         each = f"6 words in a user's namespace of {corpus.each}"
-        row(each, "6 words, one user", corpus.questions(_ASKED), within(0.005) if held else None)
-        row(f"6 words in a namespace of {corpus.large:,}", "6 words, namespace of 10,000", self._large(), None)
-        if held:
-            self._bench.also(within(0.015))
+        row(each, "6 words, one user", corpus.questions(_ASKED), self._held(within(0.005)))
+        large = f"6 words in a namespace of {corpus.large:,}"
+        row(
+            large,
+            "6 words, namespace of 10,000",
+            corpus.large_questions(_ASKED),
+            self._held(within(0.015)),
+        )
         new = itertools.count()
 
         def put_then_search(question: Question) -> None:
@@ -145,12 +156,9 @@ class _At:
             store.put(namespace, key, {"text": words, "day": -1})
             assert key in {hit.key for hit in store.search(namespace, query=words)}, "a search misses the put before it"
 
-        what, target = self._row("put, then search that namespace"), within(0.006) if held else None
+        what, target = "put, then search that namespace", self._held(within(0.006))
         found = ask(self._bench, what, {OURS: put_then_search}, corpus.questions(_ASKED), target=target)
-        self._costs.add("put, then search there", self._count, found)
-
-    def _large(self) -> list[Question]:
-        return self._corpus.large_questions(_ASKED)
+        self._costs.add_row("put, then search there", self._count, found)
 
     def _check(self, contenders: dict[str, Callable[[Question], list[int]]], questions: list[Question]) -> None:
         """That whatever is found is inside the namespace and shares a word with the question."""
@@ -166,7 +174,6 @@ class _At:
 
     def _beside_nothing_else(self, store: holdall.Store) -> None:
         """The same questions to a store that holds one namespace only."""
-        held = self._count >= _HELD
         for namespace in (self._corpus.namespace(1), ARCHIVE):
             items = self._corpus.items_in(namespace)
             with holdall.open(str(self._folder / f"{namespace[-1]}.db")) as alone:
@@ -175,22 +182,22 @@ class _At:
                 contenders = {OURS: partial(_numbers, store), ALONE: partial(_numbers, alone)}
                 ask(
                     self._bench,
-                    self._row(f"6 words in a namespace of {len(items):,}, and in a store of it"),
+                    f"6 words in a namespace of {len(items):,}, and in a store of it",
                     contenders,
                     self._corpus.questions_in(items, _ASKED),
-                    target=at_most(2, ALONE) if held else None,
+                    target=self._held(at_most(2, ALONE)),
                 )
 
     # Filters, counts and trees ---------------------------------------------------------------------------------------
 
     def _filter(self, store: holdall.Store, langgraph: SqliteStore) -> None:
         """Entries of one day of a thousand: of an old one, so that nothing is found among the newest."""
-        held, bench, wanted = self._count >= _HELD, self._bench, {"day": _OLD_DAY}
+        bench, wanted = self._bench, {"day": _OLD_DAY}
         first = timed(lambda: store.search((), filter=wanted))
         theirs = timed(lambda: langgraph.search(("users",), filter=wanted))
-        what = self._row("filter on an undeclared field, 1 in 1,000")
+        what = "filter on an undeclared field, 1 in 1,000"
         once(bench, f"{what}: the first", {OURS: first, SQLITE: theirs})
-        if held:
+        if self._is_held:
             waited = _until_faster(lambda: store.search((), filter=wanted), first / 5)
             after = f"not within {_PATIENCE:.0f} s" if waited is None else f"{waited:.1f} s later"
             bench.note(f"the filter on an undeclared field was five times as fast {after}, {self._count:,} entries")
@@ -199,37 +206,35 @@ class _At:
             OURS: lambda day: store.search((), filter={"day": day}),
             SQLITE: lambda day: langgraph.search(("users",), filter={"day": day}),
         }
-        target = within(0.010) if held else None
+        target = self._held(within(0.010))
         found = ask(bench, f"{what}: 10 of them", contenders, days, target=target, fewer={SQLITE: 5}, warm_up=2)
-        self._costs.add("filter, undeclared field", self._count, found)
+        self._costs.add_row("filter, undeclared field", self._count, found)
         every = {OURS: lambda day: store.search((), filter={"day": day}, limit=2_000)}
         ask(bench, f"{what}: all of them", every, days[:12], warm_up=2)
 
     def _count_all(self, store: holdall.Store) -> None:
         assert store.count() >= len(self._corpus)
-        target = within(0.005) if self._count >= _HELD else None
-        found = ask(
-            self._bench, self._row("count of everything"), {OURS: lambda _: store.count()}, range(15), target=target
-        )
-        self._costs.add("count of everything", self._count, found)
+        target = self._held(within(0.005))
+        found = ask(self._bench, "count of everything", {OURS: lambda _: store.count()}, range(15), target=target)
+        self._costs.add_row("count of everything", self._count, found)
 
     def _footprint(self) -> None:
-        held, bench = self._count >= _HELD, self._bench
-        if not held:
+        bench = self._bench
+        if not self._is_held:
             return
         bench.progress(f"memory and event loop while {self._count:,} are searched")
         words = [{"prefix": (), "query": words} for _, words in self._corpus.questions(200)]
         inside = [{"prefix": place, "query": words} for place, words in self._corpus.questions(200)]
         cost = footprint.of_searches(self._url, {}, list(itertools.chain(*zip(words, inside, strict=True))))
-        bench.sizes.append(Size(self._row("memory for searches"), {OURS: cost.memory / 1e6}, "MB", 300))
-        what = self._row(f"a tick of 1 ms is late, 99th percentile, {footprint.TASKS} tasks search")
+        bench.sizes.append(Size(f"memory for searches of {self._count:,} texts", {OURS: cost.memory / 1e6}, "MB", 300))
+        what = f"a tick of 1 ms is late, 99th percentile, {footprint.TASKS} tasks search"
         once(bench, what, {OURS: cost.busy, "idle": cost.alone}, within(0.020))
         bench.note(
             f"{cost.searches:,} searches were done beside the ticker in {footprint.SECONDS:g} s, {self._count:,}"
         )
 
     def _delete_all(self, store: holdall.Store) -> None:
-        held, bench = self._count >= _HELD, self._bench
+        bench = self._bench
         bench.progress(f"deleting {self._count:,}")
         with another_writer(self._url) as stop:
             time.sleep(2)
@@ -244,13 +249,10 @@ class _At:
             waits = stop()
         assert deleted == there, f"delete_tree counted {deleted:,} of {there:,}"
         assert store.count(("users",)) == 0
-        found = once(bench, self._row("delete_tree of all users"), {OURS: spent}, within(1.0) if held else None)
-        self._costs.add("delete_tree of all", self._count, found)
-        what = self._row("longest wait of another writer meanwhile")
-        once(bench, what, {OURS: max(waits), "idle": max(before)}, within(0.050) if held else None)
-
-    def _row(self, what: str) -> str:
-        return f"{what}, {self._count:,}"
+        found = once(bench, "delete_tree of all users", {OURS: spent}, self._held(within(1.0)))
+        self._costs.add_row("delete_tree of all", self._count, found)
+        what = "longest wait of another writer meanwhile"
+        once(bench, what, {OURS: max(waits), "idle": max(before)}, self._held(within(0.050)))
 
 
 def slices(items: Iterable[Any]) -> Iterator[list[Any]]:
@@ -266,20 +268,6 @@ def _put_all(store: holdall.Store, items: Iterable[Item]) -> None:
 def _numbers(store: holdall.Store, question: Question) -> list[int]:
     namespace, words = question
     return [int(hit.key) for hit in store.search(namespace, query=words) if hit.key.isdecimal()]
-
-
-def _bytes_by_name(path: Path) -> dict[str, int]:
-    """Bytes of each table and index, and of the files beside the database, by name."""
-    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-        tables = bytes_by_table(connection)
-    beside = [other for other in path.parent.rglob("*") if other.is_file() and not other.name.startswith(path.name)]
-    # A file beside it may begin with the name of the database; its log and their shared memory are no index.
-    beside += [
-        other
-        for other in path.parent.glob(f"{path.name}?*")
-        if other.is_file() and not other.name.endswith(("-wal", "-shm"))
-    ]
-    return {**tables, **{other.name: other.stat().st_size for other in beside}}
 
 
 def _until_faster(work: Callable[[], object], limit: float) -> float | None:
