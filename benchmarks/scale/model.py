@@ -13,7 +13,7 @@ import holdall
 from ..data import Item, clustered_vectors
 from ..harness import OURS, Bench, Row, Score, at_most
 from .corpus import ASKED_WORDS, USERS, make_texts, user
-from .costs import ask, timed
+from .costs import ask
 
 Metric: TypeAlias = Literal["cosine", "dot", "l2"]
 METRICS: tuple[Metric, ...] = ("cosine", "dot", "l2")
@@ -115,13 +115,3 @@ def hybrid(bench: Bench, what: str, store: holdall.Store, questions: Sequence[tu
     row = replace(row, seconds={**row.seconds, HALVES: [sum(pair) for pair in halves]}, target=at_most(1.2, HALVES))
     bench.rows[-1] = row
     return row
-
-
-def load(bench: Bench, what: str, put: Any, items: Sequence[Item]) -> float:
-    """Seconds to put all items, a thousand at a time."""
-    spent = 0.0
-    for start in range(0, len(items), 1000):
-        some = items[start : start + 1000]
-        spent += timed(lambda some=some: put(some))  # type: ignore[misc]
-        bench.progress(f"{what}: {start + len(some):,} of {len(items):,}")
-    return spent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ import holdall
 from ..harness import OURS, Bench, at_most
 from ..redis import new_server
 from .corpus import Question
-from .costs import once, rate, timed
-from .model import DIMS, TEXT_HALF, VECTOR_HALF, Model, hybrid, load, numbers, recall
+from .costs import load, once, put_all, rate, timed
+from .model import DIMS, TEXT_HALF, VECTOR_HALF, Model, hybrid, numbers, recall
 
 if TYPE_CHECKING:
     from . import Sizes
@@ -29,8 +30,7 @@ def measure(bench: Bench, sizes: Sizes) -> None:
     folder.mkdir()
     bench.part = of
     with new_server(folder) as url, holdall.open(url, embed=model.embed) as store:
-        items = list(model.items())
-        loading = load(bench, "loading Redis", lambda some: store.execute([holdall.ops.Put(*i) for i in some]), items)
+        loading = load(bench, "vectors", partial(put_all, store), model.items())
         rate(bench, "loading vectors", {OURS: loading}, count)
         first = timed(lambda: store.search((), query=model.queries[0]))
         once(bench, "first search after loading", {OURS: first})

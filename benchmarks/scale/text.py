@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
 
 import holdall
 from holdall.search.tokens import parse_query, tokens
 
-from ..data import Item
 from ..harness import OURS, Bench, Size, Target, at_least, at_most, within
 from ..writer import another_writer
 from . import footprint
 from .corpus import ARCHIVE, WORDS, Corpus, Question
-from .costs import Costs, ask, once, rate, timed
+from .costs import Costs, ask, load, once, put_all, put_all_langgraph, rate, timed, until_idle
 from .files import bytes_of
 from .peers import FTS5, TANTIVY, BareFts5, Peer, Tantivy
 
@@ -32,9 +30,7 @@ SQLITE, ALONE = "SqliteStore", "holdall, nothing else"
 #: Stores of fewer entries are held to no target: constant costs outweigh what grows.
 _HELD = 100_000
 _ASKED = 60
-_AT_ONCE = 1000
 _PATIENCE = 60.0  # seconds for what is done in the background
-_CLEARING = 5.0  # seconds after delete_tree in which the writer goes on, as the tree is cleared in the background
 _OLD_DAY = 7
 
 
@@ -84,17 +80,9 @@ class _At:
     def _load(self, langgraph: SqliteStore) -> None:
         """Full text is off for this: then no index is made in the background, whose time would count here or there."""
         with holdall.open(self._url, full_text=False) as store:
-            spent = {OURS: self._load_all(OURS, partial(_put_all, store))}
-        batches = self._load_all(SQLITE, lambda items: langgraph.batch([PutOp(*item) for item in items]))
-        rate(self._bench, "loading", {**spent, SQLITE: batches}, len(self._corpus))
-
-    def _load_all(self, name: str, put: Callable[[list[Item]], object]) -> float:
-        spent, loaded = 0.0, 0
-        for items in slices(self._corpus.items()):
-            spent += timed(partial(put, items))
-            loaded += len(items)
-            self._bench.progress(f"loading {self._count:,} into {name}: {loaded:,}")
-        return spent
+            spent = {OURS: load(self._bench, OURS, partial(put_all, store), self._corpus.items())}
+        spent[SQLITE] = load(self._bench, SQLITE, partial(put_all_langgraph, langgraph), self._corpus.items())
+        rate(self._bench, "loading", spent, len(self._corpus))
 
     def _index(self, store: holdall.Store, tantivy: Tantivy, fts5: BareFts5, before: dict[str, int]) -> None:
         """The first search makes the index of all texts. `before` is what the store took on disk without it."""
@@ -103,6 +91,7 @@ class _At:
         [(_, words)] = corpus.questions(1)
         spent = {OURS: timed(lambda: store.search((), query=words))}
         once(bench, "first search after loading", spent)
+        until_idle(bench, "the text index", _PATIENCE)
         peers: dict[str, Peer] = {TANTIVY: tantivy, FTS5: fts5}
         for name, peer in peers.items():
             bench.progress(f"indexing {self._count:,} with {name}")
@@ -177,8 +166,7 @@ class _At:
         for namespace in (self._corpus.namespace(1), ARCHIVE):
             items = self._corpus.items_in(namespace)
             with holdall.open(str(self._folder / f"{namespace[-1]}.db")) as alone:
-                for some in slices(items):
-                    _put_all(alone, some)
+                load(self._bench, ALONE, partial(put_all, alone), items)
                 contenders = {OURS: partial(_numbers, store), ALONE: partial(_numbers, alone)}
                 ask(
                     self._bench,
@@ -245,7 +233,7 @@ class _At:
             began = time.perf_counter()
             deleted = store.delete_tree(("users",))
             spent = time.perf_counter() - began
-            time.sleep(_CLEARING)
+            until_idle(bench, "delete_tree", _PATIENCE)
             waits = stop()
         assert deleted == there, f"delete_tree counted {deleted:,} of {there:,}"
         assert store.count(("users",)) == 0
@@ -253,16 +241,6 @@ class _At:
         self._costs.add_row("delete_tree of all", self._count, found)
         what = "longest wait of another writer meanwhile"
         once(bench, what, {OURS: max(waits), "idle": max(before)}, self._held(within(0.050)))
-
-
-def slices(items: Iterable[Any]) -> Iterator[list[Any]]:
-    left = iter(items)
-    while some := list(itertools.islice(left, _AT_ONCE)):
-        yield some
-
-
-def _put_all(store: holdall.Store, items: Iterable[Item]) -> None:
-    store.execute([holdall.ops.Put(*item) for item in items])
 
 
 def _numbers(store: holdall.Store, question: Question) -> list[int]:
