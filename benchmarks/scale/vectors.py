@@ -55,6 +55,8 @@ def measure(bench: Bench, sizes: Sizes) -> None:
         first = timed(lambda: store.search((), query=model.queries[0]))
         once(bench, "first search for words after loading", {OURS: first})
         hybrid(bench, "hybrid", store, [((), query) for query in model.queries[:100]])
+        inside = [(model.namespace(number), query) for number, query in enumerate(model.queries[:100])]
+        hybrid(bench, f"hybrid in a namespace of {count // model.users}", store, inside)
         bench.progress("memory of searches by vectors")
         searches = [{"query": query, "mode": "semantic"} for query in model.queries[:200]]
         cost = footprint.of_searches(url, {"embed": Table(model)}, searches)
@@ -74,18 +76,15 @@ def _search(bench: Bench, metric: Metric, store: holdall.Store, model: Model, ri
 
     store.search((), query=model.queries[-1], mode="semantic")  # each metric has an index of its own
     until_idle(bench, f"the index of vectors, {metric}", _PATIENCE)
-    ask(bench, "10 nearest", {OURS: search}, model.queries, target=within(0.015))
+    ask(bench, f"10 nearest, {metric}", {OURS: search}, model.queries, target=within(0.015))
     recall(bench, metric, {OURS: answers}, right)
-    if not hasattr(holdall.ops.Search, "exact"):
-        bench.note("search has no exact= yet: exact search is not measured")
-        return
     exact: list[set[int]] = []
     first = len(answers) - _EXACT
 
     def search_exactly(query: str) -> None:
         exact.append(numbers(store.search((), query=query, mode="semantic", exact=True)))
 
-    ask(bench, "10 nearest, exact=True", {OURS: search_exactly}, model.queries[first:], warm_up=2)
+    ask(bench, f"10 nearest, {metric}, exact=True", {OURS: search_exactly}, model.queries[first:], warm_up=2)
     recall(bench, f"{metric}, exact=True", {OURS: exact}, right[first:])
 
 
