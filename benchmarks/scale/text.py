@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -71,6 +72,7 @@ class _At:
             self._count_all(store)
             self._footprint()
             self._delete_all(store)
+        shutil.rmtree(self._folder)  # it is gigabytes
 
     def _held(self, target: Target) -> Target | None:
         return target if self._is_held else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -66,6 +67,7 @@ def measure(bench: Bench, sizes: Sizes) -> None:
     bench.sizes.append(Size(f"memory of a vector, {of}", sizes_of, "bytes", 600))
     what = f"a tick of 1 ms is late, 99th percentile, {footprint.TASKS} tasks search"
     once(bench, what, {OURS: cost.busy, "idle": cost.alone}, within(0.020))
+    shutil.rmtree(folder)  # it is gigabytes
 
 
 def _search(bench: Bench, metric: Metric, store: holdall.Store, model: Model, right: list[set[int]]) -> None:
