@@ -15,6 +15,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import psycopg
@@ -31,6 +32,8 @@ from ...errors import (
     shown,
 )
 from ...model.keys import RESERVED, check_flag
+from ...model.keys import encode as encode_namespace
+from ...model.values import decode
 from ...ops import READS, WALKS, Check, Children, Delete, Embed, Get, IndexTexts, Maintain, Op, Put, Refresh
 from ...runtime.programs import Sleep, Work, adrive, drive
 from ..net.pool import Pool, check_options
@@ -64,6 +67,8 @@ _ROLLBACK: Statement = ("ROLLBACK", {})
 _READ_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
 #: Ops that are one autocommit statement if they are a batch of their own.
 _SINGLE_STATEMENT = LOOK_UPS | {Put, Delete, Refresh}
+#: Seconds after which joined puts are canceled and executed one by one: a row may be locked.
+_JOINED_PATIENCE = 1.0
 #: Ops that may be done twice.
 _IDEMPOTENT = frozenset({IndexTexts, Embed, Maintain})
 
@@ -148,6 +153,9 @@ class PostgresEngine:
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
         return await adrive(self._run(batch), self._connections.aperform)
 
+    async def aexecute_joined(self, batch: Sequence[Op]) -> list[Any] | None:
+        return await adrive(self._run_joined(batch), self._connections.aperform)
+
     def setup(self) -> None:
         drive(self._set_up(self._deadline()), self._connections.perform)
 
@@ -208,11 +216,30 @@ class PostgresEngine:
             results = yield from self._write(batch, deadline)
             if time.monotonic() > self._next_notification:
                 yield from self._notify_listeners(deadline)
+        self._note_versions(results)
+        return results
+
+    def _run_joined(self, batch: Sequence[Op]) -> ConnectionProgram[list[Any] | None]:
+        """Execute gets, or plain puts, that do not depend on each other."""
+        if self._closed:
+            raise StoreClosed("this store is closed; open a new one")
+        deadline = self._deadline()
+        if not self._is_set_up:
+            yield from self._set_up(deadline)
+        if type(batch[0]) is Get:
+            results: Any = yield from self._read(self._sql.batch, batch, deadline, snapshot=False)
+        else:
+            results = yield from self._put_joined(batch, deadline)
+            if time.monotonic() > self._next_notification:
+                yield from self._notify_listeners(deadline)
+        self._note_versions(results or ())
+        return results  # type: ignore[no-any-return]  # a list, or None
+
+    def _note_versions(self, results: Sequence[Any]) -> None:
         for result in results:
             version = getattr(result, "version", None)
             if version is not None and version > self._newest_seen:
                 self._newest_seen = version
-        return results
 
     def _notify_listeners(self, deadline: float) -> ConnectionProgram[None]:
         """Notify the listeners of a write, if there are any."""
@@ -403,6 +430,63 @@ class PostgresEngine:
             raise
         ready += [first_replies[1][0][0], results]
         yield Pipeline(connection, [_COMMIT], deadline)
+
+    def _put_joined(self, batch: Sequence[Any], deadline: float) -> ConnectionProgram[list[Any] | None]:
+        """Execute plain puts of several tasks as one autocommit statement.
+
+        None if nothing was written, because a key is there twice, or a row stays locked: then no put waits for the row
+        of another.
+        """
+        by_key = {(encode_namespace(put.namespace), put.key): index for index, put in enumerate(batch)}
+        if len(by_key) < len(batch):
+            return None
+        order = [index for _, index in sorted(by_key.items())]
+        puts, token = [batch[index] for index in order], new_token()
+        for failures in itertools.count():
+            newest_before = self._newest_seen
+            patience = min(deadline, time.monotonic() + _JOINED_PATIENCE)
+            connection = yield from self._acquire(deadline)
+            program = self._run_statements(connection, self._sql.put_joined(puts, token), patience)
+            try:
+                results = yield from self._release_after(connection, program)
+            except NotApplied as error:
+                yield from self._wait_before_retry(error, failures, deadline)
+                continue
+            except ConnectionLost:
+                found = yield from self._find_outcomes(puts, token, newest_before, deadline)
+                if found is None:
+                    continue
+                results = found
+            except Timeout:
+                if patience == deadline:
+                    raise
+                return None
+            return [result for _, result in sorted(zip(order, results, strict=True), key=itemgetter(0))]
+        raise AssertionError("unreachable")
+
+    def _find_outcomes(
+        self, puts: Sequence[Any], token: int, newest_before: int, deadline: float
+    ) -> ConnectionProgram[list[Any] | None]:
+        """Return the results of puts whose reply was lost, or None if none of them was done.
+
+        They were done if all rows have their token, and not if no row has changed since. Otherwise other writes have
+        replaced some of them, and their results cannot be known.
+        """
+        try:
+            rows = yield from self._read(self._sql.read_last_writes, puts, deadline, snapshot=False)
+        except (Unavailable, StoreClosed) as unavailable:
+            raise _to_unknown(unavailable) from unavailable.__cause__
+        if len(rows) == len(puts) and all(row[1] == token for row in rows):
+            return [
+                put_entry(put, decode(put.value), *columns)
+                for put, (_, _, *columns) in zip(puts, sorted(rows), strict=True)
+            ]
+        if all(version <= newest_before for _, _, version, *_ in rows):
+            return None
+        raise OutcomeUnknown(
+            f"the connection was lost while {len(puts)} entries were written, and other writes have replaced some of"
+            " them since: read the entry and decide"
+        )
 
     def _was_committed(self, xid: str, token: int, error: ConnectionLost, deadline: float) -> ConnectionProgram[bool]:
         """Return whether a transaction was committed, after the connection was lost during its commit."""

@@ -184,6 +184,12 @@ class PostgresEntries(SqlEntries):
         found = {number: row for number, *row in rows}
         return [to_entry(tuple(found[number])) if number in found else None for number in range(1, len(batch) + 1)]
 
+    def put_joined(self, puts: Sequence[ops.Put], token: int) -> SqlProgram[list[Any]]:
+        """Run plain puts of different keys, which are sorted by key, as one statement. The order prevents deadlocks."""
+        sql, params = self._put_group(list(puts))
+        [rows] = yield [(sql, {**params, "token": token})]
+        return _put_results(puts, [decode(str(put.value)) for put in puts], params["all_ttl"], rows)
+
     def _run_together(self, batch: Sequence[Op], first: list[Statement], token: int | None) -> SqlProgram[list[Any]]:
         """Run ops of one statement each in one round trip, after the statements `first`."""
         groups = list(_group_puts(batch))
@@ -207,12 +213,8 @@ class PostgresEntries(SqlEntries):
         replies = yield statements()
         results: list[Any] = []
         for group, (_, params), decoded, rows in zip(groups, sent, values, replies[len(first) :], strict=True):
-            if len(group) > 1:  # sorted by version, the rows are in the order of the puts
-                written = zip(group, decoded, params["all_ttl"], sorted(rows), strict=True)
-                results += [
-                    put_entry(put, value, version, created, updated, None if ttl is None else updated + ttl)
-                    for put, value, ttl, (version, created, updated) in written
-                ]
+            if len(group) > 1:
+                results += _put_results(group, decoded, params["all_ttl"], rows)
             else:
                 results.append((yield from self._outcome(group[0], params, rows)))
         return results
@@ -255,6 +257,17 @@ class PostgresEntries(SqlEntries):
         """Return the token, version and times of the last write of an entry."""
         sql = f"SELECT token, version, created, updated, expires FROM {self._table} WHERE ns = :ns AND key = :key"
         [rows] = yield [(sql, {"ns": params["ns"], "key": params["key"]})]
+        return rows  # type: ignore[no-any-return]  # a reply
+
+    def read_last_writes(self, puts: Sequence[ops.Put]) -> SqlProgram[Rows]:
+        """Return the number of each put whose row exists, with the token, version and times of the row."""
+        sql = (
+            f"SELECT number, token, version, created, updated, expires"
+            f" FROM unnest(:all_ns::text[], :all_key::text[]) WITH ORDINALITY AS row (ns, key, number)"
+            f" JOIN {self._table} USING (ns, key)"
+        )
+        params = {"all_ns": [keys.encode(put.namespace) for put in puts], "all_key": [put.key for put in puts]}
+        [rows] = yield [(sql, params)]
         return rows  # type: ignore[no-any-return]  # a reply
 
     def read_transaction_status(self, xid: str, token: int) -> SqlProgram[str | None]:
@@ -439,6 +452,14 @@ def _set_token(program: SqlProgram[T], token: int | None) -> SqlProgram[T]:
             if "token" in params and isinstance(params, dict):
                 params["token"] = token
         replies = yield statements
+
+
+def _put_results(puts: Sequence[Any], values: list[Any], ttls: list[int | None], rows: Rows) -> list[Any]:
+    """Return the entries that one statement has put. Sorted by version, its rows are in the order of the puts."""
+    return [
+        put_entry(put, value, version, created, updated, None if ttl is None else updated + ttl)
+        for put, value, ttl, (version, created, updated) in zip(puts, values, ttls, sorted(rows), strict=True)
+    ]
 
 
 def _group_puts(batch: Sequence[Op]) -> Iterator[list[Any]]:
