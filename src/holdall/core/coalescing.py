@@ -29,7 +29,7 @@ _Address: TypeAlias = tuple[Namespace, str]
 
 
 class Coalescer:
-    """Collects ops for `execute`, which runs them as one batch and returns their results, or None.
+    """Collects ops for `execute`, which runs them as one batch and returns their results or exceptions, or None.
 
     None means that nothing was done, and that each op must run alone. At most `concurrency` batches run at once. Writes
     of one event loop to one key run in the order in which they were sent; if `concurrency` is 1, so do all ops.
@@ -173,7 +173,11 @@ class _Queue:
                 await asyncio.gather(*(self._perform([one]) for one in some))
                 return
             for (_, future), result in zip(some, results, strict=True):
-                if not future.done():
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
                     future.set_result(result)
 
 

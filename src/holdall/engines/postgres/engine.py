@@ -387,10 +387,7 @@ class PostgresEngine:
             return True, self._sql.result(op, statement[1], [tuple(columns)])
         if columns[0] <= newest_before:
             return False, None
-        raise OutcomeUnknown(
-            f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and another write has replaced"
-            " it since: read the entry and decide"
-        )
+        raise _replaced(op)
 
     def _write(self, batch: Sequence[Op], deadline: float) -> ConnectionProgram[list[Any]]:
         """Execute a batch as a transaction: its statements in one round trip, and the commit in another."""
@@ -441,52 +438,58 @@ class PostgresEngine:
         if len(by_key) < len(batch):
             return None
         order = [index for _, index in sorted(by_key.items())]
-        puts, token = [batch[index] for index in order], new_token()
-        for failures in itertools.count():
-            newest_before = self._newest_seen
-            patience = min(deadline, time.monotonic() + _JOINED_PATIENCE)
-            connection = yield from self._acquire(deadline)
-            program = self._run_statements(connection, self._sql.put_joined(puts, token), patience)
-            try:
-                results = yield from self._release_after(connection, program)
-            except NotApplied as error:
-                yield from self._wait_before_retry(error, failures, deadline)
-                continue
-            except ConnectionLost:
-                found = yield from self._find_outcomes(puts, token, newest_before, deadline)
-                if found is None:
+        results = yield from self._put_sorted([batch[index] for index in order], deadline)
+        if results is None:
+            return None
+        return [result for _, result in sorted(zip(order, results, strict=True), key=itemgetter(0))]
+
+    def _put_sorted(self, puts: Sequence[Any], deadline: float) -> ConnectionProgram[list[Any] | None]:
+        token, newest_before, lost = new_token(), 0, False
+        try:
+            for failures in itertools.count():
+                patience = deadline
+                if not lost:
+                    newest_before = self._newest_seen
+                    patience = min(deadline, time.monotonic() + _JOINED_PATIENCE)
+                connection = yield from self._acquire(deadline)
+                program = self._run_statements(connection, self._sql.put_joined(puts, token), patience)
+                try:
+                    results = yield from self._release_after(connection, program)
+                except NotApplied as error:
+                    yield from self._wait_before_retry(error, failures, deadline)
                     continue
-                results = found
-            except Timeout:
-                if patience == deadline:
-                    raise
-                return None
-            return [result for _, result in sorted(zip(order, results, strict=True), key=itemgetter(0))]
+                except ConnectionLost as error:
+                    lost, results = True, None
+                    if not (error.is_overdue and patience < deadline):
+                        yield from self._wait_before_retry(error, failures, deadline)
+                except Timeout:
+                    if patience == deadline:
+                        raise
+                    return None
+                results = results or (yield from self._find_outcomes(puts, token, newest_before, deadline))
+                if results is not None:
+                    return results
+        except (Unavailable, StoreClosed) as error:
+            if not lost:
+                raise
+            raise _to_unknown(error) from error.__cause__
         raise AssertionError("unreachable")
 
     def _find_outcomes(
         self, puts: Sequence[Any], token: int, newest_before: int, deadline: float
     ) -> ConnectionProgram[list[Any] | None]:
-        """Return the results of puts whose reply was lost, or None if none of them was done.
+        """Return the result or the error of each put of a statement whose reply was lost, or None if it was not done.
 
-        They were done if all rows have their token, and not if no row has changed since. Otherwise other writes have
-        replaced some of them, and their results cannot be known.
+        It was done if a row has its token. It was not done if a row is missing, or has not changed since.
         """
-        try:
-            rows = yield from self._read(self._sql.read_last_writes, puts, deadline, snapshot=False)
-        except (Unavailable, StoreClosed) as unavailable:
-            raise _to_unknown(unavailable) from unavailable.__cause__
-        if len(rows) == len(puts) and all(row[1] == token for row in rows):
-            return [
-                put_entry(put, decode(put.value), *columns)
-                for put, (_, _, *columns) in zip(puts, sorted(rows), strict=True)
-            ]
-        if all(version <= newest_before for _, _, version, *_ in rows):
+        rows = yield from self._read(self._sql.read_last_writes, puts, deadline, snapshot=False)
+        written = {number: columns for number, row_token, *columns in rows if row_token == token}
+        if not written and (len(rows) < len(puts) or any(version <= newest_before for _, _, version, *_ in rows)):
             return None
-        raise OutcomeUnknown(
-            f"the connection was lost while {len(puts)} entries were written, and other writes have replaced some of"
-            " them since: read the entry and decide"
-        )
+        return [
+            put_entry(put, decode(put.value), *written[number]) if number in written else _replaced(put)
+            for number, put in enumerate(puts, 1)
+        ]
 
     def _was_committed(self, xid: str, token: int, error: ConnectionLost, deadline: float) -> ConnectionProgram[bool]:
         """Return whether a transaction was committed, after the connection was lost during its commit."""
@@ -615,6 +618,14 @@ class PostgresEngine:
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )
         self._newest_seen = max(self._newest_seen, newest)
+
+
+def _replaced(op: Put | Delete) -> OutcomeUnknown:
+    """Make the error of a write whose reply was lost, and whose row was written again since."""
+    return OutcomeUnknown(
+        f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and another write has replaced it"
+        " since: read the entry and decide"
+    )
 
 
 def _to_unknown(error: HoldallError) -> OutcomeUnknown:
