@@ -47,7 +47,7 @@ _NO_CHANGES = READS | WALKS
 _PAUSE = 0.002  # seconds between slices of maintenance, in which others can write
 
 #: How many joined batches run at once, and the longest value of a put that joins one.
-_JOINED_BATCHES, _LONGEST_JOINED = 4, 1 << 16
+_JOINED_BATCHES, _LONGEST_JOINED = 2, 1 << 16
 
 _lock = threading.Lock()
 _by_key: dict[Hashable, EngineHandle] = {}
