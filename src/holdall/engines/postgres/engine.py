@@ -31,7 +31,7 @@ from ...errors import (
     shown,
 )
 from ...model.keys import RESERVED, check_flag
-from ...ops import READS, WALKS, Check, Children, Delete, Embed, Get, IndexTexts, Maintain, Op, Put, Refresh
+from ...ops import READS, WALKS, Check, Children, Delete, Embed, Get, IndexOrder, IndexTexts, Maintain, Op, Put, Refresh
 from ...runtime.programs import Sleep, Work, adrive, drive
 from ..net.pool import Pool, check_options
 from ..net.retry import retry_delay
@@ -65,7 +65,7 @@ _READ_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
 #: Ops that are one autocommit statement if they are a batch of their own.
 _SINGLE_STATEMENT = LOOK_UPS | {Put, Delete, Refresh}
 #: Ops that may be done twice.
-_IDEMPOTENT = frozenset({IndexTexts, Embed, Maintain})
+_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain})
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,10 @@ class Dialect(Fields):
         """Return how to find indexed contents that have all these parts; None if the index cannot tell."""
 
     @abstractmethod
+    def index_order(self) -> SqlProgram[None]:
+        """Create the index of entries in the order of creation, if it is missing and this role may create it."""
+
+    @abstractmethod
     def insert_many(
         self, table: str, columns: str, rows: list[tuple[Any, ...]], conflict: str
     ) -> Statement | ManyTimes:
