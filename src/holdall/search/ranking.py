@@ -257,7 +257,10 @@ def _lend(
             lent[neighbour] = max(lent.get(neighbour, 0.0), part)
     unscored = lent.keys() - own.keys()
     if unscored and not is_whole:  # they may have scores further down in the ranking
-        own.update((yield from (yield from rank(op, unscored)).take(len(unscored))))
+        further, look = (yield from rank(op, unscored)), [(0, zero)]
+        while look:  # others may be included
+            look = yield from further.take(_LARGEST_LOOK)
+            own.update((version, score) for version, score in look if version in unscored)
     return _LentRanking(ranking, {v: own.get(v, zero) + lent.get(v, 0.0) for v in own.keys() | lent.keys()})
 
 
