@@ -12,13 +12,14 @@ import math
 import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from ..errors import InvalidInput
 from ..ops import Hit, IndexLag, Page, Search
 from ..runtime.programs import Program, Work
-from .scoring import FUSED, fuse
+from .scoring import FUSED, bm25, fuse
+from .text_index import TextIndex
 from .tokens import parse_query
 
 #: The requests of an engine's programs: `Work`, and its own.
@@ -264,6 +265,28 @@ def _lend(
     return _LentRanking(ranking, {v: own.get(v, zero) + lent.get(v, 0.0) for v in own.keys() | lent.keys()})
 
 
+def rank_texts(query: str, groups: Sequence[Sequence[str]], neighbours: float) -> list[tuple[int, int, float]]:
+    """Rank the texts of several groups by BM25, best first; each lends to the one before and after it in its group.
+
+    Returns the number of the group, the number of the text in it, and the score. Texts without a score are left out.
+    """
+    index = TextIndex()
+    for number, text in enumerate(chain.from_iterable(groups)):
+        index.add(number, [text])
+    terms = [index.parts(term) for term in parse_query(query).terms]
+    found = bm25(terms, index.lengths, len(index.lengths), sum(index.lengths))
+    own = {index.versions[document]: score for document, score in found.items()}
+    ranked: list[tuple[int, int, float]] = []
+    first = 0
+    for group, texts in enumerate(groups):
+        scores = [own.get(number, 0.0) for number in range(first, first + len(texts))]
+        around = zip([0.0, *scores], scores, [*scores[1:], 0.0], strict=False)
+        lent = (score + max(before, after) * neighbours for before, score, after in around)
+        ranked += [(group, number, score) for number, score in enumerate(lent) if score > 0]
+        first += len(texts)
+    return sorted(ranked, key=lambda match: (-match[2], match[0], match[1]))
+
+
 def _find_neighbours(
     ranker: Ranker[RequestT], op: Search, versions: Collection[int]
 ) -> Program[RequestT, dict[int, list[int]]]:
@@ -275,6 +298,8 @@ def _find_neighbours(
     unsure = [(version, side) for version, both in adjacent.items() for side in both]
     for step in range(count):
         unsure = [(version, side) for version, side in unsure if step < len(side)]
+        if not unsure:
+            break
         asked = {side[step] for _, side in unsure}.difference(versions)  # which are known to match
         fitting = set(versions).union((yield from ranker.find_fitting(op, sorted(asked))))
         for version, side in unsure:

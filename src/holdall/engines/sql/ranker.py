@@ -161,10 +161,11 @@ class SqlRanker:
             return {}
 
         def nearest(comparison: str, bound: str, order: str) -> str:
+            # SQLite uses the index for `key` only if it is compared with something that is not a column.
             return (
                 f"(SELECT string_agg(CAST(version AS text), ',' ORDER BY created {order}, key {order}) FROM ("
                 f"SELECT version, created, key FROM {self._table} AS near WHERE near.ns = entry.ns"
-                f" AND (near.created, near.key) {comparison} (entry.created, entry.key) AND near.created {bound}"
+                f" AND (near.created, near.key) {comparison} (entry.created, entry.key || '') AND near.created {bound}"
                 f" AND {live('near.')} ORDER BY near.created {order}, near.key {order} LIMIT :limit) AS nearest)"
             )
 
