@@ -214,6 +214,12 @@ class PostgresDialect(Dialect):
         ),
     )
 
+    #: Without it, PostgreSQL sorts a whole namespace where its statistics are missing or old.
+    in_index_order = (
+        [("SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)", {})],
+        [("SELECT set_config('enable_bitmapscan', 'on', true), set_config('enable_sort', 'on', true)", {})],
+    )
+
     def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
         self.schema_name = schema
         self.schema = '"' + schema.replace('"', '""') + '"'

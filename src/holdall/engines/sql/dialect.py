@@ -61,6 +61,8 @@ class Dialect(Fields):
     documents: str
     texts: str
     vectors: str
+    #: Statements around a query for a few rows, so that it reads them in the order of an index.
+    in_index_order: tuple[Sequence[Statement], Sequence[Statement]] = ((), ())
     #: The expression of a vector parameter, and a function that makes the parameter of the vector's bytes.
     vector_in: tuple[str, Callable[[bytes], dict[str, Any]]] = (":data", lambda data: {"data": data})
     #: The expression that reads a stored vector, and a function that makes bytes of what was read.

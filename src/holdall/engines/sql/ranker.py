@@ -173,7 +173,9 @@ class SqlRanker:
         after = nearest(">", f"<= entry.created + {LARGEST_GAP}", "ASC")
         among, numbers = self._dialect.among("entry.version", versions)
         sql = f"SELECT version, {before}, {after} FROM {self._table} AS entry WHERE {among}"
-        [rows] = yield [(sql, {**numbers, "now": self._clock(), "limit": count})]
+        first, last = self._dialect.in_index_order
+        replies = yield [*first, (sql, {**numbers, "now": self._clock(), "limit": count}), *last]
+        rows: Rows = replies[len(first)]
         return {version: (_parse_versions(before), _parse_versions(after)) for version, before, after in rows}
 
     def load(self, op: ops.Search, versions: list[int]) -> SqlProgram[dict[int, Hit]]:
