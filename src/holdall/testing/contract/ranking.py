@@ -351,6 +351,8 @@ class RankContract(Contract):
         ranked.execute([Backdate(NS, "b", created_at=datetime(1960, 1, 1, tzinfo=UTC))])
         ranked.execute([Backdate(NS, "c", created_at=datetime(1960, 1, 1, 0, 30, tzinfo=UTC))])
         assert set(self.beside(ranked)) == {"b", "c"}
+        ranked.put(NS, "d", {"text": "a dog"})
+        assert set(self.beside(ranked, "dog")) == {"d", "e"}, "b and c are no longer where they were"
 
     def test_neighbours_are_at_most_an_hour_apart(self, ranked: Caller, clock: Clock) -> None:
         ranked.put(NS, "early", {"text": "nothing"})
