@@ -321,11 +321,11 @@ class Store(WatchMethods, LeaseMethods):
 
     def _index_order(self) -> StoreProgram[None]:
         """Build the index of neighbours. Searches work without it, so a full disk or a busy writer is no error."""
-        self._engine_handle.indexes_order = True
         try:
             yield [ops.IndexOrder()]
         except Unavailable as error:
             logger.warning("cannot build the index of neighbours, so searching them is slow: %s", error)
+        self._engine_handle.indexes_order = True  # not before: the call may be cancelled
 
     def _vector(self, query: str) -> StoreProgram[ops.Vector]:
         assert self._options.embedding is not None
