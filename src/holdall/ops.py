@@ -420,6 +420,7 @@ class Search(Op, frozen=True):
     vector: Vector | None = None
     caught_up: bool = False  # answer, whatever the index lag is
     rest: bool = False  # add the entries that do not match the query, newest first, after those that do
+    exact: bool = False  # compare vectors exactly, however many (`holdall.search.ranking.MOST_EXACT`)
     neighbours: float = 0.0  # the part of its score that a hit lends to the entries written just before and after it
 
 
