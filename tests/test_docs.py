@@ -286,7 +286,7 @@ FUNCTIONS = [
     (ag2.import_from, "ag2.md"),
 ]
 NOT_SIGNED = {  # which have no methods to call, or nobody makes himself
-    *("BaseStoreRepository", "Conversation", "Imported", "Refused", "Tail"),
+    *("BaseStoreRepository", "Conversation", "FoundMessage", "Imported", "Refused", "Tail"),
     *("ChangeCallback", "CONVERSATIONS_PREFIX", "LOG_PREFIX", "WORKING_MEMORY_PATH"),
 }
 

@@ -49,6 +49,7 @@ from .ops import (
     Grep,
     Hit,
     IndexLag,
+    IndexOrder,
     IndexTexts,
     Json,
     Maintain,
@@ -66,13 +67,14 @@ from .ops import (
     Vectors,
 )
 from .runtime.programs import Program
-from .search.ranking import MOST_EXACT, LocalRanking, Ranker, Ranking, rank_entries, sort_by_score
+from .search.ranking import LARGEST_GAP, MOST_EXACT, LocalRanking, Ranker, Ranking, rank_entries, sort_by_score
 from .search.scoring import bm25
 from .search.text_index import TextIndex, texts
 from .search.tokens import has_phrases
 
 #: What an engine author needs: the interface, the ops that only engines see, and functions that engines share.
 __all__ = [
+    "LARGEST_GAP",
     "MOST_EXACT",
     "NO_FILE",
     "PAGE_BYTES",
@@ -90,6 +92,7 @@ __all__ = [
     "GetSearchFields",
     "Grep",
     "IndexLag",
+    "IndexOrder",
     "IndexTexts",
     "Json",
     "Listener",

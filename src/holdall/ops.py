@@ -361,6 +361,13 @@ class IndexTexts(Op, frozen=True):
     limit: int = 512
 
 
+class IndexOrder(Op, frozen=True):
+    """Build the index that finds neighbours fast, if the engine needs one and may create it -> None. Not a change.
+
+    The store sends it before the first search with `neighbours`. Without the index, the answer is the same.
+    """
+
+
 class Maintain(Op, frozen=True):
     """Do a slice of maintenance: index up to `limit` files, join the pieces of a file -> whether more is left.
 
@@ -414,6 +421,7 @@ class Search(Op, frozen=True):
     caught_up: bool = False  # answer, whatever the index lag is
     rest: bool = False  # add the entries that do not match the query, newest first, after those that do
     exact: bool = False  # compare vectors exactly, however many (`holdall.search.ranking.MOST_EXACT`)
+    neighbours: float = 0.0  # the part of its score that a hit lends to the entries written just before and after it
 
 
 class Unembedded(Op, frozen=True):

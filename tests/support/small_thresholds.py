@@ -19,7 +19,7 @@ from holdall.engines.sql import text_index as sql_texts
 from holdall.search import postings, ranking, scoring
 
 SMALL: dict[Any, dict[str, int]] = {
-    ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4},
+    ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "LENDERS": 3, "WINDOW": 2},
     scoring: {"FUSED": 4},
     memory_search: {"FEW": 3, "_SPARE": 3},
     memory: {"PAGE_BYTES": 30},

@@ -95,6 +95,7 @@ class EngineHandle:
         self._sweeper: _Sweeper | None = None
         self.is_swept = sweep_interval is None
         self.indexes_texts = False  # set by the first search by text: the sweeper then updates the index
+        self.indexes_order = False  # set once a search with neighbours has built their index, or could not
         self.needs_sweeping = engine.capabilities.durable  # entries expire, or leave tombstones
         # Of the type: a wrapper may forward unknown names to its inner engine.
         self._is_async_reentrant = getattr(engine, "is_async_reentrant", False)

@@ -13,13 +13,22 @@ from typing import Any, TypeVar
 from ..files.volume import Files, replacing, split_lines
 from ..model import file_values
 from ..model.filters import parse as parse_filter
-from ..model.keys import check_count, check_folder, check_function, check_key, check_namespace, check_path
+from ..model.keys import (
+    check_count,
+    check_folder,
+    check_function,
+    check_key,
+    check_namespace,
+    check_part,
+    check_path,
+)
 from ..model.values import decode as decode_value
 from ..ops import Backdate, Namespace, Op, Vectors
 from ..runtime.programs import Call, StoreProgram, Work, before_retry
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
 from ..search.embedders import Metric, is_same_model
+from ..search.ranking import rank_texts
 from .coalescing import Coalescer
 from .dispatch import Dispatcher
 from .options import StoreOptions
@@ -71,11 +80,13 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "check_function",
     "check_key",
     "check_namespace",
+    "check_part",
     "check_path",
     # Values, filters and texts.
     "decode_value",
     "files_as_lines",
     "parse_filter",
+    "rank_texts",
     "replacing",
     "split_lines",
 ]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
 
 from .. import ops
-from ..errors import Conflict, InvalidInput, InvalidValue, NotFound, Unsupported, shown
+from ..errors import Conflict, InvalidInput, InvalidValue, NotFound, Unavailable, Unsupported, shown
 from ..files.volume import Files
 from ..live.leases import Lease, LeaseMethods
 from ..live.watch import WatchMethods
@@ -43,6 +44,8 @@ from ..runtime.signals import defer_signals
 from ..search.embedders import Embedder, Metric, check_metric
 from ..search.embedding_model import EmbeddingModel
 from .options import Mode
+
+logger = logging.getLogger("holdall")
 
 
 class Store(WatchMethods, LeaseMethods):
@@ -188,6 +191,7 @@ class Store(WatchMethods, LeaseMethods):
         recursive: bool = True,
         rest: bool = False,
         exact: bool = False,
+        neighbours: float = 0.0,
     ) -> StoreProgram[Page[Hit]]:
         """Find the entries in a namespace and below it that match a filter, newest change first.
 
@@ -198,6 +202,8 @@ class Store(WatchMethods, LeaseMethods):
         words with the query; "words in quotes" must occur as a phrase), "semantic" (by vectors) or "hybrid" (both: the
         default if the store has an embedder). With `rest`, the other entries follow. Among more than 10,000 vectors, an
         engine may look for the nearest in an approximate index; with `exact`, it compares all of them.
+        With `neighbours`, a number from 0 to 1, an entry lends that part of its score to the entries written just
+        before and after it.
         """
         inside = self._resolve_prefix(prefix)
         wanted = filters.encode(filter)
@@ -206,6 +212,7 @@ class Store(WatchMethods, LeaseMethods):
         keys.check_flag("recursive", recursive)
         keys.check_flag("rest", rest)
         keys.check_flag("exact", exact)
+        part = keys.check_part("neighbours", neighbours)
         if cursor is not None and offset:
             raise InvalidInput("pass offset= or cursor=, not both: a cursor already contains the position")
         words, how = self._options.ranking(query, mode)
@@ -213,7 +220,7 @@ class Store(WatchMethods, LeaseMethods):
             raise Unsupported("this engine cannot rank by a query")
         asked = ""
         if cursor is not None or limit:
-            ranked = (words, how, rest, "exact") if exact else (words, how, rest)
+            ranked = (words, how, rest, *(["exact"] if exact else []), *([part] if part else []))
             asked = cursors.digest(inside, filter if wanted else None, recursive, words and ranked)
         mark = None if cursor is None else cursors.unwrap(cursor, asked)
         walk = ops.Search(inside, wanted, limit, offset, mark, recursive)
@@ -224,7 +231,10 @@ class Store(WatchMethods, LeaseMethods):
                 vector=None if how == "lexical" else (yield from self._vector(words)),
                 rest=rest,
                 exact=exact,
+                neighbours=part,
             )
+            if part and not self._engine_handle.indexes_order:
+                yield from self._index_order()
         page: Page[Hit] | ops.IndexLag = (yield [walk])[0]
         if isinstance(page, ops.IndexLag):
             yield from self._index_texts(page.changes)
@@ -313,6 +323,14 @@ class Store(WatchMethods, LeaseMethods):
         while more and changes > 0:
             indexed, more = (yield [ops.IndexTexts()])[0]
             changes -= indexed
+
+    def _index_order(self) -> StoreProgram[None]:
+        """Build the index of neighbours. Searches work without it, so a full disk or a busy writer is no error."""
+        try:
+            yield [ops.IndexOrder()]
+        except Unavailable as error:
+            logger.warning("cannot build the index of neighbours, so searching them is slow: %s", error)
+        self._engine_handle.indexes_order = True  # not before: the call may be cancelled
 
     def _vector(self, query: str) -> StoreProgram[ops.Vector]:
         assert self._options.embedding is not None

@@ -28,6 +28,6 @@ def unwrap(cursor: Any, search: str) -> str:
     if owner != search:
         raise InvalidInput(
             "this cursor belongs to another search: keep the namespace, the query and its mode, the filter, recursive=,"
-            " rest= and exact= the same"
+            " rest=, exact= and neighbours= the same"
         )
     return engine_cursor

@@ -62,6 +62,13 @@ def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
         raise InvalidInput(f"{name} is {'True, False or None' if or_none else 'True or False'}, not {shown(value)}")
 
 
+def check_part(name: str, value: Any) -> float:
+    """Check that an argument is a number from 0 to 1, and return it."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidInput(f"{name} is a number from 0 to 1, not {shown(value)}")
+    return float(value)
+
+
 def check_function(name: str, value: Any) -> None:
     """Check that an argument is a function or None."""
     if not (value is None or callable(value)):

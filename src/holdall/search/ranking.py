@@ -2,7 +2,7 @@
 
 An engine provides a `Ranker`: it ranks versions by full text and by vectors, old versions included, and decides which
 versions are current entries that match the search. `rank_entries` reads the rankings step by step, drops versions that
-do not match, fuses two rankings into one, and returns a page.
+do not match, lends parts of scores to neighbours, fuses two rankings into one, and returns a page.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import math
 import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from ..errors import InvalidInput
 from ..ops import Hit, IndexLag, Page, Search
 from ..runtime.programs import Program, Work
-from .scoring import FUSED, fuse
+from .scoring import FUSED, bm25, fuse
+from .text_index import TextIndex
+from .tokens import parse_query
 
 #: The requests of an engine's programs: `Work`, and its own.
 RequestT = TypeVar("RequestT", covariant=True)
@@ -33,6 +35,12 @@ FEW = 2000
 MOST_EXACT = 10_000
 _FIRST_LOOK, _LARGEST_LOOK = 64, 4096
 _LONG = 1 << 20  # characters of file contents; after a step with so many, the next step is not larger
+#: Neighbours were created at most so long after each other, in microseconds.
+LARGEST_GAP = 3_600_000_000
+#: How many of the best results of a ranking lend to their neighbours.
+LENDERS = 200
+#: How many entries on each side are looked at for the nearest that matches.
+WINDOW = 8
 _LONGEST_CURSOR = 1 << 27  # in bytes, decompressed: sixteen million results
 
 
@@ -82,6 +90,15 @@ class Ranker(Protocol[RequestT]):
     def find_fitting(self, op: Search, versions: list[int]) -> Program[RequestT, Collection[int]]:
         """Which of these versions are current entries that match the namespace, the filter and the query's phrases."""
 
+    def find_adjacent(
+        self, versions: list[int], count: int
+    ) -> Program[RequestT, Mapping[int, tuple[Sequence[int], Sequence[int]]]]:
+        """The versions of up to `count` entries before and after each of these, the nearest first.
+
+        Entries of exactly the same namespace are ordered by the time of creation, then by key. Those that were created
+        more than `LARGEST_GAP` earlier or later are left out. Whether they match the search is decided later.
+        """
+
     def load(self, op: Search, versions: list[int]) -> Program[RequestT, Mapping[int, Hit]]:
         """Load entries by version. Without snapshots, an entry that has changed since may be its newer version."""
 
@@ -102,13 +119,9 @@ def rank_entries(
     end = op.offset + op.limit
     among = yield from ranker.find_few(op)
     if op.vector is None:
-        found = yield from _MatchingRanking(ranker, op, (yield from ranker.rank_by_text(op, among))).take(
-            end + 1, given
-        )
+        found = yield from (yield from _rank_by_text(ranker, op, among)).take(end + 1, given)
     elif op.query is None:
-        found = yield from _MatchingRanking(ranker, op, (yield from ranker.rank_by_vector(op, among))).take(
-            end + 1, given
-        )
+        found = yield from (yield from _rank_by_vector(ranker, op, among)).take(end + 1, given)
     else:
         found = yield from _fuse_rankings(ranker, op, among, end + 1, given)
     chosen = found[op.offset : end]
@@ -150,8 +163,8 @@ def _fuse_rankings(
     ranker: Ranker[RequestT], op: Search, among: Collection[int] | None, want: int, given: Collection[int]
 ) -> Program[RequestT, list[_Scored]]:
     """Fuse the best of both rankings. The others follow with the lowest score: by vectors first, then by text."""
-    by_text = _MatchingRanking(ranker, op, (yield from ranker.rank_by_text(op, among)))
-    by_vector = _MatchingRanking(ranker, op, (yield from ranker.rank_by_vector(op, among)))
+    by_text = yield from _rank_by_text(ranker, op, among)
+    by_vector = yield from _rank_by_vector(ranker, op, among)
     fused = fuse(dict((yield from by_text.take(FUSED))), dict((yield from by_vector.take(FUSED))))
     found = [pair for pair in fused if pair[0] not in given]
     known = {version for version, _ in fused}.union(given)
@@ -161,6 +174,24 @@ def _fuse_rankings(
         found += [(version, lowest) for version, _ in rest]
         known.update(version for version, _ in rest)
     return found
+
+
+def _rank_by_text(
+    ranker: Ranker[RequestT], op: Search, among: Collection[int] | None
+) -> Program[RequestT, _MatchingRanking[RequestT]]:
+    ranking = _MatchingRanking(ranker, op, (yield from ranker.rank_by_text(op, among)))
+    return (yield from _lend(ranker, op, ranking, ranker.rank_by_text, 0.0)) if op.neighbours else ranking
+
+
+def _rank_by_vector(
+    ranker: Ranker[RequestT], op: Search, among: Collection[int] | None
+) -> Program[RequestT, _MatchingRanking[RequestT]]:
+    ranking = _MatchingRanking(ranker, op, (yield from ranker.rank_by_vector(op, among)))
+    if not op.neighbours:
+        return ranking
+    assert op.vector is not None
+    zero = None if op.vector.metric == "l2" else 0.0  # distances have no score that means "unrelated"
+    return (yield from _lend(ranker, op, ranking, ranker.rank_by_vector, zero))
 
 
 class _MatchingRanking(Generic[RequestT]):
@@ -185,6 +216,100 @@ class _MatchingRanking(Generic[RequestT]):
             size = min(size * 4, _LARGEST_LOOK)
         self._ready = ready[max(want, 0) :]
         return ready[: max(want, 0)]
+
+
+# Neighbours ----------------------------------------------------------------------------------------------------------
+
+
+class _LentRanking(_MatchingRanking[RequestT]):
+    """A ranking in which some entries have other scores than in the ranking that it reads."""
+
+    def __init__(self, ranking: _MatchingRanking[RequestT], lent: Mapping[int, float]) -> None:
+        self._others, self._lent = ranking, frozenset(lent)
+        self._ready = list(lent.items())
+
+    def take(self, want: int, known: Collection[int] = ()) -> Program[RequestT, list[_Scored]]:
+        others = yield from self._others.take(want, self._lent.union(known))
+        ready = [pair for pair in self._ready if pair[0] not in known] + others
+        ready.sort(key=lambda pair: (pair[1], pair[0]), reverse=True)
+        self._ready = ready[max(want, 0) :]
+        return ready[: max(want, 0)]
+
+
+def _lend(
+    ranker: Ranker[RequestT],
+    op: Search,
+    ranking: _MatchingRanking[RequestT],
+    rank: Callable[[Search, Collection[int]], Program[RequestT, Ranking[RequestT]]],
+    zero: float | None,
+) -> Program[RequestT, _MatchingRanking[RequestT]]:
+    """Let the best results of a ranking lend a part of their scores to their neighbours.
+
+    An entry gets the most that one of its neighbours lends it, on top of its own score. `zero` is the score that counts
+    as none: entries without a score have it, and what a result lends is a part of what it has above it. None: the
+    lowest score of those that lend.
+    """
+    own = dict((yield from ranking.take(LENDERS)))
+    is_whole = len(own) < LENDERS
+    if zero is None:
+        zero = min(own.values(), default=0.0)
+    lenders = {version: score for version, score in own.items() if score > zero}
+    lent: dict[int, float] = {}
+    for version, neighbours in (yield from _find_neighbours(ranker, op, lenders)).items():
+        part = (lenders[version] - zero) * op.neighbours
+        for neighbour in neighbours:
+            lent[neighbour] = max(lent.get(neighbour, 0.0), part)
+    unscored = lent.keys() - own.keys()
+    if unscored and not is_whole:  # they may have scores further down in the ranking
+        further, look = (yield from rank(op, unscored)), [(0, zero)]
+        while look:  # others may be included
+            look = yield from further.take(_LARGEST_LOOK)
+            own.update((version, score) for version, score in look if version in unscored)
+    return _LentRanking(ranking, {v: own.get(v, zero) + lent.get(v, 0.0) for v in own.keys() | lent.keys()})
+
+
+def rank_texts(query: str, groups: Sequence[Sequence[str]], neighbours: float) -> list[tuple[int, int, float]]:
+    """Rank the texts of several groups by BM25, best first; each lends to the one before and after it in its group.
+
+    Returns the number of the group, the number of the text in it, and the score. Texts without a score are left out.
+    """
+    index = TextIndex()
+    for number, text in enumerate(chain.from_iterable(groups)):
+        index.add(number, [text])
+    terms = [index.parts(term) for term in parse_query(query).terms]
+    found = bm25(terms, index.lengths, len(index.lengths), sum(index.lengths))
+    own = {index.versions[document]: score for document, score in found.items()}
+    ranked: list[tuple[int, int, float]] = []
+    first = 0
+    for group, texts in enumerate(groups):
+        scores = [own.get(number, 0.0) for number in range(first, first + len(texts))]
+        around = zip([0.0, *scores], scores, [*scores[1:], 0.0], strict=False)
+        lent = (score + max(before, after) * neighbours for before, score, after in around)
+        ranked += [(group, number, score) for number, score in enumerate(lent) if score > 0]
+        first += len(texts)
+    return sorted(ranked, key=lambda match: (-match[2], match[0], match[1]))
+
+
+def _find_neighbours(
+    ranker: Ranker[RequestT], op: Search, versions: Collection[int]
+) -> Program[RequestT, dict[int, list[int]]]:
+    """The nearest entry before each of these versions that matches the search, and the nearest after it."""
+    has_phrases = op.query is not None and bool(parse_query(op.query).phrases)
+    count = WINDOW if op.filter is not None or has_phrases else 1
+    adjacent = yield from ranker.find_adjacent(list(versions), count)
+    found: dict[int, list[int]] = {version: [] for version in versions}
+    unsure = [(version, side) for version, both in adjacent.items() for side in both]
+    for step in range(count):
+        unsure = [(version, side) for version, side in unsure if step < len(side)]
+        if not unsure:
+            break
+        asked = {side[step] for _, side in unsure}.difference(versions)  # which are known to match
+        fitting = set(versions).union((yield from ranker.find_fitting(op, sorted(asked))))
+        for version, side in unsure:
+            if side[step] in fitting:
+                found[version].append(side[step])
+        unsure = [(version, side) for version, side in unsure if side[step] not in fitting]
+    return found
 
 
 def sort_by_score(scores: Mapping[int, float], versions: Sequence[int]) -> Iterator[_Scored]:

@@ -232,6 +232,20 @@ def test_a_role_without_ddl_rights_runs_on_a_prepared_schema(app: str) -> None:
         assert store.delete_tree(("home",)) == 1
 
 
+def test_a_role_without_ddl_rights_finds_neighbours_without_their_index(app: str) -> None:
+    indexes = "SELECT indexname FROM pg_indexes WHERE schemaname = 'beside' AND indexname = 'entries_order'"
+    with holdall.open(postgres_url(), schema="beside") as owner:
+        for key, text in [("a", "hello"), ("b", "my cat"), ("c", "Fritz"), ("d", "bye")]:
+            owner.put(("home",), key, {"text": text})
+        administer(*(grant.format("beside") for grant in GRANTS))
+        with psycopg.connect(postgres_url()) as connection, holdall.open(app, schema="beside") as store:
+            found = store.search(("home",), query="cat", neighbours=0.3)
+            assert {hit.key for hit in found} == {"a", "b", "c"}
+            assert not connection.execute(indexes).fetchall()
+            assert owner.search(("home",), query="cat", neighbours=0.3) == found
+            assert connection.execute(indexes).fetchall(), "the owner may create it"
+
+
 def test_a_role_without_ddl_rights_is_told_to_have_a_schema_prepared(app: str) -> None:
     store = holdall.open(app, schema="unprepared")
     with pytest.raises(Unavailable, match="run setup\\(\\) once with a role that may"):

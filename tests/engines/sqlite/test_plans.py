@@ -100,6 +100,25 @@ def test_a_declared_field_is_found_through_its_index(
     assert not read, "some statement reads the whole table"
 
 
+def test_neighbours_are_found_through_an_index_that_the_first_such_search_builds(
+    store: holdall.Store, statements: Statements
+) -> None:
+    def indexes() -> list[Any]:
+        connection = apsw.Connection(store._engine_handle.engine._path)
+        found = connection.execute("SELECT name FROM sqlite_schema WHERE name = 'holdall_order'").fetchall()
+        connection.close()
+        return found
+
+    store.search(("home",), query="t7")
+    assert not indexes(), "until then, no put pays for it"
+    found = plans(store, statements.of(lambda: store.search(("home",), query="t7", neighbours=0.3))[-4:])
+    assert indexes()
+    adjacent = [plan for plan in found if "SEARCH near" in plan]
+    assert len(adjacent) == 1
+    assert "holdall_order (ns=? AND created>? AND (created,key)<(?,?))" in adjacent[0]
+    assert "holdall_order (ns=? AND (created,key)>(?,?) AND created<?)" in adjacent[0]
+
+
 def test_an_undeclared_field_has_no_index(store: holdall.Store, statements: Statements) -> None:
     found = plans(store, statements.of(lambda: store.search(("home",), filter={"other": 7})))
     assert found and not any("holdall_field" in plan for plan in found)

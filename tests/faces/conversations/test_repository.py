@@ -447,6 +447,28 @@ def test_conversations_are_found_by_words_and_by_meaning(calls: Calls) -> None:
     assert meaning.conversations("ada", query="leaves at ten")[0].thread_id == "again"
 
 
+def test_an_answer_is_found_beside_its_question(calls: Calls) -> None:
+    turns = [
+        HumanMessage("Hello"), AIMessage("Hi"), HumanMessage("What is the name of my cat?"), AIMessage("Fritz."),
+        HumanMessage("Thanks"),
+    ]  # fmt: skip
+    calls.archive("ada", "pets", Saver(turns, id="1"))
+    later = calls.archive("ada", "pets", Saver([*turns, AIMessage("Bye")], id="2"))
+    calls.archive("ada", "food", Saver([HumanMessage("Buy food for the dog"), AIMessage("Done")], id="3"))
+    calls.archive("bob", "pets", Saver([HumanMessage("my cat is called Tom")], id="4"))
+    found = calls.find_messages("ada", "name of the cat")
+    assert [(one.number, one.message) for one in found] == [(2, turns[2]), (1, turns[1]), (3, turns[3])]
+    assert found[0].conversation.thread_id == "pets"
+    assert found[1].score == pytest.approx(found[0].score * 0.3)
+    assert [one.message.text for one in calls.find_messages("ada", "cat", neighbours=0)] == [turns[2].text]
+    assert [one.number for one in calls.find_messages("ada", "cat", limit=1, neighbours=1)] == [1]
+    assert calls.find_messages("ada", "cat", thread_id="food") == calls.find_messages("ada", "unicorn") == []
+    assert calls.find_messages("ada", "bye", neighbours=0)[0].conversation.key == later.key
+    for bad in ({"query": None}, {"neighbours": 2}, {"limit": -1}):
+        with pytest.raises(InvalidInput):
+            calls.find_messages(**{"user_id": "ada", "query": "cat", **bad})
+
+
 # Exporting -----------------------------------------------------------------------------------------------------------
 
 

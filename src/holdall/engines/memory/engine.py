@@ -39,7 +39,7 @@ from ...model.values import ttl_microseconds
 from ...ops import KEEP, WALKS, Change, Entry, FileInfo, Hit, Namespace, Op, Page
 from ...runtime.programs import Program, Work, drive
 from ...runtime.signals import defer_signals
-from ...search.ranking import rank_entries
+from ...search.ranking import LARGEST_GAP, rank_entries
 from ...search.text_index import MOST_BYTES
 from .ranker import MemoryRanker
 
@@ -76,6 +76,7 @@ class MemoryEngine:
         self._entries: Any = SortedDict()  # _Address -> _Record
         self._feed: Any = SortedDict()  # version -> _Address
         self._expiring: Any = SortedSet()  # (expires, _Address)
+        self._order: Any = None  # SortedSet of (encoded namespace, created, key), made when it is needed
         self._version = 0
         self._tombstones: Any = SortedSet()  # versions
         self._purged = 0  # the version of the last tombstone that was purged
@@ -87,6 +88,7 @@ class MemoryEngine:
             self._is_searched,
             lambda address, record: _entry(address, record, Hit),
             lambda record: None if record.size is None else _content(record, 0, MOST_BYTES),
+            self._around,
         )
 
     # The engine's methods --------------------------------------------------------------------------------------------
@@ -120,6 +122,7 @@ class MemoryEngine:
             self._entries.clear()
             self._feed.clear()
             self._expiring.clear()
+            self._order = None
             self._tombstones.clear()
             self._ranker.clear()
 
@@ -176,6 +179,8 @@ class MemoryEngine:
                 return self._transfer(op, now, undo)
             case ops.Maintain():
                 return False
+            case ops.IndexOrder():
+                return None  # `_around` does it
             case ops.IndexTexts():
                 return 0, False
             case ops.Embed(namespace, key, version, vectors):
@@ -334,6 +339,8 @@ class MemoryEngine:
             self._expiring.discard((current.expires, address))
             if current.value is None:
                 self._tombstones.discard(current.version)
+            elif self._order is not None:
+                self._order.discard((address[0], current.created, address[1]))
         if record is not None:
             self._entries[address] = record
             self._feed[record.version] = address
@@ -341,6 +348,8 @@ class MemoryEngine:
                 self._expiring.add((record.expires, address))
             if record.value is None:
                 self._tombstones.add(record.version)
+            elif self._order is not None:
+                self._order.add((address[0], record.created, address[1]))
 
     # Walks -----------------------------------------------------------------------------------------------------------
 
@@ -396,6 +405,21 @@ class MemoryEngine:
     def _at_version(self, version: int) -> tuple[_Address, _Record] | None:
         address = self._feed.get(version)
         return None if address is None else (address, self._entries[address])
+
+    def _around(self, address: _Address, record: _Record) -> tuple[Iterator[int], Iterator[int]]:
+        """Return the versions of the live entries before and after one in the order of creation, the nearest first."""
+        if self._order is None:
+            written = (item for item in self._entries.items() if item[1].value is not None)
+            self._order = SortedSet((ns, record.created, key) for (ns, key), record in written)
+        (ns, key), created, now = address, record.created, self._clock()
+        here, first, end = (ns, created, key), (ns, created - LARGEST_GAP), (ns, created + LARGEST_GAP + 1)
+
+        def live(places: Iterator[tuple[str, int, str]]) -> Iterator[int]:
+            records = (self._entries[ns, key] for ns, _, key in places)
+            return (record.version for record in records if _is_live(record, now))
+
+        before = self._order.irange(first, here, inclusive=(True, False), reverse=True)
+        return live(before), live(self._order.irange(here, end, inclusive=(False, False)))
 
     def _is_searched(self, op: ops.Search, address: _Address, record: _Record) -> bool:
         """Whether an entry is live and in the namespace of a search."""

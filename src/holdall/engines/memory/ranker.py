@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 from ... import ops
@@ -42,11 +43,13 @@ class MemoryRanker:
         fits: Callable[[ops.Search, _Address, Any], bool],
         hit: Callable[[_Address, Any], Hit],
         content: Callable[[Any], bytes | None],
+        around: Callable[[_Address, Any], tuple[Iterator[int], Iterator[int]]],
     ) -> None:
         self._newer = newer  # the changes after a version
         self._under = under  # the live entries in the namespace of a search
         self._find, self._fits = find, fits  # the entry of a version, and whether it is one of these
         self._hit, self._content = hit, content
+        self._around = around  # the versions of the entries before and after one, in the order of creation
         self.clear()
 
     def clear(self) -> None:
@@ -117,6 +120,13 @@ class MemoryRanker:
             if not query.phrases or has_phrases(query, self._texts_of(found[1])):
                 fitting.add(version)
         return fitting
+        yield
+
+    def find_adjacent(
+        self, versions: list[int], count: int
+    ) -> Program[Work, dict[int, tuple[Sequence[int], Sequence[int]]]]:
+        found = {version: self._around(*entry) for version in versions if (entry := self._find(version))}
+        return {v: (list(islice(before, count)), list(islice(after, count))) for v, (before, after) in found.items()}
         yield
 
     def load(self, op: ops.Search, versions: list[int]) -> Program[Work, dict[int, Hit]]:

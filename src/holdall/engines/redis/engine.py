@@ -7,8 +7,8 @@ entry: encoded namespace, NUL byte, key (see `encoding`).
 Entries
 
     (no suffix)       hash, the state of the shard: v last version, f last purged version, g number of deleted trees,
-                      w last number of `:w`, x stamp of the indexed fields, l layout (first shard only), r mark of the
-                      server's run (single server only)
+                      w last number of `:w`, x stamp of the indexed fields, o set once `:o` is kept, l layout (first
+                      shard only), r mark of the server's run (single server only)
     :e:ID             hash, an entry or a tombstone: h head, d text of the value, x search fields, i indexed fields
     :p                IDs of all entries, in lexicographic order
     :f                IDs of all files, in lexicographic order
@@ -27,6 +27,8 @@ Indexes
     :y                hash, the indexed fields: path to number
     :z                set, numbers of the indexed fields whose index is complete
     :i:NUMBER         an indexed field: values with IDs, in lexicographic order (see `filter_index`)
+    :o:NAMESPACE      times of creation with keys, in lexicographic order: the order of a namespace's entries, for
+                      neighbours. It is complete if it has as many members as `:n`
     :q, :q:...        the text index (see `text_index`)
     :v:ID             hash, an entry's vectors: v version, n number of vectors, d data
     :w:MODEL          IDs of entries with vectors of a model, numbered in the order of writing
@@ -389,6 +391,11 @@ class RedisEngine:
     def _index_texts(self, op: ops.IndexTexts) -> ConnectionProgram[tuple[int, bool]]:
         return (yield from self._walks.text_index.index(op.limit))
 
+    def _index_order(self, _op: Op) -> ConnectionProgram[None]:
+        """Do nothing: a search orders the namespaces in which it looks for neighbours."""
+        return None
+        yield
+
     def _maintain(self, _op: Op) -> ConnectionProgram[bool]:
         """Do nothing: Redis needs no maintenance of the whole store."""
         return False
@@ -494,6 +501,7 @@ _MAINTENANCE: dict[type, Callable[[RedisEngine, Any], ConnectionProgram[Any]]] =
     ops.Sweep: RedisEngine._sweep,
     ops.PurgeTombstones: RedisEngine._purge,
     ops.IndexTexts: RedisEngine._index_texts,
+    ops.IndexOrder: RedisEngine._index_order,
     ops.Maintain: RedisEngine._maintain,
 }
 

@@ -8,7 +8,7 @@ only those that are new.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ... import ops
@@ -16,7 +16,7 @@ from ...engine import to_entry
 from ...model import filters, keys
 from ...ops import Hit
 from ...runtime.programs import Work
-from ...search.ranking import FEW, LocalRanking, Ranking, ThreadRanking
+from ...search.ranking import FEW, LARGEST_GAP, LocalRanking, Ranking, ThreadRanking
 from ...search.text_index import MOST_BYTES, texts
 from ...search.tokens import has_phrases, parse_query, tokens
 from .connections import ConnectionProgram, Request
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PAGE = 500
 #: The most vectors that are compared without a thread.
 _SMALL = 256
+_MOST_TRIES = 3  # to order namespaces completely, while other clients write in them
 _MAX_MODELS = 4  # whose vectors are kept in memory
 
 
@@ -116,6 +117,37 @@ class RedisRanker:
                 if not matches.get(version, False):
                     del found[version]
         return found
+
+    def find_adjacent(
+        self, versions: list[int], count: int
+    ) -> ConnectionProgram[dict[int, tuple[Sequence[int], Sequence[int]]]]:
+        by_shard: dict[int, list[int]] = {}
+        for version in versions:
+            by_shard.setdefault(self._shards.of_version(version), []).append(version)
+        adjacent: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
+        for shard, in_shard in by_shard.items():
+            args = [arg for version in in_shard for arg in (version, self._ids.get(version, b""))]
+            for tries in range(_MOST_TRIES + 1):
+                is_last = int(tries == _MOST_TRIES)
+                status, found = yield from self._shards.run(shard, "adjacent", count, LARGEST_GAP, is_last, *args)
+                if status == b"ok":
+                    break
+                yield from self._order_namespaces(shard, found)
+            for number, *sides in found:
+                for side in sides:
+                    self._ids.update(zip(map(int, side[::2]), side[1::2], strict=True))
+                before, after = ([int(version) for version in side[::2]] for side in sides)
+                adjacent[in_shard[number - 1]] = before, after
+        return adjacent
+
+    def _order_namespaces(self, shard: int, namespaces: list[bytes]) -> ConnectionProgram[None]:
+        """Put the entries of namespaces in the order of creation; from then on, every write keeps that order."""
+        unread = dict.fromkeys(namespaces, b"")
+        while unread:
+            calls = [(shard, (ns, start, _PAGE)) for ns, start in unread.items()]
+            replies = yield from self._shards.run_many("order", calls)
+            starts = zip(unread, (start for _, start in replies), strict=True)
+            unread = {ns: start for ns, start in starts if start}
 
     def load(self, op: ops.Search, versions: list[int]) -> ConnectionProgram[dict[int, Hit]]:
         hits: dict[int, Hit] = {}

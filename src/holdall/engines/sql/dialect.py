@@ -61,6 +61,8 @@ class Dialect(Fields):
     documents: str
     texts: str
     vectors: str
+    #: Statements around a query for a few rows, so that it reads them in the order of an index.
+    in_index_order: tuple[Sequence[Statement], Sequence[Statement]] = ((), ())
     #: The expression of a vector parameter, and a function that makes the parameter of the vector's bytes.
     vector_in: tuple[str, Callable[[bytes], dict[str, Any]]] = (":data", lambda data: {"data": data})
     #: The expression that reads a stored vector, and a function that makes bytes of what was read.
@@ -111,6 +113,10 @@ class Dialect(Fields):
     @abstractmethod
     def find_contents(self, grams: list[str]) -> ContentQuery | None:
         """Return how to find indexed contents that have all these parts; None if the index cannot tell."""
+
+    @abstractmethod
+    def index_order(self) -> SqlProgram[None]:
+        """Create the index of entries in the order of creation, if it is missing and this role may create it."""
 
     @abstractmethod
     def insert_many(

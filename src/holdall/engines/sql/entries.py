@@ -49,7 +49,17 @@ _ABOVE_ALL_VERSIONS = 2**63 - 1
 #: Ops that are one query, which never raises a conflict.
 LOOK_UPS: frozenset[type[ops.Op]] = frozenset({ops.Get, ops.ReadRange, ops.Stat})
 _MULTI_STATEMENT = frozenset(
-    {ops.IndexTexts, PreparedIndexTexts, ops.Embed, ops.PurgeTombstones, ops.Append, ops.Move, ops.Copy, ops.Maintain}
+    {
+        ops.IndexTexts,
+        PreparedIndexTexts,
+        ops.IndexOrder,
+        ops.Embed,
+        ops.PurgeTombstones,
+        ops.Append,
+        ops.Move,
+        ops.Copy,
+        ops.Maintain,
+    }
 )
 
 
@@ -201,6 +211,8 @@ class SqlEntries:
                 return (yield from self._texts.index_slice(limit, prepared))
             case ops.IndexTexts(limit):
                 return (yield from self._texts.index_slice(limit))
+            case ops.IndexOrder():
+                return (yield from self._dialect.index_order())
             case ops.Embed():
                 return (yield from self._ranker.embed(op, now))
             case ops.PurgeTombstones():

@@ -9,7 +9,7 @@ schema removes them when the entry changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ... import ops
@@ -17,13 +17,13 @@ from ...engine import to_entry
 from ...model import file_values, filters, keys
 from ...ops import Entry, Hit, Page
 from ...runtime.programs import Work
-from ...search.ranking import FEW, LocalRanking, Ranking, ThreadRanking
+from ...search.ranking import FEW, LARGEST_GAP, LocalRanking, Ranking, ThreadRanking
 from ...search.text_index import texts
 from ...search.tokens import has_phrases, parse_query
 from .bounded_reads import BoundedReads, process_rows, split_by_bytes
 from .dialect import Dialect
 from .feed import SqlFeed, within
-from .statements import LIVE, Rows, SqlProgram, SqlRequest, Statement
+from .statements import LIVE, Rows, SqlProgram, SqlRequest, Statement, live
 from .text_index import SqlTextIndex
 
 if TYPE_CHECKING:
@@ -154,6 +154,30 @@ class SqlRanker:
                 fitting |= yield from process_rows(_fitting, op, loaded)
         return fitting
 
+    def find_adjacent(
+        self, versions: list[int], count: int
+    ) -> SqlProgram[dict[int, tuple[Sequence[int], Sequence[int]]]]:
+        if not versions:
+            return {}
+
+        def nearest(comparison: str, bound: str, order: str) -> str:
+            # SQLite uses the index for `key` only if it is compared with something that is not a column.
+            return (
+                f"(SELECT string_agg(CAST(version AS text), ',' ORDER BY created {order}, key {order}) FROM ("
+                f"SELECT version, created, key FROM {self._table} AS near WHERE near.ns = entry.ns"
+                f" AND (near.created, near.key) {comparison} (entry.created, entry.key || '') AND near.created {bound}"
+                f" AND {live('near.')} ORDER BY near.created {order}, near.key {order} LIMIT :limit) AS nearest)"
+            )
+
+        before = nearest("<", f">= entry.created - {LARGEST_GAP}", "DESC")
+        after = nearest(">", f"<= entry.created + {LARGEST_GAP}", "ASC")
+        among, numbers = self._dialect.among("entry.version", versions)
+        sql = f"SELECT version, {before}, {after} FROM {self._table} AS entry WHERE {among}"
+        first, last = self._dialect.in_index_order
+        replies = yield [*first, (sql, {**numbers, "now": self._clock(), "limit": count}), *last]
+        rows: Rows = replies[len(first)]
+        return {version: (_parse_versions(before), _parse_versions(after)) for version, before, after in rows}
+
     def load(self, op: ops.Search, versions: list[int]) -> SqlProgram[dict[int, Hit]]:
         del op  # all these versions are results of the search
         if not versions:
@@ -244,6 +268,10 @@ def _fitting(op: ops.Search, rows: Rows) -> set[int]:
         if not query.phrases or has_phrases(query, texts(value, index, content or head, size is not None)):
             fitting.add(version)
     return fitting
+
+
+def _parse_versions(listed: str | None) -> list[int]:
+    return [int(version) for version in listed.split(",")] if listed else []
 
 
 def _add(matrix: Matrix, rows: Rows, to_bytes: Callable[[Any], bytes]) -> SqlProgram[None]:

@@ -34,7 +34,7 @@ from ...errors import (
     Timeout,
     Unavailable,
 )
-from ...ops import READS, WALKS, Get, IndexTexts, Maintain, Op, ReadRange, Refresh
+from ...ops import READS, WALKS, Get, IndexOrder, IndexTexts, Maintain, Op, ReadRange, Refresh
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, run_pending_handlers
 from ..sql.entries import LOOK_UPS, is_multi_statement, is_plain_put
@@ -66,7 +66,7 @@ _CHECK = "run PRAGMA integrity_check, and report this if the file is whole"
 #: The driver's errors, and those that damaged bytes cause where they are decoded.
 _UNREADABLE = (apsw.Error, struct.error, *DECODE_ERRORS)
 #: Ops whose loss in a power cut does no harm.
-_NO_CHANGES = READS | {Refresh, Maintain, IndexTexts, PreparedIndexTexts}
+_NO_CHANGES = READS | {Refresh, Maintain, IndexOrder, IndexTexts, PreparedIndexTexts}
 
 #: Connections of a parent process, which its forked child must not even close.
 _abandoned: list[Any] = []

@@ -44,9 +44,16 @@ from ..base import Face
 from ..langgraph.conn_strings import is_postgres
 from .export import MessageExport, Sink
 
-__all__ = ["BaseStoreRepository", "Conversation", "ConversationRepository", "PostgresStoreRepository"]
+__all__ = [
+    "BaseStoreRepository",
+    "Conversation",
+    "ConversationRepository",
+    "FoundMessage",
+    "PostgresStoreRepository",
+]
 
 _PAGE_SIZE = 100  # conversations
+_MOST_RANKED = 20  # conversations whose messages are ranked
 _SEARCHED = ("messages[*].content",)  # a query searches these texts: one vector for each message
 
 
@@ -62,6 +69,16 @@ class Conversation:
     archived_at: datetime
     message_count: int
     score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message of an archived conversation that matches a query. `number` counts its messages from 0."""
+
+    conversation: Conversation
+    number: int
+    message: BaseMessage
+    score: float
 
 
 class BaseStoreRepository(ABC):
@@ -224,6 +241,34 @@ class ConversationRepository(Face, BaseStoreRepository):
 
     conversations = sync_method(_conversations)
     aconversations = async_method(_conversations)
+
+    def _find_messages(
+        self, user_id: str, query: str, *, thread_id: str | None = None, limit: int = 10, neighbours: float = 0.3
+    ) -> StoreProgram[list[FoundMessage]]:
+        """Return the messages that match a query best, of the twenty conversations that match it best.
+
+        Messages are ranked by words. Each lends a part of its score, `neighbours`, to the one before and the one after
+        it, so that an answer is found beside its question. A message that several states of a thread have is found
+        once.
+        """
+        face_api.check_count("limit", limit)
+        part = face_api.check_part("neighbours", neighbours)
+        if not isinstance(query, str):
+            raise InvalidInput(f"query is a str, not {shown(query)}")
+        found = yield from face_api.search(
+            self._store,
+            _namespace(user_id),
+            query=query,
+            filter=_thread_filter(thread_id),
+            limit=_MOST_RANKED,
+            recursive=False,
+        )
+        hits = [hit for hit in found if _is_conversation(hit)]
+        matches: list[FoundMessage] = yield Work(_rank_messages, (query, hits, part, limit))
+        return matches
+
+    find_messages = sync_method(_find_messages)
+    afind_messages = async_method(_find_messages)
 
     def _resume(self, user_id: str, thread_id: str) -> StoreProgram[list[BaseMessage]]:
         """Return the messages of a thread at its newest archived checkpoint, to continue in a new thread."""
@@ -474,6 +519,21 @@ def _to_conversation(entry: Entry) -> Conversation:
         len(value["messages"]),
         entry.score if isinstance(entry, Hit) else None,
     )
+
+
+def _rank_messages(query: str, hits: list[Hit], neighbours: float, limit: int) -> list[FoundMessage]:
+    texts = [[str(message.get("content") or "") for message in hit.value["messages"]] for hit in hits]
+    found: list[FoundMessage] = []
+    seen: set[tuple[str, str, str]] = set()
+    for at, number, score in face_api.rank_texts(query, texts, neighbours):
+        if len(found) == limit:
+            break
+        stored = hits[at].value["messages"][number]
+        identity = hits[at].value["thread_id"], stored["type"], texts[at][number]
+        if identity not in seen:
+            seen.add(identity)
+            found.append(FoundMessage(_to_conversation(hits[at]), number, from_stored([stored])[0], score))
+    return found
 
 
 def _newer_than(hit: Hit) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
+from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ...errors import InvalidInput, Unsupported
-from ...ops import DeleteTree, Page, Put
+from ...ops import Backdate, DeleteTree, Page, Put
 from ..caller import Caller
 from ..clock import Clock
 from ..embedder import embed
@@ -41,6 +44,30 @@ def ranking(store: Caller) -> Caller:
                 store.search(**asked)
         pytest.skip("this engine does not rank")
     return store
+
+
+def plant_conversations(store: Caller, clock: Clock, seed: int = 7) -> list[tuple[str, str]]:
+    """Put conversations of many turns; return queries, and the key of the turn that answers each.
+
+    A query shares words with a question, and none with its answer, which is the next turn. Other turns of all
+    conversations share single words with it.
+    """
+    random = Random(seed)
+    words = [first + last for first in "bcdfghjklmnpqrst" for last in map("".join, product("aiou", "lmnr", "aeo"))]
+    queries: list[tuple[str, str]] = []
+    for number in range(6):
+        namespace = (*NS, f"thread{number}")
+        turns = [" ".join(random.choices(words, k=8)) for _ in range(30)]
+        for at in range(3, 30, 9):
+            asked = random.sample(words, 6)
+            turns[at] = " ".join([*asked, *random.sample(words, 2)])
+            turns[at + 1] = " ".join(f"answer{random.randrange(10**6)}" for _ in range(6))
+            queries.append((" ".join(asked), f"{number}-{at + 1:02}"))
+        for at, turn in enumerate(turns):
+            store.put(namespace, f"{number}-{at:02}", {"text": turn})
+            clock.advance(20)
+        clock.advance(7200)
+    return queries
 
 
 class RankContract(Contract):
@@ -282,6 +309,116 @@ class RankContract(Contract):
         with pytest.raises(InvalidInput, match="another search"):
             ranked.search(NS, cursor=mark, limit=1)
         assert keys_of(ranked.search(NS, cursor=mark, **{**asked, "limit": 9})) == ["b", "a"]
+
+    # Neighbours ------------------------------------------------------------------------------------------------------
+
+    def beside(self, store: Caller, query: str = "cat", **options: Any) -> dict[str, float]:
+        """Search by words with neighbours; return the keys and scores, best first."""
+        page = store.search(NS, query=query, **{"mode": "lexical", "neighbours": 0.5, "limit": 100, **options})
+        return {hit.key: hit.score for hit in page}
+
+    def test_an_entry_lends_to_those_written_just_before_and_after_it(self, ranked: Caller, clock: Clock) -> None:
+        for key, text in [("z", "hello"), ("y", "what is my cat called"), ("x", "Fritz"), ("w", "a cat and a dog")]:
+            ranked.put(NS, key, {"text": text})
+            clock.advance(60)
+        ranked.put(NS, "far", {"text": "nothing"})
+        ranked.put((*NS, "below"), "other", {"text": "nothing"})
+        own = self.beside(ranked, neighbours=0)
+        assert set(own) == {"y", "w"}
+        larger = max(own.values())
+        lent = self.beside(ranked)
+        assert lent == pytest.approx(
+            {"y": own["y"], "w": own["w"], "x": larger / 2, "z": own["y"] / 2, "far": own["w"] / 2}
+        )
+        assert list(lent)[:2] == list(own)
+        assert self.beside(ranked, neighbours=1)["x"] == pytest.approx(larger)
+        scores = [hit.score for hit in ranked.search(NS, query="cat", mode="lexical", neighbours=0.5)]
+        assert scores == sorted(scores, reverse=True)
+        for mode in ("semantic", "hybrid"):
+            assert set(self.beside(ranked, mode=mode)) >= {"x", "y", "z", "w", "far"}
+
+    def test_neighbours_are_ordered_by_creation_then_by_key(self, ranked: Caller, clock: Clock) -> None:
+        ranked.execute([Put(NS, key, {"text": "nothing"}) for key in "debac"])  # at one time, so by key
+        ranked.put(NS, "c", {"text": "a cat"})
+        assert set(self.beside(ranked)) == {"b", "c", "d"}
+        clock.advance(10)
+        ranked.put(NS, "a", {"text": "nothing, but later"})  # it keeps its time of creation
+        assert set(self.beside(ranked)) == {"b", "c", "d"}
+        ranked.execute([Backdate(NS, "a", created_at=clock.now)])
+        ranked.execute([Backdate(NS, "c", created_at=clock.now)])
+        assert set(self.beside(ranked)) == {"a", "c"}
+        ranked.delete(NS, "a")
+        assert set(self.beside(ranked)) == {"c", "e"}
+        ranked.execute([Backdate(NS, "b", created_at=datetime(1960, 1, 1, tzinfo=UTC))])
+        ranked.execute([Backdate(NS, "c", created_at=datetime(1960, 1, 1, 0, 30, tzinfo=UTC))])
+        assert set(self.beside(ranked)) == {"b", "c"}
+        ranked.put(NS, "d", {"text": "a dog"})
+        assert set(self.beside(ranked, "dog")) == {"d", "e"}, "b and c are no longer where they were"
+
+    def test_neighbours_are_at_most_an_hour_apart(self, ranked: Caller, clock: Clock) -> None:
+        ranked.put(NS, "early", {"text": "nothing"})
+        clock.advance(3600)
+        ranked.put(NS, "cat", {"text": "a cat"})
+        clock.advance(3600.000001)
+        ranked.put(NS, "late", {"text": "nothing"})
+        assert set(self.beside(ranked)) == {"early", "cat"}
+
+    def test_a_neighbour_must_match_as_every_result(self, ranked: Caller, clock: Clock) -> None:
+        """What the filter excludes is passed over: at most seven entries on each side."""
+        kinds = ["talk", *["tool"] * 7, "talk", *["tool"] * 8, "talk"]
+        for number, kind in enumerate(kinds):
+            text = "my cat" if number == 8 else "nothing"
+            ranked.put(NS, f"{number:02}", {"text": text, "kind": kind})
+        assert set(self.beside(ranked)) == {"07", "08", "09"}
+        assert set(self.beside(ranked, filter={"kind": "talk"})) == {"00", "08"}
+        assert set(self.beside(ranked, query='"my cat"')) == {"08"}
+        ranked.put(NS, "brief", {"text": "nothing"}, ttl=5)
+        ranked.put(NS, "zzz", {"text": "black cat"})
+        assert set(self.beside(ranked, query="black")) == {"brief", "zzz"}
+        clock.advance(6)
+        assert set(self.beside(ranked, query="black")) == {"17", "zzz"}
+        ranked.files(NS).write("/file", "nothing")
+        assert set(self.beside(ranked, query="black")) == {"17", "zzz", "/file"}
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_pages_with_neighbours_lose_nothing(self, ranked: Caller, mode: str) -> None:
+        """The first 200 lend; what they reach may be far down in the ranking, or not in it."""
+        puts = [Put(NS, f"{n:03}", {"text": "cat " * (n % 7) + "dog", "even": n % 2 == 0}) for n in range(450)]
+        ranked.execute(puts)
+        for asked in ({}, {"filter": {"even": True}}, {"rest": True}):
+            search = {"query": "cat", "mode": mode, "neighbours": 0.3, **asked}
+            whole = ranked.search(NS, limit=1000, **search)
+            assert whole.next is None
+            assert len({hit.key for hit in whole}) == len(whole)
+            pages = [ranked.search(NS, limit=60, **search)]
+            while pages[-1].next is not None:
+                pages.append(ranked.search(NS, limit=60, cursor=pages[-1].next, **search))
+            assert [hit for page in pages for hit in page] == whole
+            assert ranked.search(NS, limit=60, offset=90, **search) == whole[90:150]
+        with pytest.raises(InvalidInput, match="neighbours="):
+            ranked.search(NS, query="cat", mode=mode, limit=60, cursor=pages[0].next, rest=True, neighbours=0.4)
+
+    def test_the_part_for_neighbours_is_from_0_to_1(self, ranked: Caller) -> None:
+        bads: list[Any] = [-0.1, 1.1, float("nan"), float("inf"), True, "0.3", None, [0.3]]
+        for bad in bads:
+            with pytest.raises(InvalidInput, match=r"^neighbours is a number from 0 to 1"):
+                ranked.search(NS, query="cat", neighbours=bad)
+        for key in "abc":
+            ranked.put(NS, key, {"text": "tea"})
+        assert keys_of(ranked.search(NS, neighbours=1)) == ["c", "b", "a"], "without a query nothing is lent"
+
+    @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+    def test_answers_are_found_beside_their_questions(self, ranked: Caller, clock: Clock, mode: str) -> None:
+        queries = plant_conversations(ranked, clock)
+
+        def recall(neighbours: float) -> float:
+            found = [
+                expected in keys_of(ranked.search(NS, query=query, mode=mode, neighbours=neighbours))
+                for query, expected in queries
+            ]
+            return sum(found) / len(found)
+
+        assert recall(0.3) >= recall(0) + 0.4
 
     # Never out of date -----------------------------------------------------------------------------------------------
 

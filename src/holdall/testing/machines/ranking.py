@@ -13,10 +13,10 @@ import shutil
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from ...core.store import Store
 from ...errors import HoldallError
 from ...model import field_paths, filters
 from ...ops import Entry, Namespace
-from ...search import scoring, tokens, vectors
+from ...search import ranking, scoring, tokens, vectors
 from ...search.embedders import METRICS
 from ..caller import Caller
 from ..clock import Clock
@@ -62,6 +62,7 @@ indexes = st.sampled_from([None, None, None, False, ["title"], ["tags[*]", "cont
 lifetimes = st.sampled_from([None, None, None, 5])
 mostly = st.sampled_from([True, True, False])
 conditions = st.sampled_from([None, None, {"kind": "x"}, {"kind": {"$ne": "x"}}, {"content": {"$contains": "pie"}}])
+parts = st.sampled_from([0, 0, 0.3, 1])
 modes = st.sampled_from(["lexical", "semantic", "hybrid"])
 either = st.sampled_from([0, 1])  # of the two stores
 
@@ -160,6 +161,26 @@ def by_text(everything: list[Known], query: tokens.Query) -> dict[int, float]:
 def in_order(scores: dict[int, float]) -> list[tuple[int, float]]:
     """Sort by score, and by age, newest first, where scores are equal."""
     return sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)
+
+
+def lent(
+    scores: dict[int, float], fitting: Collection[int], living: Iterable[Known], part: float, *, is_distance: bool
+) -> dict[int, float]:
+    """Let the best lend a part of their scores to the nearest entries before and after them that match."""
+    lenders = dict(in_order(scores)[: ranking.LENDERS])
+    zero = min(lenders.values(), default=0.0) if is_distance else 0.0
+    orders: dict[Namespace, list[Entry]] = {}
+    for known in sorted(living, key=lambda known: (known.entry.created_at, known.entry.key)):
+        orders.setdefault(known.entry.namespace, []).append(known.entry)
+    gains: dict[int, float] = {}
+    for order in orders.values():
+        for number, entry in enumerate(order):
+            gain = (lenders.get(entry.version, zero) - zero) * part
+            for side in (order[:number][::-1], order[number + 1 :]):
+                near = [other for other in side[: ranking.WINDOW] if other.version in fitting]
+                if near and gain > 0 and abs(near[0].created_at - entry.created_at) <= timedelta(hours=1):
+                    gains[near[0].version] = max(gains.get(near[0].version, 0.0), gain)
+    return scores | {version: scores.get(version, zero) + gain for version, gain in gains.items()}
 
 
 def fused(lexical: dict[int, float], semantic: dict[int, float]) -> list[tuple[int, float]]:
@@ -322,7 +343,14 @@ class _RankingMachine(RuleBasedStateMachine):
         while self.stores[which].store._engine_handle.engine.execute([ops.PurgeTombstones(age=0)])[0]:
             pass
 
-    @rule(seconds=st.sampled_from([1, 4]))
+    @rule(which=either, namespace=namespaces, key=entry_keys, seconds=st.sampled_from([0, 1, 5, 3600, 10**10]))
+    def backdate(self, which: int, namespace: Namespace, key: str, seconds: int) -> None:
+        if known := self.living().get((namespace, key)):
+            created = self.clock.now - timedelta(seconds=seconds)
+            self.stores[which].execute([ops.Backdate(namespace, key, created_at=created)])
+            self.note(namespace, key, known)
+
+    @rule(seconds=st.sampled_from([1, 1, 4, 4, 1800, 3600]))
     def time_passes(self, seconds: int) -> None:
         self.clock.advance(seconds)
 
@@ -341,7 +369,8 @@ class _RankingMachine(RuleBasedStateMachine):
     # Searching -------------------------------------------------------------------------------------------------------
 
     @rule(which=either, mode=modes, query=st.sampled_from(QUERIES), prefix=prefixes, recursive=st.booleans(),
-          filter=conditions, rest=st.booleans(), limit=st.integers(1, 4), offset=st.integers(0, 6))  # fmt: skip
+          filter=conditions, rest=st.booleans(), neighbours=parts, limit=st.integers(1, 4),
+          offset=st.integers(0, 6))  # fmt: skip
     def search(self, which: int, prefix: Namespace, offset: int, mode: Any, **asked: Any) -> None:
         self.compare(self.store(which, mode != "lexical"), prefix, offset, mode=mode, **asked)
 
@@ -368,7 +397,8 @@ class _RankingMachine(RuleBasedStateMachine):
             return
         self.steps += 1
         for mode in ("semantic", "lexical", "hybrid")[: 1 if self.steps % 4 else 3]:
-            self.compare(self.views[self.steps % 2], (), 0, mode=mode, query="apple 京", limit=50)
+            part = self.steps % 8 and 0.5  # also without, which is the code that most searches use
+            self.compare(self.views[self.steps % 2], (), 0, mode=mode, query="apple 京", limit=50, neighbours=part)
 
     def compare(self, store: Caller, prefix: Namespace, offset: int, limit: int, **asked: Any) -> None:
         """Compare an exact search, page by page, with the expected ranking."""
@@ -383,7 +413,14 @@ class _RankingMachine(RuleBasedStateMachine):
             assert shown(page) == expected[offset : offset + limit]
 
     def expected(
-        self, prefix: Namespace, mode: str, query: str, recursive: bool = True, filter: Any = None, rest: bool = False
+        self,
+        prefix: Namespace,
+        mode: str,
+        query: str,
+        recursive: bool = True,
+        filter: Any = None,
+        rest: bool = False,
+        neighbours: float = 0,
     ) -> list[tuple[Namespace, str, float | None]]:
         parsed, matcher = tokens.parse_query(query), filters.parse(filter)
         inside = {
@@ -399,6 +436,9 @@ class _RankingMachine(RuleBasedStateMachine):
         semantic = {
             v: vectors.score(wanted, known.vectors, self.metric) for v, known in fitting.items() if known.vectors
         }
+        living = self.living().values()
+        lexical = lent(lexical, fitting, living, neighbours, is_distance=False)
+        semantic = lent(semantic, fitting, living, neighbours, is_distance=self.metric == "l2")
         ranked = {"lexical": in_order(lexical), "semantic": in_order(semantic), "hybrid": fused(lexical, semantic)}
         found: list[tuple[int, float | None]] = [*ranked[mode]]
         if rest:

@@ -84,7 +84,7 @@ end
 -- Trees that were deleted as a whole, and whose entries are not all tombstones yet. Each is stored with the fields
 -- `index` ('p': all entries, 'f': files only), `low` and `high` (the range of IDs), `v` (entries up to this version are
 -- deleted), `next` (the last version that a tombstone of it took) and `now` (the time of the deletion).
-local meta = call('HMGET', PREFIX, 'v', 'g', 'x')
+local meta = call('HMGET', PREFIX, 'v', 'g', 'x', 'o')
 local last_version = tonumber(meta[1] or '0')
 local deleted_trees = {}
 if meta[2] and meta[2] ~= '0' then
@@ -142,6 +142,23 @@ local function read_body(body, start, finish)
     error('INCOMPLETE body ' .. body)
   end
   return found
+end
+
+-- Format a time so that texts sort as times do. The digits of a time before 1970 are complemented.
+local TIME_LENGTH = 19
+local function sortable_time(time)
+  if string.sub(time, 1, 1) ~= '-' then
+    return string.rep('0', TIME_LENGTH - #time) .. time
+  end
+  local digits = string.gsub(string.rep('0', TIME_LENGTH - #time) .. string.sub(time, 2), '%d', function(digit)
+    return 9 - digit
+  end)
+  return '-' .. digits
+end
+
+-- Return the member of an entry in the order of creation of its namespace (`:o`).
+local function member_of(created, name)
+  return sortable_time(created) .. name
 end
 
 -- Split an entry's ID into its encoded namespace and its key.

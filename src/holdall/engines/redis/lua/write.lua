@@ -95,6 +95,16 @@ local function store_record(id, old, new)
       call('ZADD', PREFIX .. ':n:' .. ns, new.version, name)
     end
   end
+  -- The order of creation is kept only where a search has asked for neighbours (meta[4]).
+  if meta[4] then
+    local before, after = was_entry and old.created, is_entry and new.created
+    if before and before ~= after then
+      call('ZREM', PREFIX .. ':o:' .. ns, member_of(before, name))
+    end
+    if after and before ~= after then
+      call('ZADD', PREFIX .. ':o:' .. ns, 0, member_of(after, name))
+    end
+  end
   local was_file, is_file = was_entry and old.size ~= '-', is_entry and new.size ~= '-'
   if was_file and not is_file then
     call('ZREM', PREFIX .. ':f', id)
