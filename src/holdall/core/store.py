@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from ..live.leases import Lease, LeaseMethods
 from ..live.watch import WatchMethods
 from ..model import cursors, filters, keys
 from ..model.field_paths import check_paths
-from ..model.values import decode, encode
+from ..model.values import decode, encode, to_datetime, to_microseconds
 from ..ops import (
     ABSENT,
     ANY,
@@ -84,7 +84,7 @@ class Store(WatchMethods, LeaseMethods):
         put = ops.Put(namespace, key, value, None, expect, search_fields)
         expiry = ops.Backdate(namespace, key, expires_at=expires_at)
         entry, _ = yield from self._write_batch([put, expiry], lease)
-        return dataclasses.replace(entry, expires_at=expires_at.astimezone(UTC))
+        return dataclasses.replace(entry, expires_at=to_datetime(to_microseconds(expires_at)))
 
     put = run(_put)
     aput = arun(_put)
