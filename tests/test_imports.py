@@ -72,7 +72,7 @@ TOP = {
     "__init__": {"errors", "ops", "core/", "files/", "live/"},
     "__main__": {"errors", "faces/cli/"},
     "errors": set(),
-    "ops": set(),
+    "ops": {"runtime/renames"},
     "engine": {"errors", "ops", "model/", "runtime/", "search/"},
 }
 #: The folders, or modules, that may import each package from outside.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdall
+from holdall import ops
 from holdall.errors import InvalidInput, MissingExtra, SchemaTooNew
 
 
@@ -280,6 +281,11 @@ def test_an_old_option_name_is_an_error_that_gives_the_new_one(url: str, old: An
         (lambda store: store.lease("name", 10, ns=("a",)), "namespace"),
         (lambda store: store.alease("name", 10, ns=("a",)), "namespace"),
         (lambda store: store.with_embedder(len, fields=["title"]), "search_fields"),
+        (lambda store: store.search(ns=("a",)), "prefix"),
+        (lambda store: store.delete_tree(ns=("a",)), "prefix"),
+        (lambda _: ops.Put(("a",), "k", {}, index=False), "search_fields"),
+        (lambda _: ops.Get(ns=("a",), key="k"), "namespace"),
+        (lambda _: ops.DeleteTree(ns=("a",)), "namespace"),
     ],
 )
 def test_an_old_argument_name_is_an_error_that_gives_the_new_one(call: Any, new: str) -> None:
@@ -294,6 +300,10 @@ def test_an_unknown_argument_is_a_type_error() -> None:
                 call(nonsense=1)
         with pytest.raises(TypeError, match="index"):
             store.search(index=1)  # it never had this name
+    with pytest.raises(TypeError, match="index"):
+        ops.Get(("a",), "k", index=1)
+    with pytest.raises(TypeError, match="key"):
+        ops.Get(("a",))
 
 
 @pytest.mark.parametrize(

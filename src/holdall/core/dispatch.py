@@ -152,7 +152,8 @@ class Dispatcher:
             case ops.Refresh(namespace, key):
                 return ops.Refresh(self._resolve_namespace(namespace), keys.check_key(key))
             case ops.Backdate(namespace, key, created, updated, expires):
-                times = [None if time is None else to_microseconds(time) for time in (created, updated, expires)]
+                given = (("created_at", created), ("updated_at", updated), ("expires_at", expires))
+                times = [None if moment is None else to_microseconds(moment, name) for name, moment in given]
                 if expires is not None:
                     self._engine_handle.needs_sweeping = True
                 return ops.Backdate(self._resolve_namespace(namespace), keys.check_key(key), *times)

@@ -54,4 +54,5 @@ class StoreOptions(FrozenStruct, frozen=True):
             return None, None
         if not embeds and not self.full_text:
             raise InvalidInput("a query needs full text or an embedder; open the store with full_text=True or embed=")
+        query = query.encode(errors="replace").decode()  # lone surrogates are in no text
         return query, mode or ("lexical" if not embeds else "hybrid" if self.full_text else "semantic")

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from ..live.leases import Lease, LeaseMethods
 from ..live.watch import WatchMethods
 from ..model import cursors, filters, keys
 from ..model.field_paths import check_paths
-from ..model.values import decode, encode
+from ..model.values import decode, encode, to_datetime, to_microseconds
 from ..ops import (
     ABSENT,
     ANY,
@@ -87,7 +87,7 @@ class Store(WatchMethods, LeaseMethods):
         put = ops.Put(namespace, key, value, None, expect, search_fields)
         expiry = ops.Backdate(namespace, key, expires_at=expires_at)
         entry, _ = yield from self._write_batch([put, expiry], lease)
-        return dataclasses.replace(entry, expires_at=expires_at.astimezone(UTC))
+        return dataclasses.replace(entry, expires_at=to_datetime(to_microseconds(expires_at)))
 
     put = run(_put)
     aput = arun(_put)

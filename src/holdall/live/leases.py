@@ -55,7 +55,7 @@ _unfinished: set[asyncio.Task[Any]] = set()  # an event loop keeps only weak ref
 class Lease:
     """A lease, from `Store.lease` or `Store.alease`. It is held from `with`, `async with` or `acquire()` on.
 
-    A block renews it in the background and releases it at its end. It can be acquired once.
+    A block renews it in the background and releases it at its end. It can be acquired once, and have one block.
     """
 
     def __init__(
@@ -75,6 +75,8 @@ class Lease:
         self._token = 0  # not acquired yet
         self._renewed = 0.0
         self._process = os.getpid()
+        self._acquisition = threading.Lock()  # taken while it is acquired, and from then on
+        self._block = threading.Lock()  # taken when a block begins, and from then on
         self._is_over = False  # released, or known to be lost
         self._is_lost = False
         self._renewer: _Renewer | None = None
@@ -121,8 +123,22 @@ class Lease:
 
         Nothing renews it in the background: call `renew`, or use a `with` block instead.
         """
-        if self._token:
-            raise InvalidInput(f"{self!r} was acquired already; make another one with store.lease()")
+        if not self._acquisition.acquire(blocking=False):
+            raise self._used_already()
+        try:
+            return (yield from self._acquire_in_time())
+        finally:
+            if not self._token:
+                self._acquisition.release()
+
+    acquire = run(_acquire)
+    aacquire = arun(_acquire)
+
+    def _used_already(self) -> InvalidInput:
+        """Make the error of a second use. Two users of one object would both be its holder, and exclude nobody."""
+        return InvalidInput(f"{self!r} was used already; make another one with store.lease()")
+
+    def _acquire_in_time(self) -> StoreProgram[Lease]:
         give_up = time.monotonic() + (self._wait or 0)
         pause = _FIRST_PAUSE
         put = ops.Put(self._home, self._name, {"owner": self._owner}, self._ttl, ABSENT)
@@ -150,9 +166,6 @@ class Lease:
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
                 if (yield [ops.Get(self._home, self._name)])[0] is None:  # a read costs less than a put
                     break
-
-    acquire = run(_acquire)
-    aacquire = arun(_acquire)
 
     def _withdraw(self, put: ops.Put) -> StoreProgram[None]:
         """Release the lease that an interrupted put has acquired, or may still acquire.
@@ -189,7 +202,7 @@ class Lease:
     def _renew(self) -> StoreProgram[None]:
         """Restart its TTL. `LeaseLost` if it is no longer held."""
         began = time.monotonic()
-        yield from self.guard([ops.Refresh(self._home, self._name)])
+        yield from self._guard([ops.Refresh(self._home, self._name)])
         self._renewed = began
 
     renew = run(_renew)
@@ -199,9 +212,9 @@ class Lease:
         """Release it. Returns whether it was still held. Never releases the lease of another holder."""
         if not self._token or self._is_over or self._process != os.getpid():  # a fork does not own its parent's lease
             return False
-        self._is_over = True  # set first: a renewal that runs now must not report a loss
         delete = ops.Delete(self._home, self._name, self._token)
         try:
+            self._is_over = True  # set first: a renewal that runs now must not report a loss
             yield [delete]
         except Conflict:
             self._is_lost = True
@@ -220,13 +233,15 @@ class Lease:
             yield [delete]
         except Conflict:
             return
-        except HoldallError:  # the lease expires after its TTL, unless it is released later
+        except BaseException as error:  # the lease expires after its TTL, unless it is released later
             self._is_over = False
+            if not isinstance(error, HoldallError):
+                raise
 
     release = run(_release)
     arelease = arun(_release)
 
-    def guard(self, batch: list[Any]) -> StoreProgram[list[Any]]:
+    def _guard(self, batch: list[Any]) -> StoreProgram[list[Any]]:
         """Run a batch if the lease is held, else raise `LeaseLost`. The storage checks it in the same transaction."""
         if not self._token:
             raise InvalidInput(f"{self!r}: use it with a `with` block, or call acquire() first")
@@ -268,55 +283,68 @@ class Lease:
     # Blocks ----------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Lease:
-        if self._is_over:
-            raise self._mark_lost()
+        if self._is_over or not self._block.acquire(blocking=False):
+            raise self._used_already()
         try:
             if not self._token:
                 self.acquire()
             self._renewer = self._store._engine_handle.companion(_Renewer)
             defer_signals(self._renewer.add, self)
+            return self
+        except InvalidInput:  # another thread is acquiring it
+            self._block.release()
+            raise
         except BaseException:  # held or interrupted: the block does not start, so `__exit__` is not called
             if self._renewer is not None:
                 defer_signals(self._renewer.discard, self)
             with contextlib.suppress(HoldallError):  # the lease expires after its TTL
                 self.release()
+            self._block.release()
             raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # No statement before the `try`: a signal handler may raise at any. One that raises before this method begins
+        # cannot be caught; then the lease is renewed for as long as the program refers to it.
+        try:
+            defer_signals(self._end_block, kind is None)
+        except HoldallError:
+            raise
+        except BaseException:  # a signal handler raised, maybe before the lease was released
+            defer_signals(self._end_block, False)
+            raise
+
+    def _end_block(self, may_raise: bool) -> None:
+        """Stop the renewals and release the lease. It may be called again. `may_raise`: also raise storage errors."""
         if self._process != os.getpid():  # a fork does not own its parent's lease
             return
+        if self._renewer is None:
+            raise self._no_block()
+        self._renewer.discard(self)
         try:
-            self._end_block(kind is None)
+            if not self._is_over:
+                self.release()
         except HoldallError:
-            raise
-        except BaseException:  # interrupted, maybe before it was released
-            self._end_block(raises=False)
-            raise
-        if self._is_lost and kind is None:
+            if may_raise:
+                raise
+        if self._is_lost and may_raise:
             raise self._mark_lost()
 
-    def _end_block(self, raises: bool) -> None:
-        """Stop the renewals and release the lease. `raises` is whether an error of the storage is raised."""
-        assert self._renewer is not None
-        defer_signals(self._renewer.discard, self)
-        if self._is_over:
-            return
-        try:
-            self.release()
-        except HoldallError:
-            if raises:
-                raise
+    def _no_block(self) -> InvalidInput:
+        return InvalidInput(f"{self!r}: no block of it has begun; release it with release()")
 
     async def __aenter__(self) -> Lease:
         import asyncio
 
-        if self._is_over:
-            raise self._mark_lost()
+        if self._is_over or not self._block.acquire(blocking=False):
+            raise self._used_already()
         if not self._token:
-            await self.aacquire()
+            try:
+                await self.aacquire()
+            except BaseException:
+                self._block.release()
+                raise
         self._holder = asyncio.current_task()
         assert self._holder is not None
         self._cancelling = self._holder.cancelling()
@@ -330,8 +358,8 @@ class Lease:
 
         if self._process != os.getpid():
             return
-        assert self._renewal is not None
-        assert self._holder is not None
+        if self._renewal is None or self._holder is None:
+            raise self._no_block()
         self._renewal.cancel()
         if self._has_cancelled:
             left = self._holder.uncancel()
@@ -482,7 +510,7 @@ class LeaseMethods(Dispatcher):
             return []
         if not isinstance(lease, Lease) or lease._store._engine_handle is not self._engine_handle:
             raise InvalidInput(f"lease= must be a lease of this store, not {shown(lease)}")
-        return (yield from lease.guard(batch))
+        return (yield from lease._guard(batch))
 
 
 def _check_wait(wait: Any) -> float | None:

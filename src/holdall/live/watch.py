@@ -36,7 +36,7 @@ class _Subscription:
     _make_event: Callable[[], Event]
 
     def __init__(self, store: Dispatcher, walk: ops.Changes) -> None:
-        if not (walk.since is None or (isinstance(walk.since, str) and walk.since)):
+        if not (walk.since is None or (isinstance(walk.since, str) and walk.since and walk.since.isascii())):
             raise InvalidInput(f"since= is a cursor, from a change or from store.cursor(), not {shown(walk.since)}")
         self._store = store
         self._walk = walk  # its `since` is the position after the last page

@@ -22,7 +22,7 @@ def digest(prefix: Namespace, filter: Mapping[str, Any] | None, recursive: bool,
 
 def unwrap(cursor: Any, search: str) -> str:
     """Check that a cursor belongs to the search with this digest, and return the engine's cursor."""
-    if not isinstance(cursor, str) or "." not in cursor:
+    if not isinstance(cursor, str) or "." not in cursor or not cursor.isascii():
         raise InvalidInput(f"not a search cursor: {shown(cursor)}; pass the next of a page")
     owner, engine_cursor = cursor.split(".", 1)
     if owner != search:

@@ -25,6 +25,8 @@ def split_glob(pattern: str, folder: str) -> tuple[str, str]:
     """
     if not isinstance(pattern, str) or not pattern:
         raise InvalidInput(f"a glob is a str such as '*.md' or 'notes/**/*.md', not {shown(pattern)}")
+    if not pattern.isascii() and any("\ud800" <= letter <= "\udfff" for letter in pattern):
+        raise InvalidInput(f"lone surrogates are not text, and in no path: {shown(pattern)}")
     if ".." in re.split(r"[/{},]", pattern):
         raise InvalidInput(f"a glob cannot contain '..': {shown(pattern)}")
     if "/" not in pattern:

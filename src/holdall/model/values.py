@@ -29,6 +29,7 @@ MAX_TTL = 1000 * 365 * 24 * 3600
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC) - _EPOCH, datetime.max.replace(tzinfo=UTC) - _EPOCH
 _EXACT = 2**32 * 1_000_000  # up to 2106, seconds as a float are exact to the microsecond
 _SMALL = 10 ** (MAX_INT_DIGITS // 2)
 
@@ -228,11 +229,16 @@ def to_datetime(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
-def to_microseconds(moment: Any) -> int:
-    """Convert an aware datetime to microseconds since 1970."""
-    if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise InvalidInput(f"a time is an aware datetime, not {type(moment).__name__} {shown(moment)}")
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+def to_microseconds(moment: Any, name: str = "a time") -> int:
+    """Convert an aware datetime, the argument `name`, to microseconds since 1970. `to_datetime` is its inverse."""
+    if not isinstance(moment, datetime):
+        raise InvalidInput(f"{name} is a datetime with a time zone, not {type(moment).__name__} {shown(moment)}")
+    if moment.utcoffset() is None:
+        raise InvalidInput(f"{name} has no time zone; pass for example datetime.now(UTC), not {shown(moment)}")
+    since = moment - _EPOCH
+    if not _FIRST <= since <= _LAST:  # its own time zone has that year, but UTC does not
+        raise InvalidInput(f"{name} is outside of the years 1 to 9999 in UTC: {shown(moment)}")
+    return since // timedelta(microseconds=1)
 
 
 def ttl_seconds(ttl: Ttl) -> float | None:

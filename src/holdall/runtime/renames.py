@@ -9,15 +9,15 @@ from typing import ParamSpec, TypeVar
 
 from ..errors import InvalidInput
 
-#: The new name of each argument that had another one.
+#: The new names of each argument that had another one. The first that a function accepts is the right one.
 RENAMED = {
-    "history": "feed_retention",
-    "indexed": "filter_fields",
-    "fields": "search_fields",
-    "index": "search_fields",
-    "ns": "namespace",
-    "ns_prefix": "prefix",
-    "prefix": "key_prefix",
+    "history": ("feed_retention",),
+    "indexed": ("filter_fields",),
+    "fields": ("search_fields",),
+    "index": ("search_fields",),
+    "ns": ("namespace", "prefix"),
+    "ns_prefix": ("prefix",),
+    "prefix": ("key_prefix",),
 }
 
 T = TypeVar("T")
@@ -27,8 +27,9 @@ P = ParamSpec("P")
 def check_renamed(given: Iterable[str], accepted: Collection[str]) -> None:
     """Raise `InvalidInput` if a given argument is not accepted, but was renamed to one that is."""
     for name in given:
-        if name not in accepted and RENAMED.get(name) in accepted:
-            raise InvalidInput(f"{name}= was renamed: pass {RENAMED[name]}=") from None
+        new = next((one for one in RENAMED.get(name, ()) if one in accepted), None)
+        if name not in accepted and new is not None:
+            raise InvalidInput(f"{name}= was renamed: pass {new}=") from None
 
 
 def explain_renamed(function: Callable[P, T]) -> Callable[P, T]:

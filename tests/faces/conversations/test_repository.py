@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
@@ -583,11 +583,13 @@ def test_retain_deletes_what_is_older(calls: Calls) -> None:
     assert {one.thread_id for user in ("ada", "bob") for one in calls.conversations(user)} == {"t1", "t29"}
     assert calls.retain(now - timedelta(days=20)) == 1
     assert calls.get(("users", "ada", "conversations"), "not one") is not None
-    with pytest.raises(InvalidInput, match="aware"):
+    with pytest.raises(InvalidInput, match="with a time zone"):
         calls.retain(datetime(2026, 1, 1))  # noqa: DTZ001  # which is the mistake
     for odd in (5, None, "30d", [], timedelta.max):
         with pytest.raises(InvalidInput, match="timedelta"):
             calls.retain(odd)
+    with pytest.raises(InvalidInput, match="1 to 9999"):
+        calls.retain(datetime.max.replace(tzinfo=timezone(timedelta(hours=-8))))
 
 
 def test_many_are_retained_exported_and_resumed_in_pages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,6 +317,18 @@ def test_a_glob_that_cannot_be_is_an_error_result(backend: Any, pattern: Any) ->
 # Words ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "path", ["", "/", ".", "./", "d", "d/a", "/.", "/./", "/d/.", "./d", "/d/", "/d", "//", "/*", "/d/a"]
+)
+def test_delete_removes_what_deepagents_own_backend_removes(backend: Any, stock: StoreBackend, path: str) -> None:
+    """A model that passes "." must not lose the whole volume."""
+    for one in (backend, stock):
+        one.write("/d/a", "1")
+        one.write("/x", "2")
+    assert backend.delete(path) == stock.delete(path)
+    assert sorted(paths(backend.glob("**/*"))) == sorted(paths(stock.glob("**/*")))
+
+
 def test_the_words_that_models_rely_on(backend: Any) -> None:
     assert backend.read("/no").error == "File '/no' not found"
     assert backend.edit("/no", "a", "b").error == backend.delete("/no").error == "Error: File '/no' not found"

@@ -544,14 +544,14 @@ def _newer_than(hit: Hit) -> dict[str, Any]:
 
 def _to_limit(older_than: Any) -> datetime:
     """Return the time before which a conversation is older."""
-    if isinstance(older_than, datetime) and older_than.tzinfo is not None:
-        return older_than
-    if not isinstance(older_than, timedelta):
-        raise InvalidInput(f"older_than is a timedelta or an aware datetime, not {shown(older_than)}")
     try:
-        return datetime.now(UTC) - older_than
+        if isinstance(older_than, datetime) and older_than.utcoffset() is not None:
+            return older_than.astimezone(UTC)
+        if isinstance(older_than, timedelta):
+            return datetime.now(UTC) - older_than
     except OverflowError:
-        raise InvalidInput(f"older_than is too large: {shown(older_than)} ago is before the year 1") from None
+        raise InvalidInput(f"older_than is outside of the years 1 to 9999 in UTC: {shown(older_than)}") from None
+    raise InvalidInput(f"older_than is a timedelta or a datetime with a time zone, not {shown(older_than)}")
 
 
 def _format_time(time: datetime) -> str:

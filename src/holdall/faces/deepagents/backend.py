@@ -224,9 +224,15 @@ class HoldallBackend(Face, BackendProtocol):
         raise AssertionError("unreachable")
 
     def _delete(self, file_path: str) -> StoreProgram[DeleteResult]:
-        """Delete a file, or a folder and all files in it. `*` is not a wildcard."""
+        """Delete a file, or a folder and all files in it. `*` is not a wildcard.
+
+        The path is taken as it is, as deepagents does: a relative path, and one with ".", is not found.
+        """
         files = self._files()
         try:
+            face_api.check_folder(to_absolute(file_path))  # refuses what is no path
+            if file_path and (not file_path.startswith("/") or "." in file_path.split("/")):
+                return DeleteResult(error=not_found_message(file_path))
             count = yield from face_api.delete(files, to_absolute(file_path), recursive=True)
         except HoldallError as error:
             return DeleteResult(error=f"Error: {error}")

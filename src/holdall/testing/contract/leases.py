@@ -6,13 +6,13 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from ... import ABSENT, Files, Store
+from ... import ABSENT, Files, Lease, Store
 from ...errors import Conflict, InvalidInput, LeaseHeld, LeaseLost
 from ...ops import Delete, Get, Put
 from ..caller import Caller, LeaseCaller
@@ -511,8 +511,97 @@ class LeaseContract(Contract):
             store.put(NS, "k", {}, lease=lease)
         with pytest.raises(InvalidInput, match="already"):
             lease.acquire()
-        with pytest.raises(LeaseLost), lease:
-            raise AssertionError("it began")
+
+    @pytest.mark.parametrize("use", ["a block", "an acquisition"])
+    def test_a_lease_that_was_used_cannot_be_used_again(self, store: Caller, use: str) -> None:
+        lease = store.store.lease("name", 60)
+        if use == "a block":
+            with lease:
+                pass
+        else:
+            lease.acquire().release()
+
+        async def main() -> None:
+            for again in (lease.aacquire, lease.__aenter__):
+                with pytest.raises(InvalidInput, match=r"already; make another one with store\.lease\(\)"):
+                    await again()
+
+        asyncio.run(main())
+        for again in (lease.acquire, lease.__enter__):
+            with pytest.raises(InvalidInput, match=r"already; make another one with store\.lease\(\)"):
+                again()
+
+    def test_a_lease_has_one_block(self, store: Caller) -> None:
+        """A second block of one `Lease`, in another thread or inside the first, would exclude nobody."""
+        refused: list[InvalidInput] = []
+
+        def enter(lease: Lease) -> None:
+            try:
+                lease.__enter__()
+            except InvalidInput as error:
+                refused.append(error)
+
+        with store.store.lease("name", 60) as lease:
+            thread = threading.Thread(target=enter, args=(lease,))
+            thread.start()
+            thread.join()
+            enter(lease)
+            assert len(refused) == 2
+            store.put(NS, "k", {}, lease=lease)  # it is still held
+
+        async def main() -> None:
+            async with store.store.alease("name", 60) as lease:
+                with pytest.raises(InvalidInput, match="already"):
+                    await lease.__aenter__()
+                await store.store.aput(NS, "k", {}, lease=lease)
+
+        asyncio.run(main())
+
+    def test_a_lease_is_acquired_by_one_thread(self, store: Caller) -> None:
+        """While one thread waits for it, the same `Lease` is in use."""
+        other = store.lease("name", 60)
+        lease = store.store.lease("name", 60, wait=30)
+        thread = threading.Thread(target=lease.acquire)
+        thread.start()
+        try:
+            deadline = time.monotonic() + 10
+            while not lease._acquisition.locked():
+                assert time.monotonic() < deadline, "it does not begin"
+            for again in (lease.acquire, lease.__enter__):
+                with pytest.raises(InvalidInput, match="already"):
+                    again()
+        finally:
+            other.release()
+            thread.join()
+        with lease:
+            store.put(NS, "k", {}, lease=lease)
+
+    def test_one_that_was_held_by_others_can_be_tried_again(self, store: Caller) -> None:
+        begins: list[Callable[[Lease], Any]] = [
+            lambda lease: lease.acquire(),
+            lambda lease: lease.__enter__(),
+            lambda lease: asyncio.run(_awaited(lease.aacquire())),
+            lambda lease: asyncio.run(_awaited(lease.__aenter__())),
+        ]
+        for begin in begins:
+            other, lease = store.lease("name", 60), store.store.lease("name", 60)
+            with pytest.raises(LeaseHeld):
+                begin(lease)
+            other.release()
+            begin(lease)
+            assert lease.release() is True
+
+    def test_a_block_that_has_not_begun_cannot_end(self, store: Caller) -> None:
+        lease = store.store.lease("name", 60).acquire()
+        with pytest.raises(InvalidInput, match="no block of it has begun"):
+            lease.__exit__(None, None, None)
+        with pytest.raises(InvalidInput, match="no block of it has begun"):
+            asyncio.run(lease.__aexit__(None, None, None))
+        assert lease.release() is True
+
+
+async def _awaited(coroutine: Awaitable[Any]) -> Any:
+    return await coroutine
 
 
 def _expiry(store: Caller, lease: Any) -> Any:

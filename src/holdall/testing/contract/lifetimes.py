@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 import pytest
 
@@ -16,6 +16,15 @@ from ..clock import Clock
 from .base import Contract, Opener
 
 NS = ("lifetimes",)
+
+
+class NoOffset(tzinfo):
+    """A time zone without an offset: Python takes such a datetime for a naive one."""
+
+    def utcoffset(self, _moment: datetime | None) -> None:
+        return None
+
+    dst = tzname = utcoffset
 
 
 class LifetimeContract(Contract):
@@ -126,7 +135,7 @@ class LifetimeContract(Contract):
         assert store.get(NS, "k", refresh=True).expires_at == clock.now + timedelta(seconds=60)
         clock.advance(60)
         assert store.execute([Backdate(NS, "k", updated, updated, clock.now + timedelta(seconds=5))]) == [False]
-        with pytest.raises(InvalidInput, match="aware"):
+        with pytest.raises(InvalidInput, match="created_at has no time zone"):
             store.execute([Put(NS, "k", {}), Backdate(NS, "k", updated.replace(tzinfo=None), updated)])
         assert store.get(NS, "k") is None
 
@@ -176,10 +185,33 @@ class LifetimeContract(Contract):
         for ttl in (60, timedelta(1), None, KEEP):
             with pytest.raises(InvalidInput, match="not both"):
                 store.put(NS, "k", {}, ttl=ttl, expires_at=moment)
-        for wrong in (moment.replace(tzinfo=None), 10, "2030-01-01", timedelta(seconds=10)):
-            with pytest.raises(InvalidInput, match="aware datetime"):
+        for wrong in (10, "2030-01-01", timedelta(seconds=10)):
+            with pytest.raises(InvalidInput, match="expires_at is a datetime with a time zone, not"):
                 store.put(NS, "k", {}, expires_at=wrong)
+        for naive in (moment.replace(tzinfo=None), moment.replace(tzinfo=NoOffset())):
+            with pytest.raises(InvalidInput, match=r"expires_at has no time zone; pass for example .*now\(UTC\)"):
+                store.put(NS, "k", {}, expires_at=naive)
         assert store.get(NS, "k") is None
+
+    def test_a_time_that_utc_does_not_have_is_refused(self, store: Caller) -> None:
+        late = datetime.max.replace(tzinfo=timezone(timedelta(hours=-8)))
+        early = datetime.min.replace(tzinfo=timezone(timedelta(hours=12)))
+        with pytest.raises(InvalidInput, match="expires_at is outside of the years 1 to 9999 in UTC"):
+            store.put(NS, "k", {}, expires_at=late)
+        for moment in (late, early):
+            for name in ("created_at", "updated_at", "expires_at"):
+                with pytest.raises(InvalidInput, match=name):
+                    store.execute([Put(NS, "k", {}), Backdate(NS, "k", **{name: moment})])
+        assert store.scan() == []
+
+    def test_the_first_and_the_last_time_are_kept(self, store: Caller) -> None:
+        last = datetime.max.replace(tzinfo=UTC)
+        entry = store.put(NS, "k", {}, expires_at=last.replace(tzinfo=timezone(timedelta(hours=8))))
+        assert entry.expires_at == last - timedelta(hours=8)
+        assert store.put(NS, "k", {}, expires_at=last).expires_at == last
+        store.execute([Backdate(NS, "k", created_at=datetime.min.replace(tzinfo=UTC))])
+        assert store.get(NS, "k").created_at == datetime.min.replace(tzinfo=UTC)
+        assert store.get(NS, "k").expires_at == last
 
     def test_the_times_of_an_entry_can_be_set_one_by_one(self, store: Caller, clock: Clock) -> None:
         entry, moment = store.put(NS, "k", {}), clock.now - timedelta(days=1)

@@ -167,7 +167,13 @@ class SearchContract(Contract):
         for i in range(3):
             store.put(NS, str(i), {})
         cursor = store.search(limit=1).next
-        for forged in (cursor + "9" * 99, cursor + "x", cursor.replace(".", ".."), cursor.split(".")[0] + "."):
+        for forged in (
+            cursor + "9" * 99,
+            cursor + "x",
+            cursor.replace(".", ".."),
+            cursor.split(".")[0] + ".",
+            cursor + "\ud800",
+        ):
             with pytest.raises(InvalidInput, match="cursor"):
                 store.search(cursor=forged)
 

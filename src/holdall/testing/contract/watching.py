@@ -193,7 +193,7 @@ class WatchContract(Contract):
         watch.close()
 
     @pytest.mark.parametrize(
-        "since", ["", "nonsense", "1.5", "-1", 7, b"1", "9" * 30, "1/2/3", "1:0:", "1~", "99~5", "1~5_"]
+        "since", ["", "nonsense", "1.5", "-1", 7, b"1", "9" * 30, "1/2/3", "1:0:", "1~", "99~5", "1~5_", "1\ud800"]
     )
     def test_what_is_no_cursor_is_refused(self, store: Caller, since: Any) -> None:
         with pytest.raises(InvalidInput, match="cursor"):
