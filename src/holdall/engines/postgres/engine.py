@@ -139,7 +139,7 @@ class PostgresEngine:
         threshold = None if own.prepare is False else 2
         self._connections = Connections(self._url, self._dialect, self._pool, self._options.timeout, threshold)
         self._index_builder = IndexBuilder(self._dialect, self._connect_to_build)
-        self._sql.on_missing_index(self._index_builder.request)
+        self._sql.use_index_builder(self._index_builder)
         self._is_set_up = False
         self._next_notification = 0.0  # before that time, a write notifies no listener
         self._newest_seen = 0  # the highest version that was read: what is written from now on has a higher one

@@ -30,7 +30,7 @@ from ..sql.feed import MARK_KEY, MARK_NAMESPACE, SqlFeed, within
 from ..sql.narrowing import narrow
 from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement
 from .dialect import MIGRATIONS, PostgresDialect, new_token, project
-from .ranker import PostgresRanker, VectorIndex, read_index
+from .ranker import IndexBuilder, PostgresRanker, VectorIndex, read_index
 
 T = TypeVar("T")
 
@@ -170,9 +170,9 @@ class PostgresEntries(SqlEntries):
             schema, version, oid = rows[0]
             self._dialect.use_pgvector(schema, tuple(map(int, re.findall(r"\d+", version or ""))), oid)
 
-    def on_missing_index(self, request: Callable[[VectorIndex], None]) -> None:
-        """Set the function that is called with an index of vectors that a search misses."""
-        self._ranker.request_index = request
+    def use_index_builder(self, builder: IndexBuilder) -> None:
+        """Set who builds the indexes of vectors."""
+        self._ranker.builder = builder
 
     def find_missing_index(self) -> SqlProgram[VectorIndex | None]:
         """Return the index that the vectors of the newest model need: for the metric that was searched by, or cosine.
@@ -354,6 +354,7 @@ class PostgresEntries(SqlEntries):
             return self._put_many, params
         in_order = zip(params["all_ns"], group, strict=True)
         vectors = [(ns, put.key, data) for ns, put in in_order for data in put.vectors.data]
+        self._ranker.note_vectors(group[0].vectors, len(vectors))
         expression, to_parameter = self._dialect.vectors_in
         sql = f"""
             WITH put AS ({self._put_many_of_model}), added AS (

@@ -111,10 +111,21 @@ class PostgresRanker(SqlRanker):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        #: Called with an index that a search misses.
-        self.request_index: Callable[[VectorIndex], None] = lambda _: None
+        self.builder: IndexBuilder | None = None
         self._usable: set[VectorIndex] = set()
         self._large: dict[_Scope, _Large] = {}
+
+    def insert_vectors(self, ns: str, key: str, vectors: ops.Vectors) -> list[Statement]:
+        self.note_vectors(vectors, len(vectors.data))
+        return super().insert_vectors(ns, key, vectors)
+
+    def note_vectors(self, vectors: ops.Vectors, count: int) -> None:
+        """Note that so many vectors like these are added: they may need an index."""
+        if self.builder is None or self._dialect.pgvector is None or not vectors.data:
+            return
+        index = VectorIndex(vectors.model, len(vectors.data[0]) // 4, vectors.metric)
+        if index not in self._usable and index.exists_for(self._dialect.pgvector_version):
+            self.builder.note_vectors(index, count)
 
     def find_few(self, op: ops.Search) -> SqlProgram[Collection[int] | None]:
         if op.query is None and self._dialect.pgvector is not None:  # the query for the nearest finds out itself
@@ -219,7 +230,8 @@ class PostgresRanker(SqlRanker):
         if index not in self._usable:
             [rows] = yield [read_index(self._dialect, index)]
             if rows != [(True,)]:
-                self.request_index(index)
+                if self.builder is not None:
+                    self.builder.request(index)
                 return False
             self._usable.add(index)
         return True
@@ -442,9 +454,38 @@ class IndexBuilder:
         self._stopped = False
         self._is_sent = threading.Event()  # the server has the statement, or there is none to send
         self._not_before: dict[VectorIndex, float] = {}
+        self._is_urgent = False
+        self._added = 0  # vectors since an index was last thought of
+        self._last_added = 0.0
 
     def request(self, index: VectorIndex) -> None:
-        """Have an index built, unless that has just failed."""
+        """Have an index built soon, unless that has just failed."""
+        self._is_urgent = True
+        self._start(index)
+
+    def note_vectors(self, index: VectorIndex, count: int) -> None:
+        """Note that so many vectors are added: when they are many, have the index built in the next pause of that.
+
+        To build an index of many vectors takes a fraction of the time of adding them one by one.
+        """
+        self._last_added = time.monotonic()
+        self._added += count
+        if self._added >= MOST_EXACT // 4:
+            self._added = 0
+            self._start(index)
+
+    def close(self) -> None:
+        """Stop waiting for the server, which completes an index that it has begun."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread.is_alive():
+            self._is_urgent = True
+            self._is_sent.wait(_TIME_TO_SEND)
+        self._stopped = True
+        if thread is not None:
+            thread.join(_TIME_TO_SEND)
+
+    def _start(self, index: VectorIndex) -> None:
         with self._lock:
             is_busy = self._thread is not None and self._thread.is_alive()
             if is_busy or self._stopped or time.monotonic() < self._not_before.get(index, 0.0):
@@ -453,19 +494,17 @@ class IndexBuilder:
             self._thread = threading.Thread(target=self._run, args=(index,), name="holdall-vector-index", daemon=True)
             self._thread.start()
 
-    def close(self) -> None:
-        """Stop waiting for the server, which completes an index that it has begun."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None and thread.is_alive():
-            self._is_sent.wait(_TIME_TO_SEND)
-            self._stopped = True
-            thread.join(_TIME_TO_SEND)
-        self._stopped = True
+    def _wait_for_pause(self) -> None:
+        """Wait until no vectors were added for a while, or the index is urgent."""
+        began = time.monotonic()
+        while not self._is_urgent and time.monotonic() < min(self._last_added + _QUIET, began + _LONGEST_WAIT):
+            time.sleep(0.05)
 
     def _run(self, index: VectorIndex) -> None:
         pause = _PAUSE
         try:
+            self._wait_for_pause()
+            self._is_urgent = False
             with self._connect() as connection:
                 self._build(connection, index)
             return
@@ -493,7 +532,9 @@ class IndexBuilder:
         if not is_ours:
             return
         is_valid = connection.execute(*self._numbered(read_index(self._dialect, index))).fetchall()
-        if is_valid == [(True,)]:
+        some = f"SELECT FROM {vectors} WHERE model = $1 LIMIT {MOST_EXACT + 1}"
+        [(count,)] = connection.execute(f"SELECT count(*) FROM ({some}) AS found", [index.model])
+        if is_valid == [(True,)] or count <= MOST_EXACT:
             return
         connection.execute("SET statement_timeout = 0")
         try:
@@ -555,4 +596,6 @@ class _Stopped(Exception):
 
 #: Seconds until an index is tried again, after a failure, and where the role has no right to build it.
 _PAUSE, _LONG_PAUSE = 60.0, 600.0
+#: Seconds without new vectors that are a pause, and the longest wait for a pause.
+_QUIET, _LONGEST_WAIT = 1.0, 60.0
 _TIME_TO_SEND = 2.0  # seconds that `close` waits for a statement to be sent
