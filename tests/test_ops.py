@@ -77,7 +77,7 @@ def test_a_result_can_be_named_in_a_pydantic_model() -> None:
 FILTER = filters.encode(
     {"stars": {"$gte": 3, "$lt": float("inf")}, "$or": [{"id": 2**80}, {"name": {"$in": ["é", None]}}]}
 )
-VECTORS = ops.Vectors(3, (b"\x00\x01", b"\xff"))
+VECTORS = ops.Vectors(3, (b"\x00\x01", b"\xff"), "dot")
 #: Each op as an engine receives it, with every field given somewhere.
 OPS: list[ops.Op] = [
     ops.Get(("a",), "k"),

@@ -115,10 +115,14 @@ class File(FrozenStruct, frozen=True):
 
 
 class Vectors(FrozenStruct, frozen=True):
-    """The vectors of an entry, one for each text, as little-endian float32. `model` is the model's number."""
+    """The vectors of an entry, one for each text, as little-endian float32. `model` is the model's number.
+
+    `metric` is how the store will compare them, so that an engine can build an index for it.
+    """
 
     model: int
     data: tuple[bytes, ...]
+    metric: Literal["cosine", "dot", "l2"] = "cosine"
 
 
 class Vector(FrozenStruct, frozen=True):

@@ -52,7 +52,7 @@ class EmbeddingModel:
             # If the model itself fails, a caller that coalesced this batch need not try its parts one by one.
             error._fails_for_all_texts = len(batch) > 1 and not (yield from self._answers())
             raise
-        return _with_vectors(batch, texts, model, vectors)
+        return _with_vectors(batch, texts, model, vectors, self._metric)
 
     def _answers(self) -> StoreProgram[bool]:
         """Whether the model works: it can still embed the probe."""
@@ -108,7 +108,7 @@ class EmbeddingModel:
                     entry.namespace[len(scope) :],
                     entry.key,
                     entry.version,
-                    ops.Vectors(model, tuple(next(vectors) for _ in own)),
+                    ops.Vectors(model, tuple(next(vectors) for _ in own), self._metric),
                 )
                 for (entry, _), own in zip(found, texts, strict=True)
                 if own
@@ -201,9 +201,11 @@ def _numbered(batch: list[Any], model: int) -> list[Any]:
     ]
 
 
-def _with_vectors(batch: list[Any], texts: Sequence[list[str]], model: int, vectors: list[bytes]) -> list[Any]:
+def _with_vectors(
+    batch: list[Any], texts: Sequence[list[str]], model: int, vectors: list[bytes], metric: Metric
+) -> list[Any]:
     given = iter(vectors)
     return [
-        replace(op, vectors=ops.Vectors(model, tuple(next(given) for _ in own))) if own else op
+        replace(op, vectors=ops.Vectors(model, tuple(next(given) for _ in own), metric)) if own else op
         for op, own in zip(batch, texts, strict=True)
     ]

@@ -47,12 +47,17 @@ _LONGEST_CURSOR = 1 << 27  # in bytes, decompressed: sixteen million results
 class Ranking(Protocol[RequestT]):
     """Versions and their scores, best first."""
 
+    #: Whether its results are current entries in the namespace of the search. Then only filter and phrases are checked.
+    is_checked: bool
+
     def take(self, size: int) -> Program[RequestT, list[_Scored]]:
         """The next `size` results; fewer at the end."""
 
 
 class LocalRanking:
     """A ranking that is in memory."""
+
+    is_checked = False
 
     def __init__(self, pairs: Iterator[_Scored]) -> None:
         self._pairs = pairs
@@ -64,6 +69,8 @@ class LocalRanking:
 
 class ThreadRanking:
     """A ranking that is in memory, but so large that a thread reads it."""
+
+    is_checked = False
 
     def __init__(self, pairs: Iterator[_Scored]) -> None:
         self._pairs = pairs
@@ -199,6 +206,8 @@ class _MatchingRanking(Generic[RequestT]):
 
     def __init__(self, ranker: Ranker[RequestT], op: Search, ranking: Ranking[RequestT]) -> None:
         self._ranker, self._op, self._ranking = ranker, op, ranking
+        has_phrases = op.query is not None and bool(parse_query(op.query).phrases)
+        self._is_checked = ranking.is_checked and op.filter is None and not has_phrases
         self._ready: list[_Scored] = []
         self._ended = False
 
@@ -208,10 +217,10 @@ class _MatchingRanking(Generic[RequestT]):
         size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
         while len(ready) < want and not self._ended:
             look = yield from self._ranking.take(size)
-            fitting = yield from self._ranker.find_fitting(
-                self._op, [version for version, _ in look if version not in known]
-            )
-            ready += [(version, score) for version, score in look if version in fitting]
+            unknown = [version for version, _ in look if version not in known]
+            fitting = unknown if self._is_checked else (yield from self._ranker.find_fitting(self._op, unknown))
+            wanted = set(fitting)
+            ready += [(version, score) for version, score in look if version in wanted]
             self._ended = len(look) < size
             size = min(size * 4, _LARGEST_LOOK)
         self._ready = ready[max(want, 0) :]

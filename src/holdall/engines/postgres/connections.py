@@ -24,7 +24,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import generators, pq, waiting
 from psycopg.abc import PQGen, PQGenConn
-from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.adapt import AdaptersMap, Dumper, Transformer
 from psycopg.errors import _WaitTimeout, error_from_result
 from psycopg.rows import tuple_row
 from psycopg.types.array import ListBinaryDumper
@@ -36,7 +36,7 @@ from ...runtime.programs import Sleep, Work
 from ...runtime.signals import HandlerRaised, is_in_main_thread, run_pending_handlers
 from ..net.pool import Pool
 from ..sql.statements import Rows, Statement
-from .dialect import NumberedSql, PostgresDialect
+from .dialect import BinaryValue, NumberedSql, PostgresDialect
 from .external_pool import ExternalPool
 
 #: SQLSTATEs after which PostgreSQL has rolled back: serialization failure, deadlock, idle and long transaction timeout.
@@ -357,7 +357,18 @@ def _describe(error: psycopg.Error, state: str | None = None) -> str:
 #: it, and a statement would be planned once for each. A list is sent in binary, which is faster. The rest is psycopg's
 #: default: a str has no type, so PostgreSQL infers it from the statement, which has a cast where the context is open.
 _ADAPTERS = AdaptersMap(psycopg.adapters)
-_DUMPERS = ((int, Int8BinaryDumper), (list, ListBinaryDumper))
+
+
+class _AsItIs(Dumper):
+    """Sends a value that is in PostgreSQL's binary format already."""
+
+    format = pq.Format.BINARY
+
+    def dump(self, obj: Any) -> bytes:
+        return bytes(obj)
+
+
+_DUMPERS = ((int, Int8BinaryDumper), (list, ListBinaryDumper), (BinaryValue, _AsItIs))
 for _kind, _dumper in _DUMPERS:
     _ADAPTERS.register_dumper(_kind, _dumper)
 

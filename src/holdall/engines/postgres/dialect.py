@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -35,6 +36,11 @@ from .views import VIEWS
 
 #: SQL with numbered parameters, and the name of each.
 NumberedSql: TypeAlias = tuple[bytes, tuple[str, ...]]
+
+
+class BinaryValue(bytes):
+    """A parameter in PostgreSQL's binary format. The statement has a cast to its type."""
+
 
 #: In order. Each only adds: the release before must keep working on the newer schema.
 MIGRATIONS = (
@@ -238,6 +244,9 @@ class PostgresDialect(Dialect):
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
         self.pgvector: str | None = None  # the schema of pgvector, if the column of vectors has its type
+        self.pgvector_version: tuple[int, ...] = ()
+        #: The expression of a parameter with many vectors, and a function that makes it of their bytes.
+        self.vectors_in: tuple[str, Callable[[list[bytes]], Any]] = ":all_data::bytea[]", list
         self._indexed: set[Path] = set()
         for field in indexed:
             path = check_field(field)
@@ -247,11 +256,12 @@ class PostgresDialect(Dialect):
         #: Returns SQL with numbered parameters in place of named ones.
         self.number_parameters = lru_cache(maxsize=512)(lambda sql: _number_parameters(sql, server_clock))
 
-    def use_pgvector(self, schema: str) -> None:
-        """Read and write vectors as pgvector's type, which is in this schema."""
-        self.pgvector = schema
-        self.vector_in = f":all_data::real[]::{schema}.vector", lambda data: {"all_data": array("f", data).tolist()}
-        self.vector_out = "data::real[]", lambda numbers: array("f", numbers).tobytes()
+    def use_pgvector(self, schema: str, version: tuple[int, ...], oid: int) -> None:
+        """Read and write vectors as pgvector's type, which is in this schema and has this OID."""
+        self.pgvector, self.pgvector_version = schema, version
+        self.vector_in = f":data::{schema}.vector", lambda data: {"data": to_pgvector(data)}
+        self.vectors_in = f":all_data::{schema}.vector[]", lambda vectors: _to_array(oid, map(to_pgvector, vectors))
+        self.vector_out = f"{schema}.vector_send(data)", from_pgvector
 
     def parameters(self, op: Op) -> dict[str, Any]:
         token = {"token": new_token()}
@@ -382,6 +392,29 @@ class PostgresDialect(Dialect):
     def _at(self, path: Path, arrow: str, bind: Binder) -> str:
         """Return the expression of the field at a path: as jsonb (`>`) or as text (`>>`)."""
         return f"projection #{arrow} {bind(list(path))}::text[]"
+
+
+def to_pgvector(data: bytes) -> BinaryValue:
+    """Return a vector of little-endian float32 in the binary format of pgvector: dimensions, and big-endian float32."""
+    numbers = array("I", data)
+    numbers.byteswap()
+    return BinaryValue(struct.pack(">hh", len(numbers), 0) + numbers.tobytes())
+
+
+def from_pgvector(value: bytes) -> bytes:
+    """Return the little-endian float32 of a vector in the binary format of pgvector."""
+    numbers = array("I", value[4:])
+    numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _to_array(oid: int, values: Iterable[bytes]) -> BinaryValue:
+    """Return values in binary format as an array of their type, which has this OID."""
+    elements = list(values)
+    parts = [struct.pack(">iiIii", 1, 0, oid, len(elements), 1)]
+    for element in elements:
+        parts += (struct.pack(">i", len(element)), element)
+    return BinaryValue(b"".join(parts))
 
 
 def _unnest(columns: str, rows: list[tuple[Any, ...]]) -> Statement:

@@ -56,6 +56,7 @@ from .dialect import PostgresDialect, new_token
 from .entries import PostgresEntries
 from .external_pool import ExternalPool
 from .listener import LISTENER_CHECK_INTERVAL, NOTIFY_INTERVAL, Channel, NotifyListener
+from .ranker import IndexBuilder
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -137,6 +138,8 @@ class PostgresEngine:
         )
         threshold = None if own.prepare is False else 2
         self._connections = Connections(self._url, self._dialect, self._pool, self._options.timeout, threshold)
+        self._index_builder = IndexBuilder(self._dialect, self._connect_to_build)
+        self._sql.use_index_builder(self._index_builder)
         self._is_set_up = False
         self._next_notification = 0.0  # before that time, a write notifies no listener
         self._newest_seen = 0  # the highest version that was read: what is written from now on has a higher one
@@ -157,13 +160,14 @@ class PostgresEngine:
         return await adrive(self._run_joined(batch), self._connections.aperform)
 
     def setup(self) -> None:
-        drive(self._set_up(self._deadline()), self._connections.perform)
+        drive(self._set_up_with_indexes(), self._connections.perform)
 
     async def asetup(self) -> None:
-        await adrive(self._set_up(self._deadline()), self._connections.aperform)
+        await adrive(self._set_up_with_indexes(), self._connections.aperform)
 
     def close(self) -> None:
         self._closed = True
+        self._index_builder.close()
         self._pool.close()
 
     def before_fork(self) -> None:
@@ -171,7 +175,7 @@ class PostgresEngine:
 
     def after_fork(self, in_child: bool) -> None:
         if in_child:
-            _abandoned.append(self._pool)
+            _abandoned.append((self._pool, self._index_builder))
             self._reset()
 
     def listen(self, notify: Callable[[], None]) -> NotifyListener:
@@ -185,6 +189,10 @@ class PostgresEngine:
             return drive(self._sql.position(), execute)
 
         return NotifyListener(connect, self._channel, read_position, notify)
+
+    def _connect_to_build(self) -> psycopg.Connection[Any]:
+        """Open a connection for one thread, outside the pool: building an index may take minutes."""
+        return self._connections.connect(self._own.notify_url or self._url, self._deadline())
 
     # Programs: each yields requests of `connections` -----------------------------------------------------------------
 
@@ -580,6 +588,14 @@ class PostgresEngine:
 
     # Setup -----------------------------------------------------------------------------------------------------------
 
+    def _set_up_with_indexes(self) -> ConnectionProgram[None]:
+        """Create and migrate the schema, and have a missing index of vectors built in the background."""
+        deadline = self._deadline()
+        yield from self._set_up(deadline)
+        index = yield from self._read(lambda _: self._sql.find_missing_index(), None, deadline)
+        if index is not None:
+            self._index_builder.request(index)
+
     def _set_up(self, deadline: float) -> ConnectionProgram[None]:
         """Create and migrate the schema; if it is up to date, change nothing."""
         for failures in itertools.count():
@@ -644,4 +660,4 @@ def _has_filter(arg: Any) -> bool:
 
 
 #: A parent's connections in its forked child: kept here, because collecting them would close them for the parent.
-_abandoned: list[Pool | ExternalPool] = []
+_abandoned: list[Any] = []

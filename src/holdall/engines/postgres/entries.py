@@ -13,22 +13,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from ... import ops
 from ...engine import cursor_expired, not_a_cursor, put_entry, to_entry
 from ...errors import SchemaTooNew
 from ...model import filters, keys
 from ...model.values import decode, ttl_microseconds
-from ...ops import ABSENT, Hit, Op
+from ...ops import ABSENT, ANY, KEEP, Hit, Op
 from ...runtime.programs import Work
+from ...search.embedders import METRICS
+from ...search.ranking import MOST_EXACT
 from ..sql.bounded_reads import process_rows, split_by_bytes
 from ..sql.entries import SqlEntries, is_multi_statement, is_plain_put
 from ..sql.feed import MARK_KEY, MARK_NAMESPACE, SqlFeed, within
 from ..sql.narrowing import narrow
 from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement
 from .dialect import MIGRATIONS, PostgresDialect, new_token, project
-from .ranker import PostgresRanker
+from .ranker import IndexBuilder, PostgresRanker, VectorIndex, read_index
 
 T = TypeVar("T")
 
@@ -42,6 +44,7 @@ class PostgresEntries(SqlEntries):
 
     _dialect: PostgresDialect
     _feed: PostgresFeed
+    _ranker: PostgresRanker
 
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock, PostgresFeed(dialect), PostgresRanker)
@@ -50,6 +53,13 @@ class PostgresEntries(SqlEntries):
         )
         # body, size, appended, shared, fields, vectors
         nulls = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
+        self._put_many_of_model = self._upsert(
+            f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
+            f" coalesce(projection, value)::jsonb, {nulls.rsplit(', ', 2)[0]}, fields, :model"
+            f" FROM {rows[:-1]}, :all_fields::text[]) AS row (ns, key, value, projection, ttl, fields)",
+            self._put_columns,
+            returning="RETURNING version, created, updated, ns, key",
+        )
         # A put that is retried finds its own token, and does nothing.
         not_done = "WHERE old.token IS DISTINCT FROM excluded.token"
         self._put_many, self._put_many_once = (
@@ -149,14 +159,50 @@ class PostgresEntries(SqlEntries):
     def detect_pgvector(self) -> SqlProgram[None]:
         """Use pgvector if vectors are stored as its type: it was installed when their table was created."""
         sql = (
-            "SELECT quote_ident(nspname) FROM pg_attribute AS attribute"
+            "SELECT quote_ident(nspname), extversion, kind.oid::bigint FROM pg_attribute AS attribute"
             " JOIN pg_type AS kind ON kind.oid = attribute.atttypid"
             " JOIN pg_namespace AS home ON home.oid = kind.typnamespace"
+            " LEFT JOIN pg_extension ON extname = 'vector'"
             " WHERE attrelid = :p0::regclass AND attname = 'data' AND typname = 'vector'"
         )
         [rows] = yield [(sql, {"p0": self._dialect.vectors})]
         if rows:
-            self._dialect.use_pgvector(rows[0][0])
+            schema, version, oid = rows[0]
+            self._dialect.use_pgvector(schema, tuple(map(int, re.findall(r"\d+", version or ""))), oid)
+
+    def use_index_builder(self, builder: IndexBuilder) -> None:
+        """Set who builds the indexes of vectors."""
+        self._ranker.builder = builder
+
+    def find_missing_index(self) -> SqlProgram[VectorIndex | None]:
+        """Return the index that the vectors of the newest model need: for the metric that was searched by, or cosine.
+
+        A role that may not build indexes has noted in the table `state` which ones its searches miss.
+        """
+        dialect = self._dialect
+        if dialect.pgvector is None:
+            return None
+        newest = f"SELECT model, {dialect.pgvector}.vector_dims(data) FROM {dialect.vectors} ORDER BY id DESC LIMIT 1"
+        [found] = yield [(newest, {})]
+        if not found:
+            return None
+        [(model, dims)] = found
+        some = f"SELECT FROM {dialect.vectors} WHERE model = :model LIMIT {MOST_EXACT + 1}"
+        noted = f"SELECT name FROM {dialect.state} WHERE starts_with(name, :p0)"
+        [[(count,)], wishes] = yield [
+            (f"SELECT count(*) FROM ({some}) AS found", {"model": model}),
+            (noted, {"p0": f"vectors {model} {dims} "}),
+        ]
+        indexes = [VectorIndex(model, dims, name.split(" ")[3]) for (name,) in wishes]
+        present = yield [
+            read_index(dialect, index) for index in [VectorIndex(model, dims, metric) for metric in METRICS]
+        ]
+        usable = [metric for metric, rows in zip(METRICS, present, strict=True) if rows == [(True,)]]
+        if not indexes and not usable:
+            indexes = [VectorIndex(model, dims, METRICS[0])]
+        missing = [index for index in indexes if index.metric not in usable]
+        possible = [index for index in missing if index.exists_for(dialect.pgvector_version)]
+        return possible[0] if possible and count > MOST_EXACT else None
 
     # Batches ---------------------------------------------------------------------------------------------------------
 
@@ -169,11 +215,11 @@ class PostgresEntries(SqlEntries):
             return (yield from self._get_all(batch))
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
-        if not any(map(is_multi_statement, batch)):
+        if not any(map(_needs_several, batch)):
             return (yield from self._run_together(batch, [self._lock_rows(batch)], token))
         yield [self._lock_rows(batch)]
         results: list[Any] = []
-        for several, group in groupby(batch, is_multi_statement):
+        for several, group in groupby(batch, _needs_several):
             members = list(group)
             if not several:
                 results += yield from self._run_together(members, [], token)
@@ -212,17 +258,17 @@ class PostgresEntries(SqlEntries):
             """
             yield from first
             for group in groups:
-                sql, params = self._put_group(group) if len(group) > 1 else self._statement_with_lock(group[0])
+                sql, params = self._put_group(group) if _is_group(group) else self._statement_with_lock(group[0])
                 if "token" in params:
                     params["token"] = token
                 sent.append((sql, params))
                 yield sent[-1]
-                values.append([decode(put.value) for put in group] if len(group) > 1 else [])
+                values.append([decode(put.value) for put in group] if _is_group(group) else [])
 
         replies = yield statements()
         results: list[Any] = []
         for group, (_, params), decoded, rows in zip(groups, sent, values, replies[len(first) :], strict=True):
-            if len(group) > 1:
+            if _is_group(group):
                 results += _put_results(group, decoded, params["all_ttl"], rows)
             else:
                 results.append((yield from self._outcome(group[0], params, rows)))
@@ -295,7 +341,7 @@ class PostgresEntries(SqlEntries):
 
     def _put_group(self, group: Sequence[Any]) -> Statement:
         """Return the one statement of several puts."""
-        return self._put_many, {
+        params: dict[str, Any] = {
             "all_ns": [keys.encode(put.namespace) for put in group],
             "all_key": [put.key for put in group],
             "all_value": [put.value for put in group],
@@ -303,6 +349,28 @@ class PostgresEntries(SqlEntries):
             "all_ttl": [ttl_microseconds(put.ttl) for put in group],
             "now": self._clock(),
             "token": None,
+        }
+        if group[0].vectors is None:
+            return self._put_many, params
+        in_order = zip(params["all_ns"], group, strict=True)
+        vectors = [(ns, put.key, data) for ns, put in in_order for data in put.vectors.data]
+        self._ranker.note_vectors(group[0].vectors, len(vectors))
+        expression, to_parameter = self._dialect.vectors_in
+        sql = f"""
+            WITH put AS ({self._put_many_of_model}), added AS (
+                INSERT INTO {self._dialect.vectors} (version, model, data)
+                SELECT put.version, :model, vector.data FROM put
+                JOIN unnest(:all_vector_ns::text[], :all_vector_key::text[], {expression}) AS vector (ns, key, data)
+                ON vector.ns = put.ns AND vector.key = put.key
+            )
+            SELECT version, created, updated FROM put"""
+        return sql, {
+            **params,
+            "all_fields": [put.search_fields for put in group],
+            "model": group[0].vectors.model,
+            "all_vector_ns": [ns for ns, _, _ in vectors],
+            "all_vector_key": [key for _, key, _ in vectors],
+            "all_data": to_parameter([data for _, _, data in vectors]),
         }
 
     def _lock_rows(self, batch: Sequence[Op]) -> Statement:
@@ -463,6 +531,27 @@ def _set_token(program: SqlProgram[T], token: int | None) -> SqlProgram[T]:
         replies = yield statements
 
 
+def _has_plain_vectors(op: Op) -> TypeGuard[ops.Put]:
+    """Whether an op puts a JSON value with vectors, under no condition: such puts can go together, too."""
+    return (
+        type(op) is ops.Put
+        and op.vectors is not None
+        and op.expect is ANY
+        and op.ttl is not KEEP
+        and type(op.value) is not ops.File
+    )
+
+
+def _needs_several(op: Op) -> bool:
+    """Whether an op needs several statements here."""
+    return is_multi_statement(op) and not _has_plain_vectors(op)
+
+
+def _is_group(group: list[Any]) -> bool:
+    """Whether `_put_group` makes the statement of a group."""
+    return len(group) > 1 or _has_plain_vectors(group[0])
+
+
 def _put_results(puts: Sequence[Any], values: list[Any], ttls: list[int | None], rows: Rows) -> list[Any]:
     """Return the entries that one statement has put. Sorted by version, its rows are in the order of the puts."""
     return [
@@ -473,11 +562,13 @@ def _put_results(puts: Sequence[Any], values: list[Any], ttls: list[int | None],
 
 def _group_puts(batch: Sequence[Op]) -> Iterator[list[Any]]:
     """Yield runs of unconditional puts of different keys, which one statement can do; and every other op alone."""
-    group: list[Op] = []
+    group: list[Any] = []
     in_group: set[tuple[Any, str]] = set()
     for op in batch:
-        key = (op.namespace, op.key) if is_plain_put(op) else None
-        if group and (key is None or key in in_group or len(group) == _MAX_GROUP):
+        key = (op.namespace, op.key) if is_plain_put(op) or _has_plain_vectors(op) else None
+        if group and (
+            key is None or key in in_group or len(group) == _MAX_GROUP or _model_of(group[0]) != _model_of(op)
+        ):
             yield group
             group, in_group = [], set()
         if key is None:
@@ -487,3 +578,7 @@ def _group_puts(batch: Sequence[Op]) -> Iterator[list[Any]]:
             in_group.add(key)
     if group:
         yield group
+
+
+def _model_of(op: Any) -> int | None:
+    return None if op.vectors is None else op.vectors.model

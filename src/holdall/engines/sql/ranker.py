@@ -195,30 +195,27 @@ class SqlRanker:
     def read_vectors(self, model: int, versions: Iterable[int]) -> SqlProgram[Matrix]:
         """Return the vectors of these versions."""
         matrix = _new_matrix()
-        among, params = self._dialect.among("version", list(versions))
+        yield from self._add_vectors(matrix, model, list(versions))
+        return matrix
+
+    def _add_vectors(self, matrix: Matrix, model: int, versions: list[int]) -> SqlProgram[None]:
+        among, params = self._dialect.among("version", versions)
         expression, to_bytes = self._dialect.vector_out
         sql = f"SELECT version, {expression} FROM {self._vectors} WHERE {among} AND model = :model"
         [rows] = yield [(sql, {**params, "model": model})]
         yield from _add(matrix, rows, to_bytes)
-        return matrix
 
     def _read_searched(self, op: ops.Search) -> SqlProgram[Matrix]:
-        """Return the vectors of all entries that a search may return."""
+        """Return the vectors of all entries that a search may return, and read no others."""
         assert op.vector is not None
-        matrix, last = _new_matrix(), 0
-        params: dict[str, Any] = {"now": self._clock(), "model": op.vector.model, "limit": _PAGE}
+        matrix, model = _new_matrix(), op.vector.model
+        params: dict[str, Any] = {"now": self._clock(), "model": model}
         where, _ = yield from self._feed.search_condition(op, params)
-        sql = (
-            f"SELECT vector.id, vector.version, vector.data FROM {self._vectors} AS vector"
-            f" WHERE vector.id > :after_id AND vector.model = :model AND EXISTS (SELECT 1 FROM {self._table}"
-            f" WHERE {self._table}.version = vector.version AND {where}) ORDER BY vector.id LIMIT :limit"
-        )
-        while True:
-            [rows] = yield [(sql, {**params, "after_id": last})]
-            yield from _add(matrix, [row[1:] for row in rows], bytes)
-            if len(rows) < _PAGE:
-                return matrix
-            last = rows[-1][0]
+        [rows] = yield [(f"SELECT version FROM {self._table} WHERE {where} AND vectors = :model", params)]
+        versions = sorted(version for (version,) in rows)
+        for start in range(0, len(versions), _PAGE):
+            yield from self._add_vectors(matrix, model, versions[start : start + _PAGE])
+        return matrix
 
     def _read_cached(self, model: int) -> SqlProgram[Matrix]:
         """Return all vectors of a model, from memory; only those added since the last call are read."""
