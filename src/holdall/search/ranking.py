@@ -111,6 +111,8 @@ def rank_entries(
         )
     else:
         found = yield from _fuse_rankings(ranker, op, among, end + 1, given)
+    if op.query is None:  # an approximate ranking may find a better one late
+        found.sort(key=lambda pair: pair[::-1], reverse=True)
     chosen = found[op.offset : end]
     hits = yield from ranker.load(op, [version for version, _ in chosen])
     # Without snapshots, an entry may be deleted by now.
