@@ -36,7 +36,7 @@ def sample_size(count: int) -> int:
 
 
 def _cell_count(count: int) -> int:
-    return max(1, round(2 * math.sqrt(count)))
+    return max(1, round(4 * math.sqrt(count)))
 
 
 class IndexBuilder:

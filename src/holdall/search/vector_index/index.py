@@ -57,6 +57,8 @@ class VectorIndex:
         self.header = sections.header
         self._is_checked = np.zeros(self.header.cells, np.bool_)
         self._piece = rows_at_once(self.header.dims)
+        self._half_squares: Doubles | None = None  # of the lengths of centroids
+        self._usual_length = 0.0
 
     def __len__(self) -> int:
         return self.header.count
@@ -72,11 +74,14 @@ class VectorIndex:
 
     def compare_nearest(self, query: bytes, metric: Metric) -> Candidates:
         """Return approximate bounds for the vectors in the cells that are nearest to a query."""
-        centroids = self._sections.centroids
         unit, length = _unit(query, self.header.dims)
-        nearness = multiply(centroids, unit.astype(np.float32)).astype(np.float64)
-        if metric == "l2":
-            nearness = nearness * length - (centroids.astype(np.float64) ** 2).sum(axis=1) / 2
+        products = multiply(self._sections.centroids, unit.astype(np.float32)).astype(np.float64)
+        if self._half_squares is None:
+            self._half_squares = (self._sections.centroids.astype(np.float64) ** 2).sum(axis=1) / 2
+            self._usual_length = float(self._sections.lengths.mean())
+        # By the L2 distance, for every metric: a cell that has vectors of many directions has a short centroid, and is
+        # near to all of them. The query's length matters for that metric only.
+        nearness = products * {"cosine": 1.0, "dot": self._usual_length, "l2": length}[metric] - self._half_squares
         order = np.argsort(-nearness)
         starts = self._sections.starts
         sizes = np.cumsum((starts[1:] - starts[:-1])[order])
