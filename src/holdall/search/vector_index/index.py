@@ -77,8 +77,8 @@ class VectorIndex:
         unit, length = _unit(query, self.header.dims)
         products = multiply(self._sections.centroids, unit.astype(np.float32)).astype(np.float64)
         if self._half_squares is None:
-            self._half_squares = (self._sections.centroids.astype(np.float64) ** 2).sum(axis=1) / 2
             self._usual_length = float(self._sections.lengths.mean())
+            self._half_squares = (self._sections.centroids.astype(np.float64) ** 2).sum(axis=1) / 2
         # By the L2 distance, for every metric: a cell that has vectors of many directions has a short centroid, and is
         # near to all of them. The query's length matters for that metric only.
         nearness = products * {"cosine": 1.0, "dot": self._usual_length, "l2": length}[metric] - self._half_squares
