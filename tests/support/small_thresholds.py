@@ -16,7 +16,9 @@ from holdall.engines.redis import walks
 from holdall.engines.sql import bounded_reads
 from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
+from holdall.engines.sqlite.vectors import ranker as sqlite_vectors
 from holdall.search import postings, ranking, scoring
+from holdall.search.vector_index import building, index
 
 SMALL: dict[Any, dict[str, int]] = {
     ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "LENDERS": 3, "WINDOW": 2},
@@ -27,6 +29,17 @@ SMALL: dict[Any, dict[str, int]] = {
     sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
     sql_texts: {"_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
     postings: {"PART": 4, "_SPARE": 6},
+    sqlite_vectors: {
+        "MOST_EXACT": 3,
+        "_PAGE": 2,
+        "_READ": 2,
+        "_LONGEST_TAIL": 6,
+        "_SAMPLE": 4,
+        "_FITTING": 2,
+        "_RUN": 2,
+    },
+    building: {"SCANNED": 4, "_PLAIN_CELL": 2, "_PIECE": 2},
+    index: {"SCANNED": 4},
     redis_texts: {"_SLICE": 3, "_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
     redis_search: {"FEW": 3, "_PAGE": 2},
     walks: {"FEW": 3, "_FIRST_PAGE": 2, "_LARGEST_PAGE": 3, "_FEED_PAGE": 2, "PAGE_BYTES": 30},

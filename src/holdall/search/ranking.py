@@ -131,6 +131,8 @@ def rank_entries(
         found = yield from (yield from _rank_by_vector(ranker, op, among)).take(end + 1, given)
     else:
         found = yield from _fuse_rankings(ranker, op, among, end + 1, given)
+    if op.query is None:  # an approximate ranking may find a better one late
+        found.sort(key=lambda pair: pair[::-1], reverse=True)
     chosen = found[op.offset : end]
     hits = yield from ranker.load(op, [version for version, _ in chosen])
     # Without snapshots, an entry may be deleted by now.

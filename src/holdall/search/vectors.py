@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("vectors need numpy: pip install 'holdall[vectors]'", name="numpy") from error
 
-__all__ = ["Matrix", "score"]
+__all__ = ["Matrix", "bound_scores", "rank", "score"]
 
 _Singles: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 _Doubles: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -41,6 +41,8 @@ _FEW = 1 / 8
 _BLOCK = 8192
 #: Rows are picked out, widened and added so many at a time.
 _PIECE = 2048
+#: A product of so many numbers with a vector is not shared among threads by BLAS.
+_UNTHREADED = 1 << 18
 #: The lengths between which the product with a query of length 1 neither runs out of digits in float32 nor overflows.
 _SHORTEST, _LONGEST = 1e-30, 1e38
 
@@ -224,16 +226,7 @@ class _View:
         odd = _odd(lengths) if self.odd else None
         if odd is not None:
             products[odd] = 0.0
-        if metric == "cosine":
-            cosines = np.divide(products, lengths, out=products, where=lengths > 0)
-            low, high = cosines - error, cosines + error
-        else:
-            errors = error * lengths
-            low, high = (products - errors) * length, (products + errors) * length
-        if metric == "l2":
-            squares = lengths**2 + length**2
-            low = -np.sqrt(squares * (1 + 2.0**-48) - 2 * low)
-            high = -np.sqrt(np.maximum(squares * (1 - 2.0**-48) - 2 * high, 0.0))
+        low, high = bound_scores(products, error * lengths, lengths, length, metric)
         if odd is not None:
             low[odd], high[odd] = -math.inf, math.inf
         return low, high
@@ -245,11 +238,11 @@ class _View:
             if picked is not None and len(picked) < end * _FEW:
                 products = np.empty(len(picked), np.float32)
                 for part, vectors in self.pieces(picked):
-                    np.matmul(vectors, unit, out=products[part])
+                    products[part] = multiply(vectors, unit)
                 return products
             products = np.empty(end, np.float32)
             for at, block in zip(range(0, end, _BLOCK), self.blocks, strict=True):
-                np.matmul(block[: end - at], unit, out=products[at : at + _BLOCK])
+                products[at : at + _BLOCK] = multiply(block[: end - at], unit)
         return products if picked is None else products[picked]
 
     def _scores(self, rows: _Ints, query: _Doubles, metric: Metric) -> _Doubles:
@@ -265,6 +258,56 @@ class _View:
             for at in range(start, end, _PIECE):
                 part = slice(at, min(at + _PIECE, end))
                 yield part, self.blocks[number][rows[part] - number * _BLOCK]
+
+
+def rows_at_once(dims: int) -> int:
+    """How many rows to multiply with a vector at a time, so that BLAS does it in the caller's thread.
+
+    Its own threads wait for each other. On a machine that is busy, the same product took 300 times as long with them.
+    """
+    return max(1, _UNTHREADED // max(dims, 1))
+
+
+def multiply(rows: _Singles, unit: _Singles) -> _Singles:
+    """The products of rows with a vector."""
+    products: _Singles = np.empty(len(rows), np.float32)
+    step = rows_at_once(len(unit))
+    for at in range(0, len(rows), step):
+        np.matmul(rows[at : at + step], unit, out=products[at : at + step])
+    return products
+
+
+def bound_scores(
+    products: _Doubles, errors: _Doubles, lengths: _Doubles, length: float, metric: Metric
+) -> tuple[_Doubles, _Doubles]:
+    """Two scores for each vector, between which its own is.
+
+    `products` are those with a query of length 1, off by at most `errors`; `length` is the length of the query itself.
+    """
+    low, high = products - errors, products + errors
+    if metric == "cosine":
+        is_zero = lengths == 0
+        divisors = np.where(is_zero, 1.0, lengths)
+        low, high = np.where(is_zero, 0.0, low / divisors), np.where(is_zero, 0.0, high / divisors)
+        return low - 2.0**-48, high + 2.0**-48
+    low, high = low * length, high * length
+    if metric == "l2":
+        squares = lengths**2 + length**2
+        low = -np.sqrt(squares * (1 + 2.0**-48) - 2 * low)
+        high = -np.sqrt(np.maximum(squares * (1 - 2.0**-48) - 2 * high, 0.0))
+    return low, high
+
+
+def rank(query: bytes, ids: Sequence[int], vectors: Sequence[bytes], metric: Metric) -> list[tuple[int, float]]:
+    """Each of these ids with its score, best first. An id may be given several times; its best vector counts."""
+    wanted = np.frombuffer(query, "<f4").astype(np.float64)
+    if not ids:
+        return []
+    rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), len(wanted))
+    scores, given = _scores(rows, wanted, metric), np.asarray(ids, np.int64)
+    order = np.lexsort((-given, -scores))
+    pairs = zip(given[order].tolist(), scores[order].tolist(), strict=True)
+    return list(_first_of_each(pairs))
 
 
 def score(query: bytes, vectors: Sequence[bytes], metric: Metric = "cosine") -> float:

@@ -80,7 +80,7 @@ class SqlEntries:
         self._feed = feed or SqlFeed(dialect)
         self._files = SqlFiles(dialect)
         self._texts = SqlTextIndex(dialect, self._feed)
-        self._ranker = ranker(dialect, clock, self._reads, self._feed, self._texts)
+        self.ranker = ranker(dialect, clock, self._reads, self._feed, self._texts)
         self._make_statements()
 
     def _make_statements(self) -> None:
@@ -214,7 +214,7 @@ class SqlEntries:
             case ops.IndexOrder():
                 return (yield from self._dialect.index_order())
             case ops.Embed():
-                return (yield from self._ranker.embed(op, now))
+                return (yield from self.ranker.embed(op, now))
             case ops.PurgeTombstones():
                 return (yield from self._purge_tombstones(op, now))
             case ops.Put():
@@ -235,7 +235,7 @@ class SqlEntries:
         if type(op.value) is ops.File:
             yield self._files.insert_content(params["ns"], op.key, op.value.content)
         if op.vectors is not None:
-            yield self._ranker.insert_vectors(params["ns"], op.key, op.vectors)
+            yield self.ranker.insert_vectors(params["ns"], op.key, op.vectors)
         return result
 
     def _append(self, op: ops.Append, now: int | None) -> SqlProgram[int]:
@@ -375,9 +375,9 @@ class SqlEntries:
             case ops.Search():
                 if op.query is None and op.vector is None:
                     return (yield from search(self, op))
-                return (yield from rank_entries(self._ranker, op, self.older))
+                return (yield from rank_entries(self.ranker, op, self.older))
             case ops.Unembedded():
-                return (yield from self._ranker.unembedded(op))
+                return (yield from self.ranker.unembedded(op))
             case ops.Count():
                 return (yield from self._count(op))
             case ops.Scan():

@@ -8,7 +8,6 @@ schema removes them when the entry changes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ _PAGE = 4096
 SMALL = 256
 #: How many candidates of a filter or a phrase are read at a time.
 _LOOKED_AT = 256
-_MATRICES = 4  # models whose vectors are kept in memory
 
 _WRITTEN = ", ".join(f"'{shape}'" for shape in file_values.WRITTEN)
 #: The condition that a row has searched texts, but no vectors of a model.
@@ -60,7 +58,6 @@ class SqlRanker:
         self._reads, self._columns = reads, reads.columns
         self._feed = feed
         self._texts = texts
-        self._matrices: dict[int, _Cached] = {}
         self._table, self._vectors = dialect.table, dialect.vectors
 
     # Writing ---------------------------------------------------------------------------------------------------------
@@ -125,8 +122,6 @@ class SqlRanker:
         assert op.vector is not None
         if among is not None:
             matrix = yield from self.read_vectors(op.vector.model, among)
-        elif self._dialect.single_writer:
-            matrix = yield from self._read_cached(op.vector.model)
         else:
             matrix = yield from self._read_searched(op)
         asked = op.vector.data, op.vector.metric
@@ -217,42 +212,6 @@ class SqlRanker:
             yield from self._add_vectors(matrix, model, versions[start : start + _PAGE])
         return matrix
 
-    def _read_cached(self, model: int) -> SqlProgram[Matrix]:
-        """Return all vectors of a model, from memory; only those added since the last call are read."""
-        cached = self._matrices.get(model)
-        if cached is None:
-            if len(self._matrices) >= _MATRICES:
-                self._matrices.clear()
-            cached = self._matrices[model] = _Cached()
-        if cached.has_many_additions:
-            [[(count,)]] = yield [(f"SELECT count(*) FROM {self._vectors} WHERE model = :model", {"model": model})]
-            if cached.is_mostly_outdated(count):
-                cached = self._matrices[model] = _Cached()
-        here = int((yield from self._feed.position()))
-        cached.as_of = max(cached.as_of, here)
-        sql = (
-            f"SELECT id, version, data FROM {self._vectors} WHERE id > :after_id AND model = :model"
-            f" ORDER BY id LIMIT {_PAGE}"
-        )
-        while True:
-            [rows] = yield [(sql, {"after_id": cached.last, "model": model})]
-            cached.add(rows)
-            if len(rows) < _PAGE:
-                break
-        if cached.as_of > here:
-            yield from self._add_older(cached, model)
-        return cached.matrix
-
-    def _add_older(self, cached: _Cached, model: int) -> SqlProgram[None]:
-        """Add vectors that a thread with a later snapshot did not see, because they were removed before it."""
-        [rows] = yield [(f"SELECT version FROM {self._vectors} WHERE model = :model", {"model": model})]
-        missing = [version for (version,) in rows if version not in cached.matrix]
-        if missing:
-            among, params = self._dialect.among("version", missing)
-            sql = f"SELECT version, data FROM {self._vectors} WHERE {among} AND model = :model"
-            [found] = yield [(sql, {**params, "model": model})]
-            cached.add_older(found)
-
 
 def _fitting(op: ops.Search, rows: Rows) -> set[int]:
     """Return the versions of the rows that match the filter and have the phrases of a search."""
@@ -287,40 +246,3 @@ def _new_matrix() -> Matrix:
     from ...search.vectors import Matrix  # imported late: it needs numpy
 
     return Matrix()
-
-
-class _Cached:
-    """The vectors of a model in memory; those of outdated versions are among them."""
-
-    def __init__(self) -> None:
-        self.matrix = _new_matrix()
-        self.last = 0
-        self.as_of = 0  # the latest position in the feed at which any thread has read
-        self._added = self._next_look = 0
-        self._lock = threading.Lock()
-
-    @property
-    def has_many_additions(self) -> bool:
-        """Whether so many vectors were added that many may be outdated."""
-        return self._added > self._next_look > 0
-
-    def is_mostly_outdated(self, count: int) -> bool:
-        """Whether to read all vectors again, if the table has only `count`."""
-        self._next_look = self._added + count + 1000
-        return self._added > 2 * count + 1000
-
-    def add(self, rows: list[tuple[int, int, bytes]]) -> None:
-        with self._lock:
-            new = [row for row in rows if row[0] > self.last]
-            if new:
-                self.matrix.add([row[1] for row in new], [bytes(row[2]) for row in new])
-                self._added += len(new)
-                self.last = new[-1][0]
-            if len(rows) < _PAGE and not self._next_look:
-                self._next_look = 2 * self._added + 1000
-
-    def add_older(self, rows: list[tuple[int, bytes]]) -> None:
-        with self._lock:
-            new = [(version, bytes(data)) for version, data in rows if version not in self.matrix]
-            self.matrix.add([version for version, _ in new], [data for _, data in new])
-            self._added += len(new)

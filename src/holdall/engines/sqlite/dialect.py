@@ -6,7 +6,7 @@ The id of a row is its version, so the table itself is in the order of the feed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect
 from ..sql.entries import SqlEntries, is_plain_put
 from ..sql.narrowing import Binder, Path, index_name, json_path
 from ..sql.statements import ManyTimes, SqlProgram
+from .vectors.ranker import PublishIndex, SqliteRanker
 
 #: Numbered, and additive only. A file with more migrations than this list is refused.
 MIGRATIONS = (
@@ -295,6 +296,11 @@ INSERT_NEW = (
 class SqliteEntries(SqlEntries):
     """The ops as programs, with a faster way to put many entries at once."""
 
+    ranker: SqliteRanker
+
+    def __init__(self, dialect: Dialect, clock: Callable[[], int | None]) -> None:
+        super().__init__(dialect, clock, ranker=SqliteRanker)
+
     def _make_statements(self) -> None:
         super()._make_statements()
         self._put_many = self._put(False, returning="")
@@ -302,6 +308,8 @@ class SqliteEntries(SqlEntries):
     def batch(self, batch: Sequence[Op]) -> SqlProgram[list[Any]]:
         now: Any = self._clock()  # a number: SQLite has no clock of a server
         if len(batch) == 1:
+            if isinstance(batch[0], PublishIndex):
+                return [(yield from self.ranker.publish(batch[0]))]
             return (yield from self._one_by_one(batch, now))
         results: list[Any] = []
         for is_plain, group in groupby(batch, is_plain_put):

@@ -34,7 +34,7 @@ from ...errors import (
     Timeout,
     Unavailable,
 )
-from ...ops import READS, WALKS, Get, IndexOrder, IndexTexts, Maintain, Op, ReadRange, Refresh
+from ...ops import READS, WALKS, Get, IndexOrder, IndexTexts, Maintain, Op, ReadRange, Refresh, Vector
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, run_pending_handlers
 from ..sql.entries import LOOK_UPS, is_multi_statement, is_plain_put
@@ -52,6 +52,8 @@ from .dialect import (
 )
 from .group_commit import GroupCommit, Submission, wake_callers
 from .readers import ReaderPool
+from .vectors.index_files import IndexFiles, Stopped
+from .vectors.ranker import PublishIndex
 from .wal_listener import WalListener
 from .workers import Workers
 from .write_turns import WriteTurns, folder_lock
@@ -66,7 +68,7 @@ _CHECK = "run PRAGMA integrity_check, and report this if the file is whole"
 #: The driver's errors, and those that damaged bytes cause where they are decoded.
 _UNREADABLE = (apsw.Error, struct.error, *DECODE_ERRORS)
 #: Ops whose loss in a power cut does no harm.
-_NO_CHANGES = READS | {Refresh, Maintain, IndexOrder, IndexTexts, PreparedIndexTexts}
+_NO_CHANGES = READS | {Refresh, Maintain, IndexOrder, IndexTexts, PreparedIndexTexts, PublishIndex}
 
 #: Connections of a parent process, which its forked child must not even close.
 _abandoned: list[Any] = []
@@ -91,6 +93,9 @@ class SqliteEngine:
 
     def _reset(self) -> None:
         """Set the state with nothing open: for a new engine, and in a forked child."""
+        self._sql.ranker.files = IndexFiles(self._path)
+        self._sql.ranker.start_build = self._start_vector_build
+        self._sql.ranker.forget()
         self._opening = threading.Lock()
         self._spawning = threading.RLock()  # not `_opening`, for which an event loop must never wait
         self._writer: Connection | None = None
@@ -143,6 +148,7 @@ class SqliteEngine:
         await asyncio.to_thread(self._open)
 
     def close(self) -> None:
+        self._sql.ranker.files.is_stopping = True
         self._commits.close()
         with self._spawning:
             self._closed = True
@@ -172,6 +178,7 @@ class SqliteEngine:
 
     def after_fork(self, in_child: bool) -> None:
         if in_child:
+            self._sql.ranker.files.abandon()
             _abandoned.append((self._writer, self._readers))
             self._reset()
             return
@@ -411,6 +418,34 @@ class SqliteEngine:
                 writer.execute("ROLLBACK TO member")
         if needs_savepoint:
             writer.execute("RELEASE member")
+
+    # The vector index ------------------------------------------------------------------------------------------------
+
+    def _start_vector_build(self, vector: Vector) -> None:
+        """Have a vector index built in the background, unless this process builds it already."""
+        files = self._sql.ranker.files
+        if not files.claim(vector.model, vector.metric):
+            return
+
+        def build(name: str, allocate: Callable[[int], Any]) -> Any:
+            return drive(self._sql.ranker.build_file(vector, name, allocate), self._run_for_build)
+
+        def publish(model: int, metric: Any, name: str) -> Any:
+            return self._commits.submit([PublishIndex(model, metric, name)])[0]
+
+        with contextlib.suppress(StoreClosed):
+            self._spawn(lambda: files.build(vector.model, vector.metric, build, publish), "indexer", 1)
+
+    def _run_for_build(self, request: Any) -> Any:
+        """Run a request of a build. Each has a snapshot of its own, so that the log can be emptied in between."""
+        if self._sql.ranker.files.is_stopping:
+            raise Stopped
+        reader = self._readers.take()
+        try:
+            with self._translating():
+                return reader.run(request)
+        finally:
+            self._readers.give_back(reader)
 
     # Connections -----------------------------------------------------------------------------------------------------
 
