@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..engine import Engine
 from ..errors import HoldallError, StoreClosed
@@ -38,7 +38,9 @@ from ..ops import (
 )
 from ..runtime import closers, signals
 from ..runtime.signals import await_deferring, defer_signals, is_in_main_thread
-from .coalescing import Coalescer
+
+if TYPE_CHECKING:
+    from .coalescing import Coalescer
 
 logger = logging.getLogger("holdall")
 
@@ -102,7 +104,8 @@ class EngineHandle:
         self._look_up: Any = getattr(type(engine), "look_up", None)
         self.joins_tasks = hasattr(type(engine), "aexecute_joined")
         # Separate queues: a read must not wait for a commit.
-        self._reads, self._writes = self.new_coalescer(), self.new_coalescer()
+        if self.joins_tasks:
+            self._reads, self._writes = self.new_coalescer(), self.new_coalescer()
         _all.add(self)
 
     def add_user(self, sweep_interval: float | None, feed_retention: float | None) -> EngineHandle:
@@ -129,6 +132,8 @@ class EngineHandle:
 
     def new_coalescer(self, execute: Any = None) -> Coalescer:
         """Return a queue for the ops of tasks, for an engine that joins them."""
+        from .coalescing import Coalescer  # imported late: it needs asyncio
+
         return Coalescer(execute or self.aexecute_joined, _JOINED_BATCHES)
 
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:

@@ -8,7 +8,7 @@ tests/test_imports.py checks that faces import nothing else of the core.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..files.volume import Files, replacing, split_lines
 from ..model import file_values
@@ -29,10 +29,12 @@ from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
 from ..search.embedders import Metric, is_same_model
 from ..search.ranking import rank_texts
-from .coalescing import Coalescer
 from .dispatch import Dispatcher
 from .options import StoreOptions
 from .store import Store
+
+if TYPE_CHECKING:
+    from .coalescing import Coalescer
 
 __all__ = [  # noqa: RUF022  # in groups, for readers
     # Programs: the requests that they yield, and the public methods that are made from them.
@@ -64,7 +66,6 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "write_each",
     # Batches of ops, with the ops and fields that only faces may use.
     "Backdate",
-    "Coalescer",
     "Vectors",
     "check_op",
     "execute",
@@ -128,6 +129,8 @@ def execute(store: Store, batch: list[Any]) -> StoreProgram[list[Any]]:
 
 def new_coalescer(store: Store) -> Coalescer:
     """Return a queue that joins the ops of tasks into batches of a store. Ops for one key run in their order."""
+    from .coalescing import Coalescer  # imported late: it needs asyncio
+
     handle = store._engine_handle
     if handle.joins_tasks and store._options.embedding is None:
         return handle.new_coalescer(store._aexecute_joined)

@@ -44,7 +44,7 @@ class PostgresEntries(SqlEntries):
 
     _dialect: PostgresDialect
     _feed: PostgresFeed
-    _ranker: PostgresRanker
+    ranker: PostgresRanker
 
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock, PostgresFeed(dialect), PostgresRanker)
@@ -172,7 +172,7 @@ class PostgresEntries(SqlEntries):
 
     def use_index_builder(self, builder: IndexBuilder) -> None:
         """Set who builds the indexes of vectors."""
-        self._ranker.builder = builder
+        self.ranker.builder = builder
 
     def find_missing_index(self) -> SqlProgram[VectorIndex | None]:
         """Return the index that the vectors of the newest model need: for the metric that was searched by, or cosine.
@@ -354,7 +354,7 @@ class PostgresEntries(SqlEntries):
             return self._put_many, params
         in_order = zip(params["all_ns"], group, strict=True)
         vectors = [(ns, put.key, data) for ns, put in in_order for data in put.vectors.data]
-        self._ranker.note_vectors(group[0].vectors, len(vectors))
+        self.ranker.note_vectors(group[0].vectors, len(vectors))
         expression, to_parameter = self._dialect.vectors_in
         sql = f"""
             WITH put AS ({self._put_many_of_model}), added AS (
