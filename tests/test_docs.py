@@ -7,6 +7,8 @@ of comment are checked:
     store.count()        # => 3                  the value's repr
     store.get("a", "b")  # raises InvalidInput   the error's name
 
+The lines with `holdall agent.db` of a ```sh block that begins so are run, too.
+
 A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest,
 too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL, and one that
 reads REDIS_URL a Valkey.
@@ -27,6 +29,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from langgraph.store.sqlite import SqliteStore
 
 import holdall
 from holdall import testing
@@ -47,6 +50,7 @@ from support.signatures import documented_signature, signature_of
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+WITH_COMMANDS = [page for page in PAGES if "```sh\nholdall agent.db" in page.read_text()]
 EXAMPLES = [page for page in PAGES if "```python\n" in page.read_text()]
 each_page = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 
@@ -106,6 +110,28 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
             timeout=300,
         )
         assert run.returncode == 0, f"{page}, at the line that the traceback names:\n{run.stdout}\n{run.stderr}"
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=[str(page.relative_to(ROOT)) for page in WITH_COMMANDS])
+def test_the_commands_run(page: Path, tmp_path: Path) -> None:
+    """Each is run in a folder with what the pages refer to. A search of a new store may find nothing: exit code 1."""
+    (tmp_path / "my_models.py").write_text("from holdall.testing import embed\n")
+    with SqliteStore.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
+        theirs.setup()
+        theirs.put(("users", "ada"), "food", {"text": "peanut allergy"})
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    shell = [block for block in blocks(page) if block.kind == "sh" and block.text.startswith("holdall agent.db")]
+    for line in (line for block in shell for line in block.lines if "holdall agent.db" in line):
+        run = subprocess.run(
+            ["sh", "-c", line],  # of the page
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert run.returncode in (0, 1), f"{page}: {line}\n{run.stderr}"
 
 
 _databases = itertools.count()

@@ -295,18 +295,25 @@ class Files:
 
     def _stat(self, path: str) -> StoreProgram[FileInfo]:
         """Return the `FileInfo` of a file or folder. `FileNotFound` if there is neither."""
-        folder = keys.check_folder(path)
-        info = yield from self._find(folder[:-1] or "/")
-        # A folder may have the same name as a file.
-        if info is not None and path.endswith("/") and not info.is_dir:
-            inside: Page[FileInfo] = (yield [ops.Children(self._resolved(), folder, limit=1)])[0]
-            info = FileInfo(folder, is_dir=True) if inside else None
+        info = yield from self._find(path)
         if info is None:
             raise FileNotFound(f"there is no {shown(path)}")
         return info
 
     stat = run(_stat)
     astat = arun(_stat)
+
+    def _find(self, path: str) -> StoreProgram[FileInfo | None]:
+        """What is at a path: a file, else a folder, else None. A path with "/" at its end is never a file's."""
+        folder = keys.check_folder(path)
+        if folder == "/":
+            return FileInfo("/", is_dir=True)
+        info: FileInfo | None = (yield [ops.Stat(self._namespace, folder[:-1])])[0]
+        # A folder may have the same name as a file.
+        if info is not None and path.endswith("/") and not info.is_dir:
+            inside: Page[FileInfo] = (yield [ops.Children(self._resolved(), folder, limit=1)])[0]
+            return FileInfo(folder, is_dir=True) if inside else None
+        return info
 
     def _exists(self, path: str) -> StoreProgram[bool]:
         """Whether there is a file or folder."""
@@ -417,19 +424,12 @@ class Files:
         if recursive:
             count: int = (yield from self._change([ops.DeleteTree(self._namespace, target)], lease))[0]
             return count
-        info = yield from self._find(target)
+        info = yield from self._find(path)
         if info is not None and info.is_dir:
             raise IsADirectory(f"{path!r} is a folder; pass recursive=True to delete it with everything in it")
         # Without a version: a disk store that is full accepts only unconditional deletes.
         batch: list[ops.PointOp] = [] if info is None else [ops.Delete(self._namespace, target)]
         return sum((yield from self._change(batch, lease)))
-
-    def _find(self, target: str) -> StoreProgram[FileInfo | None]:
-        """What is at a normalised path: a file, else a folder, else None."""
-        if target == "/":
-            return FileInfo("/", is_dir=True)
-        info: FileInfo | None = (yield [ops.Stat(self._namespace, target)])[0]
-        return info
 
     delete = run(_delete)
     adelete = arun(_delete)

@@ -387,11 +387,15 @@ def test_a_model_that_is_none_is_bad_input(run: Run) -> None:
 def test_namespaces_are_given_joined_or_label_by_label(run: Run, store: holdall.Store) -> None:
     run("write", "/f", "joined", "--ns", "a/b")
     run("write", "/f", "labels", "-n", "a", "-n", "b/c")
+    run("write", "/f", "long", "--namespace", "a/c")
     run("write", "/f", "default")
     assert store.files(("a", "b")).read("/f") == b"joined"
+    assert store.files(("a", "c")).read("/f") == b"long"
     assert store.files(("a", "b/c")).read("/f") == b"labels"
     assert store.files(("filesystem",)).read("/f") == b"default"
     assert run("cat", "/f", "--ns", "a/b", "-n", "x").code == 2
+    unknown = run("cat", "/f", "--nonsense")
+    assert (unknown.code, unknown.error) == (2, "holdall: No such option: --nonsense. See holdall --help.\n")
 
 
 # Trees, and local files ----------------------------------------------------------------------------------------------

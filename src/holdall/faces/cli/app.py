@@ -96,7 +96,8 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except _USAGE_ERROR as error:
-        _print_error(f"{error.format_message()} See holdall --help.")
+        message = error.format_message()
+        _print_error(f"{message}{'' if message.endswith(('.', '?')) else '.'} See holdall --help.")
         return BAD_INPUT
     except (HoldallError, OSError) as error:
         _print_error(error)

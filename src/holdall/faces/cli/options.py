@@ -17,7 +17,7 @@ DONE, NOT_FOUND, BAD_INPUT, UNAVAILABLE, CONFLICT, INTERRUPTED, STDOUT_CLOSED = 
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 Ns: TypeAlias = Annotated[
-    str | None, typer.Option("--ns", metavar="A/B/C", help="The namespace: its labels, joined by '/'.")
+    str | None, typer.Option("--ns", "--namespace", metavar="A/B/C", help="The namespace: its labels, joined by '/'.")
 ]
 Labels: TypeAlias = Annotated[
     list[str] | None,
@@ -41,7 +41,7 @@ def open_store(context: typer.Context, embed: Any = None) -> Iterator[holdall.St
 
 
 def choose_namespace(ns: str | None, labels: list[str] | None, default: Namespace) -> Namespace:
-    """Return the namespace of the options --ns or --label, or the default."""
+    """Return the namespace of the option --ns or --label, or the default."""
     if ns is not None and labels:
         raise InvalidInput("--ns and --label cannot be combined; pass one of them")
     if ns is not None:

@@ -219,8 +219,16 @@ class TreeContract(Contract):
     ) -> None:
         volume.write("/both/in", "x")
         store.put(NS, "/both", {"content": "hides the folder"})
+        with pytest.raises(IsADirectory):
+            volume.delete("/both/")
         assert volume.delete("/both") == 1
         assert paths(volume.walk()) == ["/both/in"]
+
+    def test_a_path_with_a_slash_at_its_end_deletes_no_file(self, volume: FilesCaller) -> None:
+        volume.write("/f", "x")
+        assert volume.exists("/f/") is False
+        assert volume.delete("/f/") == 0
+        assert volume.exists("/f") is True
 
     # Moving and copying ----------------------------------------------------------------------------------------------
 
