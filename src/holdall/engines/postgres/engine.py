@@ -594,7 +594,7 @@ class PostgresEngine:
         yield from self._set_up(deadline)
         index = yield from self._read(lambda _: self._sql.find_missing_index(), None, deadline)
         if index is not None:
-            self._index_builder.request(index)
+            self._index_builder.request(index, is_guess=True)
 
     def _set_up(self, deadline: float) -> ConnectionProgram[None]:
         """Create and migrate the schema; if it is up to date, change nothing."""

@@ -30,7 +30,7 @@ from ..sql.feed import MARK_KEY, MARK_NAMESPACE, SqlFeed, within
 from ..sql.narrowing import narrow
 from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement
 from .dialect import MIGRATIONS, PostgresDialect, new_token, project
-from .ranker import IndexBuilder, PostgresRanker, VectorIndex, read_index
+from .ranker import IndexBuilder, PostgresRanker, VectorIndex, index_for, read_index
 
 T = TypeVar("T")
 
@@ -193,16 +193,15 @@ class PostgresEntries(SqlEntries):
             (f"SELECT count(*) FROM ({some}) AS found", {"model": model}),
             (noted, {"p0": f"vectors {model} {dims} "}),
         ]
-        indexes = [VectorIndex(model, dims, name.split(" ")[3]) for (name,) in wishes]
-        present = yield [
-            read_index(dialect, index) for index in [VectorIndex(model, dims, metric) for metric in METRICS]
-        ]
-        usable = [metric for metric, rows in zip(METRICS, present, strict=True) if rows == [(True,)]]
-        if not indexes and not usable:
-            indexes = [VectorIndex(model, dims, METRICS[0])]
-        missing = [index for index in indexes if index.metric not in usable]
-        possible = [index for index in missing if index.exists_for(dialect.pgvector_version)]
-        return possible[0] if possible and count > MOST_EXACT else None
+        if count <= MOST_EXACT:
+            return None
+        possible = {
+            metric: index for metric in METRICS if (index := index_for(dialect, model, dims, metric)) is not None
+        }
+        present = yield [read_index(dialect, index) for index in possible.values()]
+        usable = {metric for metric, rows in zip(possible, present, strict=True) if rows == [(True,)]}
+        wanted = [name.split(" ")[3] for (name,) in wishes] or ([] if usable else [METRICS[0]])
+        return next((possible[metric] for metric in wanted if metric in possible.keys() - usable), None)
 
     # Batches ---------------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ _MIN_ROWS = 64  # read at a time
 #: ef_construction 64 builds 4,900 a second, 100 builds 3,100. Of the ten nearest, ef_search 200, 300 and 400 find
 #: 98.5, 99.0 and 99.4 in 100 with the first, 99.2, 99.6 and 99.8 in 100 with the second.
 _M, _EF_CONSTRUCTION, _EF_SEARCH = 16, 80, 300
+_MOST_EF_SEARCH = 1000  # that pgvector accepts
 #: How many vectors an index looks at for a namespace or a filter, before all of that namespace are compared.
 _MOST_SCANNED = 20_000
 #: How many results an index gives at most. After that, the remaining vectors are compared exactly.
@@ -58,50 +59,50 @@ _MOST_SCOPES = 256  # namespaces and filters that are remembered
 
 @dataclass(frozen=True, slots=True)
 class VectorIndex:
-    """An approximate index of the vectors of one model, by one metric."""
+    """An approximate index of the vectors of one model, by one metric.
+
+    For the cosine it has vectors of length 1 in float16, if pgvector can. It is smaller, so more of it is in the memory
+    of the server. For the other metrics that is not safe: a long vector may not fit, and could not be stored at all.
+    """
 
     model: int
     dims: int
     metric: str
+    is_half: bool
 
     @property
     def name(self) -> str:
-        return f"vectors_{self.model}_{self.dims}_{self.metric}"
-
-    @property
-    def _is_half(self) -> bool:
-        return self.dims > _MOST_DIMS
-
-    def exists_for(self, version: tuple[int, ...]) -> bool:
-        """Whether this version of pgvector has such an index.
-
-        Above 2,000 dimensions it is an index of float16. That is only safe for vectors of length 1, as the cosine has
-        them: a longer one may not fit, and the index would refuse to store it.
-        """
-        if self._is_half:
-            return version >= (0, 7) and self.metric == "cosine" and self.dims <= _MOST_HALF_DIMS
-        return version >= (0, 5)
+        return f"vectors_{self.model}_{self.dims}_{self.metric}{'_half' if self.is_half else ''}"
 
     def expression(self, schema: str, vector: str) -> str:
         """Return what is indexed of a vector: PostgreSQL only uses the index for exactly this expression."""
-        if self._is_half:
+        if self.is_half:
             return f"({schema}.l2_normalize({vector})::{schema}.halfvec({self.dims}))"
         return f"({vector}::{schema}.vector({self.dims}))"
 
     def distance(self, schema: str, vector: str, given: str) -> str:
         """Return the distance that the index orders by."""
-        operator = "<#>" if self._is_half else _OPERATORS[self.metric]
+        operator = "<#>" if self.is_half else _OPERATORS[self.metric]
         return f"{self.expression(schema, vector)} OPERATOR({schema}.{operator}) {self.expression(schema, given)}"
 
     def create(self, dialect: PostgresDialect) -> str:
         """Return the statement that builds the index, while others read and write."""
         schema = str(dialect.pgvector)
-        kind = "halfvec_ip_ops" if self._is_half else f"vector_{_OPERATOR_CLASSES[self.metric]}_ops"
+        kind = "halfvec_ip_ops" if self.is_half else f"vector_{_OPERATOR_CLASSES[self.metric]}_ops"
         return (
             f"CREATE INDEX CONCURRENTLY {self.name} ON {dialect.vectors}"
             f" USING hnsw ({self.expression(schema, 'data')} {schema}.{kind})"
             f" WITH (m = {_M}, ef_construction = {_EF_CONSTRUCTION}) WHERE model = {self.model}"
         )
+
+
+def index_for(dialect: PostgresDialect, model: int, dims: int, metric: str) -> VectorIndex | None:
+    """Return the index for these vectors; None if the server's pgvector has none, so that they are compared exactly."""
+    version = dialect.pgvector_version
+    is_half = metric == "cosine" and version >= (0, 7)
+    if dialect.pgvector is None or version < (0, 5) or dims > (_MOST_HALF_DIMS if is_half else _MOST_DIMS):
+        return None
+    return VectorIndex(model, dims, metric, is_half)
 
 
 class PostgresRanker(SqlRanker):
@@ -121,10 +122,10 @@ class PostgresRanker(SqlRanker):
 
     def note_vectors(self, vectors: ops.Vectors, count: int) -> None:
         """Note that so many vectors like these are added: they may need an index."""
-        if self.builder is None or self._dialect.pgvector is None or not vectors.data:
+        if self.builder is None or not vectors.data:
             return
-        index = VectorIndex(vectors.model, len(vectors.data[0]) // 4, vectors.metric)
-        if index not in self._usable and index.exists_for(self._dialect.pgvector_version):
+        index = index_for(self._dialect, vectors.model, len(vectors.data[0]) // 4, vectors.metric)
+        if index is not None and index not in self._usable:
             self.builder.note_vectors(index, count)
 
     def find_few(self, op: ops.Search) -> SqlProgram[Collection[int] | None]:
@@ -141,8 +142,8 @@ class PostgresRanker(SqlRanker):
         params: dict[str, Any] = {"now": self._clock()}
         where, _ = yield from self._feed.search_condition(op, params)
         nearest = _NearestFirst(self, op.vector, where, params)
-        index = VectorIndex(op.vector.model, len(op.vector.data) // 4, op.vector.metric)
-        if op.exact or not index.exists_for(self._dialect.pgvector_version):
+        index = index_for(self._dialect, op.vector.model, len(op.vector.data) // 4, op.vector.metric)
+        if op.exact or index is None:
             return nearest
         return _Approximate(self, op, index, nearest, where, params)
 
@@ -207,7 +208,7 @@ class PostgresRanker(SqlRanker):
             )
             SELECT count(*), (SELECT last_value FROM {self._dialect.schema}.versions), NULL::bytea FROM near
             UNION ALL SELECT NULL, version, data FROM {self._vectors_of("near", str(index.model))}"""
-        settings = [f"set_config('hnsw.ef_search', '{_EF_SEARCH}', true)"]
+        settings = [f"set_config('hnsw.ef_search', '{min(max(limit, _EF_SEARCH), _MOST_EF_SEARCH)}', true)"]
         if self._dialect.pgvector_version >= (0, 8):
             settings += [
                 "set_config('hnsw.iterative_scan', 'relaxed_order', true)",
@@ -458,10 +459,10 @@ class IndexBuilder:
         self._added = 0  # vectors since an index was last thought of
         self._last_added = 0.0
 
-    def request(self, index: VectorIndex) -> None:
-        """Have an index built soon, unless that has just failed."""
+    def request(self, index: VectorIndex, is_guess: bool = False) -> None:
+        """Have an index built soon, unless that has just failed. A guess is not noted for a role that may build it."""
         self._is_urgent = True
-        self._start(index)
+        self._start(index, is_guess)
 
     def note_vectors(self, index: VectorIndex, count: int) -> None:
         """Note that so many vectors are added: when they are many, have the index built in the next pause of that.
@@ -470,7 +471,7 @@ class IndexBuilder:
         """
         self._last_added = time.monotonic()
         self._added += count
-        if self._added >= MOST_EXACT // 4:
+        if self._added > MOST_EXACT // 4:
             self._added = 0
             self._start(index)
 
@@ -485,13 +486,15 @@ class IndexBuilder:
         if thread is not None:
             thread.join(_TIME_TO_SEND)
 
-    def _start(self, index: VectorIndex) -> None:
+    def _start(self, index: VectorIndex, is_guess: bool = False) -> None:
         with self._lock:
             is_busy = self._thread is not None and self._thread.is_alive()
             if is_busy or self._stopped or time.monotonic() < self._not_before.get(index, 0.0):
                 return
             self._is_sent.clear()
-            self._thread = threading.Thread(target=self._run, args=(index,), name="holdall-vector-index", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(index, is_guess), name="holdall-vector-index", daemon=True
+            )
             self._thread.start()
 
     def _wait_for_pause(self) -> None:
@@ -500,19 +503,23 @@ class IndexBuilder:
         while not self._is_urgent and time.monotonic() < min(self._last_added + _QUIET, began + _LONGEST_WAIT):
             time.sleep(0.05)
 
-    def _run(self, index: VectorIndex) -> None:
+    def _run(self, index: VectorIndex, is_guess: bool) -> None:
         pause = _PAUSE
         try:
             self._wait_for_pause()
             self._is_urgent = False
-            with self._connect() as connection:
-                self._build(connection, index)
+            connection = self._connect()
+            try:
+                self._build(connection, index, is_guess)
+            finally:
+                connection.pgconn.finish()  # without a wait: the server may be at work
             return
         except _Stopped:
             return
         except InsufficientPrivilege as error:
-            pause = _LONG_PAUSE
-            logger.warning(
+            pause = 0.0 if is_guess else _LONG_PAUSE
+            logger.log(
+                logging.DEBUG if is_guess else logging.WARNING,
                 "vectors are compared exactly, because this role may not build the index %s; run setup() once with a"
                 " role that may: %s",
                 index.name,
@@ -524,7 +531,7 @@ class IndexBuilder:
             self._is_sent.set()
         self._not_before[index] = time.monotonic() + pause
 
-    def _build(self, connection: psycopg.Connection[Any], index: VectorIndex) -> None:
+    def _build(self, connection: psycopg.Connection[Any], index: VectorIndex, is_guess: bool) -> None:
         schema, vectors = self._dialect.schema, self._dialect.vectors
         [(is_ours,)] = connection.execute(
             "SELECT pg_try_advisory_lock($1)", [lock_id(f"holdall vectors {self._dialect.schema_name}")]
@@ -540,11 +547,12 @@ class IndexBuilder:
         try:
             if is_valid:
                 self._wait_for(connection, f"DROP INDEX CONCURRENTLY {schema}.{index.name}")
-            connection.execute(f"SET maintenance_work_mem = {self._find_memory(connection, index)}")
+            connection.execute(f"SET maintenance_work_mem = {self._find_memory(connection)}")
             self._wait_for(connection, index.create(self._dialect))
         except InsufficientPrivilege:
-            wish = "INSERT INTO {}.state (name, value) VALUES ($1, '') ON CONFLICT DO NOTHING"
-            connection.execute(wish.format(schema), [f"vectors {index.model} {index.dims} {index.metric}"])
+            if not is_guess:
+                wish = f"INSERT INTO {self._dialect.state} (name, value) VALUES ($1, '') ON CONFLICT DO NOTHING"
+                connection.execute(wish, [f"vectors {index.model} {index.dims} {index.metric}"])
             raise
         except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory):
             # Workers share the graph in shared memory, which a container may have too little of.
@@ -558,15 +566,14 @@ class IndexBuilder:
         numbered, names = self._dialect.number_parameters(sql)
         return numbered, [params[name] for name in names]
 
-    def _find_memory(self, connection: psycopg.Connection[Any], index: VectorIndex) -> int:
-        """Return the kilobytes that hold the whole index, if the server has so much: without it, building is slow."""
-        [(vectors, size, available)] = connection.execute(
-            "SELECT reltuples::bigint, pg_size_bytes(current_setting('maintenance_work_mem')),"
-            " pg_size_bytes(current_setting('effective_cache_size')) / 4 FROM pg_class WHERE oid = $1::regclass",
+    def _find_memory(self, connection: psycopg.Connection[Any]) -> int:
+        """Return the kilobytes that hold the whole index, if the server has so much: with less, building is slow."""
+        [(stored, least, most)] = connection.execute(
+            "SELECT pg_table_size($1::regclass), pg_size_bytes(current_setting('maintenance_work_mem')),"
+            " pg_size_bytes(current_setting('effective_cache_size')) / 4",
             [self._dialect.vectors],
         )
-        needed = max(vectors, 0) * (4 * index.dims + 400)
-        return int(max(size, min(needed + needed // 4, available))) // 1024
+        return int(max(least, min(2 * stored, most))) // 1024  # the vectors, and their neighbours
 
     def _wait_for(self, connection: psycopg.Connection[Any], sql: str) -> None:
         """Execute a statement that may take long."""
