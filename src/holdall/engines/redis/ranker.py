@@ -2,11 +2,12 @@
 
 The walks make a ranker. It ranks versions: those in the text index and those of vectors. Then it reads their entries. A
 process keeps the vectors of a model in memory. Each shard numbers vectors in the order of writing, so a search reads
-only those that are new.
+only those that are new. Searches that begin at once read them once.
 """
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from ... import ops
 from ...engine import to_entry
 from ...model import filters, keys
 from ...ops import Hit
-from ...runtime.programs import Work
+from ...runtime.programs import Sleep, Work
 from ...search.ranking import FEW, LARGEST_GAP, LocalRanking, Ranking, ThreadRanking
 from ...search.text_index import MOST_BYTES, texts
 from ...search.tokens import has_phrases, parse_query, tokens
@@ -32,6 +33,7 @@ _PAGE = 500
 _SMALL = 256
 _MOST_TRIES = 3  # to order namespaces completely, while other clients write in them
 _MAX_MODELS = 4  # whose vectors are kept in memory
+_PAUSE, _MAX_PAUSES = 0.01, 100  # seconds between two looks at what another search reads, and looks without progress
 
 
 class RedisRanker:
@@ -92,11 +94,16 @@ class RedisRanker:
 
     def rank_by_vector(self, op: ops.Search, among: Collection[int] | None) -> ConnectionProgram[Ranking[Request]]:
         assert op.vector is not None
+        query = op.vector.data, op.vector.metric
         if among is not None:
-            matrix = yield from self._read_vectors(op.vector.model, among)
+            known = self._models.get(op.vector.model)
+            in_memory = set() if known is None else {version for version in among if version in known.matrix}
+            matrix = yield from self._read_vectors(op.vector.model, [v for v in among if v not in in_memory])
+            if known is not None and in_memory:
+                rankings = known.matrix.ranked(*query, allowed=in_memory), matrix.ranked(*query)
+                return ThreadRanking(heapq.merge(*rankings, key=lambda pair: (-pair[1], -pair[0])))
         else:
             matrix = yield from self._read_all_vectors(op.vector.model)
-        query = op.vector.data, op.vector.metric
         if len(matrix) <= _SMALL:
             return LocalRanking(matrix.ranked(*query))
         return ThreadRanking((yield Work(matrix.ranked, query)))
@@ -214,24 +221,33 @@ class RedisRanker:
             known = self._models[model] = _Vectors()
         counts: dict[int, int] = {}
         shards = list(self._shards.all)
-        while shards:
-            calls = [(shard, (model, known.last.get(shard, 0), _PAGE)) for shard in shards]
-            replies = yield from self._shards.run_many("vectors", calls)
-            shards = []
-            if any(reply[0] == b"reset" for reply in replies):  # data was flushed or lost
-                self._models.pop(model, None)
-                return (yield from self._read_all_vectors(model))
-            for (shard, (_, since, _)), (_, found, after, has_more, count) in zip(calls, replies, strict=True):
-                counts[shard] = count
-                rows = [(int(version), int(number), data) for version, number, data, _ in found]
-                self._ids.update((int(version), entry_id) for version, _, _, entry_id in found)
-                is_added = True
-                if len(rows) > _SMALL:
-                    is_added = yield Work(known.add, (shard, since, int(after), rows))
-                elif rows:
-                    is_added = known.add(shard, since, int(after), rows)
-                if has_more or not is_added:
-                    shards.append(shard)
+        is_loader = False
+        try:
+            while shards:
+                if not is_loader:
+                    yield from known.wait_for_loader()
+                calls = [(shard, (model, known.last.get(shard, 0), _PAGE)) for shard in shards]
+                replies = yield from self._shards.run_many("vectors", calls)
+                shards = []
+                if any(reply[0] == b"reset" for reply in replies):  # data was flushed or lost
+                    self._models.pop(model, None)
+                    return (yield from self._read_all_vectors(model))
+                for (shard, (_, since, _)), (_, found, after, has_more, count) in zip(calls, replies, strict=True):
+                    counts[shard] = count
+                    rows = [(int(version), int(number), data) for version, number, data, _ in found]
+                    self._ids.update((int(version), entry_id) for version, _, _, entry_id in found)
+                    is_added = True
+                    if len(rows) > _SMALL:
+                        is_added = yield Work(known.add, (shard, since, int(after), rows))
+                    elif rows:
+                        is_added = known.add(shard, since, int(after), rows)
+                    if has_more or not is_added:
+                        shards.append(shard)
+                if shards and not known.is_loading:
+                    is_loader = known.is_loading = True
+        finally:
+            if is_loader:
+                known.is_loading = False
         total = sum(counts.values())
         if known.is_mostly_outdated(total):
             self._models.pop(model, None)
@@ -271,6 +287,7 @@ class _Vectors:
     def __init__(self) -> None:
         self.matrix = _new_matrix()
         self.last: dict[int, int] = {}
+        self.is_loading = False  # a search reads many pages, and others wait for it
         self._entries = 0
         self._lock = threading.Lock()
 
@@ -283,6 +300,14 @@ class _Vectors:
             self._entries += len(rows)
             self.last[shard] = after
             return True
+
+    def wait_for_loader(self) -> ConnectionProgram[None]:
+        """Wait while another search reads many vectors, so that they are read once. It may hang: then stop waiting."""
+        pauses, progress = 0, -1
+        while self.is_loading and pauses < _MAX_PAUSES:
+            pauses = pauses + 1 if progress == self._entries else 0
+            progress = self._entries
+            yield Sleep(_PAUSE)
 
     def is_mostly_outdated(self, count: int) -> bool:
         """Whether so many are outdated, if the store has `count`, that all should be read again."""

@@ -46,7 +46,7 @@ class Candidates:
         self._is_taken[rows] = True
         fresh = set(self._versions[rows].tolist()) - self._taken
         self._taken |= fresh
-        return list(fresh), lowest
+        return sorted(fresh), lowest
 
 
 class VectorIndex:

@@ -438,7 +438,7 @@ class NearestRanking:
         self._other: tuple[int, float] | None = next(others, None)
         self._is_complete = is_complete
         self._waiting: list[tuple[int, float]] = []  # scored, but others may be better
-        self._ready: deque[tuple[int, float]] = deque()
+        self._ready: list[tuple[int, float]] = []
         self._is_read = False  # all candidates
         self._first: list[tuple[int, float]] = []
         self._given: set[int] = set()
@@ -457,12 +457,15 @@ class NearestRanking:
                     break
                 yield from self._read(size - len(taken))
                 continue
-            pair = self._take_best()
-            if pair is None:
+            if self._other is None:  # the usual case: nothing to merge
+                pairs = self._ready[: size - len(taken)]
+                del self._ready[: len(pairs)]
+            else:
+                pairs = [self._take_best(self._other)]
+            if not pairs:
                 return taken
-            if pair[0] not in self._given:
-                self._given.add(pair[0])
-                taken.append(pair)
+            taken += [pair for pair in pairs if pair[0] not in self._given]
+            self._given.update(version for version, _ in pairs)
         while len(taken) < size and self._rest is not None:
             pairs = yield from self._rest.take(size)
             taken += [pair for pair in pairs if pair[0] not in self._given]
@@ -471,11 +474,10 @@ class NearestRanking:
         self._first = taken[size:] + self._first
         return taken[:size]
 
-    def _take_best(self) -> tuple[int, float] | None:
+    def _take_best(self, other: tuple[int, float]) -> tuple[int, float]:
         """Take the better of the next two results."""
-        other = self._other
-        if self._ready and (other is None or self._ready[0][::-1] >= other[::-1]):
-            return self._ready.popleft()
+        if self._ready and self._ready[0][::-1] >= other[::-1]:
+            return self._ready.pop(0)
         self._other = next(self._others, None)
         return other
 
