@@ -358,7 +358,7 @@ class IndexTexts(Op, frozen=True):
     Not a change.
     """
 
-    limit: int = 512
+    limit: int = 4096
 
 
 class Maintain(Op, frozen=True):

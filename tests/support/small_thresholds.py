@@ -17,6 +17,8 @@ from holdall.engines.sql import bounded_reads
 from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
 from holdall.search import postings, ranking, scoring
+from holdall.search.segments import merging
+from holdall.search.segments import state as segments
 
 SMALL: dict[Any, dict[str, int]] = {
     ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4},
@@ -25,7 +27,17 @@ SMALL: dict[Any, dict[str, int]] = {
     memory: {"PAGE_BYTES": 30},
     bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},
     sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
-    sql_texts: {"_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
+    sql_texts: {
+        "_SLICE_BYTES": 200,
+        "_FEW_CHANGES": 3,
+        "_FEW_BYTES": 100,
+        "_PAGE": 2,
+        "_DELETED": 3,
+        "_FEW_ENTRIES": 1,
+        "_CACHE_BYTES": 1000,
+    },
+    segments: {"PART": 4, "MOST_PARTS": 3, "SMALL": 4, "FACTOR": 2, "PAGE": 3, "CLAIM": 0, "SPARE": 4},
+    merging: {"BLOCK": 20, "STEP": 6},
     postings: {"PART": 4, "_SPARE": 6},
     redis_texts: {"_SLICE": 3, "_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
     redis_search: {"FEW": 3, "_PAGE": 2},
