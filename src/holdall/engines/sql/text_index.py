@@ -37,10 +37,8 @@ from ...search.segments import state as sizes
 from ...search.segments.documents import (
     Document,
     Documents,
-    count_terms,
     decode_directory,
     decode_forward,
-    find_pattern,
     hash_entry,
     unpack,
 )
@@ -223,9 +221,9 @@ class SqlTextIndex:
         newest = list({(row[1], row[2]): row for row in rows}.values())
         tokenised = yield from self._tokenise(newest)
         gone = yield from self._read_gone(newest)
-        numbers, new = yield from self._number_terms(state, tokenised, is_committed)
+        numbered, new = yield from self._number_terms(state, tokenised, is_committed)
         is_long = sum(len(found) for _, _, found in tokenised) > _SHORT_TEXTS
-        work = (state, tokenised, gone, numbers)
+        work = (tokenised, numbered, gone)
         data, forward = (yield Work(_build_segment, work)) if is_long else _build_segment(*work)
         dialect, insert = self._dialect, self._dialect.insert_many
         statements: list[Any] = []
@@ -296,23 +294,17 @@ class SqlTextIndex:
 
     def _number_terms(
         self, state: State, tokenised: Tokenised, is_committed: bool
-    ) -> SqlProgram[tuple[dict[str, int], dict[str, int]]]:
-        """Return the numbers of all terms of these documents, and of those that are new. Frequent ones come first."""
+    ) -> SqlProgram[tuple[list[list[int]], dict[str, int]]]:
+        """Return the numbers of the terms of each document, and of those that are new. Frequent ones come first."""
         known = self._known_terms(state)
-        unknown: Counter[str] = Counter()
-        for _, _, found in tokenised:
-            unknown.update([token for token in found if token not in known])
-        numbers = known
-        if unknown:
-            numbers = known | (yield from self._find_terms(state, list(unknown), is_committed))
-        new = {
-            term: number
-            for number, (term, _) in enumerate(
-                sorted((item for item in unknown.items() if item[0] not in numbers), key=lambda item: -item[1]),
-                state.terms,
-            )
-        }
-        return numbers | new if new else numbers, new
+        numbered, unknown = yield Work(_look_up_terms, (tokenised, known))
+        if not unknown:
+            return numbered, {}
+        stored = yield from self._find_terms(state, list(unknown), is_committed)
+        new = sorted((term for term in unknown if term not in stored), key=lambda term: -unknown[term])
+        numbers = {term: number for number, term in enumerate(new, state.terms)}
+        yield Work(_fill_in_terms, (tokenised, numbered, known | stored | numbers))
+        return numbered, numbers
 
     def _known_terms(self, state: State) -> dict[str, int]:
         epoch, known = self._terms
@@ -405,11 +397,11 @@ class SqlTextIndex:
                 renewed = msgspec.structs.replace(merge, next_term=high, until=time.time() + sizes.CLAIM)
                 return now.change(merge=renewed)
             inputs = [segment for segment in now.segments if segment.number in merge.inputs]
-            garbage = now.garbage + merge.inputs + ((now.counts,) if now.counts and running.counts else ())
+            garbage = now.garbage + merge.inputs + ((now.counts,) if now.counts and running.counts[0] else ())
             added = (Segment(merge.output, running.documents, running.part_count),) if running.documents else ()
             return now.change(
                 segments=_without(now.segments, inputs) + added,
-                counts=merge.counts if running.counts else now.counts,
+                counts=merge.counts if running.counts[0] else now.counts,
                 garbage=garbage,
                 merge=None,
             )
@@ -426,7 +418,7 @@ class SqlTextIndex:
 
     def _new_counts(self, state: State, merge: Merge, running: LargeMerge) -> SqlProgram[list[tuple[int, bytes]]]:
         """Return the rows of the counts of all large segments, if the merge changes them."""
-        if not running.counts:
+        if not running.counts[0]:
             return []
         pages: dict[int, bytes] = {}
         if state.counts:
@@ -579,11 +571,10 @@ class SqlTextIndex:
                 page = found.get(number // sizes.PAGE)
                 if number >= 0 and page is not None:
                     counts[index] += page[number % sizes.PAGE]
-        patterns = [find_pattern(max(number, 0)) for number in numbers]
         for _, data in unindexed.gone:
-            for index, times in enumerate(count_terms(data, patterns)):
-                if times and numbers[index] >= 0:
-                    counts[index] -= 1
+            gone_terms, _ = decode_forward(data)
+            for index, number in enumerate(numbers):
+                counts[index] -= number in gone_terms
         for _, _, found_terms in unindexed.added:
             for index, term in enumerate(terms):
                 counts[index] += term in found_terms
@@ -606,8 +597,8 @@ class SqlTextIndex:
         scored = {version: score for version, score in scored.items() if version in among}
         work = (weights, numbers, rows, scored)
         if len(rows) <= _FEW_DOCUMENTS:
-            return LocalRanking(iter(_score_rows(*work)))
-        return LocalRanking(iter((yield Work(_score_rows, work))))
+            return LocalRanking(_score_rows(*work))
+        return LocalRanking((yield Work(_score_rows, work)))
 
     def _rank_range(
         self,
@@ -701,22 +692,43 @@ def _tokenise_rows(rows: Rows, contents: dict[int, bytes], tokenised: Tokenised)
             tokenised.append((Document(ns, version, len(found)), hash_entry(ns, key), found))
 
 
+def _look_up_terms(tokenised: Tokenised, known: dict[str, int]) -> tuple[list[list[Any]], Counter[str]]:
+    """Return the numbers of the terms of each document, None for unknown ones; and how often each of those occurs."""
+    numbered: list[list[Any]] = []
+    unknown: Counter[str] = Counter()
+    look_up = known.get
+    for _, _, found in tokenised:
+        numbers = list(map(look_up, found))
+        numbered.append(numbers)
+        if None in numbers:
+            unknown.update([term for term, number in zip(found, numbers, strict=True) if number is None])
+    return numbered, unknown
+
+
+def _fill_in_terms(tokenised: Tokenised, numbered: list[list[Any]], numbers: dict[str, int]) -> None:
+    look_up = numbers.__getitem__
+    for index, (_, _, found) in enumerate(tokenised):
+        if None in numbered[index]:
+            numbered[index] = list(map(look_up, found))
+
+
 def _build_segment(
-    state: State, tokenised: Tokenised, gone: list[tuple[int, int, bytes]], numbers: dict[str, int]
+    tokenised: Tokenised, numbered: list[list[int]], gone: list[tuple[int, int, bytes]]
 ) -> tuple[bytes | None, list[tuple[int, int, int, bytes]]]:
     """Return the data of a small segment, and the rows of forward lists."""
-    del state
     if not tokenised and not gone:
         return None, []
-    arithmetic, look_up = kernel(), numbers.__getitem__
-    postings = arithmetic.count([list(map(look_up, found)) for _, _, found in tokenised])
-    counts = Counter(arithmetic.count_terms(postings))
+    arithmetic = kernel()
+    postings = arithmetic.count(numbered)
+    counts = [arithmetic.count_terms(postings)]
     for _, _, data in gone:
-        counts.subtract(decode_forward(data).terms)
-    forward = [
+        terms, _ = decode_forward(data)
+        counts.append((terms, [-1] * len(terms)))
+    # In the order of versions, in which the table is stored.
+    forward = sorted(
         (document.version, entry, document.length, data)
         for (document, entry, _), data in zip(tokenised, arithmetic.forward(postings, len(tokenised)), strict=True)
-    ]
+    )
     return make_small([document for document, _, _ in tokenised], postings, counts), forward
 
 
@@ -757,17 +769,15 @@ def _parse_all(parse: Callable[[bytes], Any], datas: dict[int, bytes]) -> dict[i
     return {id: parse(data) for id, data in datas.items()}
 
 
-def _score_rows(weights: Weights, numbers: list[int], rows: Rows, scored: dict[int, float]) -> list[tuple[int, float]]:
-    """Score documents by their forward lists, and sort them together with those that have their scores already."""
-    patterns = [find_pattern(max(number, 0)) for number in numbers]
-    unknown = [index for index, number in enumerate(numbers) if number < 0]
-    for version, length, data in rows:
-        counts = count_terms(bytes(data), patterns)
-        for index in unknown:
-            counts[index] = 0
-        if any(counts):
-            scored[version] = weights.score(counts, length)
-    return [(version, score) for score, version in sorted(((s, v) for v, s in scored.items()), reverse=True)]
+def _score_rows(
+    weights: Weights, numbers: list[int], rows: Rows, scored: dict[int, float]
+) -> Iterator[tuple[int, float]]:
+    """Rank documents by their forward lists, together with those that have their scores already."""
+    scores = kernel().scores(weights)
+    documents = Documents.of([row[0] for row in rows], [row[1] for row in rows])
+    scores.add(documents, 0, len(rows), kernel().find_terms([bytes(row[2]) for row in rows], numbers))
+    scores.add_scored(scored)
+    return scores.ranked()
 
 
 def _take_first(rows: Rows, room: int) -> Rows:

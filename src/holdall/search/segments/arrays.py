@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .documents import HEADER, MOST_TIMES, ONE_BYTE, TWO_BYTES, Documents
-from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, TERM_MASK, Found, Weights, bitmap_words
+from .documents import MOST_TIMES, Documents, split_forward
+from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, TERM_MASK, Counts, Found, Weights, bitmap_words
 
 _Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _Doubles: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _NONE: _Ints = np.empty(0, np.int64)
-#: The bytes of a term in each run of a forward list, and whether a count follows.
-_WIDTHS, _COUNTED = np.array([1, 1, 2, 2, 4]), np.array([0, 1, 0, 1, 1])
 #: How many results are sorted at first, and how many times as many whenever those were not enough.
 _FIRST, _GROWTH = 64, 16
 
@@ -40,37 +39,39 @@ class ArrayKernel:
         return postings
 
     def forward(self, postings: _Ints, documents: int) -> list[bytes]:
-        terms = postings >> TERM & TERM_MASK
-        run = 2 * (terms >= ONE_BYTE) + (postings >> SEVERAL & 1)
-        if len(postings) and terms[-1] >= TWO_BYTES:
-            run[terms >= TWO_BYTES] = 4
         # In one number, because numpy sorts numbers much faster than it finds the order of others.
-        ordered = (postings >> DOCUMENT & DOCUMENT_MASK) << 42 | run << 39 | terms << 8 | postings & 255
+        run = (postings >> DOCUMENT & DOCUMENT_MASK) << 1 | postings >> SEVERAL & 1
+        ordered = run << 39 | (postings >> TERM) << 8 | postings & 255
         ordered.sort()
-        of_run = ordered >> 39
-        of_document, run = of_run >> 3, of_run & 7
+        run = ordered >> 39
         terms = ordered >> 8 & TERM_MASK
-        runs = np.bincount(of_run, minlength=8 * documents).reshape(documents, 8)[:, :5]
-        ids, counted = runs @ _WIDTHS, runs @ _COUNTED
-        ends = np.cumsum(HEADER.size + ids + counted)
-        starts = ends - ids - counted
-        data = np.zeros(int(ends[-1]) if documents else 0, np.uint8)
-        header = np.zeros((documents, HEADER.size), np.uint8)
-        header[:, :2] = runs[:, :2]
-        header[:, 2::2], header[:, 3::2] = runs[:, 2:4] & 255, runs[:, 2:4] >> 8
-        data[(starts - HEADER.size)[:, None] + np.arange(HEADER.size)] = header
-        widths = _WIDTHS[run]
-        at = np.cumsum(widths) - widths + (starts - (np.cumsum(ids) - ids))[of_document]
-        data[at] = terms
-        for byte, run_from in ((1, 2), (2, 4), (3, 4)):
-            here = np.flatnonzero(run >= run_from)
-            data[at[here] + byte] = terms[here] >> 8 * byte
-        has_count = np.flatnonzero(_COUNTED[run])
-        owner = of_document[has_count]
-        place = np.arange(len(owner)) + (starts + ids - (np.cumsum(counted) - counted))[owner]
-        data[place] = ordered[has_count]
-        whole = data.tobytes()
-        return [whole[start:end] for start, end in zip((starts - HEADER.size).tolist(), ends.tolist(), strict=True)]
+        gaps = np.diff(terms, prepend=0)
+        first = _changes(run)
+        gaps[first] = terms[first]
+        lengths = np.bincount(run, minlength=2 * documents)
+        # Both lengths, then the gaps, of each document.
+        before = np.cumsum(lengths) - lengths
+        header = np.arange(2 * documents) + before[np.arange(2 * documents) // 2 * 2]
+        numbers = np.empty(len(gaps) + 2 * documents, np.int64)
+        numbers[header] = lengths
+        numbers[np.arange(len(gaps)) + 2 * (run >> 1) + 2] = gaps
+        widths = np.ones(len(numbers), np.int64)
+        for bits in (7, 14, 21, 28):
+            widths += numbers >= 1 << bits
+        counted = lengths[1::2]
+        of_number = np.repeat(np.arange(documents), lengths[::2] + counted + 2)
+        count_bytes = np.cumsum(counted) - counted
+        at = np.cumsum(widths) - widths + count_bytes[of_number]
+        data = np.empty(int(widths.sum() + counted.sum()), np.uint8)
+        data[at + widths - 1] = numbers >> 7 * (widths - 1)
+        for byte in range(4):
+            here = np.flatnonzero(widths > byte + 1)
+            data[at[here] + byte] = numbers[here] >> 7 * byte & 127 | 128
+        ends = np.cumsum(np.add.reduceat(widths, header[::2]) + counted) if documents else _NONE
+        has_count = np.flatnonzero(run & 1)
+        data[np.arange(len(has_count)) + np.repeat(ends - counted - count_bytes, counted)] = ordered[has_count] & 255
+        whole, cuts = data.tobytes(), [0, *ends.tolist()]
+        return [whole[start:end] for start, end in pairwise(cuts)]
 
     def encode(self, postings: _Ints, documents: int, size: int) -> list[tuple[int, bytes]]:
         if not len(postings):
@@ -85,8 +86,7 @@ class ArrayKernel:
         once_words, several_words = np.minimum(once, words), np.minimum(several, words)
         list_words = once_words + several_words
         sizes = 8 + 2 * list_words + several
-        block_of = (np.cumsum(sizes) - sizes) // size
-        begin = _changes(block_of)
+        begin = np.array(_cut(np.cumsum(sizes).tolist(), size - 4))
         of_block = np.repeat(np.arange(len(begin)), np.diff(begin, append=len(terms)))
         count = np.diff(begin, append=len(terms))  # of terms, by block
         block_words = np.add.reduceat(list_words, begin)
@@ -168,12 +168,62 @@ class ArrayKernel:
         first, last = np.searchsorted(postings, [low << TERM, high << TERM]).tolist()
         return postings[first:last]
 
-    def count_terms(self, postings: _Ints) -> dict[int, int]:
-        terms, counts = np.unique(postings >> TERM & TERM_MASK, return_counts=True)
-        return dict(zip(terms.tolist(), counts.tolist(), strict=True))
+    def count_terms(self, postings: _Ints) -> Counts:
+        terms = postings >> TERM
+        first = _changes(terms)
+        found: Any = terms[first], np.diff(first, append=len(postings))
+        return found  # type: ignore[no-any-return]  # arrays are sequences
+
+    def add_counts(self, several: Sequence[Counts]) -> tuple[bytes, bytes]:
+        terms = np.concatenate([_NONE, *(np.asarray(terms, np.int64) for terms, _ in several)])
+        counts = np.concatenate([_NONE, *(np.asarray(counts, np.int64) for _, counts in several)])
+        if not len(terms):
+            return b"", b""
+        order = np.argsort(terms, kind="stable")
+        terms, counts = terms[order], counts[order]
+        first = _changes(terms)
+        sums = np.add.reduceat(counts, first)
+        changed = sums != 0
+        return terms[first][changed].astype("<u4").tobytes(), sums[changed].astype("<i4").tobytes()
+
+    def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
+        heads = list(map(split_forward, forward))
+        stream = np.frombuffer(
+            b"".join([data[start : len(data) - several] for data, (_, several, start) in zip(forward, heads, strict=True)]),
+            np.uint8,
+        )
+        if not len(stream):
+            return []
+        counts = np.frombuffer(
+            b"".join([data[len(data) - several :] for data, (_, several, _) in zip(forward, heads, strict=True)]), np.uint8
+        )
+        last = np.flatnonzero(stream < 128)
+        widths = np.diff(last, prepend=-1)
+        numbers = stream[last].astype(np.int64)
+        for byte in range(1, int(widths.max())):
+            here = np.flatnonzero(widths > byte)
+            numbers[here] = numbers[here] << 7 | stream[last[here] - byte] & 127
+        lengths = np.array(heads, np.int64)[:, :2].ravel()
+        sums = np.cumsum(numbers)
+        starts = np.cumsum(lengths) - lengths
+        found = sums - np.repeat(np.concatenate(([0], sums))[starts], lengths)
+        run = np.repeat(np.arange(len(lengths)), lengths)
+        times = np.ones(len(found), np.int64)
+        times[run & 1 == 1] = counts
+        here_of = [np.flatnonzero(found == term) for term in terms]
+        return [Found(index, _NONE, run[here] >> 1, times[here]) for index, here in enumerate(here_of)]
 
     def scores(self, weights: Weights) -> ArrayScores:
         return ArrayScores(weights)
+
+
+def _cut(ends: list[int], size: int) -> list[int]:
+    """Return the first of each group of terms whose lists fit a block. `ends` has where the list of each term ends."""
+    begin, first, before = [0], 0, 0
+    while (first := max(first + 1, bisect_right(ends, before + size, first))) < len(ends):
+        begin.append(first)
+        before = ends[first - 1]
+    return begin
 
 
 def _changes(numbers: _Ints) -> _Ints:
@@ -243,31 +293,29 @@ class ArrayBlock:
         first, last = np.searchsorted(self._terms, np.array([low, high], np.uint32)).tolist()
         if first == last:
             return _NONE
-        lengths = self._lengths[:, first:last].astype(np.int64)
-        if (lengths > self._words).any():
-            numbers = np.concatenate(
-                [
-                    self._numbers(at, length, 0, self._documents)[0]
-                    for index in range(first, last)
-                    for at, length in self._lists(index)
-                ]
-            )
+        lengths = self._lengths[:, first:last].T.astype(np.int64).ravel()  # of both lists of each term
+        at = int(self._starts[first])
+        words = np.frombuffer(self._data, np.uint16, (int(self._starts[last]) - at) // 2, at)
+        are_bits = np.flatnonzero(lengths > self._words)
+        if len(are_bits):
+            stored = np.minimum(lengths, self._words)
+            ends, starts = np.cumsum(lengths), np.cumsum(stored) - stored
+            place = np.repeat(starts - (ends - lengths), lengths) + np.arange(int(ends[-1]))
+            numbers = words[np.minimum(place, len(words) - 1)].astype(np.int64)
+            for index in are_bits.tolist():
+                end = int(ends[index])
+                found, _ = self._numbers(at + 2 * int(starts[index]), int(lengths[index]), 0, self._documents)
+                numbers[end - len(found) : end] = found
         else:
-            at = int(self._starts[first])
-            numbers = np.frombuffer(self._data, np.uint16, (int(self._starts[last]) - at) // 2, at).astype(np.int64)
+            numbers = words.astype(np.int64)
         terms = self._terms[first:last].astype(np.int64) << TERM
         heads = np.stack([terms | 1, terms | 1 << SEVERAL], 1).ravel()
-        postings = np.repeat(heads, lengths.T.ravel())
+        postings = np.repeat(heads, lengths)
         postings |= numbers << DOCUMENT
         at = int(self._counts[first])
         counts = np.frombuffer(self._data, np.uint8, int(self._counts[last]) - at, at)
-        postings[np.repeat(np.tile([False, True], last - first), lengths.T.ravel())] |= counts.astype(np.int64)
+        postings[np.repeat(np.tile([False, True], last - first), lengths)] |= counts.astype(np.int64)
         return postings
-
-    def _lists(self, index: int) -> Iterator[tuple[int, int]]:
-        at, once = int(self._starts[index]), int(self._lengths[0, index])
-        yield at, once
-        yield at + 2 * min(once, self._words), int(self._lengths[1, index])
 
 
 class ArrayScores:
@@ -289,7 +337,7 @@ class ArrayScores:
             if len(once):
                 scores[once] += idf / ((1 + weights.base) + norms[once])
             if len(several):
-                times = counts.astype(np.float64)
+                times = np.asarray(counts, np.float64)
                 scores[several] += idf * times / ((times + weights.base) + norms[several])
         versions: _Array = np.frombuffer(documents.versions, documents.versions.typecode)[start:stop]
         self._parts.append((scores, versions))

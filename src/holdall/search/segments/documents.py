@@ -1,25 +1,22 @@
 """What the index stores of documents: the terms of each (its *forward list*), and the documents of a part.
 
-A forward list has the numbers of a document's terms in five runs: numbers of one byte, whose term occurs once; of one
-byte, several times; of two bytes, once; of two bytes, several times; of four bytes. The counts of the second, fourth
-and fifth run follow. The lengths of the first four runs are at the start.
+A forward list has two runs of terms: those that occur once, and those that occur several times. It has the lengths of
+both runs, the gaps between the sorted terms of the first run, those of the second, and the counts of the second, a byte
+each. Lengths and gaps are stored in groups of 7 bits, the lowest first; the last byte of a number is below 128.
 """
 
 from __future__ import annotations
 
-import struct
 import sys
 import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 
-#: Terms below these numbers are stored in one byte, and in two.
-ONE_BYTE, TWO_BYTES = 255, 65_536
-HEADER = struct.Struct("<BBHH")
 MOST_TIMES = 255
 
 
@@ -28,76 +25,57 @@ def hash_entry(ns: str, key: str) -> int:
     return zlib.crc32(key.encode(), zlib.crc32(ns.encode()))
 
 
-class Forward(NamedTuple):
-    """A parsed forward list."""
-
-    terms: list[int]
-    counts: list[int]
-
-
-def encode_forward(pairs: Iterable[tuple[int, int]]) -> bytes:
-    """Encode the terms of a document and how often it has each."""
-    runs: list[list[int]] = [[] for _ in range(5)]
-    counts: list[list[int]] = [[] for _ in range(5)]
-    for term, times in pairs:
-        run = 4 if term >= TWO_BYTES else 2 * (term >= ONE_BYTE) + (times > 1)
-        runs[run].append(term)
-        counts[run].append(times)
-    header = HEADER.pack(*map(len, runs[:4]))
-    numbers = bytes(runs[0] + runs[1]) + pack("H", runs[2] + runs[3]) + pack("I", runs[4])
-    return header + numbers + bytes(counts[1] + counts[3] + counts[4])
+def encode_forward(once: Sequence[int], several: Sequence[int], counts: bytes) -> bytes:
+    """Encode the sorted terms of a document that occur once, and those that occur several times, with their counts."""
+    data = bytearray()
+    for number in (len(once), len(several), *_gaps(once), *_gaps(several)):
+        while number > 127:
+            data.append(number & 127 | 128)
+            number >>= 7  # noqa: PLW2901  # the rest of the number
+        data.append(number)
+    return bytes(data) + counts
 
 
-def decode_forward(data: bytes) -> Forward:
+def _gaps(numbers: Sequence[int]) -> Iterator[int]:
+    before = 0
+    for number in numbers:
+        yield number - before
+        before = number
+
+
+def decode_forward(data: bytes) -> tuple[list[int], list[int]]:
     """Return the terms of a document, and how often it has each."""
-    once1, more1, once2, more2 = HEADER.unpack_from(data)
-    start = HEADER.size
-    end = start + once1 + more1
-    terms = list(data[start:end])
-    start, end = end, end + 2 * (once2 + more2)
-    terms += unpack("H", data[start:end])
-    many = (len(data) - end - more1 - more2) // 5
-    terms += unpack("I", data[end : end + 4 * many])
-    counts = data[end + 4 * many :]
-    times = [1] * once1 + [*counts[:more1]] + [1] * once2 + [*counts[more1:]]
-    return Forward(terms, times)
-
-
-def count_terms(data: bytes, wanted: Sequence[tuple[int, bytes]]) -> list[int]:
-    """Return how often a document has each of the wanted terms (`find_pattern`), without parsing all of them."""
-    once1, more1, once2, more2 = HEADER.unpack_from(data)
-    first = HEADER.size
-    second = first + once1 + more1
-    third = second + 2 * (once2 + more2)
-    many = (len(data) - third - more1 - more2) // 5
-    fourth = third + 4 * many
-    found: list[int] = []
-    for width, pattern in wanted:
-        if width == 1:
-            at = data.find(pattern, first, second) - first
-            found.append(0 if at < 0 else 1 if at < once1 else data[fourth + at - once1])
-        elif width == 2:
-            at = _find_aligned(data, pattern, second, third)
-            found.append(0 if at < 0 else 1 if at < once2 else data[fourth + more1 + at - once2])
+    once, several, start = split_forward(data)
+    gaps: list[int] = []
+    number = shift = 0
+    for byte in data[start : len(data) - several]:
+        if byte > 127:
+            number |= (byte & 127) << shift
+            shift += 7
+        elif shift:
+            gaps.append(number | byte << shift)
+            number = shift = 0
         else:
-            at = _find_aligned(data, pattern, third, fourth) if many else -1
-            found.append(0 if at < 0 else data[fourth + more1 + more2 + at])
-    return found
+            gaps.append(byte)
+    terms = [*accumulate(gaps[:once]), *accumulate(gaps[once:])]
+    return terms, [1] * once + [*data[len(data) - several :]]
 
 
-def find_pattern(term: int) -> tuple[int, bytes]:
-    """Return the width of a term in a forward list, and its bytes there."""
-    width = 1 if term < ONE_BYTE else 2 if term < TWO_BYTES else 4
-    return width, term.to_bytes(width, "little")
-
-
-def _find_aligned(data: bytes, pattern: bytes, start: int, end: int) -> int:
-    """Return the index of a number among numbers of its width; -1 if it is not there."""
-    width = len(pattern)
-    at = data.find(pattern, start, end)
-    while at >= 0 and (at - start) % width:
-        at = data.find(pattern, at + 1, end)
-    return -1 if at < 0 else (at - start) // width
+def split_forward(data: bytes) -> tuple[int, int, int]:
+    """Return the lengths of both runs of a forward list, and where the gaps begin."""
+    if data[0] < 128 and data[1] < 128:
+        return data[0], data[1], 2
+    numbers: list[int] = []
+    at = 0
+    while len(numbers) < 2:
+        number = shift = 0
+        while data[at] > 127:
+            number |= (data[at] & 127) << shift
+            shift += 7
+            at += 1
+        numbers.append(number | data[at] << shift)
+        at += 1
+    return numbers[0], numbers[1], at
 
 
 class Directory(msgspec.Struct, array_like=True, frozen=True):
@@ -166,6 +144,11 @@ class Documents:
         self.starts = unpack("I", directory.starts)
         #: About how many bytes of memory it takes.
         self.size = 12 * count + sum(64 + len(ns) for ns in self.namespaces)
+
+    @classmethod
+    def of(cls, versions: list[int], lengths: list[int]) -> Documents:
+        """Return documents without namespaces."""
+        return cls(Directory(len(versions), pack("q", versions), pack("I", lengths), [], b""))
 
     def __len__(self) -> int:
         return len(self.versions)

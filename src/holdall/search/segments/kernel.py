@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..scoring import BASE, K1_B, idf
 from .documents import Documents
@@ -55,6 +55,10 @@ class Found(NamedTuple):
     once: Any  # numbers of documents
     several: Any
     counts: Any  # of those in `several`
+
+
+#: Terms, and a number for each.
+Counts: TypeAlias = tuple[Sequence[int], Sequence[int]]
 
 
 class Block(Protocol):
@@ -107,8 +111,14 @@ class Kernel(Protocol):
     def between(self, postings: Any, low: int, high: int) -> Any:
         """Return those of sorted postings of one part whose term is in `[low, high)`."""
 
-    def count_terms(self, postings: Any) -> dict[int, int]:
-        """Return how many documents have each term."""
+    def count_terms(self, postings: Any) -> Counts:
+        """Return how many documents have each term, for sorted postings of one part."""
+
+    def add_counts(self, several: Sequence[Counts]) -> tuple[bytes, bytes]:
+        """Add counts; return the sorted terms whose sum is not 0, packed, and the sums, packed."""
+
+    def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
+        """Find terms in the forward lists of documents, which are numbered in their order."""
 
     def scores(self, weights: Weights) -> Scores:
         """Return the scores of no documents."""

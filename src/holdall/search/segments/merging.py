@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from . import state as sizes
 from .documents import Document, Documents, Small, decode_small, encode, make_directory, pack, unpack
-from .kernel import Block, kernel
+from .kernel import Block, Counts, kernel
 from .state import DIRECTORIES, row_id
 
 #: About how many bytes a block of posting lists has.
-BLOCK = 1000
+BLOCK = 8000
 #: About how many postings one step of a large merge moves.
 STEP = 1 << 19
 
@@ -34,31 +33,17 @@ class SmallSegment:
         index = bisect_left(self._terms, term)
         return self._counts[index] if index < len(self._terms) and self._terms[index] == term else 0
 
-    def counts(self) -> Iterator[tuple[int, int]]:
-        """Yield the change of the count of each term."""
-        return zip(self._terms, self._counts, strict=True)
+    @property
+    def counts(self) -> Counts:
+        """The change of the count of each term."""
+        return self._terms, self._counts
 
 
-def make_small(documents: Sequence[Document], postings: Any, counts: Counter[int]) -> bytes:
+def make_small(documents: Sequence[Document], postings: Any, counts: Sequence[Counts]) -> bytes:
     """Encode a small segment. The documents are sorted by namespace, and numbered so in the sorted postings."""
-    changed = sorted(term for term, count in counts.items() if count)
-    blocks = kernel().encode(postings, len(documents), 1 << 62)
-    small = Small(
-        make_directory(documents),
-        blocks[0][1] if blocks else bytes(4),
-        pack("I", changed),
-        pack("i", [counts[term] for term in changed]),
-    )
-    return encode(small)
-
-
-def add_counts(several: Iterable[SmallSegment]) -> Counter[int]:
-    """Add the counts of small segments."""
-    counts: Counter[int] = Counter()
-    for segment in several:
-        for term, count in segment.counts():
-            counts[term] += count
-    return counts
+    blocks = kernel().encode(postings, len(documents), 1 << 60)
+    terms, sums = kernel().add_counts(counts)
+    return encode(Small(make_directory(documents), blocks[0][1] if blocks else bytes(4), terms, sums))
 
 
 class Order:
@@ -89,7 +74,7 @@ def merge_small(segments: Sequence[SmallSegment], dead: Container[int]) -> tuple
         arithmetic.move(segment.block.postings(0, 1 << 31), numbers, max(1, len(order.documents)))
         for segment, numbers in zip(segments, order.numbers, strict=True)
     ]
-    data = make_small(order.documents, arithmetic.join(moved), add_counts(segments))
+    data = make_small(order.documents, arithmetic.join(moved), [segment.counts for segment in segments])
     return len(order.documents), data
 
 
@@ -109,7 +94,8 @@ class LargeMerge:
         self._documents = [documents for _, documents in parts]
         order = Order([*self._documents, *(small.documents for small in smalls)], dead)
         self._numbers = order.numbers
-        self.counts = add_counts(smalls)
+        terms_of_counts, counts = kernel().add_counts([small.counts for small in smalls])
+        self.counts: Counts = unpack("I", terms_of_counts), unpack("i", counts)
         self._small_postings = [small.block.postings(0, 1 << 31) for small in smalls]
         self.documents = len(order.documents)
         self._part_sizes = [min(sizes.PART, self.documents - at) for at in range(0, self.documents, sizes.PART)]
@@ -146,13 +132,12 @@ class LargeMerge:
         ]
 
 
-def add_to_pages(pages: dict[int, bytes], counts: Counter[int]) -> list[tuple[int, bytes]]:
+def add_to_pages(pages: dict[int, bytes], counts: Counts) -> list[tuple[int, bytes]]:
     """Add counts to the counts of large segments; return all pages."""
     numbers = {page: unpack("i", data) for page, data in pages.items()}
-    for term, count in counts.items():
-        if count:
-            page = numbers.get(term // sizes.PAGE)
-            if page is None:
-                page = numbers[term // sizes.PAGE] = array("i", [0]) * sizes.PAGE
-            page[term % sizes.PAGE] += count
+    for term, count in zip(*counts, strict=True):
+        page = numbers.get(term // sizes.PAGE)
+        if page is None:
+            page = numbers[term // sizes.PAGE] = array("i", [0]) * sizes.PAGE
+        page[term % sizes.PAGE] += count
     return [(page, pack("i", values)) for page, values in sorted(numbers.items())]

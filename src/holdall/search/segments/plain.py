@@ -10,8 +10,8 @@ from itertools import accumulate, chain, compress, groupby, repeat
 from operator import add
 
 from ..ranking import sort_by_score
-from .documents import MOST_TIMES, Documents, encode_forward, pack, unpack
-from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, TERM_MASK, Found, Weights, bitmap_words
+from .documents import MOST_TIMES, Documents, decode_forward, encode_forward, pack, unpack
+from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, Counts, Found, Weights, bitmap_words
 
 _BITS = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
 
@@ -30,25 +30,33 @@ class PlainKernel:
         return found
 
     def forward(self, postings: list[int], documents: int) -> list[bytes]:
-        pairs: list[list[tuple[int, int]]] = [[] for _ in range(documents)]
+        once: list[list[int]] = [[] for _ in range(documents)]
+        several: list[list[int]] = [[] for _ in range(documents)]
+        counts = [bytearray() for _ in range(documents)]
         for posting in postings:
-            pairs[posting >> DOCUMENT & DOCUMENT_MASK].append((posting >> TERM & TERM_MASK, posting & 255))
-        return list(map(encode_forward, pairs))
+            number, times = posting >> DOCUMENT & DOCUMENT_MASK, posting & 255
+            if times > 1:
+                several[number].append(posting >> TERM)
+                counts[number].append(times)
+            else:
+                once[number].append(posting >> TERM)
+        return list(map(encode_forward, once, several, counts))
 
     def encode(self, postings: list[int], documents: int, size: int) -> list[tuple[int, bytes]]:
         blocks: list[tuple[int, bytes]] = []
         pending: list[tuple[int, list[int], list[int], bytes]] = []
-        room = size
+        room, words = size - 4, bitmap_words(documents)
         for term, group in groupby(postings, lambda posting: posting >> TERM):
             members = list(group)
             once = [posting >> DOCUMENT & DOCUMENT_MASK for posting in members if not posting >> SEVERAL & 1]
             others = members[len(once) :]
             several = [posting >> DOCUMENT & DOCUMENT_MASK for posting in others]
-            pending.append((term, once, several, bytes([posting & 255 for posting in others])))
-            room -= 8 + 2 * len(members) + len(others)
-            if room <= 0:
+            needed = 8 + 2 * (min(len(once), words) + min(len(several), words)) + len(others)
+            if pending and needed > room:
                 blocks.append((pending[0][0], _encode(pending, documents)))
-                pending, room = [], size
+                pending, room = [], size - 4
+            pending.append((term, once, several, bytes([posting & 255 for posting in others])))
+            room -= needed
         if pending:
             blocks.append((pending[0][0], _encode(pending, documents)))
         return blocks
@@ -79,8 +87,28 @@ class PlainKernel:
     def between(self, postings: list[int], low: int, high: int) -> list[int]:
         return postings[bisect_left(postings, low << TERM) : bisect_left(postings, high << TERM)]
 
-    def count_terms(self, postings: list[int]) -> dict[int, int]:
-        return Counter([posting >> TERM & TERM_MASK for posting in postings])
+    def count_terms(self, postings: list[int]) -> Counts:
+        counts = Counter([posting >> TERM for posting in postings])
+        return list(counts), list(counts.values())
+
+    def add_counts(self, several: Sequence[Counts]) -> tuple[bytes, bytes]:
+        sums: Counter[int] = Counter()
+        for terms, counts in several:
+            for term, count in zip(terms, counts, strict=True):
+                sums[term] += count
+        changed = sorted(term for term, count in sums.items() if count)
+        return pack("I", changed), pack("i", [sums[term] for term in changed])
+
+    def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
+        numbers: list[list[int]] = [[] for _ in terms]
+        counts: list[list[int]] = [[] for _ in terms]
+        for number, data in enumerate(forward):
+            found = dict(zip(*decode_forward(data), strict=True))
+            for index, term in enumerate(terms):
+                if term in found:
+                    numbers[index].append(number)
+                    counts[index].append(found[term])
+        return [Found(index, [], numbers[index], counts[index]) for index in range(len(terms))]
 
     def scores(self, weights: Weights) -> PlainScores:
         return PlainScores(weights)
