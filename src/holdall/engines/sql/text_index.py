@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -46,7 +46,7 @@ from ...search.segments.kernel import Found, Weights, kernel
 from ...search.segments.merging import LargeMerge, SmallSegment, add_to_pages, make_small, merge_small
 from ...search.segments.state import DIRECTORIES, Merge, Segment, State, find_merge, row_id
 from ...search.text_index import texts
-from ...search.tokens import tokens
+from ...search.tokens import Numbering, tokens
 from .dialect import Dialect
 from .feed import SqlFeed
 from .statements import Rows, SqlProgram, SqlRequest
@@ -63,15 +63,15 @@ _FEW_ENTRIES = 128
 _PAGE = 512
 #: How many rows of a deleted segment one step removes.
 _DELETED = 2000
-#: How many bytes of segments, and how many terms, a process keeps in memory.
-_CACHE_BYTES, _CACHED_TERMS = 1 << 26, 1 << 18
+#: How many bytes of segments a process keeps in memory.
+_CACHE_BYTES = 1 << 26
 _COLUMNS = "version, ns, key, value, size, fields"
 #: The name of the state; stored data.
 STATE = "segments"
 
 
-class Tokenised(list[tuple[Document, int, list[str]]]):
-    """Documents with the hashes of their entries and their tokens, sorted by namespace."""
+#: A document, the hash of its entry, and its tokens, as far as possible by their numbers.
+Tokenised: TypeAlias = tuple[Document, int, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class SqlTextIndex:
         self._dialect = dialect
         self._feed = feed
         self._cache = _Cache()
-        self._terms: tuple[int, dict[str, int]] = 0, {}  # the epoch, and the numbers of known terms
+        self._numbering = 0, Numbering()  # the epoch, and what is known of it
         self._merging: LargeMerge | None = None
         self._owner = 0, 0  # the process, and the number by which it claims merges
         self._read_state = f"SELECT value FROM {dialect.state} WHERE name = '{STATE}'"
@@ -219,11 +219,11 @@ class SqlTextIndex:
             return None
         # An entry that changed again while the rows were read is among them twice.
         newest = list({(row[1], row[2]): row for row in rows}.values())
-        tokenised = yield from self._tokenise(newest)
+        tokenised = yield from self._tokenise(newest, self._known_terms(state).tokens)
         gone = yield from self._read_gone(newest)
-        numbered, new = yield from self._number_terms(state, tokenised, is_committed)
-        is_long = sum(len(found) for _, _, found in tokenised) > _SHORT_TEXTS
-        work = (tokenised, numbered, gone)
+        new = yield from self._number_terms(state, tokenised, is_committed)
+        is_long = sum(document.length for document, _, _ in tokenised) > _SHORT_TEXTS
+        work = (tokenised, gone)
         data, forward = (yield Work(_build_segment, work)) if is_long else _build_segment(*work)
         dialect, insert = self._dialect, self._dialect.insert_many
         statements: list[Any] = []
@@ -255,16 +255,17 @@ class SqlTextIndex:
 
         return Prepared(statements, apply, len(rows), more or not only_changes)
 
-    def _tokenise(self, rows: Rows) -> SqlProgram[Tokenised]:
-        tokenised = Tokenised()
+    def _tokenise(self, rows: Rows, tokenise: Callable[[str], list[Any]]) -> SqlProgram[list[Tokenised]]:
+        """Return the documents of changed rows, sorted by namespace."""
+        tokenised: list[Tokenised] = []
         while rows:
             some = _take_first(rows, _SLICE_BYTES)
             rows = rows[len(some) :]
             contents = yield from self._contents(some)
             if sum(_size_of(row) for row in some) > _SHORT_TEXTS:
-                yield Work(_tokenise_rows, (some, contents, tokenised))
+                yield Work(_tokenise_rows, (some, contents, tokenise, tokenised))
             else:
-                _tokenise_rows(some, contents, tokenised)
+                _tokenise_rows(some, contents, tokenise, tokenised)
         tokenised.sort(key=lambda item: item[0].ns)
         return tokenised
 
@@ -293,36 +294,38 @@ class SqlTextIndex:
         return [(version, length, bytes(data)) for version, length, data in found]
 
     def _number_terms(
-        self, state: State, tokenised: Tokenised, is_committed: bool
-    ) -> SqlProgram[tuple[list[list[int]], dict[str, int]]]:
-        """Return the numbers of the terms of each document, and of those that are new. Frequent ones come first."""
-        known = self._known_terms(state)
-        numbered, unknown = yield Work(_look_up_terms, (tokenised, known))
-        if not unknown:
-            return numbered, {}
+        self, state: State, tokenised: list[Tokenised], is_committed: bool
+    ) -> SqlProgram[dict[str, int]]:
+        """Replace terms by their numbers. Return the new ones among them, of which frequent ones come first."""
+        unnumbered = [found for _, _, found in tokenised if str in set(map(type, found))]
+        if not unnumbered:
+            return {}
+        unknown = Counter([term for found in unnumbered for term in found if type(term) is str])
         stored = yield from self._find_terms(state, list(unknown), is_committed)
         new = sorted((term for term in unknown if term not in stored), key=lambda term: -unknown[term])
         numbers = {term: number for number, term in enumerate(new, state.terms)}
-        yield Work(_fill_in_terms, (tokenised, numbered, known | stored | numbers))
-        return numbered, numbers
+        known = stored | numbers
+        for found in unnumbered:
+            found[:] = [known[term] if type(term) is str else term for term in found]
+        return numbers
 
-    def _known_terms(self, state: State) -> dict[str, int]:
-        epoch, known = self._terms
-        if epoch != state.epoch or len(known) > _CACHED_TERMS:
-            known = {}
-            self._terms = state.epoch, known
-        return known
+    def _known_terms(self, state: State) -> Numbering:
+        epoch, numbering = self._numbering
+        if epoch != state.epoch:
+            numbering = Numbering()
+            self._numbering = state.epoch, numbering
+        return numbering
 
     def _find_terms(self, state: State, terms: list[str], is_committed: bool = True) -> SqlProgram[dict[str, int]]:
         """Return the numbers of terms, as far as they have one. Numbers that may be rolled back are not remembered."""
-        known = self._known_terms(state)
-        found = {term: known[term] for term in terms if term in known}
+        numbering = self._known_terms(state)
+        found = {term: number for term in terms if (number := numbering.terms.get(term)) is not None}
         if len(found) < len(terms):
             among, params = self._dialect.among_texts("term", [term for term in terms if term not in found])
             [rows] = yield [(f"SELECT term, id FROM {self._dialect.words} WHERE {among}", params)]
             found.update(rows)
             if is_committed:
-                known.update(rows)
+                numbering.learn(rows)
         return found
 
     # Merging
@@ -671,7 +674,7 @@ class SqlTextIndex:
             if len(rows) < _PAGE:
                 break
         changed = list(newest.values())
-        tokenised = yield from self._tokenise(changed)
+        tokenised = yield from self._tokenise(changed, tokens)
         unindexed.added = [(document.version, document.length, Counter(found)) for document, _, found in tokenised]
         unindexed.gone = [(length, data) for _, length, data in (yield from self._read_gone(changed))]
         return unindexed
@@ -680,46 +683,28 @@ class SqlTextIndex:
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
-def _tokenise_rows(rows: Rows, contents: dict[int, bytes], tokenised: Tokenised) -> None:
+def _tokenise_rows(
+    rows: Rows, contents: dict[int, bytes], tokenise: Callable[[str], list[Any]], tokenised: list[Tokenised]
+) -> None:
     """Add the documents of changed rows."""
     for version, ns, key, value, size, index, _ in rows:
         if value is None or keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
             continue
-        found: list[str] = []
+        found: list[Any] = []
         for text in texts(value, index, contents.get(version), size is not None):
-            found += tokens(text)
+            found += tokenise(text)
         if found:
             tokenised.append((Document(ns, version, len(found)), hash_entry(ns, key), found))
 
 
-def _look_up_terms(tokenised: Tokenised, known: dict[str, int]) -> tuple[list[list[Any]], Counter[str]]:
-    """Return the numbers of the terms of each document, None for unknown ones; and how often each of those occurs."""
-    numbered: list[list[Any]] = []
-    unknown: Counter[str] = Counter()
-    look_up = known.get
-    for _, _, found in tokenised:
-        numbers = list(map(look_up, found))
-        numbered.append(numbers)
-        if None in numbers:
-            unknown.update([term for term, number in zip(found, numbers, strict=True) if number is None])
-    return numbered, unknown
-
-
-def _fill_in_terms(tokenised: Tokenised, numbered: list[list[Any]], numbers: dict[str, int]) -> None:
-    look_up = numbers.__getitem__
-    for index, (_, _, found) in enumerate(tokenised):
-        if None in numbered[index]:
-            numbered[index] = list(map(look_up, found))
-
-
 def _build_segment(
-    tokenised: Tokenised, numbered: list[list[int]], gone: list[tuple[int, int, bytes]]
+    tokenised: list[Tokenised], gone: list[tuple[int, int, bytes]]
 ) -> tuple[bytes | None, list[tuple[int, int, int, bytes]]]:
     """Return the data of a small segment, and the rows of forward lists."""
     if not tokenised and not gone:
         return None, []
     arithmetic = kernel()
-    postings = arithmetic.count(numbered)
+    postings = arithmetic.count([found for _, _, found in tokenised])
     counts = [arithmetic.count_terms(postings)]
     for _, _, data in gone:
         terms, _ = decode_forward(data)

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ..scoring import BASE, K1_B, idf
 from .documents import Documents
 
-#: The bits of a posting, from the lowest: 8 for the count, 15 for the document, 1, 31 for the term, 8 for the part.
-DOCUMENT, SEVERAL, TERM, PART = 8, 23, 24, 55
-DOCUMENT_MASK, TERM_MASK = (1 << 15) - 1, (1 << 31) - 1
+#: The bits of a posting, from the lowest: 8 for the count, 16 for the document, 1, 31 for the term, 7 for the part.
+DOCUMENT, SEVERAL, TERM, PART = 8, 24, 25, 56
+DOCUMENT_MASK, TERM_MASK = (1 << 16) - 1, (1 << 31) - 1
 
 
 def bitmap_words(documents: int) -> int:

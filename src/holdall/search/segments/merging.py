@@ -12,8 +12,9 @@ from .documents import Document, Documents, Small, decode_small, encode, make_di
 from .kernel import Block, Counts, kernel
 from .state import DIRECTORIES, row_id
 
-#: About how many bytes a block of posting lists has.
-BLOCK = 8000
+#: How many bytes a block of posting lists has at most, unless it has a single longer one. SQLite stores a row of this
+#: length in two pages, which it fills, and the eighth of another one.
+BLOCK = 8600
 #: About how many postings one step of a large merge moves.
 STEP = 1 << 19
 

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-#: The most documents in a part. `kernel` has 15 bits for the number of a document.
-PART = 1 << 15
+#: The most documents in a part. Their numbers have 16 bits, and so do the lengths of lists.
+PART = (1 << 16) - 1
 #: The most parts of a segment that is merged from others.
-MOST_PARTS = 8
+MOST_PARTS = 4
 #: The most documents of a small segment.
 SMALL = 1 << 13
 #: So many segments of about one size are merged, and each size is so many times the one before.
@@ -67,7 +67,7 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     changes: int = 0  # how often the state was written
     count: int = 0  # of the current documents
     total: int = 0  # of their tokens
-    terms: int = 0  # numbered so far
+    terms: int = 1  # the number of the next new term
     next_segment: int = 1
     counts: int = 0  # the segment that has the counts of the large ones; 0 if there are none
     segments: tuple[Segment, ...] = ()
