@@ -43,13 +43,14 @@ HEAVY = (
 )
 #: What the modules of each folder may import of ours. A name that ends in a slash is a whole folder, any other name is
 #: one module, and "" is `holdall` itself. A folder may import itself.
-BELOW_ENGINES = {"errors", "ops", "engine", "model/", "runtime/", "search/"}
+BELOW_ENGINES = {"errors", "ops", "engine", "model/", "runtime/", "search/", "search/segments/"}
 CORE = BELOW_ENGINES | {"core/", "live/", "files/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools"}
 RULES = {
     "model/": {"errors", "ops"},
     "runtime/": {"errors", "ops"},
     "search/": {"errors", "ops", "model/", "runtime/"},
+    "search/segments/": {"errors", "ops", "model/", "runtime/", "search/"},
     "engines/memory/": BELOW_ENGINES,
     "engines/sql/": BELOW_ENGINES,
     "engines/net/": BELOW_ENGINES,

@@ -117,7 +117,9 @@ class Numbering:
         words = text.translate(_ASCII).split()
         found: list[int | str | None] = list(map(self._words.get, words))
         if None in found:
-            found = [self._look_up(word) if number is None else number for word, number in zip(words, found, strict=True)]
+            found = [
+                self._look_up(word) if number is None else number for word, number in zip(words, found, strict=True)
+            ]
         return list(filter(None, found)) or [*_tokenise(text, _words)]
 
     def _look_up(self, word: str) -> int | str:

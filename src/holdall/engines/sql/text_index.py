@@ -100,7 +100,7 @@ class _Unindexed:
 
 
 class _Cache:
-    """Parsed rows by their ids, the least recently used of which are dropped. It has no lock, which a fork would copy."""
+    """Parsed rows by their ids. The least recently used are dropped. It has no lock, which a fork would copy."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -189,9 +189,7 @@ class SqlTextIndex:
             return Prepared([], State.change)
         return (yield from self._prepare(limit, (yield from self._state()), False, True))
 
-    def _prepare(
-        self, limit: int, state: State, only_changes: bool, is_committed: bool
-    ) -> SqlProgram[Prepared | None]:
+    def _prepare(self, limit: int, state: State, only_changes: bool, is_committed: bool) -> SqlProgram[Prepared | None]:
         if not only_changes:
             if state.garbage:
                 return (yield from self._prepare_deletion(state))
@@ -293,9 +291,7 @@ class SqlTextIndex:
         [found] = yield [(sql, params)]
         return [(version, length, bytes(data)) for version, length, data in found]
 
-    def _number_terms(
-        self, state: State, tokenised: list[Tokenised], is_committed: bool
-    ) -> SqlProgram[dict[str, int]]:
+    def _number_terms(self, state: State, tokenised: list[Tokenised], is_committed: bool) -> SqlProgram[dict[str, int]]:
         """Replace terms by their numbers. Return the new ones among them, of which frequent ones come first."""
         unnumbered = [found for _, _, found in tokenised if str in set(map(type, found))]
         if not unnumbered:
@@ -335,7 +331,11 @@ class SqlTextIndex:
         if merge is not None and merge.owner != self._owner_number() and merge.until < time.time():
             return Prepared([], _abandon(merge))
         chosen = find_merge(state)
-        if chosen and sum(segment.documents for segment in chosen) <= sizes.SMALL and not any(one.parts for one in chosen):
+        if (
+            chosen
+            and sum(segment.documents for segment in chosen) <= sizes.SMALL
+            and not any(one.parts for one in chosen)
+        ):
             return (yield from self._prepare_small_merge(state, chosen))
         if merge is None and chosen:
             return Prepared([], _claim(tuple(segment.number for segment in chosen), self._owner_number()))
@@ -359,11 +359,13 @@ class SqlTextIndex:
         statements = [self._dialect.insert_many(self._dialect.lists, "id, data", [row], _REPLACE_LIST)]
 
         def apply(now: State) -> State | None:
-            if (now.epoch, now.next_segment) != (state.epoch, state.next_segment) or not set(chosen) <= set(now.segments):
+            if (now.epoch, now.next_segment) != (state.epoch, state.next_segment) or not set(chosen) <= set(
+                now.segments
+            ):
                 return None
             return now.change(
                 next_segment=now.next_segment + 1,
-                segments=_without(now.segments, chosen) + (Segment(now.next_segment, documents, 0),),
+                segments=(*_without(now.segments, chosen), Segment(now.next_segment, documents, 0)),
                 garbage=now.garbage + tuple(segment.number for segment in chosen),
             )
 
@@ -469,7 +471,7 @@ class SqlTextIndex:
         terms, documents, texts = self._dialect.old_texts
         [rows, more] = yield [(f"SELECT 1 FROM {table} LIMIT 1", {}) for table in (terms, texts)]
         # An older release that still runs takes this state as the order to build its index again.
-        statements = [(f"UPDATE {self._dialect.state} SET value = '{_REBUILD}' WHERE name = 'texts'", {})]
+        statements: list[Any] = [(f"UPDATE {self._dialect.state} SET value = '{_REBUILD}' WHERE name = 'texts'", {})]
         for table, columns in ((terms, "part, term"), (texts, "ns, key"), (documents, "part")):
             first = f"SELECT {columns} FROM {table} LIMIT {_DELETED}"
             statements.append((f"DELETE FROM {table} WHERE ({columns}) IN ({first})", {}))
@@ -648,10 +650,15 @@ class SqlTextIndex:
             for small in smalls:
                 start, stop = small.documents.range_of(low, high)
                 if start < stop:
-                    lists_of = [(index, small.block.find(number, start, stop)) for index, number in enumerate(numbers)
-                                if number >= 0]
+                    lists_of = [
+                        (index, small.block.find(number, start, stop))
+                        for index, number in enumerate(numbers)
+                        if number >= 0
+                    ]
                     scores.add(
-                        small.documents, start, stop,
+                        small.documents,
+                        start,
+                        stop,
                         [Found(index, *lists) for index, lists in lists_of if lists is not None],
                     )
             scores.add_scored(scored)
@@ -779,9 +786,7 @@ def _size_of(row: tuple[Any, ...]) -> int:
     return row[4] or len(row[3] or "")
 
 
-_REPLACE_FORWARD = (
-    "(version) DO UPDATE SET entry = excluded.entry, length = excluded.length, data = excluded.data"
-)
+_REPLACE_FORWARD = "(version) DO UPDATE SET entry = excluded.entry, length = excluded.length, data = excluded.data"
 #: The state of the index of the first schema, in which more documents are removed than an index may have.
 _REBUILD = msgspec.json.encode(["", 1 << 30, 0, 0, 1 << 30, 0]).decode()
 _REPLACE_LIST = "(id) DO UPDATE SET data = excluded.data"

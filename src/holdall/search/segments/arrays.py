@@ -110,7 +110,9 @@ class ArrayKernel:
         is_several = (postings >> SEVERAL & 1).astype(bool)
         shift = np.repeat(place - first, lengths)
         shift[is_several] += np.repeat(once_words - once, several)
-        is_number = np.repeat(np.stack([once <= words, several <= words], 1).ravel(), np.stack([once, several], 1).ravel())
+        is_number = np.repeat(
+            np.stack([once <= words, several <= words], 1).ravel(), np.stack([once, several], 1).ravel()
+        )
         at = np.arange(len(postings)) + shift
         if is_number.all():
             data[at] = numbers
@@ -120,9 +122,7 @@ class ArrayKernel:
                 _set_bits(data, int(place[index]), words, numbers[first[index] : first[index] + once[index]])
             for index in np.flatnonzero(several > words).tolist():
                 low = first[index] + once[index]
-                _set_bits(
-                    data, int(place[index] + once_words[index]), words, numbers[low : low + several[index]]
-                )
+                _set_bits(data, int(place[index] + once_words[index]), words, numbers[low : low + several[index]])
         as_bytes = data.view(np.uint8)
         if counts_bytes.any():
             counts = (postings & 255)[is_several]
@@ -131,7 +131,7 @@ class ArrayKernel:
             as_bytes[np.arange(len(counts)) + base[of_count]] = counts
         whole = data.tobytes()
         return [
-            (term, whole[low : high])
+            (term, whole[low:high])
             for term, low, high in zip(
                 terms[begin].tolist(), start.tolist(), (end - (counts_bytes & 1)).tolist(), strict=True
             )
@@ -145,7 +145,8 @@ class ArrayKernel:
         if (new < 0).any():
             postings, new = postings[new >= 0], new[new >= 0]
         into = new // part
-        return postings & ~(DOCUMENT_MASK << DOCUMENT) | into << PART | (new - into * part) << DOCUMENT
+        moved: _Ints = postings & ~(DOCUMENT_MASK << DOCUMENT) | into << PART | (new - into * part) << DOCUMENT
+        return moved
 
     def join(self, several: Sequence[_Ints]) -> _Ints:
         postings = np.concatenate([_NONE, *several])
@@ -189,13 +190,16 @@ class ArrayKernel:
     def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
         heads = list(map(split_forward, forward))
         stream = np.frombuffer(
-            b"".join([data[start : len(data) - several] for data, (_, several, start) in zip(forward, heads, strict=True)]),
+            b"".join(
+                [data[start : len(data) - several] for data, (_, several, start) in zip(forward, heads, strict=True)]
+            ),
             np.uint8,
         )
         if not len(stream):
             return []
         counts = np.frombuffer(
-            b"".join([data[len(data) - several :] for data, (_, several, _) in zip(forward, heads, strict=True)]), np.uint8
+            b"".join([data[len(data) - several :] for data, (_, several, _) in zip(forward, heads, strict=True)]),
+            np.uint8,
         )
         last = np.flatnonzero(stream < 128)
         widths = np.diff(last, prepend=-1)
@@ -279,9 +283,10 @@ class ArrayBlock:
             ).view(bool)[start - 8 * low : stop - 8 * low]
             first = 0
             if start:
-                first = int(np.bitwise_count(np.frombuffer(self._data, np.uint8, low, at)).sum(dtype=np.int64)) + int(
-                    self._data[at + low] & ((1 << start % 8) - 1)
-                ).bit_count()
+                first = (
+                    int(np.bitwise_count(np.frombuffer(self._data, np.uint8, low, at)).sum(dtype=np.int64))
+                    + int(self._data[at + low] & ((1 << start % 8) - 1)).bit_count()
+                )
             return np.flatnonzero(bits), first
         numbers = np.frombuffer(self._data, np.uint16, length, at)
         if start == 0 and stop >= self._documents:

@@ -25,7 +25,7 @@ def hash_entry(ns: str, key: str) -> int:
     return zlib.crc32(key.encode(), zlib.crc32(ns.encode()))
 
 
-def encode_forward(once: Sequence[int], several: Sequence[int], counts: bytes) -> bytes:
+def encode_forward(once: Sequence[int], several: Sequence[int], counts: bytes | bytearray) -> bytes:
     """Encode the sorted terms of a document that occur once, and those that occur several times, with their counts."""
     data = bytearray()
     for number in (len(once), len(several), *_gaps(once), *_gaps(several)):
@@ -33,7 +33,7 @@ def encode_forward(once: Sequence[int], several: Sequence[int], counts: bytes) -
             data.append(number & 127 | 128)
             number >>= 7  # noqa: PLW2901  # the rest of the number
         data.append(number)
-    return bytes(data) + counts
+    return bytes(data + counts)
 
 
 def _gaps(numbers: Sequence[int]) -> Iterator[int]:

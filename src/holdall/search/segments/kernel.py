@@ -5,7 +5,7 @@ most 255 times. So sorted postings are in the order in which a block has them. A
 terms of a part:
 
     count of terms, 4 bytes; the terms, 4 bytes each
-    for each term, 2 bytes: in how many documents it occurs once; then for each term: in how many it occurs several times
+    for each term, 2 bytes: in how many documents it occurs once; then for each: in how many it occurs several times
     for each term: the documents in which it occurs once, then the others, as numbers of 2 bytes, or as bits if shorter
     how often it occurs in those others, a byte each
 
@@ -65,7 +65,7 @@ class Block(Protocol):
     """A parsed block."""
 
     def find(self, term: int, start: int, stop: int) -> tuple[Any, Any, Any] | None:
-        """Return documents with a term once, others, and their counts, of documents `[start, stop)`; None if it has none."""
+        """Return the documents `[start, stop)` with a term once, the others, and their counts; None for no list."""
 
     def postings(self, low: int, high: int) -> Any:
         """Return the postings of the terms `[low, high)`."""

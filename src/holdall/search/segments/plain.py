@@ -40,7 +40,7 @@ class PlainKernel:
                 counts[number].append(times)
             else:
                 once[number].append(posting >> TERM)
-        return list(map(encode_forward, once, several, counts))
+        return [encode_forward(*document) for document in zip(once, several, counts, strict=True)]
 
     def encode(self, postings: list[int], documents: int, size: int) -> list[tuple[int, bytes]]:
         blocks: list[tuple[int, bytes]] = []
@@ -118,9 +118,8 @@ def _encode(lists: list[tuple[int, list[int], list[int], bytes]], documents: int
     words = bitmap_words(documents)
     parts = [pack("I", [len(lists), *(term for term, _, _, _ in lists)])]
     parts.append(pack("H", [len(once) for _, once, _, _ in lists] + [len(several) for _, _, several, _ in lists]))
-    for _, once, several, _ in lists:
-        for numbers in (once, several):
-            parts.append(_encode_bits(numbers, words) if len(numbers) > words else pack("H", numbers))
+    both = chain.from_iterable((once, several) for _, once, several, _ in lists)
+    parts.extend(_encode_bits(numbers, words) if len(numbers) > words else pack("H", numbers) for numbers in both)
     parts.extend(counts for _, _, _, counts in lists)
     return b"".join(parts)
 
