@@ -23,7 +23,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -81,7 +81,8 @@ class Prepared:
     statements: list[Any]
     apply: Callable[[State], State | None]
     count: int = 0
-    more: bool = True
+    more: bool = False  # changes are left
+    new: State | None = None  # the state before it, if there was none
 
 
 class PreparedIndexTexts(ops.Op, frozen=True):
@@ -164,9 +165,10 @@ class SqlTextIndex:
         A step that was prepared outside the transaction is used if the index has not changed too much since then.
         """
         dialect = self._dialect
-        new = msgspec.json.encode(State(epoch=secrets.randbits(48))).decode()
-        insert = f"INSERT INTO {dialect.state} VALUES ('{STATE}', :value) ON CONFLICT DO NOTHING"
-        yield [(insert, {"value": new})]
+        if not (yield from self.has_begun()):
+            new = (yield from self._new_state()) if prepared is None or prepared.new is None else prepared.new
+            insert = f"INSERT INTO {dialect.state} VALUES ('{STATE}', :value) ON CONFLICT DO NOTHING"
+            yield [(insert, {"value": msgspec.json.encode(new).decode()})]
         state = yield from self._state(dialect.for_update)
         after = None if prepared is None else prepared.apply(state)
         if after is None:
@@ -180,14 +182,25 @@ class SqlTextIndex:
             yield prepared.statements
         encoded = msgspec.json.encode(after).decode()
         yield [(f"UPDATE {dialect.state} SET value = :value WHERE name = '{STATE}'", {"value": encoded})]
-        return prepared.count, prepared.more
+        return prepared.count, prepared.more or (not only_changes and self._has_work(after))
 
     def prepare(self, limit: int) -> SqlProgram[Prepared | None]:
         """Prepare a step outside a transaction that writes: everything that takes long, without a write."""
-        [rows] = yield [(self._read_state, {})]
-        if not rows:  # the first step makes the state
-            return Prepared([], State.change)
-        return (yield from self._prepare(limit, (yield from self._state()), False, True))
+        if (yield from self.has_begun()):
+            return (yield from self._prepare(limit, (yield from self._state()), False, True))
+        new = yield from self._new_state()
+        prepared = yield from self._prepare(limit, new, False, True)
+        return prepared and replace(prepared, new=new)
+
+    def _new_state(self) -> SqlProgram[State]:
+        """Return the state of an index that begins."""
+        [rows] = yield [(f"SELECT 1 FROM {self._dialect.old_texts[1]} LIMIT 1", {})]
+        return State(epoch=secrets.randbits(48), has_old=bool(rows))
+
+    def _has_work(self, state: State) -> bool:
+        """Whether this process has a merge or a deletion to do."""
+        is_ours = state.merge is not None and state.merge.owner == self._owner_number()
+        return bool(state.garbage or state.has_old or is_ours or (state.merge is None and find_merge(state)))
 
     def _prepare(self, limit: int, state: State, only_changes: bool, is_committed: bool) -> SqlProgram[Prepared | None]:
         if not only_changes:
@@ -197,18 +210,16 @@ class SqlTextIndex:
                 prepared = yield from self._prepare_merge(state)
                 if prepared is not None:
                     return prepared
-        prepared = yield from self._prepare_slice(limit, state, only_changes, is_committed)
+        prepared = yield from self._prepare_slice(limit, state, is_committed)
         if prepared is None and not only_changes:
             prepared = yield from self._prepare_merge(state)
             if prepared is None and state.has_old:
-                prepared = yield from self._prepare_deletion_of_old(state)
+                prepared = yield from self._prepare_deletion_of_old()
         return prepared
 
     # A slice of changes
 
-    def _prepare_slice(
-        self, limit: int, state: State, only_changes: bool, is_committed: bool
-    ) -> SqlProgram[Prepared | None]:
+    def _prepare_slice(self, limit: int, state: State, is_committed: bool) -> SqlProgram[Prepared | None]:
         rows, position = yield from self._feed.since(state.position, _COLUMNS, "true", {}, limit)
         more = len(rows) == limit
         if len(first := _take_first(rows, _SLICE_BYTES)) < len(rows):
@@ -251,7 +262,7 @@ class SqlTextIndex:
                 segments=now.segments + added,
             )
 
-        return Prepared(statements, apply, len(rows), more or not only_changes)
+        return Prepared(statements, apply, len(rows), more)
 
     def _tokenise(self, rows: Rows, tokenise: Callable[[str], list[Any]]) -> SqlProgram[list[Tokenised]]:
         """Return the documents of changed rows, sorted by namespace."""
@@ -466,7 +477,7 @@ class SqlTextIndex:
 
         return Prepared([statement], apply)
 
-    def _prepare_deletion_of_old(self, state: State) -> SqlProgram[Prepared]:
+    def _prepare_deletion_of_old(self) -> SqlProgram[Prepared]:
         """Delete some rows of the index of the first schema."""
         terms, documents, texts = self._dialect.old_texts
         [rows, more] = yield [(f"SELECT 1 FROM {table} LIMIT 1", {}) for table in (terms, texts)]
@@ -479,7 +490,6 @@ class SqlTextIndex:
         def apply(now: State) -> State:
             return now.change(has_old=bool(rows or more))
 
-        del state
         return Prepared(statements, apply)
 
     # Reading ---------------------------------------------------------------------------------------------------------
