@@ -138,6 +138,7 @@ class SqlTextIndex:
         self._owner = 0, 0  # the process, and the number by which it claims merges
         self._read_state = f"SELECT value FROM {dialect.state} WHERE name = '{STATE}'"
         self._decoded = "", State()
+        self._has_kernel = False
 
     # Indexing --------------------------------------------------------------------------------------------------------
 
@@ -203,6 +204,7 @@ class SqlTextIndex:
         return bool(state.garbage or state.has_old or is_ours or (state.merge is None and find_merge(state)))
 
     def _prepare(self, limit: int, state: State, only_changes: bool, is_committed: bool) -> SqlProgram[Prepared | None]:
+        yield from self._load_kernel()
         if not only_changes:
             if state.garbage:
                 return (yield from self._prepare_deletion(state))
@@ -231,7 +233,7 @@ class SqlTextIndex:
         tokenised = yield from self._tokenise(newest, self._known_terms(state).tokens)
         gone = yield from self._read_gone(newest)
         new = yield from self._number_terms(state, tokenised, is_committed)
-        is_long = sum(document.length for document, _, _ in tokenised) > _SHORT_TEXTS
+        is_long = sum(document.length for document, _, _ in tokenised) > _FEW_DOCUMENTS
         work = (tokenised, gone)
         data, forward = (yield Work(_build_segment, work)) if is_long else _build_segment(*work)
         dialect, insert = self._dialect, self._dialect.insert_many
@@ -507,6 +509,12 @@ class SqlTextIndex:
             self._decoded = text, state
         return state
 
+    def _load_kernel(self) -> SqlProgram[None]:
+        """Import numpy, which takes long, in a thread."""
+        if not self._has_kernel:
+            yield Work(kernel, ())
+            self._has_kernel = True
+
     def _load(
         self, state: State, ids: list[int], parse: Callable[[bytes], Any], size_of: Callable[[Any], int]
     ) -> SqlProgram[list[Any]]:
@@ -552,6 +560,7 @@ class SqlTextIndex:
         state = yield from self._state()
         if not terms:
             return LocalRanking(iter(()))
+        yield from self._load_kernel()
         unindexed = yield from self._read_unindexed(state)
         stored = yield from self._find_terms(state, list(terms))
         numbers = [stored.get(term, -1) for term in terms]
