@@ -43,7 +43,16 @@ HEAVY = (
 )
 #: What the modules of each folder may import of ours. A name that ends in a slash is a whole folder, any other name is
 #: one module, and "" is `holdall` itself. A folder may import itself.
-BELOW_ENGINES = {"errors", "ops", "engine", "model/", "runtime/", "search/", "search/vector_index/"}
+BELOW_ENGINES = {
+    "errors",
+    "ops",
+    "engine",
+    "model/",
+    "runtime/",
+    "search/",
+    "search/segments/",
+    "search/vector_index/",
+}
 CORE = BELOW_ENGINES | {"core/", "live/", "files/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools"}
 RULES = {
@@ -51,6 +60,7 @@ RULES = {
     "runtime/": {"errors", "ops"},
     "search/": {"errors", "ops", "model/", "runtime/"},
     "search/vector_index/": {"errors", "ops", "model/", "runtime/", "search/"},
+    "search/segments/": {"errors", "ops", "model/", "runtime/", "search/"},
     "engines/memory/": BELOW_ENGINES,
     "engines/sql/": BELOW_ENGINES,
     "engines/net/": BELOW_ENGINES,

@@ -385,7 +385,7 @@ class IndexTexts(Op, frozen=True):
     Not a change.
     """
 
-    limit: int = 512
+    limit: int = 4096
 
 
 class IndexOrder(Op, frozen=True):

@@ -2,7 +2,7 @@
 
 from holdall.engines.memory.ranker import MemoryRanker
 from holdall.engines.redis.text_index import RedisTextIndex, _parse_state
-from holdall.engines.sql.text_index import SqlTextIndex
+from holdall.engines.sql.text_index import SqlTextIndex, _Unindexed
 from holdall.search.postings import Slice
 from holdall.search.text_index import TextIndex
 
@@ -24,7 +24,7 @@ def behind_once_in_redis(self):
 
 
 def nothing(self, state):
-    return None
+    return _Unindexed()
     yield
 
 

@@ -18,6 +18,8 @@ from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
 from holdall.engines.sqlite.vectors import ranker as sqlite_vectors
 from holdall.search import postings, ranking, scoring
+from holdall.search.segments import merging
+from holdall.search.segments import state as segments
 from holdall.search.vector_index import building, index
 
 SMALL: dict[Any, dict[str, int]] = {
@@ -27,7 +29,17 @@ SMALL: dict[Any, dict[str, int]] = {
     memory: {"PAGE_BYTES": 30},
     bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},
     sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
-    sql_texts: {"_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
+    sql_texts: {
+        "_SLICE_BYTES": 200,
+        "_FEW_CHANGES": 3,
+        "_FEW_BYTES": 100,
+        "_PAGE": 2,
+        "_DELETED": 3,
+        "_FEW_ENTRIES": 1,
+        "_CACHE_BYTES": 1000,
+    },
+    segments: {"PART": 4, "MOST_PARTS": 3, "SMALL": 4, "FACTOR": 2, "PAGE": 3, "CLAIM": 0, "SPARE": 4},
+    merging: {"BLOCK": 20, "STEP": 6},
     postings: {"PART": 4, "_SPARE": 6},
     sqlite_vectors: {
         "MOST_EXACT": 3,

@@ -16,6 +16,8 @@ import pytest
 
 import holdall
 from holdall.ops import Delete, IndexTexts, Op, Put
+from holdall.search.segments import merging
+from holdall.search.segments import state as segments
 from holdall.testing import embed
 from support.brute_force import check_lexical, check_semantic
 from support.processes import Process, finish_together, start, tell, wait_to_begin
@@ -208,7 +210,10 @@ def kill_soon(writer: Process) -> list[Any]:
 
 
 def write_and_learn(at: dict[str, str], number: int) -> None:
-    """Batches that overwrite each other, each learned in slices, while another thread searches."""
+    """Batches that overwrite each other, each indexed in slices and merged, while another thread searches."""
+    for name, size in {"SMALL": 16, "PART": 32, "FACTOR": 3, "CLAIM": 0}.items():
+        setattr(segments, name, size)
+    merging.STEP, merging.BLOCK = 32, 50
     store = open_at(at, embed=embed)
     store.setup()
     searching = ThreadPoolExecutor(1)
@@ -225,5 +230,5 @@ def write_and_learn(at: dict[str, str], number: int) -> None:
         )
         tell(step)
         searching.submit(store.search, query="tea", mode="hybrid")
-        for _ in range(3):
+        for _ in range(8):
             store._engine_handle.engine.execute([IndexTexts(5)])

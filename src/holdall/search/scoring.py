@@ -17,6 +17,14 @@ from typing import TypeAlias
 # The parameters of BM25: saturation of the term frequency, and normalisation by length. Both are low, which suits short
 # and long texts.
 _K1, _B = 0.9, 0.4
+BASE, K1_B = _K1 * (1 - _B), _K1 * _B
+
+
+def idf(found: int, count: int) -> float:
+    """Return the weight of a term that so many of all documents have."""
+    count = max(count, found)
+    return log(1 + (count - found + 0.5) / (found + 0.5))
+
 
 #: A posting list: the numbers of documents, and how often the term occurs in each, at most 255 times.
 Part: TypeAlias = "tuple[array[int], bytes]"
@@ -28,8 +36,8 @@ class _Weights(dict[tuple[int, int], float]):
     __slots__ = ("_base", "_idf", "_slope")
 
     def __init__(self, found: int, count: int, average: float) -> None:
-        self._idf = log(1 + (count - found + 0.5) / (found + 0.5))
-        self._base, self._slope = _K1 * (1 - _B), _K1 * _B / average
+        self._idf = idf(found, count)
+        self._base, self._slope = BASE, K1_B / average
 
     def __missing__(self, pair: tuple[int, int]) -> float:
         times, length = pair
@@ -59,7 +67,7 @@ def bm25(
             old = set[int]().union(*(gone.intersection(numbers) for numbers, _ in parts))
             found -= len(old)
             left_out |= old
-        weigh = _Weights(found, max(count, found), average).__getitem__
+        weigh = _Weights(found, count, average).__getitem__
         is_first, before = not scores, scores.get
         for numbers, times in parts:  # there may be millions, so all of this runs in C
             added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=True))

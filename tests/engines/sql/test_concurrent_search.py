@@ -24,7 +24,9 @@ from holdall.engines.sql import text_index as sql_texts
 from holdall.errors import Conflict, CursorExpired
 from holdall.ops import ABSENT, IndexTexts, Put
 from holdall.runtime.programs import drive
-from holdall.search import postings, ranking, vectors
+from holdall.search import ranking, vectors
+from holdall.search.segments import arrays, merging
+from holdall.search.segments import state as segments
 from holdall.testing import Clock, embed
 from support.brute_force import check_lexical
 from support.servers import Postgres, postgres_url, program
@@ -112,27 +114,33 @@ def test_a_search_ends_though_others_write_faster_than_the_index_learns(opened: 
     check_lexical(other, "green tea")
 
 
-def test_an_index_that_is_begun_anew_meanwhile_hides_nothing(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of its documents are gone, so another process begins it anew, and has just begun."""
-    monkeypatch.setattr(postings, "_SPARE", 4)
+def test_an_index_whose_segments_are_merged_meanwhile_hides_nothing(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of its documents are gone, so another process merges all segments, and is in the middle of it."""
+    for name, number in {"SPARE": 4, "SMALL": 8, "PART": 16}.items():
+        monkeypatch.setattr(segments, name, number)
+    monkeypatch.setattr(merging, "STEP", 8)
     other = opened()
     mine, theirs = (engine_of(store) for store in (opened(), other))
-    begun: list[tuple[int, bool]] = []
+    steps: list[tuple[int, bool]] = []
 
-    def begin_anew() -> None:
-        if not begun:
+    def merge_some() -> None:
+        if not steps:
             for _ in range(2):
                 other.execute([Put(NS, f"{n:02}", {"text": f"tea {n}"}) for n in range(20)])
-                begun.append(theirs.execute([IndexTexts(1000)])[0])
-            begun.append(theirs.execute([IndexTexts(1)])[0])
+                steps.append(theirs.execute([IndexTexts(1000)])[0])
+            steps.extend(theirs.execute([IndexTexts(1)])[0] for _ in range(3))
 
-    store = opened(on_op=after_each("IndexTexts", begin_anew))
+    store = opened(on_op=after_each("IndexTexts", merge_some))
     other.execute([Put(NS, f"{n:02}", {"text": "tea"}) for n in range(20)])
     assert len(store.search(query="tea", limit=100)) == 20
-    assert begun == [(20, False), (20, False), (1, True)]
+    assert steps == [(20, False), (20, True), (0, True), (0, True), (0, True)]
     check_lexical(other, "tea", "tea 7")
     mine.execute([IndexTexts()])
     check_lexical(store, "tea", "tea 7")
+    while theirs.execute([IndexTexts()])[0][1]:
+        check_lexical(store, "tea", "tea 7")
 
 
 def test_what_is_deleted_and_forgotten_leaves_the_index_too(opened: Opener) -> None:
@@ -195,7 +203,8 @@ def test_a_reader_in_an_older_snapshot_finds_what_was_there_then(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, warm: bool
 ) -> None:
     """What the process remembers of the indexes is of a later moment."""
-    monkeypatch.setattr(postings, "PART", 4)
+    monkeypatch.setattr(segments, "PART", 4)
+    monkeypatch.setattr(segments, "SMALL", 4)
     monkeypatch.setattr(sql_search, "_PAGE", 3)
     store = opened(embed=embed)
     store.execute([Put(NS, str(n), {"text": f"tea {n}"}) for n in range(10)])
@@ -254,8 +263,9 @@ def test_an_event_loop_goes_on_while_a_search_learns_and_ranks(monkeypatch: pyte
         ) as store:
             await store.aexecute([Put(NS, str(n), {"text": f"tea {n}, or coffee no{n}"}) for n in range(600)])
             heart = asyncio.create_task(beat())
-            for where, name in ((postings.Slice, "add_rows"), (sql_texts, "split_by_part"), (postings, "bm25")):
-                watched(where, name)
+            for name in ("_tokenise_rows", "_build_segment"):
+                watched(sql_texts, name)
+            watched(arrays.ArrayScores, "add")
             watched(vectors.Matrix, "ranked")
             watched(vectors.Matrix, "add")
             found = await store.asearch(NS, query="tea", mode="hybrid", limit=1000)
@@ -263,7 +273,7 @@ def test_an_event_loop_goes_on_while_a_search_learns_and_ranks(monkeypatch: pyte
             heart.cancel()
 
     asyncio.run(main())
-    assert passed == {"add_rows", "split_by_part", "bm25", "ranked", "add"}
+    assert passed == {"_tokenise_rows", "_build_segment", "ranked", "add"}
 
 
 # Several writers -----------------------------------------------------------------------------------------------------

@@ -184,13 +184,26 @@ MIGRATIONS = (
     $$;
     """,
     VIEWS,
+    # The text index of segments; terms, documents and texts were the one before. Its data does not compress.
+    """
+    CREATE TABLE {schema}.words (term text COLLATE "C" PRIMARY KEY, id bigint NOT NULL);
+    CREATE TABLE {schema}.forward (
+        version bigint PRIMARY KEY,
+        entry bigint NOT NULL,
+        length bigint NOT NULL,
+        data bytea NOT NULL
+    );
+    CREATE INDEX forward_of ON {schema}.forward (entry);
+    CREATE TABLE {schema}.lists (id bigint PRIMARY KEY, data bytea NOT NULL);
+    ALTER TABLE {schema}.lists ALTER data SET STORAGE EXTERNAL;
+    """,
 )
 
 #: The types of the columns that `insert_many` and `delete_many` are called for.
 _COLUMN_TYPES = {
     **dict.fromkeys(("ns", "key", "term"), "text"),
-    **dict.fromkeys(("part", "document"), "bigint"),
-    **dict.fromkeys(("documents", "times", "versions", "lengths", "gone"), "bytea"),
+    **dict.fromkeys(("id", "version", "entry", "length"), "bigint"),
+    "data": "bytea",
 }
 # Not extract, which is slower, as it computes with numeric. In a double, microseconds are exact until the year 2106.
 _SERVER_NOW = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
@@ -238,8 +251,10 @@ class PostgresDialect(Dialect):
         pieces = f"SELECT string_agg(data, ''::bytea ORDER BY start) FROM {self.chunks} WHERE body_id = body"
         self.content = f"CASE WHEN size > 0 THEN ({pieces}) END"
         self.head = f"({pieces} AND start < 1048576)"
-        self.state, self.terms, self.documents = (f"{self.schema}.{name}" for name in ("state", "terms", "documents"))
-        self.texts, self.vectors = f"{self.schema}.texts", f"{self.schema}.vectors"
+        self.state, self.words, self.forward, self.lists, self.vectors = (
+            f"{self.schema}.{name}" for name in ("state", "words", "forward", "lists", "vectors")
+        )
+        self.old_texts = f"{self.schema}.terms", f"{self.schema}.documents", f"{self.schema}.texts"
         self.purge_lock = f"SELECT pg_try_advisory_xact_lock({lock_id(f'holdall history {schema}')})"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
@@ -287,6 +302,9 @@ class PostgresDialect(Dialect):
 
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         return f"{column} = ANY(:all_numbers::bigint[])", {"all_numbers": numbers}
+
+    def each_number(self, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        return "unnest(:all_numbers::bigint[]) AS each_number (value)", {"all_numbers": numbers}
 
     def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
         return f"{column} = ANY(:all_texts::text[])", {"all_texts": texts}

@@ -29,6 +29,7 @@ from ..sql.entries import SqlEntries, is_multi_statement, is_plain_put
 from ..sql.feed import MARK_KEY, MARK_NAMESPACE, SqlFeed, within
 from ..sql.narrowing import narrow
 from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement
+from ..sql.text_index import STATE as TEXTS_STATE
 from .dialect import MIGRATIONS, PostgresDialect, new_token, project
 from .ranker import IndexBuilder, PostgresRanker, VectorIndex, index_for, read_index
 
@@ -151,8 +152,8 @@ class PostgresEntries(SqlEntries):
             return []
         return [
             f"UPDATE {self._table} SET xid = '3' WHERE {is_foreign}",
-            f"DELETE FROM {dialect.state} WHERE name = 'texts'",
-            *(f"DELETE FROM {table}" for table in (dialect.terms, dialect.documents, dialect.texts)),
+            f"DELETE FROM {dialect.state} WHERE name = '{TEXTS_STATE}'",
+            *(f"DELETE FROM {table}" for table in (dialect.words, dialect.forward, dialect.lists)),
             self._feed.move_mark("pg_current_xact_id()"),
         ]
 

@@ -57,9 +57,10 @@ class Dialect(Fields):
     # Search
     head: str  # an expression: the beginning of the body of an entry
     state: str  # the tables of `text_index.py` and `ranker.py`
-    terms: str
-    documents: str
-    texts: str
+    words: str
+    forward: str
+    lists: str
+    old_texts: tuple[str, str, str]  # the tables of the index of the first schema
     vectors: str
     #: Statements around a query for a few rows, so that it reads them in the order of an index.
     in_index_order: tuple[Sequence[Statement], Sequence[Statement]] = ((), ())
@@ -97,6 +98,10 @@ class Dialect(Fields):
     @abstractmethod
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         """Return the condition that a column is one of these numbers, and its parameters."""
+
+    @abstractmethod
+    def each_number(self, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        """Return a FROM item whose column `value` has these numbers, and its parameters."""
 
     @abstractmethod
     def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:

@@ -208,9 +208,9 @@ class SqlEntries:
         """Run an op that needs more than one statement."""
         match op:
             case PreparedIndexTexts(limit, prepared):
-                return (yield from self._texts.index_slice(limit, prepared))
+                return (yield from self._texts.run_step(limit, prepared))
             case ops.IndexTexts(limit):
-                return (yield from self._texts.index_slice(limit))
+                return (yield from self._texts.run_step(limit))
             case ops.IndexOrder():
                 return (yield from self._dialect.index_order())
             case ops.Embed():
@@ -259,7 +259,7 @@ class SqlEntries:
         if not versions:
             return False
         if (yield from self._texts.has_begun()):  # tombstones tell it which documents are gone
-            _, more = yield from self._texts.index_slice(op.limit)
+            _, more = yield from self._texts.run_step(op.limit, only_changes=True)
             if more:
                 return True
         # In this order: on SQLite the row with the highest version must stay, and the put makes another row that.

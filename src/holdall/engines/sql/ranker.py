@@ -116,7 +116,7 @@ class SqlRanker:
 
     def rank_by_text(self, op: ops.Search, among: Collection[int] | None) -> SqlProgram[Ranking[SqlRequest]]:
         assert op.query is not None
-        return (yield from self._texts.ranking(parse_query(op.query).terms, among))
+        return (yield from self._texts.ranking(op, parse_query(op.query).terms, among))
 
     def rank_by_vector(self, op: ops.Search, among: Collection[int] | None) -> SqlProgram[Ranking[SqlRequest]]:
         assert op.vector is not None

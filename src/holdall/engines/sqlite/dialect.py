@@ -107,6 +107,18 @@ MIGRATIONS = (
         DELETE FROM holdall_vectors WHERE version = old.version;
     END;
     """,
+    # The text index of segments; holdall_terms, holdall_documents and holdall_texts were the one before.
+    """
+    CREATE TABLE holdall_words (term TEXT PRIMARY KEY, id INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE holdall_forward (
+        version INTEGER PRIMARY KEY,
+        entry INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        data BLOB NOT NULL
+    );
+    CREATE INDEX holdall_forward_of ON holdall_forward (entry);
+    CREATE TABLE holdall_lists (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+    """,
 )
 
 #: Not in the migrations: only searches with neighbours need it, and it makes every put slower.
@@ -150,7 +162,8 @@ class SqliteDialect(Dialect):
     head = """(SELECT holdall_joined(data) FROM (
         SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
     ))"""
-    state, terms, documents, texts = "holdall_state", "holdall_terms", "holdall_documents", "holdall_texts"
+    state, words, forward, lists = "holdall_state", "holdall_words", "holdall_forward", "holdall_lists"
+    old_texts = "holdall_terms", "holdall_documents", "holdall_texts"
     vectors = "holdall_vectors"
     single_writer = True
     unindexed = "holdall_unindexed"
@@ -187,6 +200,9 @@ class SqliteDialect(Dialect):
     def among(self, column: str, numbers: list[int]) -> tuple[str, dict[str, Any]]:
         listed = msgspec.json.encode(numbers).decode()
         return f"{column} IN (SELECT value FROM json_each(:numbers))", {"numbers": listed}
+
+    def each_number(self, numbers: list[int]) -> tuple[str, dict[str, Any]]:
+        return "json_each(:numbers)", {"numbers": msgspec.json.encode(numbers).decode()}
 
     def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
         listed = msgspec.json.encode(texts).decode()

@@ -1,0 +1,380 @@
+"""The kernel with numpy. Importing this module imports numpy, which takes long: only `kernel` does."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .documents import MOST_TIMES, Documents, split_forward
+from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, TERM_MASK, Counts, Found, Weights, bitmap_words
+
+_Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+_Doubles: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_NONE: _Ints = np.empty(0, np.int64)
+#: How many results are sorted at first, and how many times as many whenever those were not enough.
+_FIRST, _GROWTH = 64, 16
+
+
+class ArrayKernel:
+    """Arithmetic on arrays."""
+
+    def count(self, documents: Sequence[Collection[int]]) -> _Ints:
+        lengths = np.fromiter(map(len, documents), np.int64, len(documents))
+        postings = np.fromiter(chain.from_iterable(documents), np.int64, int(lengths.sum()))
+        postings <<= TERM
+        postings |= np.repeat(np.arange(len(documents)) << DOCUMENT, lengths)
+        postings.sort()
+        first = _changes(postings)
+        times = np.minimum(np.diff(first, append=len(postings)), MOST_TIMES)
+        postings = postings[first] | times
+        postings[times > 1] |= 1 << SEVERAL
+        postings.sort()
+        return postings
+
+    def forward(self, postings: _Ints, documents: int) -> list[bytes]:
+        # In one number, because numpy sorts numbers much faster than it finds the order of others.
+        run = (postings >> DOCUMENT & DOCUMENT_MASK) << 1 | postings >> SEVERAL & 1
+        ordered = run << 39 | (postings >> TERM) << 8 | postings & 255
+        ordered.sort()
+        run = ordered >> 39
+        terms = ordered >> 8 & TERM_MASK
+        gaps = np.diff(terms, prepend=0)
+        first = _changes(run)
+        gaps[first] = terms[first]
+        lengths = np.bincount(run, minlength=2 * documents)
+        # Both lengths, then the gaps, of each document.
+        before = np.cumsum(lengths) - lengths
+        header = np.arange(2 * documents) + before[np.arange(2 * documents) // 2 * 2]
+        numbers = np.empty(len(gaps) + 2 * documents, np.int64)
+        numbers[header] = lengths
+        numbers[np.arange(len(gaps)) + 2 * (run >> 1) + 2] = gaps
+        widths = np.ones(len(numbers), np.int64)
+        for bits in (7, 14, 21, 28):
+            widths += numbers >= 1 << bits
+        counted = lengths[1::2]
+        of_number = np.repeat(np.arange(documents), lengths[::2] + counted + 2)
+        count_bytes = np.cumsum(counted) - counted
+        at = np.cumsum(widths) - widths + count_bytes[of_number]
+        data = np.empty(int(widths.sum() + counted.sum()), np.uint8)
+        data[at + widths - 1] = numbers >> 7 * (widths - 1)
+        for byte in range(4):
+            here = np.flatnonzero(widths > byte + 1)
+            data[at[here] + byte] = numbers[here] >> 7 * byte & 127 | 128
+        ends = np.cumsum(np.add.reduceat(widths, header[::2]) + counted) if documents else _NONE
+        has_count = np.flatnonzero(run & 1)
+        data[np.arange(len(has_count)) + np.repeat(ends - counted - count_bytes, counted)] = ordered[has_count] & 255
+        whole, cuts = data.tobytes(), [0, *ends.tolist()]
+        return [whole[start:end] for start, end in pairwise(cuts)]
+
+    def encode(self, postings: _Ints, documents: int, size: int) -> list[tuple[int, bytes]]:
+        if not len(postings):
+            return []
+        terms = postings >> TERM
+        first = _changes(terms)
+        terms = terms[first]
+        lengths = np.diff(first, append=len(postings))
+        several = np.add.reduceat(postings >> SEVERAL & 1, first)
+        once = lengths - several
+        words = bitmap_words(documents)
+        once_words, several_words = np.minimum(once, words), np.minimum(several, words)
+        list_words = once_words + several_words
+        sizes = 8 + 2 * list_words + several
+        begin = np.array(_cut(np.cumsum(sizes).tolist(), size - 4))
+        of_block = np.repeat(np.arange(len(begin)), np.diff(begin, append=len(terms)))
+        count = np.diff(begin, append=len(terms))  # of terms, by block
+        block_words = np.add.reduceat(list_words, begin)
+        counts_bytes = np.add.reduceat(several, begin)
+        sizes = 4 + 8 * count + 2 * block_words + counts_bytes + (counts_bytes & 1)
+        end = np.cumsum(sizes)
+        start = end - sizes
+        data = np.zeros(int(end[-1]) // 2, np.uint16)
+        place = start // 2
+        data[place], data[place + 1] = count & 0xFFFF, count >> 16
+        inside = np.arange(len(terms)) - begin[of_block]
+        place = place[of_block] + 2
+        data[place + 2 * inside], data[place + 2 * inside + 1] = terms & 0xFFFF, terms >> 16
+        place += 2 * count[of_block]
+        data[place + inside], data[place + count[of_block] + inside] = once, several
+        place += 2 * count[of_block]
+        # The lists begin here: each term's, minus what the terms of earlier blocks take.
+        before = np.cumsum(list_words) - list_words
+        place += before - before[begin][of_block]
+        numbers = postings >> DOCUMENT & DOCUMENT_MASK
+        is_several = (postings >> SEVERAL & 1).astype(bool)
+        shift = np.repeat(place - first, lengths)
+        shift[is_several] += np.repeat(once_words - once, several)
+        is_number = np.repeat(
+            np.stack([once <= words, several <= words], 1).ravel(), np.stack([once, several], 1).ravel()
+        )
+        at = np.arange(len(postings)) + shift
+        if is_number.all():
+            data[at] = numbers
+        else:
+            data[at[is_number]] = numbers[is_number]
+            for index in np.flatnonzero(once > words).tolist():
+                _set_bits(data, int(place[index]), words, numbers[first[index] : first[index] + once[index]])
+            for index in np.flatnonzero(several > words).tolist():
+                low = first[index] + once[index]
+                _set_bits(data, int(place[index] + once_words[index]), words, numbers[low : low + several[index]])
+        as_bytes = data.view(np.uint8)
+        if counts_bytes.any():
+            counts = (postings & 255)[is_several]
+            of_count = np.repeat(of_block, several)
+            base = start + 4 + 8 * count + 2 * block_words - (np.cumsum(counts_bytes) - counts_bytes)
+            as_bytes[np.arange(len(counts)) + base[of_count]] = counts
+        whole = data.tobytes()
+        return [
+            (term, whole[low:high])
+            for term, low, high in zip(
+                terms[begin].tolist(), start.tolist(), (end - (counts_bytes & 1)).tolist(), strict=True
+            )
+        ]
+
+    def parse(self, block: bytes, documents: int) -> ArrayBlock:
+        return ArrayBlock(block, documents)
+
+    def move(self, postings: _Ints, numbers: Sequence[int], part: int) -> _Ints:
+        new = np.asarray(numbers, np.int64)[postings >> DOCUMENT & DOCUMENT_MASK]
+        if (new < 0).any():
+            postings, new = postings[new >= 0], new[new >= 0]
+        into = new // part
+        moved: _Ints = postings & ~(DOCUMENT_MASK << DOCUMENT) | into << PART | (new - into * part) << DOCUMENT
+        return moved
+
+    def join(self, several: Sequence[_Ints]) -> _Ints:
+        postings = np.concatenate([_NONE, *several])
+        postings.sort()
+        return postings
+
+    def split(self, postings: _Ints) -> list[tuple[int, _Ints]]:
+        if not len(postings):
+            return []
+        parts = range(int(postings[0] >> PART), int(postings[-1] >> PART) + 1)
+        cuts = np.searchsorted(postings, [part << PART for part in (*parts, parts.stop)]).tolist()
+        mask = (1 << PART) - 1
+        return [
+            (part, postings[low:high] & mask)
+            for part, low, high in zip(parts, cuts[:-1], cuts[1:], strict=True)
+            if low < high
+        ]
+
+    def between(self, postings: _Ints, low: int, high: int) -> _Ints:
+        first, last = np.searchsorted(postings, [low << TERM, high << TERM]).tolist()
+        return postings[first:last]
+
+    def count_terms(self, postings: _Ints) -> Counts:
+        terms = postings >> TERM
+        first = _changes(terms)
+        found: Any = terms[first], np.diff(first, append=len(postings))
+        return found  # type: ignore[no-any-return]  # arrays are sequences
+
+    def add_counts(self, several: Sequence[Counts]) -> tuple[bytes, bytes]:
+        terms = np.concatenate([_NONE, *(np.asarray(terms, np.int64) for terms, _ in several)])
+        counts = np.concatenate([_NONE, *(np.asarray(counts, np.int64) for _, counts in several)])
+        if not len(terms):
+            return b"", b""
+        order = np.argsort(terms, kind="stable")
+        terms, counts = terms[order], counts[order]
+        first = _changes(terms)
+        sums = np.add.reduceat(counts, first)
+        changed = sums != 0
+        return terms[first][changed].astype("<u4").tobytes(), sums[changed].astype("<i4").tobytes()
+
+    def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
+        heads = list(map(split_forward, forward))
+        stream = np.frombuffer(
+            b"".join(
+                [data[start : len(data) - several] for data, (_, several, start) in zip(forward, heads, strict=True)]
+            ),
+            np.uint8,
+        )
+        if not len(stream):
+            return []
+        counts = np.frombuffer(
+            b"".join([data[len(data) - several :] for data, (_, several, _) in zip(forward, heads, strict=True)]),
+            np.uint8,
+        )
+        last = np.flatnonzero(stream < 128)
+        widths = np.diff(last, prepend=-1)
+        numbers = stream[last].astype(np.int64)
+        for byte in range(1, int(widths.max())):
+            here = np.flatnonzero(widths > byte)
+            numbers[here] = numbers[here] << 7 | stream[last[here] - byte] & 127
+        lengths = np.array(heads, np.int64)[:, :2].ravel()
+        sums = np.cumsum(numbers)
+        starts = np.cumsum(lengths) - lengths
+        found = sums - np.repeat(np.concatenate(([0], sums))[starts], lengths)
+        run = np.repeat(np.arange(len(lengths)), lengths)
+        times = np.ones(len(found), np.int64)
+        times[run & 1 == 1] = counts
+        here_of = [np.flatnonzero(found == term) for term in terms]
+        return [Found(index, _NONE, run[here] >> 1, times[here]) for index, here in enumerate(here_of)]
+
+    def scores(self, weights: Weights) -> ArrayScores:
+        return ArrayScores(weights)
+
+
+def _cut(ends: list[int], size: int) -> list[int]:
+    """Return the first of each group of terms whose lists fit a block. `ends` has where the list of each term ends."""
+    begin, first, before = [0], 0, 0
+    while (first := max(first + 1, bisect_right(ends, before + size, first))) < len(ends):
+        begin.append(first)
+        before = ends[first - 1]
+    return begin
+
+
+def _changes(numbers: _Ints) -> _Ints:
+    """Return where a sorted array has another number than before."""
+    return np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1]))) if len(numbers) else _NONE
+
+
+def _set_bits(data: _Array, at: int, words: int, numbers: _Ints) -> None:
+    bits = np.zeros(16 * words, np.uint8)
+    bits[numbers] = 1
+    data[at : at + words] = np.packbits(bits, bitorder="little").view(np.uint16)
+
+
+class ArrayBlock:
+    """A parsed block."""
+
+    def __init__(self, data: bytes, documents: int) -> None:
+        self._data, self._documents, self._words = data, documents, bitmap_words(documents)
+        count = int.from_bytes(data[:4], "little")
+        self._terms = np.frombuffer(data, np.uint32, count, 4)
+        self._lengths = np.frombuffer(data, np.uint16, 2 * count, 4 + 4 * count).reshape(2, count)
+        if count == 1:  # most blocks of frequent terms: nothing to sum
+            once, several = self._lengths[:, 0].tolist()
+            end = 12 + 2 * (min(once, self._words) + min(several, self._words))
+            self._starts, self._counts = np.array([12, end]), np.array([end, end + several])
+            return
+        self._starts = np.empty(count + 1, np.int64)
+        self._starts[0] = 4 + 8 * count
+        np.cumsum(np.minimum(self._lengths, self._words).sum(0, dtype=np.int64), out=self._starts[1:])
+        self._starts[1:] *= 2
+        self._starts[1:] += self._starts[0]
+        self._counts = np.empty(count + 1, np.int64)
+        self._counts[0] = 0
+        np.cumsum(self._lengths[1], dtype=np.int64, out=self._counts[1:])
+        self._counts += self._starts[-1]
+
+    def find(self, term: int, start: int, stop: int) -> tuple[_Ints, _Ints, _Array] | None:
+        index = int(np.searchsorted(self._terms, term))
+        if index == len(self._terms) or self._terms[index] != term:
+            return None
+        at, count = int(self._starts[index]), int(self._counts[index])
+        length, others = int(self._lengths[0, index]), int(self._lengths[1, index])
+        once, _ = self._numbers(at, length, start, stop)
+        several, first = self._numbers(at + 2 * min(length, self._words), others, start, stop)
+        return once, several, np.frombuffer(self._data, np.uint8, len(several), count + first)
+
+    def _numbers(self, at: int, length: int, start: int, stop: int) -> tuple[_Ints, int]:
+        """Return the numbers of a list that are in a range, from its start on, and how many precede the range."""
+        if length > self._words:
+            low = start // 8
+            bits = np.unpackbits(
+                np.frombuffer(self._data, np.uint8, (stop + 7) // 8 - low, at + low), bitorder="little"
+            ).view(bool)[start - 8 * low : stop - 8 * low]
+            first = 0
+            if start:
+                first = (
+                    int(np.bitwise_count(np.frombuffer(self._data, np.uint8, low, at)).sum(dtype=np.int64))
+                    + int(self._data[at + low] & ((1 << start % 8) - 1)).bit_count()
+                )
+            return np.flatnonzero(bits), first
+        numbers = np.frombuffer(self._data, np.uint16, length, at)
+        if start == 0 and stop >= self._documents:
+            return numbers.astype(np.int64), 0
+        first, last = np.searchsorted(numbers, np.array([start, stop], np.uint16)).tolist()
+        return numbers[first:last].astype(np.int64) - start, first
+
+    def postings(self, low: int, high: int) -> _Ints:
+        first, last = np.searchsorted(self._terms, np.array([low, high], np.uint32)).tolist()
+        if first == last:
+            return _NONE
+        lengths = self._lengths[:, first:last].T.astype(np.int64).ravel()  # of both lists of each term
+        at = int(self._starts[first])
+        words = np.frombuffer(self._data, np.uint16, (int(self._starts[last]) - at) // 2, at)
+        are_bits = np.flatnonzero(lengths > self._words)
+        if len(are_bits):
+            stored = np.minimum(lengths, self._words)
+            ends, starts = np.cumsum(lengths), np.cumsum(stored) - stored
+            place = np.repeat(starts - (ends - lengths), lengths) + np.arange(int(ends[-1]))
+            numbers = words[np.minimum(place, len(words) - 1)].astype(np.int64)
+            for index in are_bits.tolist():
+                end = int(ends[index])
+                found, _ = self._numbers(at + 2 * int(starts[index]), int(lengths[index]), 0, self._documents)
+                numbers[end - len(found) : end] = found
+        else:
+            numbers = words.astype(np.int64)
+        terms = self._terms[first:last].astype(np.int64) << TERM
+        heads = np.stack([terms | 1, terms | 1 << SEVERAL], 1).ravel()
+        postings = np.repeat(heads, lengths)
+        postings |= numbers << DOCUMENT
+        at = int(self._counts[first])
+        counts = np.frombuffer(self._data, np.uint8, int(self._counts[last]) - at, at)
+        postings[np.repeat(np.tile([False, True], last - first), lengths)] |= counts.astype(np.int64)
+        return postings
+
+
+class ArrayScores:
+    """Scores in one array for each part."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._parts: list[tuple[_Doubles, _Array]] = []
+
+    def add(self, documents: Documents, start: int, stop: int, found: Sequence[Found]) -> None:
+        if not found:
+            return
+        weights = self._weights
+        scores = np.zeros(stop - start)
+        lengths: _Array = np.frombuffer(documents.lengths, documents.lengths.typecode)[start:stop]
+        norms = weights.slope * lengths
+        for term, once, several, counts in found:
+            idf = weights.idfs[term]
+            if len(once):
+                scores[once] += idf / ((1 + weights.base) + norms[once])
+            if len(several):
+                times = np.asarray(counts, np.float64)
+                scores[several] += idf * times / ((times + weights.base) + norms[several])
+        versions: _Array = np.frombuffer(documents.versions, documents.versions.typecode)[start:stop]
+        self._parts.append((scores, versions))
+
+    def add_scored(self, scores: dict[int, float]) -> None:
+        count = len(scores)
+        self._parts.append((np.fromiter(scores.values(), np.float64, count), np.fromiter(scores, np.int64, count)))
+
+    def ranked(self) -> Iterator[tuple[int, float]]:
+        bound, want = math.inf, _FIRST
+        while True:
+            least = self._find_least(bound, want)
+            if least is None:
+                return
+            found: list[tuple[float, int]] = []
+            for scores, versions in self._parts:
+                here = np.flatnonzero((scores >= least) & (scores < bound))
+                if len(here):
+                    found += zip(scores[here].tolist(), versions[here].tolist(), strict=True)
+            found.sort(reverse=True)
+            yield from ((version, score) for score, version in found)
+            bound, want = least, want * _GROWTH
+
+    def _find_least(self, bound: float, want: int) -> float | None:
+        """Return the score of the last of the next `want` results; None if there are no more."""
+        best: _Doubles = np.empty(0)
+        floor = 0.0
+        for scores, _ in self._parts:
+            here = scores[scores > floor] if bound == math.inf else scores[(scores > floor) & (scores < bound)]
+            if len(here):
+                best = np.concatenate((best, here))
+                if len(best) > want:
+                    best = np.partition(best, len(best) - want)[-want:]
+                    floor = float(best.min())
+        return float(best.min()) if len(best) else None

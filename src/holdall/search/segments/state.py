@@ -1,0 +1,131 @@
+"""The state of a stored text index: its segments, and which of them to merge next.
+
+A slice of changes becomes a *small* segment, which is one row. Eight segments of about one size are merged into one.
+Large ones are cut into *parts* of at most `PART` documents. The documents of a segment are in the order of their
+namespaces, so a namespace is one range of documents in each segment.
+
+Rows are named by one number: the segment, a shelf in it, and a position on the shelf.
+
+    small segment   shelf 0, position 0: everything
+    large segment   shelf P, position T: a block of posting lists of part P, whose first term is T
+                    shelf `DIRECTORIES`, position P: the documents of part P
+    counts          shelf 0, position N: how many documents have each of the terms of page N
+
+The counts are those of all large segments together. A small segment has its own, which may be negative: it also counts
+the documents that were removed. So the sum is exact, although the lists still name removed documents.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+#: The most documents in a part. Their numbers have 16 bits, and so do the lengths of lists.
+PART = (1 << 16) - 1
+#: The most parts of a segment that is merged from others.
+MOST_PARTS = 4
+#: The most documents of a small segment.
+SMALL = 1 << 13
+#: So many segments of about one size are merged, and each size is so many times the one before.
+FACTOR = 8
+#: So many terms have their counts in one row.
+PAGE = 1 << 10
+DIRECTORIES = 15
+#: Seconds after which another process may take over from one that merges.
+CLAIM = 60.0
+#: All segments are merged when they have so many more documents than exist.
+SPARE = 4096
+
+
+class Segment(NamedTuple):
+    """A segment: its number, how many documents it had when it was written, and its parts; 0 if it is small."""
+
+    number: int
+    documents: int
+    parts: int
+
+
+class Merge(msgspec.Struct, array_like=True, frozen=True):
+    """A merge of segments in progress: which, by which process, how far, and until when it may stay silent."""
+
+    inputs: tuple[int, ...]
+    output: int
+    counts: int  # the segment of the new counts
+    owner: int
+    next_term: int
+    until: float
+
+
+class State(msgspec.Struct, array_like=True, frozen=True):
+    """The state of the whole index, stored as one row."""
+
+    position: str = ""  # in the feed
+    epoch: int = 0  # a random number: another index has another one
+    changes: int = 0  # how often the state was written
+    count: int = 0  # of the current documents
+    total: int = 0  # of their tokens
+    terms: int = 1  # the number of the next new term
+    next_segment: int = 1
+    counts: int = 0  # the segment that has the counts of the large ones; 0 if there are none
+    segments: tuple[Segment, ...] = ()
+    garbage: tuple[int, ...] = ()  # segments whose rows are to be deleted
+    merge: Merge | None = None
+    has_old: bool = True  # rows of the index of the first schema may be left
+
+    def change(self, **fields: Any) -> State:
+        """Return the next state."""
+        return msgspec.structs.replace(self, changes=self.changes + 1, **fields)
+
+    @property
+    def indexed(self) -> int:
+        """How many documents the segments have, removed ones included."""
+        return sum(segment.documents for segment in self.segments)
+
+    @property
+    def waiting(self) -> list[Segment]:
+        """The segments that are in no merge yet."""
+        inputs = () if self.merge is None else self.merge.inputs
+        return [segment for segment in self.segments if segment.number not in inputs]
+
+
+def row_id(segment: int, shelf: int, position: int) -> int:
+    """Return the number of a row."""
+    return (segment << 4 | shelf) << 32 | position
+
+
+def find_merge(state: State) -> list[Segment]:
+    """Return the segments to merge next; none if there are enough of no size."""
+    if state.indexed > 2 * state.count + SPARE:
+        return _take(state.waiting)  # the oldest; the merge drops removed documents, and its output is the newest
+    by_size: defaultdict[int, list[Segment]] = defaultdict(list)
+    for segment in state.waiting:
+        by_size[_size_class(segment.documents)].append(segment)
+    for size in sorted(by_size):
+        if len(by_size[size]) >= FACTOR:
+            chosen = _take(sorted(by_size[size], key=lambda segment: segment.documents)[:FACTOR])
+            if len(chosen) > 1:
+                return chosen
+    return []
+
+
+def _take(segments: Iterable[Segment]) -> list[Segment]:
+    """Return the first of these segments, as many as one merge may have."""
+    chosen: list[Segment] = []
+    room = PART * MOST_PARTS
+    for segment in segments:
+        room -= segment.documents
+        if room < 0:
+            break
+        chosen.append(segment)
+    return chosen
+
+
+def _size_class(documents: int) -> int:
+    size = 0
+    while documents >= FACTOR:
+        documents //= FACTOR
+        size += 1
+    return size
