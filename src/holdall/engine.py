@@ -51,6 +51,8 @@ from .ops import (
     IndexLag,
     IndexTexts,
     Json,
+    LearnedField,
+    LearnFields,
     Maintain,
     Move,
     Namespaces,
@@ -58,8 +60,10 @@ from .ops import (
     Page,
     PurgeTombstones,
     Put,
+    ReadStats,
     Scan,
     Search,
+    Stats,
     Sweep,
     Unembedded,
     Vector,
@@ -91,6 +95,8 @@ __all__ = [
     "IndexLag",
     "IndexTexts",
     "Json",
+    "LearnFields",
+    "LearnedField",
     "Listener",
     "LocalRanking",
     "Maintain",
@@ -101,9 +107,11 @@ __all__ = [
     "PurgeTombstones",
     "Ranker",
     "Ranking",
+    "ReadStats",
     "Row",
     "Scan",
     "Search",
+    "Stats",
     "Sweep",
     "TextIndex",
     "Unembedded",
@@ -153,6 +161,7 @@ class Capabilities(FrozenStruct, frozen=True):
     durable: bool  # writes survive closing and reopening
     multiprocess: bool  # several processes may open the same store at once
     ranks: bool = False  # `Search` takes a query and a vector
+    learns: bool = False  # `LearnFields` builds indexes of fields
     spans_roots: bool = True  # a batch may write to several roots (first labels of namespaces)
 
 

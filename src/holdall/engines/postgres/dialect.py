@@ -232,6 +232,7 @@ class PostgresDialect(Dialect):
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
         self.pgvector: str | None = None  # the schema of pgvector, if the column of vectors has its type
+        self.declared = tuple(indexed)
         self._indexed: set[Path] = set()
         for field in indexed:
             path = check_field(field)

@@ -110,6 +110,15 @@ class SqlTextIndex:
             return 0
         return (yield from self._feed.count_since(state.position))
 
+    def count_unindexed(self) -> SqlProgram[int | None]:
+        """Return how many changes the index lacks, for `Stats`; None before the first search by text."""
+        if not (yield from self.has_begun()):
+            return None
+        state = yield from self._state()
+        if state.position == (yield from self._feed.position()):
+            return 0
+        return (yield from self._feed.count_since(state.position))
+
     def index_slice(self, limit: int, prepared: Prepared | None = None) -> SqlProgram[tuple[int, bool]]:
         """Index a slice of the changes; return how many those were, and whether there are more.
 

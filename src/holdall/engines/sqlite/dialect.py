@@ -6,7 +6,7 @@ The id of a row is its version, so the table itself is in the order of the feed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -17,7 +17,9 @@ from ...errors import InvalidInput
 from ...model import keys
 from ...model.filters import check_field
 from ...model.values import decode, ttl_microseconds
-from ...ops import Entry, File, Op, Put
+from ...ops import Entry, File, LearnedField, LearnFields, Op, Put
+from ..learned.sqlite import MIGRATION as LEARNED_FIELDS
+from ..learned.sqlite import LearnedFields
 from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect
 from ..sql.entries import SqlEntries, is_plain_put
 from ..sql.narrowing import Binder, Path, index_name, json_path
@@ -106,6 +108,7 @@ MIGRATIONS = (
         DELETE FROM holdall_vectors WHERE version = old.version;
     END;
     """,
+    LEARNED_FIELDS,
 )
 
 _GLOB_SPECIAL = re.compile(r"[*?\[]")
@@ -152,6 +155,7 @@ class SqliteDialect(Dialect):
     misread_check = "PRAGMA user_version"  # see NOTE_NUL_KEY
 
     def __init__(self, indexed: Sequence[str]) -> None:
+        self.declared = tuple(indexed)
         self._indexed: set[Path] = set()
         for field in indexed:
             path = check_field(field)
@@ -286,7 +290,17 @@ INSERT_NEW = (
 
 
 class SqliteEntries(SqlEntries):
-    """The ops as programs, with a faster way to put many entries at once."""
+    """The ops as programs, with learned filter indexes and a faster way to put many entries at once."""
+
+    def __init__(self, dialect: SqliteDialect, clock: Callable[[], int]) -> None:
+        super().__init__(dialect, clock)
+        self.learned = self._feed.learned = LearnedFields(dialect.declared)
+
+    def _learn(self, op: LearnFields, now: Any) -> SqlProgram[bool]:
+        return self.learned.learn(op, now)
+
+    def _describe_learned(self) -> SqlProgram[tuple[LearnedField, ...]]:
+        return self.learned.describe()
 
     def _make_statements(self) -> None:
         super()._make_statements()
