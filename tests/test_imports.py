@@ -56,7 +56,7 @@ RULES = {
     "engines/learned/": BELOW_ENGINES | {"engines/sql/"},
     "engines/sqlite/": BELOW_ENGINES | {"engines/sql/", "engines/learned/"},
     "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/"},
-    "engines/redis/": BELOW_ENGINES | {"engines/net/"},
+    "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/"},
     "core/": CORE,
     "live/": CORE,

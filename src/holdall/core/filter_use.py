@@ -42,10 +42,10 @@ class FilterUse:
             if len(self._slow) > _MOST_NAMES:
                 self._slow.clear()
                 self._ordered.clear()
-            self._uses.update(fields)
+            self._uses.update(fields.keys())
             if seconds < SLOW:
                 return False
-            self._slow.update(fields)
+            self._slow.update(fields.keys())
             self._ordered.update(name for name, is_ordered in fields.items() if is_ordered)
             now = time.monotonic()
             if now < self._next_wake and not any(self._slow[name] == SLOW_TIMES for name in fields):

@@ -20,6 +20,7 @@ from ...model.filters import In, Order
 from ...ops import LearnedField, LearnFields
 from ..sql.narrowing import Binder, around, is_exact, is_safe, json_path
 from ..sql.statements import SqlProgram, Statement
+from .limits import find_room
 
 MIGRATION = """
     CREATE TABLE holdall_learned (
@@ -39,9 +40,6 @@ MIGRATION = """
     ) WITHOUT ROWID;
 """
 
-MOST_FIELDS = 8
-#: Microseconds for which a field is not dropped after its index was begun, so that nine fields do not take turns.
-_RESIDENCE = 3600 * 1_000_000
 #: An index that finds more candidates than this is not used: reading the newest entries first is often faster.
 _MOST_CANDIDATES = 10_000
 _SLICE_BYTES = 1 << 19
@@ -179,12 +177,12 @@ class LearnedFields:
         [[(entries,)], [(has_nul_keys,)]] = yield [(count, {}), ("PRAGMA user_version", {})]
         if entries < op.least or has_nul_keys:  # SQLite may misread keys with NUL, so no index would be used
             return
-        known = [field for field in (yield from self._read_fields()) if field.name is not None]
-        if len(known) >= MOST_FIELDS:
-            idle = [field for field in known if field.since <= now - _RESIDENCE]
-            if not idle:
-                return
-            yield self._drop(min(idle, key=lambda field: field.uses).field)
+        known = {field.name: field for field in (yield from self._read_fields()) if field.name is not None}
+        has_room, dropped = find_room({name: (field.since, field.uses) for name, field in known.items()}, now)
+        if not has_room:
+            return
+        if dropped is not None:
+            yield self._drop(known[dropped].field)
         # Uses are halved each time, so that those of long ago count less.
         yield [
             ("UPDATE holdall_learned SET uses = uses / 2", {}),

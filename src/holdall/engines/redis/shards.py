@@ -48,7 +48,9 @@ _ALL = 1 << 60
 _KEEP_ANSWERS = 24 * 3600 * 1_000_000  # microseconds without a write, after which a client's answers are removed
 _SLOTS_TIMEOUT = 2.0  # seconds that a node may take to reply to CLUSTER SLOTS
 
-_MAINTENANCE = frozenset({"begin_run", "sweep", "reclaim", "purge", "index_texts", "declare", "reindex_fields"})
+_MAINTENANCE = frozenset(
+    {"begin_run", "sweep", "reclaim", "purge", "index_texts", "declare", "reindex_fields", "drop_field"}
+)
 _CLIENT_WRITES = frozenset({"batch", "put"})
 _WRITES = _MAINTENANCE | _CLIENT_WRITES
 _WALKS = frozenset(
