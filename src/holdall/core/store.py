@@ -33,6 +33,7 @@ from ..ops import (
     Namespace,
     Page,
     PointOp,
+    Stats,
     TtlOrDefault,
     Value,
     replace,
@@ -244,15 +245,15 @@ class Store(WatchMethods, LeaseMethods):
     count = run(_count)
     acount = arun(_count)
 
-    def _stats(self) -> StoreProgram[ops.Stats]:
+    def _stats(self) -> StoreProgram[Stats]:
         """Describe the store: how much it holds, and the state of its indexes.
 
         It counts all files, so it is for operators, and not for every request. Of a scope, only `entries` and `files`
         are told.
         """
-        stats: ops.Stats = (yield [ops.ReadStats(self._scope)])[0]
+        stats: Stats = (yield [ops.ReadStats(self._scope)])[0]
         if self._scope:  # names of fields and the amount of changes are about what is outside, too
-            return ops.Stats(entries=stats.entries, files=stats.files)
+            return Stats(entries=stats.entries, files=stats.files)
         return stats
 
     stats = run(_stats)
