@@ -99,6 +99,8 @@ OPS: list[ops.Op] = [
     ops.Embed(("a",), "k", 7, VECTORS),
     ops.IndexTexts(9),
     ops.Maintain(9),
+    ops.LearnFields(("a.b",), ("a.b",), (("a.b", 3),), 1, 9),
+    ops.ReadStats(("a",)),
     ops.Sweep(9, ("a",)),
     ops.PurgeTombstones(1.5, 3),
     ops.Search(("a",), FILTER, 5, 2, "c", False, 'green "tea"', ops.Vector(3, b"\xff", "l2"), True, True, True, 0.3),

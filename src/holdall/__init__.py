@@ -8,7 +8,7 @@ from .errors import HoldallError
 from .files.volume import Files, Match, Window
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
-from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, Page
+from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, LearnedField, Page, Stats
 
 __all__ = [
     "ABSENT",
@@ -22,10 +22,12 @@ __all__ = [
     "Files",
     "Hit",
     "HoldallError",
+    "LearnedField",
     "Lease",
     "Match",
     "OpEvent",
     "Page",
+    "Stats",
     "Store",
     "Watch",
     "Window",

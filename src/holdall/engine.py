@@ -52,6 +52,8 @@ from .ops import (
     IndexOrder,
     IndexTexts,
     Json,
+    LearnedField,
+    LearnFields,
     Maintain,
     Move,
     Namespaces,
@@ -59,8 +61,10 @@ from .ops import (
     Page,
     PurgeTombstones,
     Put,
+    ReadStats,
     Scan,
     Search,
+    Stats,
     Sweep,
     Unembedded,
     Vector,
@@ -95,6 +99,8 @@ __all__ = [
     "IndexOrder",
     "IndexTexts",
     "Json",
+    "LearnFields",
+    "LearnedField",
     "Listener",
     "LocalRanking",
     "Maintain",
@@ -105,9 +111,11 @@ __all__ = [
     "PurgeTombstones",
     "Ranker",
     "Ranking",
+    "ReadStats",
     "Row",
     "Scan",
     "Search",
+    "Stats",
     "Sweep",
     "TextIndex",
     "Unembedded",
@@ -157,6 +165,7 @@ class Capabilities(FrozenStruct, frozen=True):
     durable: bool  # writes survive closing and reopening
     multiprocess: bool  # several processes may open the same store at once
     ranks: bool = False  # `Search` takes a query and a vector
+    learns: bool = False  # `LearnFields` builds indexes of fields
     spans_roots: bool = True  # a batch may write to several roots (first labels of namespaces)
 
 

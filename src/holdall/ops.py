@@ -39,6 +39,7 @@ __all__ = [
     "FileInfo",
     "Get",
     "Hit",
+    "LearnedField",
     "Move",
     "Page",
     "PointOp",
@@ -46,6 +47,7 @@ __all__ = [
     "ReadRange",
     "Refresh",
     "Stat",
+    "Stats",
     "replace",
 ]
 
@@ -179,6 +181,35 @@ class FileInfo:
     version: int | None = None
     created_at: datetime | None = None
     modified_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedField:
+    """A field that filters name often, and the index that the store builds for it.
+
+    `state` is "building", "ready" or "refused"; `reason` says why it was refused. `progress` goes from 0 to 1. `uses`
+    is about how many searches and counts have named the field since its index was begun.
+    """
+
+    name: str
+    state: Literal["building", "ready", "refused"]
+    progress: float = 1.0
+    uses: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What a store holds, and the state of its indexes. Later versions add fields.
+
+    In a scope, `entries` and `files` are those of the scope, and the rest, which concerns the whole store, is left out.
+    """
+
+    entries: int
+    files: int
+    text_index_lag: int | None = None  # changes that the text index lacks; None before the first search by text
+    declared_fields: tuple[str, ...] = ()
+    learned_fields: tuple[LearnedField, ...] = ()
 
 
 class Page(list[T]):
@@ -404,6 +435,20 @@ class Maintain(Op, frozen=True):
     limit: int = 1024
 
 
+class LearnFields(Op, frozen=True):
+    """Index the fields that filters name often: begin with the wanted ones, do one slice -> whether more is left.
+
+    Not a change. An engine has at most 8 learned fields; a new one replaces the least used. It begins with none in a
+    store of fewer than `least` entries. An engine that learns nothing returns False.
+    """
+
+    wanted: tuple[str, ...] = ()  # names like "type" and "user.id"
+    ordered: tuple[str, ...] = ()  # those of `wanted` that were filtered by order ($gt and others)
+    uses: tuple[tuple[str, int], ...] = ()  # how often each field was named in a filter since the last such op
+    least: int = 5000
+    limit: int = 500  # entries in one slice
+
+
 class Sweep(Op, frozen=True):
     """Turn up to `limit` expired entries under a prefix into tombstones -> how many.
 
@@ -473,6 +518,12 @@ class Count(Op, frozen=True):
     filter: str | None = None
     recursive: bool = True
     unembedded: int | None = None
+
+
+class ReadStats(Op, frozen=True):
+    """Describe the store, or what is under a prefix -> `Stats`."""
+
+    prefix: Namespace = ()
 
 
 class Namespaces(Op, frozen=True):
@@ -562,7 +613,7 @@ POINT_OPS: tuple[type[PointOp], ...] = (
     Copy,
 )
 READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath, GetSearchFields})
-WALKS: frozenset[type] = frozenset({Search, Unembedded, Count, Namespaces, Scan, Changes, Children, Grep})
+WALKS: frozenset[type] = frozenset({Search, Unembedded, Count, ReadStats, Namespaces, Scan, Changes, Children, Grep})
 
 
 def _set_through_slots(kind: type[Any]) -> None:

@@ -28,6 +28,7 @@ from ..ops import (
     Get,
     Grep,
     IndexTexts,
+    LearnFields,
     Maintain,
     Op,
     PurgeTombstones,
@@ -38,6 +39,7 @@ from ..ops import (
 )
 from ..runtime import closers, signals
 from ..runtime.signals import await_deferring, defer_signals, is_in_main_thread
+from .filter_use import FilterUse, is_filtered
 
 if TYPE_CHECKING:
     from .coalescing import Coalescer
@@ -46,6 +48,7 @@ logger = logging.getLogger("holdall")
 
 _FILE_READS = frozenset({ReadRange, Stat, Grep})  # only file reads find out that maintenance is needed
 _NO_CHANGES = READS | WALKS
+_LEARNING_TURN = 1.0  # seconds: for how long learned indexes are built before the sweeper does other work
 _PAUSE = 0.002  # seconds between slices of maintenance, in which others can write
 
 #: How many joined batches run at once, and the longest value of a put that joins one.
@@ -96,6 +99,8 @@ class EngineHandle:
         self._companions: dict[Any, Companion] = {}
         self._sweeper: _Sweeper | None = None
         self.is_swept = sweep_interval is None
+        self.filter_use = FilterUse() if engine.capabilities.learns else None
+        self.is_learning = False  # set by the sweeper while learned indexes are being built
         self.indexes_texts = False  # set by the first search by text: the sweeper then updates the index
         self.indexes_order = False  # set once a search with neighbours has built their index, or could not
         self.needs_sweeping = engine.capabilities.durable  # entries expire, or leave tombstones
@@ -153,10 +158,11 @@ class EngineHandle:
 
     async def _aexecute(self, batch: Sequence[Op]) -> list[Any]:
         self._ensure_sweeper()
+        began = time.perf_counter()
         try:
             return await self.engine.aexecute(batch)
         finally:  # a cancelled write may have happened
-            self._finish(batch)
+            self._finish(batch, began)
 
     async def aexecute_joined(self, batch: Sequence[Op]) -> list[Any] | None:
         """Execute ops of several tasks, which need no common outcome; None if each must be executed alone."""
@@ -164,23 +170,29 @@ class EngineHandle:
             return await self._aexecute_alone(batch)
         engine: Any = self.engine
         self._ensure_sweeper()
+        began = time.perf_counter()
         try:
             joined = engine.aexecute_joined(batch)
             results: list[Any] | None = await (await_deferring(joined) if is_in_main_thread() else joined)
             return results
         finally:
-            self._finish(batch)
+            self._finish(batch, began)
 
     def _execute(self, batch: Sequence[Op]) -> list[Any]:
         self._ensure_sweeper()
+        began = time.perf_counter()
         try:
             return self.engine.execute(batch)
         finally:
-            self._finish(batch)
+            self._finish(batch, began)
 
-    def _finish(self, batch: Sequence[Op]) -> None:
-        """Start maintenance and wake subscriptions, if the batch requires it."""
+    def _finish(self, batch: Sequence[Op], began: float) -> None:
+        """Start maintenance, note filters and wake subscriptions, if the batch requires it."""
         self._maintain_if_needed(batch)
+        if self.filter_use is not None and is_filtered(batch):
+            op: Any = batch[0]
+            if self.filter_use.note(op, time.perf_counter() - began):
+                defer_signals(self.maintain_soon)
         if self.notifier is not None and not all(type(op) in _NO_CHANGES for op in batch):
             self.notifier.notify()
 
@@ -266,6 +278,7 @@ class EngineHandle:
                 companion.abandon()
             self._sweeper = None
             self.is_swept = self._sweep_interval is None
+            self.filter_use = FilterUse() if self.filter_use is not None else None  # its lock may be held for ever
 
 
 def get_or_make_handle(
@@ -354,8 +367,10 @@ def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wa
                     _index_texts(handle.engine, wakeup)
                 if handle.feed_retention is not None:
                     _repeat(handle.engine, PurgeTombstones(handle.feed_retention), wakeup)
-            if was_woken and now >= paused_until:
+            if was_woken and now >= paused_until and getattr(handle.engine, "needs_maintenance", False):
                 _repeat(handle.engine, Maintain(), wakeup)
+            if now >= paused_until and _learn_fields(handle, wakeup):
+                wakeup.event.set()
         except StoreClosed:
             return
         except Exception as error:  # the thread must continue after any error
@@ -381,6 +396,22 @@ def _index_texts(engine: Engine, wakeup: _Wakeup) -> None:
         if not more:
             return
         time.sleep(_PAUSE)
+
+
+def _learn_fields(handle: EngineHandle, wakeup: _Wakeup) -> bool:
+    """Pass on which fields filters have named, and build their indexes; return whether more is left to build."""
+    notes = handle.filter_use.take() if handle.filter_use is not None else None
+    if notes is None and not handle.is_learning:
+        return False
+    until = time.monotonic() + _LEARNING_TURN
+    op = notes or LearnFields()
+    while not wakeup.stopped:
+        handle.is_learning = handle.engine.execute([op])[0]
+        if not handle.is_learning or time.monotonic() > until:
+            break
+        op = LearnFields()
+        time.sleep(_PAUSE)
+    return handle.is_learning
 
 
 def _repeat(engine: Engine, maintenance: Op, wakeup: _Wakeup) -> None:

@@ -34,6 +34,7 @@ from ..ops import (
     Namespace,
     Page,
     PointOp,
+    Stats,
     TtlOrDefault,
     Value,
     replace,
@@ -258,6 +259,20 @@ class Store(WatchMethods, LeaseMethods):
 
     count = run(_count)
     acount = arun(_count)
+
+    def _stats(self) -> StoreProgram[Stats]:
+        """Describe the store: how much it holds, and the state of its indexes.
+
+        It counts all files, so it is for operators, and not for every request. Of a scope, only `entries` and `files`
+        are told.
+        """
+        stats: Stats = (yield [ops.ReadStats(self._scope)])[0]
+        if self._scope:  # names of fields and the amount of changes are about what is outside, too
+            return Stats(entries=stats.entries, files=stats.files)
+        return stats
+
+    stats = run(_stats)
+    astats = arun(_stats)
 
     def _namespaces(
         self,

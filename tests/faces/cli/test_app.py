@@ -731,3 +731,10 @@ def test_the_exit_codes_in_the_reference_are_the_real_ones() -> None:
     assert said == {
         cli.DONE, cli.NOT_FOUND, cli.BAD_INPUT, cli.UNAVAILABLE, cli.CONFLICT, cli.INTERRUPTED, cli.STDOUT_CLOSED
     }  # fmt: skip
+
+
+def test_stats_are_a_table_or_json(run: Run, store: holdall.Store) -> None:
+    store.put(("notes",), "k", {"n": 1})
+    found = store.stats()
+    assert run("stats", "--json").json["entries"] == found.entries
+    assert run("stats").lines[0].split() == ["entries", str(found.entries)]

@@ -72,6 +72,7 @@ class MemoryEngine:
 
     def __init__(self, options: Options) -> None:
         self._clock = options.clock or system_clock
+        self._declared = options.filter_fields
         self._lock = threading.Lock()
         self._entries: Any = SortedDict()  # _Address -> _Record
         self._feed: Any = SortedDict()  # version -> _Address
@@ -177,7 +178,7 @@ class MemoryEngine:
                 return None
             case ops.Move() | ops.Copy():
                 return self._transfer(op, now, undo)
-            case ops.Maintain():
+            case ops.Maintain() | ops.LearnFields():  # a search reads all values, and they are in memory
                 return False
             case ops.IndexOrder():
                 return None  # `_around` does it
@@ -365,7 +366,14 @@ class MemoryEngine:
                 found = self._under(prefix, self._clock(), recursive)
                 if model is not None:
                     found = (item for item in found if _is_unembedded(item[1], model))
+                if filter is None:
+                    return sum(1 for _ in found)
                 return sum(1 for address, record in found if filters.matches(filter, _entry(address, record).value))
+            case ops.ReadStats(prefix):
+                records = [record for _, record in self._under(prefix, self._clock())]
+                files = sum(record.size is not None for record in records)
+                lag = self._ranker.count_unindexed()
+                return ops.Stats(entries=len(records), files=files, text_index_lag=lag, declared_fields=self._declared)
             case ops.Scan(prefix, after, limit):
                 rows = self._under(prefix, self._clock(), after=after and (keys.encode(after[0]), after[1]))
                 return _make_page(rows, limit, _entry)

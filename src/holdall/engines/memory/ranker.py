@@ -69,6 +69,10 @@ class MemoryRanker:
         return 0
         yield
 
+    def count_unindexed(self) -> int | None:
+        """Return how many changes the text index lacks; None before the first search by text."""
+        return sum(1 for _ in self._newer(self._seen)) if self._seen else None
+
     def find_few(self, op: ops.Search) -> Program[Work, Collection[int] | None]:
         found: set[int] = set()
         for _, record in self._under(op):

@@ -262,6 +262,7 @@ class PostgresDialect(Dialect):
         self.pgvector_version: tuple[int, ...] = ()
         #: The expression of a parameter with many vectors, and a function that makes it of their bytes.
         self.vectors_in: tuple[str, Callable[[list[bytes]], Any]] = ":all_data::bytea[]", list
+        self.declared = tuple(indexed)
         self._indexed: set[Path] = set()
         for field in indexed:
             path = check_field(field)

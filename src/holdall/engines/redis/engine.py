@@ -26,6 +26,8 @@ Indexes
 
     :y                hash, the indexed fields: path to number
     :z                set, numbers of the indexed fields whose index is complete
+    :k, :u            hashes, of the first shard, the learned fields: path to time of learning, and to number of uses
+    :k:lock           the client that builds the indexes of learned fields; it expires
     :i:NUMBER         an indexed field: values with IDs, in lexicographic order (see `filter_index`)
     :o:NAMESPACE      times of creation with keys, in lexicographic order: the order of a namespace's entries, for
                       neighbours. It is complete if it has as many members as `:n`
@@ -68,6 +70,7 @@ from ...errors import InvalidInput, OutcomeUnknown, SchemaTooNew, StoreClosed, U
 from ...model.keys import RESERVED
 from ...ops import READS, WALKS, Op
 from ...runtime.programs import adrive, drive
+from ..learned.limits import find_room
 from ..net.pool import check_options
 from .connections import Address, ConnectionProgram, Connections, parse_settings
 from .encoding import (
@@ -92,6 +95,7 @@ _LAYOUT = 1
 #: A tree with more entries than this is deleted by a record of its range.
 MAX_SINGLE_DELETES = 500
 _SLICE = 200  # entries in one step of maintenance
+_LOCK_TTL = 10_000  # milliseconds: a client that has not indexed for so long has stopped
 _ALIVE_INTERVAL = 3600.0  # seconds between two signs of life of a client
 _SENT_BODY_TTL = 3600  # seconds after which a body that was sent and never used expires
 
@@ -131,7 +135,9 @@ class RedisEngine:
         self._settings = parse_settings(f"{scheme.removesuffix('+cluster')}:{rest}")
         if is_cluster and self._settings.pop("db", 0):
             raise InvalidInput("a Redis Cluster has only database 0: remove the number from the URL")
-        self.capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, spans_roots=not is_cluster)
+        self.capabilities = Capabilities(
+            durable=True, multiprocess=True, ranks=True, learns=True, spans_roots=not is_cluster
+        )
         self._options = options
         self._own = own
         self._answer_ttl = math.ceil(options.timeout) + 60  # seconds; see client_write.lua
@@ -154,6 +160,7 @@ class RedisEngine:
         self._is_set_up = False
         self._declared: dict[int, _Fields] = {}  # indexed fields, by shard
         self._ready: dict[int, _Fields] = {}  # those of them whose index is complete
+        self._learning: dict[int, tuple[bytes, str]] = {}  # by shard: the stamp and the next ID of an unfinished index
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -203,6 +210,8 @@ class RedisEngine:
             yield from self._set_up()
         first = batch[0]
         kind = type(first)
+        if isinstance(first, ops.ReadStats):
+            return [(yield from self._read_stats(first))]
         if kind in WALKS:
             return [(yield from self._walks.walk(first))]
         if len(batch) == 1:
@@ -251,11 +260,12 @@ class RedisEngine:
     def _put(self, op: ops.Put) -> ConnectionProgram[Any]:
         """Put one item with `put.lua`, or with `batch.lua` where that is needed."""
         shard = self._shards.of_namespace(op.namespace)
-        if self._declared.get(shard, _NO_FIELDS)[1]:
-            return (yield from self._run_batch([op]))[0]
+        stamp, declared = self._declared.get(shard, _NO_FIELDS)
+        tokens = (encode_fields(declared, str(op.value)),) if stamp else ()
         slot = self._take_slot()
         is_alive_due = self._is_alive_due(shard)
-        args = (self._client, *map(str, slot), "", "1" if is_alive_due else "", "", "", *encode_put(op, op.value))
+        alive = "1" if is_alive_due else ""
+        args = (self._client, *map(str, slot), stamp, alive, "", "", *encode_put(op, op.value), *tokens)
         try:
             status, *details = yield from self._shards.run_write(shard, "put", args)
         finally:
@@ -460,29 +470,129 @@ class RedisEngine:
                     " policy to noeviction, or open the store with allow_eviction=True and accept the loss of entries"
                 )
 
-    def _declare(self, shard: int) -> ConnectionProgram[None]:
-        """Declare our indexed fields in a shard, read all that are declared, and complete the indexes of ours."""
+    def _declare(self, shard: int, learned: Sequence[str] = ()) -> ConnectionProgram[None]:
+        """Declare our indexed fields in a shard, read all that are declared, and complete the indexes of ours.
+
+        `learned` are declared, too, and their indexes are completed later.
+        """
         paths = self._options.filter_fields
-        stamp, found = yield from self._shards.run_once(shard, "declare", paths)
+        stamp, found = yield from self._shards.run_once(shard, "declare", [*paths, *learned])
         fields = [(number.decode(), path.decode(), is_ready) for number, path, is_ready in found]
         declared = [(number, path) for number, path, _ in fields]
         self._declared[shard] = stamp, declared
-        if any(path in paths and not is_ready for _, path, is_ready in fields):
-            low = "-"
-            while low:
-                _, entries, next_low = yield from self._shards.run(shard, "scan", low, "+", _SLICE, "v", 0)
-                args: list[Any] = []
-                for entry_id, head, value, *_ in entries:
-                    is_item = parse_size(head) is None
-                    encoded = encode_fields(declared, value.decode()) if is_item else b""
-                    args += [entry_id, parse_version(head), encoded]
-                yield from self._shards.run_once(shard, "reindex_fields", args)
-                low = next_low.decode()
-            numbers = [number for number, _, _ in fields]
-            command = ("SADD", f"{self._shards.prefixes[shard]}:z", *numbers)
-            yield from self._shards.execute(shard, command, self._shards.make_deadline())
-            fields = [(number, path, 1) for number, path, _ in fields]
         self._ready[shard] = stamp, [(number, path) for number, path, is_ready in fields if is_ready]
+        if any(path in paths and not is_ready for _, path, is_ready in fields):
+            low: str | None = "-"
+            while low:
+                low = yield from self._index_slice(shard, low, _SLICE)
+            if low is None:  # another client has declared a field meanwhile
+                yield from self._declare(shard)
+
+    def _index_slice(self, shard: int, low: str, limit: int) -> ConnectionProgram[str | None]:
+        """Index the declared fields of some entries of a shard, from an ID on; return the next one, "" after the last.
+
+        None if another client has changed the list of the fields.
+        """
+        stamp, declared = self._declared[shard]
+        _, entries, next_low = yield from self._shards.run(shard, "scan", low, "+", limit, "v", 0)
+        args: list[Any] = [stamp]
+        for entry_id, head, value, *_ in entries:
+            is_item = parse_size(head) is None
+            encoded = encode_fields(declared, value.decode()) if is_item else b""
+            args += [entry_id, parse_version(head), encoded]
+        if not (yield from self._shards.run_once(shard, "reindex_fields", args)):
+            return None
+        if not next_low:
+            command = ("SADD", f"{self._shards.prefixes[shard]}:z", *(number for number, _ in declared))
+            yield from self._shards.execute(shard, command, self._shards.make_deadline())
+            self._ready[shard] = stamp, declared
+        return str(next_low.decode())
+
+    # Learned fields --------------------------------------------------------------------------------------------------
+
+    def _learn(self, op: ops.LearnFields) -> ConnectionProgram[bool]:
+        """Begin with a wanted field in all shards, and index some entries of one; return whether more is left."""
+        shards = self._shards
+        for shard in shards.all:  # other clients may have learned fields
+            yield from self._declare(shard)
+        learned = yield from self._read_learned()
+        for name, count in op.uses:
+            if name in learned:
+                yield from self._execute_first("HINCRBY", "u", name, count)
+        paths = {path for _, path in self._declared[0][1]}
+        for name in op.wanted:
+            if name not in learned and name not in paths and "\x00" not in name:
+                yield from self._begin_learning(name, learned, op.least)
+                learned = yield from self._read_learned()
+        for shard in shards.all:
+            ready = {path for _, path in self._ready[shard][1]}
+            if learned.keys() - ready:
+                return (yield from self._learn_slice(shard, list(learned), op.limit))
+        return False
+
+    def _begin_learning(self, name: str, learned: dict[str, tuple[int, int]], least: int) -> ConnectionProgram[None]:
+        if (yield from self._walks.walk(ops.Count(()))) < least:
+            return
+        has_room, dropped = find_room(learned, time.time_ns() // 1000, self._options.filter_fields)
+        if not has_room:
+            return
+        for shard in self._shards.all if dropped is not None else ():
+            yield from self._shards.run_once(shard, "drop_field", [dropped])
+        for other, (_, uses) in learned.items():  # uses of long ago count less
+            if other != dropped and uses:
+                yield from self._execute_first("HINCRBY", "u", other, -(uses // 2))
+        yield from self._execute_first("HSETNX", "k", name, time.time_ns() // 1000)
+
+    def _learn_slice(self, shard: int, names: list[str], limit: int) -> ConnectionProgram[bool]:
+        """Index a slice of a shard for the learned fields, unless another client does."""
+        lock, deadline = f"{self._shards.prefixes[shard]}:k:lock", self._shards.make_deadline()
+        execute = self._shards.execute
+        if not (yield from execute(shard, ("SET", lock, self._client, "NX", "PX", _LOCK_TTL), deadline)):
+            if (yield from execute(shard, ("GET", lock), deadline)) != self._client.encode():
+                return False
+            yield from execute(shard, ("PEXPIRE", lock, _LOCK_TTL), deadline)
+        yield from self._declare(shard, names)
+        stamp = self._declared[shard][0]
+        known_stamp, low = self._learning.get(shard, (b"", "-"))
+        next_low = yield from self._index_slice(shard, low if known_stamp == stamp else "-", min(limit, _SLICE))
+        self._learning[shard] = stamp, next_low or "-"
+        if next_low == "":
+            del self._learning[shard]
+            yield from execute(shard, ("DEL", lock), deadline)
+        return True
+
+    def _execute_first(self, command: str, suffix: str, *args: Any) -> ConnectionProgram[Any]:
+        """Execute a command on a key of the first shard, which has what is known about learned fields."""
+        key = f"{self._shards.prefixes[0]}:{suffix}"
+        return (yield from self._shards.execute(0, (command, key, *args), self._shards.make_deadline()))
+
+    def _read_learned(self) -> ConnectionProgram[dict[str, tuple[int, int]]]:
+        """Return since when each learned field is learned, and how often it was used."""
+        since = _to_pairs((yield from self._execute_first("HGETALL", "k")))
+        uses = _to_pairs((yield from self._execute_first("HGETALL", "u")))
+        return {name.decode(): (int(time), int(uses.get(name, 0))) for name, time in since.items()}
+
+    def _read_stats(self, op: ops.ReadStats) -> ConnectionProgram[ops.Stats]:
+        for shard in self._shards.all:
+            yield from self._declare(shard)
+        learned: list[ops.LearnedField] = []
+        for name, (_, uses) in (yield from self._read_learned()).items():
+            ready = sum(any(path == name for _, path in self._ready[shard][1]) for shard in self._shards.all)
+            progress = ready / len(self._shards.all)
+            learned.append(ops.LearnedField(name, "ready" if progress == 1 else "building", progress, uses))
+        names = {field.name for field in learned}
+        declared = [path for _, path in self._declared[0][1] if path not in names and not path.startswith("\x00")]
+        return ops.Stats(
+            entries=(yield from self._walks.walk(ops.Count(op.prefix))),
+            files=(yield from self._walks.count_files(op.prefix)),
+            text_index_lag=(yield from self._walks.text_index.count_unindexed()),
+            declared_fields=tuple(declared),
+            learned_fields=tuple(learned),
+        )
+
+
+def _to_pairs(reply: Any) -> dict[bytes, bytes]:
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _answer_lost() -> OutcomeUnknown:
@@ -503,6 +613,7 @@ _MAINTENANCE: dict[type, Callable[[RedisEngine, Any], ConnectionProgram[Any]]] =
     ops.IndexTexts: RedisEngine._index_texts,
     ops.IndexOrder: RedisEngine._index_order,
     ops.Maintain: RedisEngine._maintain,
+    ops.LearnFields: RedisEngine._learn,
 }
 
 #: A parent's connections in its forked child. They are kept, because collecting them would close their sockets.

@@ -12,11 +12,12 @@ cases, the walks check the entries that are found with the filter itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from ...model import filters
 from ...model.file_values import FIELDS
+from ...model.filter_indexes import list_conditions
 from ...model.values import check_text, decode
 
 #: The bounds of a range of tokens: the first, and the first after it.
@@ -70,7 +71,7 @@ def choose_field(filter: str | None, declared: Sequence[tuple[str, str]]) -> tup
         return None
     numbers = {path: number for number, path in declared}
     best: tuple[int, str, list[Span]] | None = None
-    for path, node in _list_conditions(filters.load(filter).root, ""):
+    for path, node in list_conditions(filter):
         number = numbers.get(path)
         if number is None or path.split(".")[0] in FIELDS:
             continue
@@ -82,17 +83,6 @@ def choose_field(filter: str | None, declared: Sequence[tuple[str, str]]) -> tup
 
 def _estimate_cost(node: filters.Node) -> int:
     return 0 if isinstance(node, filters.Equal) else 1 if isinstance(node, filters.In) else 2
-
-
-def _list_conditions(node: filters.Node, path: str) -> Iterator[tuple[str, filters.Node]]:
-    """List the conditions that every match fulfils, with the dotted path of the field of each."""
-    if isinstance(node, filters.All):
-        for part in node.parts:
-            yield from _list_conditions(part, path)
-    elif isinstance(node, filters.Field) and not (path and "." in node.key):
-        yield from _list_conditions(node.condition, f"{path}.{node.key}" if path else node.key)
-    elif isinstance(node, filters.Equal | filters.In | filters.Order) and path:
-        yield path, node
 
 
 def _list_spans(node: filters.Node) -> list[Span] | None:
@@ -125,7 +115,7 @@ def encode_needles(filter: str | None) -> list[Any]:
     if filter is None:
         return [0]
     groups: list[list[bytes]] = []
-    for path, node in _list_conditions(filters.load(filter).root, ""):
+    for path, node in list_conditions(filter):
         operands = [node.operand] if isinstance(node, filters.Equal) else getattr(node, "operands", None)
         if operands is None or path.split(".")[0] in FIELDS:
             continue

@@ -75,7 +75,7 @@ class RedisRanker:
             return None
         [shard] = self._shards.below(op.prefix)
         [(start, end)] = list_ranges(op.prefix, op.recursive)
-        if (yield from self._shards.run(shard, "count", start, end))[1] > FEW:
+        if (yield from self._shards.run(shard, "count", "p", start, end))[1] > FEW:
             return None
         found: dict[int, bytes] = {}
         while start:

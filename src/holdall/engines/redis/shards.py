@@ -49,7 +49,7 @@ _KEEP_ANSWERS = 24 * 3600 * 1_000_000  # microseconds without a write, after whi
 _SLOTS_TIMEOUT = 2.0  # seconds that a node may take to reply to CLUSTER SLOTS
 
 _MAINTENANCE = frozenset(
-    {"begin_run", "sweep", "reclaim", "purge", "index_texts", "declare", "reindex_fields", "order"}
+    {"begin_run", "sweep", "reclaim", "purge", "index_texts", "declare", "reindex_fields", "drop_field", "order"}
 )
 _CLIENT_WRITES = frozenset({"batch", "put"})
 _WRITES = _MAINTENANCE | _CLIENT_WRITES

@@ -74,6 +74,13 @@ class RedisTextIndex:
         lag, size = sum(reply[3] for reply in replies), sum(reply[4] for reply in replies)
         return 0 if lag <= _FEW_CHANGES and size <= _FEW_BYTES else lag
 
+    def count_unindexed(self) -> ConnectionProgram[int | None]:
+        """Return how many changes the indexes lack, for `Stats`; None before the first search by text."""
+        replies = yield from self._shards.run_on_each(self._shards.all, "postings")
+        if not any(_parse_state(reply).changes for reply in replies):
+            return None
+        return sum(int(reply[3]) for reply in replies)
+
     def index(self, limit: int) -> ConnectionProgram[tuple[int, bool]]:
         """Index changes, about `limit` of them; return how many were indexed, and whether there are more."""
         replies = yield from self._shards.run_on_each(self._shards.all, "postings")

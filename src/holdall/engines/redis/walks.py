@@ -420,7 +420,7 @@ class RedisWalks:
         shards = self._shards.below(op.prefix)
         if op.filter is None and op.unembedded is None:
             bounds = [bound for pair in list_ranges(op.prefix, op.recursive) for bound in pair]
-            replies = yield from self._shards.run_on_each(shards, "count", *bounds)
+            replies = yield from self._shards.run_on_each(shards, "count", "p", *bounds)
             return sum(reply[1] for reply in replies)
         if op.unembedded is None and (known := (yield from self._find_by_index(op))) is not None:
             search_op = ops.Search(op.prefix, op.filter, recursive=op.recursive)
@@ -442,6 +442,11 @@ class RedisWalks:
                     total += sum(1 for _ in _filter_hits(found, op.filter)) if op.filter else len(found)
                     low = next_low.decode()
         return total
+
+    def count_files(self, prefix: Namespace) -> ConnectionProgram[int]:
+        bounds = [bound for pair in list_ranges(prefix) for bound in pair]
+        replies = yield from self._shards.run_on_each(self._shards.below(prefix), "count", "f", *bounds)
+        return sum(int(reply[1]) for reply in replies)
 
     def _namespaces(self, op: ops.Namespaces) -> ConnectionProgram[list[Namespace]]:
         if op.limit == 0:

@@ -28,6 +28,7 @@ class Dialect(Fields):
 
     # Entries
     table: str
+    declared: tuple[str, ...]  # the fields of `filter_fields=`
     next_version: str  # an expression: a version above every earlier one
     next_versions: str  # the same, for each row of a query
     first_version: str  # the same, in the VALUES of an insert

@@ -59,6 +59,7 @@ _MULTI_STATEMENT = frozenset(
         ops.Move,
         ops.Copy,
         ops.Maintain,
+        ops.LearnFields,
     }
 )
 
@@ -225,6 +226,8 @@ class SqlEntries:
                 return (yield from self._files.transfer(op, now))
             case ops.Maintain():
                 return (yield from self._files.maintain(op, now))
+            case ops.LearnFields():
+                return (yield from self._learn(op, now))
         raise TypeError(f"not an op of several statements: {op!r}")
 
     def _put_with_parts(self, op: ops.Put, now: int | None) -> SqlProgram[Any]:
@@ -380,6 +383,8 @@ class SqlEntries:
                 return (yield from self.ranker.unembedded(op))
             case ops.Count():
                 return (yield from self._count(op))
+            case ops.ReadStats(prefix):
+                return (yield from self._read_stats(prefix))
             case ops.Scan():
                 return (yield from self._scan(op))
             case ops.Namespaces():
@@ -400,8 +405,8 @@ class SqlEntries:
         is_single = not op.recursive or (yield from self._is_leaf(op.prefix))
         params: dict[str, Any] = {"now": self._clock()}
         inside = within(op.prefix, not is_single, params)
-        narrowed, is_indexed = yield from self._feed.narrow(op.filter, params)
-        if is_indexed and is_single:  # as a range: otherwise a database prefers to read the whole namespace
+        inside, narrowed, is_indexed = yield from self._feed.narrow(op.filter, inside, params)
+        if is_indexed and is_single and inside:  # as a range: otherwise a database prefers to read the whole namespace
             inside = "AND ns >= :low AND ns <= :low"
         where = f"{LIVE} {inside}" + (f" AND {narrowed}" if narrowed else "")
         start = _ABOVE_ALL_VERSIONS if below is None else below
@@ -480,16 +485,15 @@ class SqlEntries:
 
     def _count(self, op: ops.Count) -> SqlProgram[int]:
         params: dict[str, Any] = {"now": self._clock()}
-        where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
+        inside = within(op.prefix, op.recursive, params)
+        inside, narrowed, _ = yield from self._feed.narrow(op.filter, inside, params)
+        where = f"{LIVE} {inside}" + (f" AND {narrowed}" if narrowed else "")
         if op.unembedded is not None:
             where += f" AND {UNEMBEDDED}"
             params["model"] = op.unembedded
         if op.filter is None:
             [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
             return count  # type: ignore[no-any-return]  # a row's column
-        narrowed, _ = yield from self._feed.narrow(op.filter, params)
-        if narrowed:
-            where += f" AND {narrowed}"
         total, size = 0, 4 * _FIRST_PAGE
         after: tuple[str, str] | None = None
         while True:
@@ -499,6 +503,30 @@ class SqlEntries:
             if len(rows) < size:
                 return total
             after, size = rows[-1][:2], next_page_size(size, rows)
+
+    def _read_stats(self, prefix: Namespace) -> SqlProgram[ops.Stats]:
+        entries = yield from self._count(ops.Count(prefix))
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"body IS NOT NULL AND {LIVE} {within(prefix, True, params)}"
+        [[(files,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
+        return ops.Stats(
+            entries=entries,
+            files=files,
+            text_index_lag=(yield from self._texts.count_unindexed()),
+            declared_fields=self._dialect.declared,
+            learned_fields=(yield from self._describe_learned()),
+        )
+
+    def _describe_learned(self) -> SqlProgram[tuple[ops.LearnedField, ...]]:
+        """Return the learned fields."""
+        return ()
+        yield
+
+    def _learn(self, op: ops.LearnFields, now: int | None) -> SqlProgram[bool]:
+        """Do a slice of a learned index; return whether more is left."""
+        del op, now
+        return False
+        yield
 
     def _scan(self, op: ops.Scan) -> SqlProgram[Page[Entry]]:
         params: dict[str, Any] = {"now": self._clock()}

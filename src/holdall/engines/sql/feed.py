@@ -9,7 +9,7 @@ cursor from before the purge mark has expired, because its reader would miss tho
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from ... import ops
 from ...engine import feed_from, parse_revision, to_change
@@ -27,6 +27,13 @@ MARK_NAMESPACE, MARK_KEY = (keys.RESERVED, "history"), "forgotten"
 AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
 
 
+class Learned(Protocol):
+    """Learned fields in a table of their own (`engines/learned`)."""
+
+    def find_candidates(self, filter: str, params: dict[str, Any], inside: str) -> SqlProgram[str | None]:
+        """Return the condition that an index finds a row, or None if none finds few."""
+
+
 class SqlFeed:
     """Reads the feed, as programs over statements."""
 
@@ -35,6 +42,7 @@ class SqlFeed:
         self._table = dialect.table
         #: False once a damaged value is known: then filters are not translated to SQL, and Python reads every value.
         self.trusts_fields = True
+        self.learned: Learned | None = None  # the learned fields, if they are in a table of their own
         self._read_mark: Statement = (
             f"SELECT value FROM {self._table} WHERE ns = :ns AND key = :key",
             {"ns": keys.encode(MARK_NAMESPACE), "key": MARK_KEY},
@@ -120,21 +128,33 @@ class SqlFeed:
 
     # Conditions ------------------------------------------------------------------------------------------------------
 
-    def narrow(self, filter: str | None, params: dict[str, Any]) -> SqlProgram[tuple[str | None, bool]]:
-        """Return a condition that every row meets which matches a filter, or None; and whether an index serves it."""
-        if not self.trusts_fields:
-            return None, False
-        if filter is not None and self._dialect.misread_check:
+    def narrow(
+        self, filter: str | None, inside: str, params: dict[str, Any]
+    ) -> SqlProgram[tuple[str, str | None, bool]]:
+        """Return conditions that every row meets which matches a filter, and whether an index serves them.
+
+        The first is `inside`, the condition on the namespace, or nothing if the second includes it; the second may be
+        None.
+        """
+        if filter is None or not self.trusts_fields:
+            return inside, None, False
+        if self._dialect.misread_check:
             [[(has_misread_values,)]] = yield [(self._dialect.misread_check, {})]
             if has_misread_values:
-                return None, False
-        return narrow(filter, self._dialect, params)
+                return inside, None, False
+        narrowed, is_indexed = narrow(filter, self._dialect, params)
+        if not is_indexed and self.learned is not None:
+            candidates = yield from self.learned.find_candidates(filter, params, inside)
+            if candidates is not None:
+                # Without the condition on the namespace: SQLite may prefer to read the whole namespace.
+                return "", f"{candidates} AND {narrowed}" if narrowed else candidates, True
+        return inside, narrowed, is_indexed
 
     def search_condition(self, op: ops.Search, params: dict[str, Any]) -> SqlProgram[tuple[str, bool]]:
         """Return the condition that a row may be a result of a search, and whether an index serves the filter."""
-        narrowed, is_indexed = yield from self.narrow(op.filter, params)
-        where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
-        return (f"{where} AND {narrowed}" if narrowed else where), is_indexed
+        inside = within(op.prefix, op.recursive, params)
+        inside, narrowed, is_indexed = yield from self.narrow(op.filter, inside, params)
+        return f"{LIVE} {inside}" + (f" AND {narrowed}" if narrowed else ""), is_indexed
 
 
 def put_purge_mark(mark: int) -> ops.Put:

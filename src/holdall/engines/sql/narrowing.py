@@ -110,16 +110,16 @@ class _Narrowing:
                 return self._fields.is_null(path, self._bind)
             case filters.Equal(bool() | str() as operand):
                 return self._compare(path, "=", operand)
-            case filters.Equal(int() | float() as number) if _is_exact(number):
-                low, high = _around(number)
+            case filters.Equal(int() | float() as number) if is_exact(number):
+                low, high = around(number)
                 if low == high:
                     return self._compare(path, "=", low)
                 bounds = [self._compare(path, ">=", low), self._compare(path, "<=", high)]
                 return _join(" AND ", [bound for bound in bounds if bound])
             case filters.Order(operator, str(text)):
                 return self._compare(path, _AT_LEAST_OR_MOST[operator], text)
-            case filters.Order(operator, int() | float() as number) if _is_exact(number):
-                low, high = _around(number)
+            case filters.Order(operator, int() | float() as number) if is_exact(number):
+                low, high = around(number)
                 bound = _AT_LEAST_OR_MOST[operator]
                 return self._compare(path, bound, low if bound == ">=" else high)
         return None
@@ -138,7 +138,7 @@ class _Narrowing:
 
     def _compare(self, path: Path, operator: str, operand: Any) -> str | None:
         self._parts += len(operand) - 1 if operator == "IN" else 0
-        if self._is_too_long() or any(not _is_safe(text) for text in (operand if operator == "IN" else [operand])):
+        if self._is_too_long() or any(not is_safe(text) for text in (operand if operator == "IN" else [operand])):
             return None
         condition = self._fields.compare(path, operator, operand, self._bind)
         if path[0] in FIELDS:
@@ -147,21 +147,21 @@ class _Narrowing:
         return condition
 
 
-def _is_safe(operand: Any) -> bool:
+def is_safe(operand: Any) -> bool:
     """Whether every database reads a string alike: none can store NUL, and one of them stores U+0001 instead."""
     return not isinstance(operand, str) or not ("\x00" in operand or "\x01" in operand)
 
 
 def _is_simple(operand: Any) -> bool:
     """Whether every database compares this operand exactly."""
-    return isinstance(operand, str) or (type(operand) is int and _is_exact(operand))
+    return isinstance(operand, str) or (type(operand) is int and is_exact(operand))
 
 
-def _is_exact(number: float) -> bool:
+def is_exact(number: float) -> bool:
     return -_EXACT <= number <= _EXACT  # false for NaN too
 
 
-def _around(number: float) -> tuple[float, float]:
+def around(number: float) -> tuple[float, float]:
     """Return bounds that are wide enough for a database that rounds fractions differently."""
     if number == int(number):
         return int(number), int(number)

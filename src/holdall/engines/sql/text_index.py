@@ -158,6 +158,15 @@ class SqlTextIndex:
             return 0
         return (yield from self._feed.count_since(state.position))
 
+    def count_unindexed(self) -> SqlProgram[int | None]:
+        """Return how many changes the index lacks, for `Stats`; None before the first search by text."""
+        if not (yield from self.has_begun()):
+            return None
+        state = yield from self._state()
+        if state.position == (yield from self._feed.position()):
+            return 0
+        return (yield from self._feed.count_since(state.position))
+
     def run_step(
         self, limit: int, prepared: Prepared | None = None, only_changes: bool = False
     ) -> SqlProgram[tuple[int, bool]]:

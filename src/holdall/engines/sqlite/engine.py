@@ -34,7 +34,19 @@ from ...errors import (
     Timeout,
     Unavailable,
 )
-from ...ops import READS, WALKS, Get, IndexOrder, IndexTexts, Maintain, Op, ReadRange, Refresh, Vector
+from ...ops import (
+    READS,
+    WALKS,
+    Get,
+    IndexOrder,
+    IndexTexts,
+    LearnFields,
+    Maintain,
+    Op,
+    ReadRange,
+    Refresh,
+    Vector,
+)
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, run_pending_handlers
 from ..sql.entries import LOOK_UPS, is_multi_statement, is_plain_put
@@ -68,7 +80,7 @@ _CHECK = "run PRAGMA integrity_check, and report this if the file is whole"
 #: The driver's errors, and those that damaged bytes cause where they are decoded.
 _UNREADABLE = (apsw.Error, struct.error, *DECODE_ERRORS)
 #: Ops whose loss in a power cut does no harm.
-_NO_CHANGES = READS | {Refresh, Maintain, IndexOrder, IndexTexts, PreparedIndexTexts, PublishIndex}
+_NO_CHANGES = READS | {Refresh, Maintain, IndexOrder, IndexTexts, LearnFields, PreparedIndexTexts, PublishIndex}
 
 #: Connections of a parent process, which its forked child must not even close.
 _abandoned: list[Any] = []
@@ -77,7 +89,7 @@ _abandoned: list[Any] = []
 class SqliteEngine:
     """Entries in one SQLite file."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, learns=True)
     is_async_reentrant = True
     dialect: type[SqliteDialect] = SqliteDialect
     _at_once: frozenset[type[Op]] = LOOK_UPS  # the ops that `look_up` can run
@@ -117,14 +129,20 @@ class SqliteEngine:
     def execute(self, batch: Sequence[Op]) -> list[Any]:
         if _only_reads(batch):
             return self._read(batch)
-        if type(batch[0]) is IndexTexts:
+        op = batch[0]
+        if type(op) is IndexTexts:
             batch = self._prepared(batch)
+        elif type(op) is LearnFields and not self._can_learn(op):
+            return [False]
         return self._commits.submit(batch)
 
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
         if not _only_reads(batch):
-            if type(batch[0]) is IndexTexts:
+            op = batch[0]
+            if type(op) is IndexTexts:
                 batch = await asyncio.to_thread(self._prepared, batch)
+            elif type(op) is LearnFields and not await asyncio.to_thread(self._can_learn, op):
+                return [False]
             return await self._commits.asubmit(batch)
         found = self._look_up_in_loop(batch)
         if found is not None:
@@ -278,6 +296,15 @@ class SqliteEngine:
             reader.execute("BEGIN")  # which ends when the reader is given back
             with self._translating():
                 return [drive(self._sql.prepare(op), reader.run) for op in batch if isinstance(op, IndexTexts)]
+        finally:
+            self._readers.give_back(reader)
+
+    def _can_learn(self, op: LearnFields) -> bool:
+        """Whether there is something to do about learned fields, for which others have to wait."""
+        reader = self._readers.take()
+        try:
+            with self._translating():
+                return drive(self._sql.learned.has_work(op), reader.run)
         finally:
             self._readers.give_back(reader)
 

@@ -57,7 +57,7 @@ from .options import (
     choose_namespace,
     open_store,
 )
-from .search import reindex, search
+from .search import reindex, search, stats
 from .transfer import copy_in, copy_out, copy_to_local, local_files, local_name, read_line_chunks
 
 #: The exit codes of errors: the first match counts. Any other error of a store or the system is `UNAVAILABLE`.
@@ -535,7 +535,7 @@ def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-for _command in (search, reindex, conversations, export):
+for _command in (search, reindex, stats, conversations, export):
     app.command()(_command)
 app.command("import")(import_)
 

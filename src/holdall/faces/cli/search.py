@@ -1,4 +1,4 @@
-"""The commands that find entries by a query or a filter, and that make their vectors again."""
+"""The commands that find entries by a query or a filter, that make their vectors again, and that describe the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from ... import Hit
+from ... import Hit, LearnedField
 from ...errors import InvalidInput
 from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, open_store
 from .terminal import Output, print_json, progress_bar
@@ -94,6 +94,34 @@ def reindex(context: typer.Context, embed: RequiredEmbedder, as_json: AsJson = F
     else:
         Output().line((f"{count} {'entry has' if count == 1 else 'entries have'} new vectors", ""))
     return DONE
+
+
+def stats(context: typer.Context, as_json: AsJson = False) -> int:
+    """Show how much the store holds, and the state of its indexes."""
+    with open_store(context) as store:
+        found = store.stats()
+    if as_json:
+        print_json(asdict(found))
+        return DONE
+    lag = "none yet" if found.text_index_lag is None else f"{found.text_index_lag} changes behind"
+    rows = [
+        ("entries", str(found.entries)),
+        ("files", str(found.files)),
+        ("text index", lag),
+        *(("declared field", name) for name in found.declared_fields),
+        *(("learned field", _describe_learned(field)) for field in found.learned_fields),
+    ]
+    width = max(len(name) for name, _ in rows)
+    out = Output()
+    for name, text in rows:
+        out.line((f"{name:<{width}}  ", "dim"), (text, ""))
+    return DONE
+
+
+def _describe_learned(field: LearnedField) -> str:
+    state = f"building, {field.progress:.0%}" if field.state == "building" else field.state
+    reason = f": {field.reason}" if field.reason else ""
+    return f"{field.name} ({state}{reason}; uses: {field.uses})"
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -22,6 +22,7 @@ from .files import FileContract
 from .filtering import FilterContract
 from .finding import FindContract
 from .items import ItemContract
+from .learning import LearningContract
 from .leases import LeaseContract
 from .lifecycle import LifecycleContract
 from .lifetimes import LifetimeContract
@@ -42,6 +43,7 @@ class StoreContract(
     BatchContract,
     RefusalContract,
     FilterContract,
+    LearningContract,
     SearchContract,
     RankContract,
     EmbeddingContract,

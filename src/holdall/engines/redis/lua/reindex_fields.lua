@@ -1,7 +1,11 @@
--- Index the fields of stored entries. ARGV has, from 4 on, the ID, version and tokens of each entry. An entry that has
--- changed since is skipped: the client that wrote it has indexed its fields.
+-- Index the fields of stored entries. ARGV[4] is the stamp of the indexed fields that the client knows; if it is another
+-- one, the tokens may lack a field, and 0 is returned. ARGV has, from 5 on, the ID, version and tokens of each entry. An
+-- entry that has changed since is skipped: the client that wrote it has indexed its fields.
 
-for at = 4, #ARGV, 3 do
+if (meta[3] or '') ~= ARGV[4] then
+  return 0
+end
+for at = 5, #ARGV, 3 do
   local id, version, tokens = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local key = PREFIX .. ':e:' .. id
   local head = call('HGET', key, 'h')
