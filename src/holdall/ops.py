@@ -446,7 +446,7 @@ class LearnFields(Op, frozen=True):
     ordered: tuple[str, ...] = ()  # those of `wanted` that were filtered by order ($gt and others)
     uses: tuple[tuple[str, int], ...] = ()  # how often each field was named in a filter since the last such op
     least: int = 5000
-    limit: int = 500  # entries in one slice
+    limit: int = 100  # entries in one slice
 
 
 class Sweep(Op, frozen=True):

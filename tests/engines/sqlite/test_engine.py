@@ -275,6 +275,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "delete_tree": (("home",),),
     "search": (),
     "count": (),
+    "stats": (),
     "scan": (),
     "namespaces": (),
     "execute": ([Put(("home",), "key", {})],),

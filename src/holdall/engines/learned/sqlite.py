@@ -42,7 +42,7 @@ MIGRATION = """
 
 #: An index that finds more candidates than this is not used: reading the newest entries first is often faster.
 _MOST_CANDIDATES = 10_000
-_SLICE_BYTES = 1 << 19
+_SLICE_BYTES = 1 << 17  # of values: with 100 entries, a slice holds the write lock for a few milliseconds
 _MAX_TEXT = 100  # characters of a string
 _UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # SQLite may misread a JSON path with one of these
 
