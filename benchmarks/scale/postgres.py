@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from langgraph.store.base import PutOp
 from langgraph.store.postgres import PostgresStore
 
@@ -43,12 +45,21 @@ def measure(bench: Bench, sizes: Sizes) -> None:
         rate(bench, "loading vectors", loading, count, no_slower_than(STORE))
         first = timed(lambda: store.search((), query=model.queries[0], mode="semantic"))
         once(bench, "first search by vectors after loading", {OURS: first})
+        bench.progress("waiting for our index, which is built in the background")
+        built = timed(lambda: _wait_for_index(our_url))
+        rate(
+            bench,
+            "indexing vectors in the background",
+            {OURS: first + built},
+            count,
+            within(1 / 3_000, "at least 3,000/s"),
+        )
         rate(
             bench,
             "loading and indexing vectors",
-            {OURS: loading[OURS] + first, STORE: loading[STORE]},
+            {OURS: loading[OURS] + first + built, STORE: loading[STORE]},
             count,
-            within(1 / 3_000, "at least 3,000/s"),
+            no_slower_than(STORE),
         )
         for url in (our_url, their_url):
             analyze(url)
@@ -82,3 +93,14 @@ def measure(bench: Bench, sizes: Sizes) -> None:
 
 def _put(store: holdall.Store, items: list[Any]) -> None:
     store.execute([holdall.ops.Put(*item) for item in items])
+
+
+def _wait_for_index(url: str) -> None:
+    """Wait until searches can use the index."""
+    valid = (
+        "SELECT 1 FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_am ON pg_am.oid = relam"
+        " WHERE amname = 'hnsw' AND indisvalid"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        while not connection.execute(valid).fetchall():
+            time.sleep(0.05)
