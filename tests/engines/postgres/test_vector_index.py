@@ -400,3 +400,14 @@ def test_a_role_without_ddl_rights_searches_exactly_until_another_runs_setup(cap
         with counted_uses() as uses:
             store.search(query="text 7", mode="semantic")
         assert len(uses) == 1
+
+
+def test_nothing_is_built_through_a_pooler(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pooler gives the session to the next client, with the lock in it: nobody could build any more."""
+    model, schema = Model(600), new_schema()
+    put_without_index(model, schema)
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", -1)
+    with holdall.open(postgres_url(), schema=schema, embed=model) as store:
+        wait_until(lambda: store.search(query="text 7", mode="semantic") and "pass notify_url" in caplog.text)
+        assert keys(store.search(query="text 7", mode="semantic")) == model.nearest(7, range(500))
+    assert indexes(schema) == []
