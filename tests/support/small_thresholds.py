@@ -10,6 +10,8 @@ from hypothesis import settings
 
 from holdall.engines.memory import engine as memory
 from holdall.engines.memory import ranker as memory_search
+from holdall.engines.postgres import entries as postgres_entries
+from holdall.engines.postgres import ranker as postgres_search
 from holdall.engines.redis import ranker as redis_search
 from holdall.engines.redis import text_index as redis_texts
 from holdall.engines.redis import walks
@@ -29,6 +31,8 @@ SMALL: dict[Any, dict[str, int]] = {
     memory: {"PAGE_BYTES": 30},
     bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},
     sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
+    postgres_entries: {"MOST_EXACT": 3},
+    postgres_search: {"MOST_EXACT": 3, "_MIN_ROWS": 2, "_MOST_APPROXIMATE": 5, "_QUIET": 0, "_PAUSE": 0},
     sql_texts: {
         "_SLICE_BYTES": 200,
         "_FEW_CHANGES": 3,

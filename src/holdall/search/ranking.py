@@ -209,7 +209,7 @@ class _MatchingRanking(Generic[RequestT]):
     def __init__(self, ranker: Ranker[RequestT], op: Search, ranking: Ranking[RequestT]) -> None:
         self._ranker, self._op, self._ranking = ranker, op, ranking
         has_phrases = op.query is not None and bool(parse_query(op.query).phrases)
-        self._is_checked = ranking.is_checked and op.filter is None and not has_phrases
+        self._is_checked = getattr(ranking, "is_checked", False) and op.filter is None and not has_phrases
         self._ready: list[_Scored] = []
         self._ended = False
 

@@ -132,11 +132,11 @@ def old_transaction(schema: str) -> Iterator[None]:
 
 
 def building(schema: str) -> list[int]:
-    """The process ids of sessions that build an index."""
+    """The process ids of sessions that build an index, or drop one."""
     with psycopg.connect(postgres_url(), autocommit=True) as connection:
         rows = connection.execute(
             "SELECT pid FROM pg_stat_activity WHERE state = 'active'"
-            " AND starts_with(query, 'CREATE INDEX CONCURRENTLY') AND strpos(query, %s) > 0",
+            " AND query ~ '^(CREATE|DROP) INDEX CONCURRENTLY' AND strpos(query, %s) > 0",
             (f'"{schema}"',),
         ).fetchall()
     return [pid for (pid,) in rows]
@@ -256,14 +256,16 @@ def test_the_best_of_several_vectors_is_the_score_of_an_entry() -> None:
         assert all(scores.get(hit.key, hit.score) == hit.score for hit in hits)
 
 
-def test_vectors_that_float16_cannot_hold_are_stored_and_found() -> None:
+@pytest.mark.parametrize(("metric", "size"), [("cosine", 1e25), ("dot", 1e6), ("l2", 1e6)])
+def test_vectors_that_float16_cannot_hold_are_stored_and_found(metric: Any, size: float) -> None:
     model, schema = Model(1000), new_schema()
-    model.rows *= np.float32(1e25)
-    with holdall.open(postgres_url(), schema=schema, embed=model) as store:
+    model.rows *= np.float32(size)
+    with holdall.open(postgres_url(), schema=schema, embed=model, metric=metric) as store:
         put(store, range(500))
         wait_for_index(schema)
         put(store, range(500, 600))
-        assert keys(store.search(query="text 550", mode="semantic", limit=1)) == [550]
+        best = model.nearest(550, range(600), metric, 1)
+        assert keys(store.search(query="text 550", mode="semantic", limit=1)) == best
 
 
 def test_more_than_2000_dimensions_have_an_index_of_float16() -> None:
@@ -398,3 +400,14 @@ def test_a_role_without_ddl_rights_searches_exactly_until_another_runs_setup(cap
         with counted_uses() as uses:
             store.search(query="text 7", mode="semantic")
         assert len(uses) == 1
+
+
+def test_nothing_is_built_through_a_pooler(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pooler gives the session to the next client, with the lock in it: nobody could build any more."""
+    model, schema = Model(600), new_schema()
+    put_without_index(model, schema)
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", -1)
+    with holdall.open(postgres_url(), schema=schema, embed=model) as store:
+        wait_until(lambda: store.search(query="text 7", mode="semantic") and "pass notify_url" in caplog.text)
+        assert keys(store.search(query="text 7", mode="semantic")) == model.nearest(7, range(500))
+    assert indexes(schema) == []

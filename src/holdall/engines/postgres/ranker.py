@@ -516,12 +516,12 @@ class IndexBuilder:
             return
         except _Stopped:
             return
-        except InsufficientPrivilege as error:
+        except (InsufficientPrivilege, _Refused) as error:
             pause = 0.0 if is_guess else _LONG_PAUSE
             logger.log(
                 logging.DEBUG if is_guess else logging.WARNING,
-                "vectors are compared exactly, because this role may not build the index %s; run setup() once with a"
-                " role that may: %s",
+                "vectors are compared exactly, because this store may not build the index %s; run setup() once with a"
+                " role that may, without a pooler: %s",
                 index.name,
                 error,
             )
@@ -533,6 +533,9 @@ class IndexBuilder:
 
     def _build(self, connection: psycopg.Connection[Any], index: VectorIndex, is_guess: bool) -> None:
         schema, vectors = self._dialect.schema, self._dialect.vectors
+        [(pid,)] = connection.execute("SELECT pg_backend_pid()")
+        if pid != connection.info.backend_pid:  # the lock would stay in a session that is not ours
+            raise _Refused("a connection pooler is in between; pass notify_url, a URL of the server itself")
         [(is_ours,)] = connection.execute(
             "SELECT pg_try_advisory_lock($1)", [lock_id(f"holdall vectors {self._dialect.schema_name}")]
         )
@@ -595,6 +598,10 @@ class IndexBuilder:
                 wait = gen.send(ready)
         except StopIteration as stop:
             return stop.value
+
+
+class _Refused(Exception):
+    """The index cannot be built on this connection."""
 
 
 class _Stopped(Exception):
