@@ -63,6 +63,19 @@ def as_item(text: str) -> dict[str, str]:
     return {"content": text, "encoding": "utf-8", "created_at": time, "modified_at": time}
 
 
+def words_of(count: int) -> list[str]:
+    """So many words of one to four syllables, none of them twice."""
+    chance = random.Random(5)
+    syllables = [
+        "".join(pair) for pair in itertools.product("bcdfghklmnprstvwz", ("a", "e", "i", "o", "u", "ai", "ou"))
+    ]
+    words: dict[str, None] = {}
+    while len(words) < count:
+        word = "".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3, 3, 4)))) + chance.choice(("", "n", "r"))
+        words[word] = None
+    return list(words)
+
+
 def new_keys() -> Iterator[str]:
     return (f"key-{number}" for number in itertools.count())
 

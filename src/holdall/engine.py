@@ -181,6 +181,10 @@ class Engine(Protocol):
     An engine with indexes of its own may have an attribute `needs_maintenance`. While it is true, the store sends
     `Maintain` after ops that read files.
 
+    An engine that talks to a server may have a method `aexecute_joined(ops)`. It runs gets, or puts of items under no
+    condition, that several tasks send at once and that need no common outcome. It returns the result or the exception
+    of each op, or None if nothing was done and each op must be executed alone. One op must not hold up the others.
+
     An engine that can wait for changes by other processes may have a method `listen(notify)`. It returns a `Listener`,
     which calls `notify()` once it has started, and soon after each commit by any process, from any thread. Extra calls
     do no harm. Where a multiprocess engine has no `listen`, subscriptions poll.
