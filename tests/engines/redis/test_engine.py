@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from hypothesis import strategies as st
 import holdall
 from holdall import ops
 from holdall.engines.redis import engine as redis
+from holdall.engines.redis import ranker as redis_ranker
 from holdall.engines.redis import shards as redis_shards
 from holdall.engines.redis import text_index as redis_texts
 from holdall.engines.redis.filter_index import encode_needles
@@ -472,6 +474,26 @@ def test_concurrent_semantic_searches_miss_no_vectors(store: holdall.Store) -> N
         while True:
             reply = engine._shards.connections.perform(later.send(reply))
     assert [hit.key for hit in ended.value.value] == ["second", "first"]
+
+
+def test_vectors_are_read_once_by_searches_that_begin_at_once(
+    store: holdall.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a search in a namespace takes from memory what was read before."""
+    monkeypatch.setattr(redis_ranker, "_PAGE", 10)
+    embedding = store.with_embedder(embed)
+    embedding.execute([Put(("a", str(n % 4)), f"k{n}", {"text": f"note {n}"}) for n in range(400)])
+    asked = Counted(store)
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda _: embedding.search(query="note 7", mode="semantic", limit=400), range(6)))
+    assert {len(page) for page in found} == {400}
+    assert asked.scripts.count("vectors") < 41 + 6 * 4  # each search by itself would ask 41 times
+    del asked.scripts[:]
+    expected = [hit.key for hit in found[0] if hit.namespace == ("a", "2")]
+    assert [hit.key for hit in embedding.search(("a", "2"), query="note 7", mode="semantic", limit=400)] == expected
+    assert asked.scripts.count("versions") <= 20  # one for each page of those that fit, and of those returned
+    embedding.put(("a", "2"), "new", {"text": "note 7"})
+    assert embedding.search(("a", "2"), query="note 7", mode="semantic")[0].key in {"new", "k7"}
 
 
 def test_large_files_are_read_in_parts_of_one_version(store: holdall.Store) -> None:

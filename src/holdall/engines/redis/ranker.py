@@ -116,13 +116,10 @@ class RedisRanker:
         if needs_content:
             matches = yield from self._read_entries(versions, "c", op, match)
             return [version for version, is_match in matches.items() if is_match]
-        found = yield from self._read_entries(versions, "h", op)
-        changed = [version for version, (_, head) in found.items() if parse_version(head) != version]
+        found, changed = yield from self._find_live(versions, op)
         if changed:  # whether they still match depends on their new values
             matches = yield from self._read_entries(changed, "c", op, match)
-            for version in changed:
-                if not matches.get(version, False):
-                    del found[version]
+            found.update(version for version, is_match in matches.items() if is_match)
         return found
 
     def find_adjacent(
@@ -188,20 +185,45 @@ class RedisRanker:
         An entry that has changed since is found if its ID is known. `convert(version, entry)` is called for each entry
         as it is read, because all of them together may be large.
         """
+        entries: dict[int, Any] = {}
+
+        def take(asked: list[int], found: list[Any]) -> None:
+            entries.update((asked[number - 1], convert(asked[number - 1], entry)) for number, entry in found)
+
+        yield from self._run_for_versions(versions, want, op, take)
+        return entries
+
+    def _find_live(self, versions: Iterable[int], op: ops.Search) -> ConnectionProgram[tuple[set[int], list[int]]]:
+        """Find live entries in the namespace of a search: the versions that are current, and those that have changed.
+
+        Nothing else is read: a hybrid search asks for 2,000.
+        """
+        current: set[int] = set()
+        changed: list[int] = []
+
+        def take(asked: list[int], found: list[int]) -> None:
+            current.update(asked[number - 1] for number in found if number > 0)
+            changed.extend(asked[-number - 1] for number in found if number < 0)
+
+        yield from self._run_for_versions(versions, "i", op, take)
+        return current, changed
+
+    def _run_for_versions(
+        self, versions: Iterable[int], want: str, op: ops.Search | None, take: Callable[[list[int], list[Any]], None]
+    ) -> ConnectionProgram[None]:
+        """Run the script for versions; `take` gets the versions that a call was asked for, and what it found."""
         prefix = "" if op is None else keys.encode(op.prefix) + ("" if op.recursive else "\x00")
         hidden = keys.HIDDEN[0] if op is not None and not op.prefix else ""
         by_shard: dict[int, list[int]] = {}
         for version in versions:
             by_shard.setdefault(self._shards.of_version(version), []).append(version)
-        entries: dict[int, Any] = {}
         for shard, in_shard in by_shard.items():
             rest = in_shard
             while rest:
                 args = [arg for version in rest[:_PAGE] for arg in (version, self._ids.get(version, b""))]
                 _, found, looked_at = yield from self._shards.run(shard, "versions", prefix, hidden, want, *args)
-                entries.update((rest[number - 1], convert(rest[number - 1], entry)) for number, entry in found)
+                take(rest, found)
                 rest = rest[looked_at:]
-        return entries
 
     # Vectors ---------------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,8 @@ end
 -- Read an entry: its ID, head, value, search fields and content, of which at most `limit` bytes. `want` is 'h' for the
 -- ID and head alone, 'v' for all but the content, 'c' for all. Returns nil if it is not live or has not the needles.
 local function read_entry(id, want, limit, needles)
-  local found = call('HMGET', PREFIX .. ':e:' .. id, 'h', 'd', 'x')
+  local key = PREFIX .. ':e:' .. id
+  local found = want == 'h' and not needles and { call('HGET', key, 'h') } or call('HMGET', key, 'h', 'd', 'x')
   local record = found[1] and parse_head(found[1])
   if not record or not is_live(id, record) then
     return nil
