@@ -70,7 +70,7 @@ class EngineHandle:
         self.indexes_texts = False  # set by the first search by text: the sweeper then updates the index
         self.needs_sweeping = engine.capabilities.durable  # entries expire, or leave tombstones
         # Of the type: a wrapper may forward unknown names to its inner engine.
-        self._is_async_reentrant = getattr(engine, "is_async_reentrant", False)
+        self._is_async_reentrant = getattr(type(engine), "is_async_reentrant", False)
         self._look_up: Any = getattr(type(engine), "look_up", None)
         _all.add(self)
 
