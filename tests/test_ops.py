@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import pprint
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any, Union
 
@@ -15,6 +17,8 @@ from pydantic import TypeAdapter
 import holdall
 from holdall import engine, ops
 from holdall.model import file_values, filters, keys, values
+from holdall.runtime import signals
+from holdall.search import vectors
 
 PUT = ops.Put(("a",), "k", {"n": 1}, ttl=3)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -149,3 +153,10 @@ def test_ops_exports_what_users_may_put_in_a_batch_and_engine_all_others() -> No
 def test_keep_is_exported_beside_default() -> None:
     assert holdall.KEEP is ops.KEEP
     assert {"KEEP", "DEFAULT"} <= set(holdall.__all__)
+
+
+def test_what_engine_authors_need_is_exported_without_importing_numpy() -> None:
+    assert engine.Matrix is vectors.Matrix
+    assert engine.restart_if_signaled is signals.restart_if_signaled
+    code = "import sys, holdall.engine; assert 'numpy' not in sys.modules; holdall.engine.Matrix; sys.modules['numpy']"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,6 +7,7 @@ unused.
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 from typing import Any, assert_type
 
 import ag2
@@ -59,7 +60,7 @@ def sync_code() -> None:
         assert_type(store.cursor(), str)
         for change in store.watch(("notes",), since=store.cursor()):
             assert_type(change, holdall.Change)
-        with store.lease("name", 30, wait=5) as lease:
+        with store.lease("name", 30, wait=timedelta(seconds=5)) as lease:
             assert_type(lease, holdall.Lease)
             store.put(("notes",), "a", {}, lease=lease)
             store.files().write("/a", "text", lease=lease)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from .errors import (
     AlreadyExists,
@@ -71,10 +71,24 @@ from .ops import (
     Vectors,
 )
 from .runtime.programs import Program
+from .runtime.signals import restart_if_signaled, run_pending_handlers
 from .search.ranking import LARGEST_GAP, MOST_EXACT, LocalRanking, Ranker, Ranking, rank_entries, sort_by_score
 from .search.scoring import bm25
 from .search.text_index import TextIndex, texts
 from .search.tokens import has_phrases
+
+if TYPE_CHECKING:
+    from .search.vectors import Matrix
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import `Matrix` when it is used: it needs numpy, which is not always installed."""
+        if name == "Matrix":
+            from .search.vectors import Matrix
+
+            return Matrix
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 #: What an engine author needs: the interface, the ops that only engines see, and functions that engines share.
 __all__ = [
@@ -104,6 +118,7 @@ __all__ = [
     "Listener",
     "LocalRanking",
     "Maintain",
+    "Matrix",
     "Namespaces",
     "Op",
     "Options",
@@ -138,6 +153,8 @@ __all__ = [
     "parse_revision",
     "put_entry",
     "rank_entries",
+    "restart_if_signaled",
+    "run_pending_handlers",
     "search",
     "sort_by_score",
     "system_clock",
@@ -182,11 +199,12 @@ class Listener(Protocol):
 class Engine(Protocol):
     """The storage below a store, which `holdall.open` connects.
 
-    No signal interrupts the sync methods (`holdall.runtime.signals`). An engine that can answer some batches without
+    No signal interrupts the sync methods. One that waits for long checks for signals with `restart_if_signaled` or
+    `run_pending_handlers`. An engine that can answer some batches without
     waiting may have a method `look_up(ops)`, which returns the results or None. A signal may interrupt that method, so
     it must take no lock.
 
-    No signal interrupts a step of `aexecute` either, which costs 10 to 20 us a call. An engine sets
+    No signal interrupts a step of `aexecute` either, which costs 10 to 20 us a call. The class of an engine sets
     `is_async_reentrant` to True if a signal handler may call the store in the middle of `aexecute`: then no step is
     protected.
 
@@ -408,10 +426,10 @@ def search(finder: Finder[RequestT], op: Search) -> Program[RequestT, Page[Hit]]
     return Page(hits, f"-{changed[room - 1][1] if room else position}")
 
 
-def feed_from(since: str | None, newest: int, forgotten: int) -> tuple[int, Callable[[int], str]]:
+def feed_from(since: str | None, newest: int, purge_mark: int) -> tuple[int, Callable[[int], str]]:
     """Parse a cursor of an engine that numbers its changes; return the number, and a function from number to cursor.
 
-    `newest` is the number of the last change, `forgotten` that of the last purged tombstone. A cursor before it has
+    `newest` is the number of the last change, `purge_mark` that of the last purged tombstone. A cursor before it has
     expired: its reader would miss a deletion. This does not apply to a reader that started from the beginning later
     than that, since it never saw the deleted entry. So the cursor of such a reader (`57-1000`) also has the number of
     the newest change when it started.
@@ -420,7 +438,7 @@ def feed_from(since: str | None, newest: int, forgotten: int) -> tuple[int, Call
     if match is None:
         raise not_a_cursor(since)
     at, began = int(match[1]), int(match[2] or 0)
-    if not forgotten <= max(at, began) <= newest:
+    if not purge_mark <= max(at, began) <= newest:
         raise cursor_expired(since)
     return at, lambda version: str(version) if version >= began else f"{version}-{began}"
 

@@ -6,7 +6,7 @@
     │   └── CursorExpired                   a cursor is older than the deletions that the feed still has
     ├── Conflict                            `expect=` did not hold; nothing was written
     │   ├── LeaseHeld                       another holder has the lease
-    │   └── LeaseLost                       the lease expired or was released; nothing was written
+    │   └── LeaseLost                       the lease expired or was released; writes with it are refused
     ├── NotFound (LookupError)              there is no such entry
     │   └── FileNotFound (FileNotFoundError)  there is no such file or folder
     ├── IsADirectory (IsADirectoryError)    a folder is where a file should be
@@ -106,12 +106,13 @@ class LeaseHeld(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The lease is no longer held, so nothing was written. `expected` is the token that it had."""
+    """The lease is no longer held, so a write with it is refused. `expected` is the token that it had."""
 
     def __str__(self) -> str:
         return (
             f"the lease {self.key!r} (token {self.expected}) was lost: it expired or was released, and another holder"
-            " may have it now. Nothing was written. Acquire the lease again, and start from what is stored"
+            " may have it now. Writes with it are refused: make another one with store.lease(), and start from what is"
+            " stored"
         )
 
 
@@ -174,7 +175,8 @@ class OutcomeUnknown(Unavailable):
 class EmbeddingError(HoldallError):
     """The embedder (`embed=`) raised an error, which is `__cause__`, or did not return usable vectors."""
 
-    _fails_for_all_texts = False  # whether the embedder failed for any text, not for the texts of this call
+    # True if the embedder would fail for every text, for example because it is unreachable.
+    _fails_for_all_texts = False
 
 
 class Corrupt(HoldallError):

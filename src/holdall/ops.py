@@ -497,7 +497,7 @@ class Search(Op, frozen=True):
 
 
 class Unembedded(Op, frozen=True):
-    """List entries that have texts but no vectors of a model, in key order -> `Page[tuple[Entry, index]]`.
+    """List entries that have texts but no vectors of a model, in key order -> `Page[tuple[Entry, search_fields]]`.
 
     Those after `after`: at most `limit`, and fewer if they are large; `next` is None after the last.
     """

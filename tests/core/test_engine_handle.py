@@ -10,6 +10,7 @@ from pathlib import Path
 
 import holdall
 from holdall import ops
+from holdall.engine import Options
 from holdall.engines.memory import MemoryEngine
 from holdall.errors import Unavailable
 
@@ -28,6 +29,21 @@ def test_a_function_that_makes_an_engine_may_open_stores_itself():
 
     with holdall.open(make) as store:
         assert store.put(("a",), "k", {}).version == 1
+
+
+def test_a_wrapper_is_not_reentrant_because_its_inner_engine_is():
+    class Wrapper:
+        def __init__(self, options):
+            self._engine = MemoryEngine(options)
+
+        def __getattr__(self, name):
+            return getattr(self._engine, name)
+
+    assert Wrapper(Options()).is_async_reentrant, "it forwards the name"
+    with holdall.open(Wrapper) as store:
+        assert not store._engine_handle._is_async_reentrant
+    with holdall.open("memory:") as store:
+        assert store._engine_handle._is_async_reentrant
 
 
 def test_stores_first_opened_by_several_threads_at_once_survive_a_fork():

@@ -2,7 +2,7 @@
 
 from holdall.live.leases import Lease
 
-guard = Lease.guard
+guard = Lease._guard
 
 
 def beforehand(self, batch):
@@ -10,4 +10,4 @@ def beforehand(self, batch):
     return (yield batch)
 
 
-Lease.guard = beforehand
+Lease._guard = beforehand

@@ -7,4 +7,4 @@ def unfenced(self, batch):
     return (yield batch)
 
 
-Lease.guard = unfenced
+Lease._guard = unfenced

@@ -16,7 +16,7 @@ from support import processes
 
 @pytest.mark.parametrize("step", ["_regex", "find_all"])
 def test_an_event_loop_waits_neither_for_compiling_nor_for_matching(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = patterns if step == "_regex" else patterns.Lines
+    owner = patterns if step == "_regex" else patterns.LineMatcher
     slow = getattr(owner, step)
 
     def slowly(*args: object) -> object:
@@ -74,14 +74,14 @@ def test_beyond_a_quarter_of_a_million_characters_only_simple_expressions_look()
 def test_counts_of_single_characters_add_up() -> None:
     """A table or a rule in Markdown, for one; only a count after a group multiplies."""
     for pattern in (r"-{80}|={80}", r"^#{1,6} .{0,400}$", r"\|(?: -{3,200} \|){1,20}"):
-        patterns.Lines(pattern, is_regex=True, ignore_case=False)
+        patterns.LineMatcher(pattern, is_regex=True, ignore_case=False)
     with pytest.raises(InvalidInput, match="repeats too much"):
-        patterns.Lines(r"(?:(?:a{100}){100}){100}", is_regex=True, ignore_case=False)
+        patterns.LineMatcher(r"(?:(?:a{100}){100}){100}", is_regex=True, ignore_case=False)
 
 
 def test_an_escaped_bracket_is_no_group() -> None:
-    assert patterns.Lines(r"\)+", is_regex=True, ignore_case=False)._end is None
-    assert patterns.Lines(r"(a)+", is_regex=True, ignore_case=False)._end is not None
+    assert patterns.LineMatcher(r"\)+", is_regex=True, ignore_case=False)._end is None
+    assert patterns.LineMatcher(r"(a)+", is_regex=True, ignore_case=False)._end is not None
 
 
 def test_a_long_pattern_is_refused_on_a_long_line() -> None:

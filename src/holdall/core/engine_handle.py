@@ -105,7 +105,7 @@ class EngineHandle:
         self.indexes_order = False  # set once a search with neighbours has built their index, or could not
         self.needs_sweeping = engine.capabilities.durable  # entries expire, or leave tombstones
         # Of the type: a wrapper may forward unknown names to its inner engine.
-        self._is_async_reentrant = getattr(engine, "is_async_reentrant", False)
+        self._is_async_reentrant = getattr(type(engine), "is_async_reentrant", False)
         self._look_up: Any = getattr(type(engine), "look_up", None)
         self.joins_tasks = hasattr(type(engine), "aexecute_joined")
         # Separate queues: a read must not wait for a commit.

@@ -14,7 +14,7 @@ from ..errors import InvalidInput, MissingExtra, shown
 from ..model import keys
 from ..model.field_paths import WHOLE, check_paths
 from ..model.filters import check_field
-from ..model.values import ttl_seconds
+from ..model.values import duration_seconds, ttl_seconds
 from ..runtime.renames import check_renamed
 from ..runtime.signals import defer_signals
 from ..search.embedders import Embedder, Metric, check_metric
@@ -24,7 +24,6 @@ from .options import OpEvent, StoreOptions
 from .store import Store
 
 _LATEST = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
-_FOR_EVER = 1e12  # seconds
 
 _Target: TypeAlias = tuple[Hashable, Callable[[], Engine]]
 _ENGINE = tuple(name for name in vars(Engine) if not name.startswith("_"))
@@ -43,7 +42,7 @@ class EngineOptions(TypedDict, total=False):
     schema: str
     pool_min: int
     pool_max: int
-    pool_timeout: float
+    pool_timeout: float | timedelta
     prepare: bool | None
     connection: Any
     notify_url: str | None
@@ -56,8 +55,8 @@ def open(
     refresh_on_read: bool = False,
     durability: Literal["full", "relaxed"] = "full",
     filter_fields: Sequence[str] = (),
-    timeout: float = 30.0,
-    sweep_interval: float | None = 60.0,
+    timeout: float | timedelta = 30.0,
+    sweep_interval: float | timedelta | None = 60.0,
     feed_retention: float | timedelta | None = timedelta(days=7),
     embed: Any = None,
     search_fields: Sequence[str] | None = None,
@@ -79,8 +78,9 @@ def open(
     - `refresh_on_read`: whether `get` restarts an entry's TTL by default.
     - `durability`: `"full"` (a write that returned survives a power cut) or `"relaxed"` (it survives `kill -9`).
     - `filter_fields`: fields that are filtered on often, such as `["type", "user.id"]`.
-    - `timeout`: seconds to wait for other processes.
-    - `sweep_interval`: seconds between two removals of expired entries; None: only when `sweep()` is called.
+    - `timeout`: how long to wait for other processes; seconds or a timedelta.
+    - `sweep_interval`: the time between two removals of expired entries; seconds, a timedelta, or None: only when
+      `sweep()` is called.
     - `feed_retention`: how long deletions stay in the feed, so how old a cursor may be that `watch` continues from;
       seconds, a timedelta, or None: for ever.
     - `embed`: an embedder, so that a query finds texts with the same meaning: a function of a list of texts, sync or
@@ -97,27 +97,27 @@ def open(
         raise InvalidInput(f"filter_fields is a list of field names, not {shown(filter_fields)}")
     for field in filter_fields:
         check_field(field)
-    _check_seconds("timeout", timeout)
-    if sweep_interval is not None:
-        _check_seconds("sweep_interval", sweep_interval)
+    interval = (
+        None if sweep_interval is None else duration_seconds("sweep_interval", sweep_interval, or_else=" or None")
+    )
     keys.check_function("on_op", on_op)
     _check_clock(clock)
     for name, flag in (("refresh_on_read", refresh_on_read), ("full_text", full_text)):
         keys.check_flag(name, flag)
     check_metric(metric)
-    engine_options = Options(float(timeout), durability, tuple(filter_fields), clock)
+    engine_options = Options(duration_seconds("timeout", timeout), durability, tuple(filter_fields), clock)
     store_options = StoreOptions(
-        ttl_seconds(ttl),
+        ttl_seconds(ttl, or_else=" or None"),
         refresh_on_read,
         on_op,
         full_text,
         WHOLE if search_fields is None else check_paths(search_fields),
         None if embed is None else EmbeddingModel(Embedder(embed), metric),
     )
-    retention = _retention_seconds(feed_retention)
-    return defer_signals(
-        _open, url, engine_options, cast("dict[str, Any]", own), store_options, sweep_interval, retention
-    )
+    retention = None
+    if feed_retention is not None:
+        retention = duration_seconds("feed_retention", feed_retention, least=0, most=None, or_else=" or None for ever")
+    return defer_signals(_open, url, engine_options, cast("dict[str, Any]", own), store_options, interval, retention)
 
 
 def _open(
@@ -264,16 +264,6 @@ def _check_option_names(own: dict[str, Any], of_engine: Sequence[str]) -> None:
             raise InvalidInput(f"unknown option {name!r}; the options are {', '.join(common)}{engines}")
 
 
-def _retention_seconds(retention: Any) -> float | None:
-    """A `feed_retention` in seconds, None for ever."""
-    if retention is None:
-        return None
-    seconds = retention.total_seconds() if isinstance(retention, timedelta) else retention
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise InvalidInput(f"feed_retention is seconds, a timedelta, or None for ever, not {shown(retention)}")
-    return float(min(seconds, _FOR_EVER))
-
-
 def _check_clock(clock: Any) -> None:
     """Check that a clock can be called, and returns a time that entries can have."""
     keys.check_function("clock", clock)
@@ -286,8 +276,3 @@ def _check_clock(clock: Any) -> None:
         raise InvalidInput(f"clock must return an int, microseconds since 1970; it returned {shown(now)}")
     if type(clock).__hash__ is None:
         raise InvalidInput(f"clock must be hashable, because stores with one clock share an engine: {shown(clock)}")
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
-        raise InvalidInput(f"{name} is a number of seconds, more than 0, not {shown(value)}")

@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 _UPLOAD_TTL = 24 * 3600.0
 
 
-class Pieces:
+class OpenFile:
     """One open file: its programs, which the sync and the async file object run."""
 
     def __init__(self, files: Files, path: str, mode: str, lease: Lease | None) -> None:
@@ -104,25 +104,25 @@ class Pieces:
 class _Raw(io.RawIOBase):
     """The unbuffered part of a sync file object."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
+    def __init__(self, open_file: OpenFile) -> None:
+        self._open_file = open_file
         self._at = 0
         self._failed = True  # until it is open: Python also closes an object whose constructor failed
-        pieces.files._run(pieces.begin())
+        open_file.files._run(open_file.begin())
         self._failed = False
-        self.name, self.mode = pieces.path, pieces.mode
+        self.name, self.mode = open_file.path, open_file.mode
 
     def readable(self) -> bool:
-        return self._pieces.mode == "rb"
+        return self._open_file.mode == "rb"
 
     def writable(self) -> bool:
-        return self._pieces.mode != "rb"
+        return self._open_file.mode != "rb"
 
     def seekable(self) -> bool:
         return self.readable()
 
     def readinto(self, buffer: Any) -> int:
-        data = self._pieces.files._run(self._pieces.read(self._at, len(buffer)))
+        data = self._open_file.files._run(self._open_file.read(self._at, len(buffer)))
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
@@ -130,8 +130,8 @@ class _Raw(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if not self.readable():
             raise io.UnsupportedOperation("seek works only on a file opened with 'rb'")
-        assert self._pieces.info is not None
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._pieces.info.size}[whence]
+        assert self._open_file.info is not None
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._open_file.info.size}[whence]
         if base + offset < 0:
             raise InvalidInput(f"cannot seek to {base + offset}, before the beginning")
         self._at = base + offset
@@ -139,7 +139,7 @@ class _Raw(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         content = bytes(data)
-        self._pieces.files._run(self._pieces.write(content))
+        self._open_file.files._run(self._open_file.write(content))
         self._at += len(content)
         return len(content)
 
@@ -154,8 +154,8 @@ class _Raw(io.RawIOBase):
             return
         try:
             if self.writable():
-                pieces = self._pieces
-                pieces.files._run(pieces.discard() if self._failed else pieces.finish())
+                open_file = self._open_file
+                open_file.files._run(open_file.discard() if self._failed else open_file.finish())
         finally:
             super().close()
 
@@ -186,15 +186,15 @@ BinaryFile: TypeAlias = io.BufferedReader | io.BufferedWriter
 
 def open_sync(files: Files, path: str, mode: str, lease: Lease | None) -> BinaryFile:
     """Open a file for `Files.open`."""
-    raw = _Raw(Pieces(files, path, mode, lease))
+    raw = _Raw(OpenFile(files, path, mode, lease))
     return io.BufferedReader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
 
 
 class AsyncFile:
     """A binary file for async code: `read`, `write`, `seek` and `close`; use it with `async with`."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
+    def __init__(self, open_file: OpenFile) -> None:
+        self._open_file = open_file
         self._at = 0
         self._buffer = bytearray()
         self.closed = False
@@ -202,9 +202,9 @@ class AsyncFile:
     async def read(self, size: int = -1) -> bytes:
         """Read up to that many bytes, or all that are left. Returns `b""` at the end."""
         self._check("rb")
-        assert self._pieces.info is not None
-        left = max(self._pieces.info.size - self._at, 0)
-        data = await self._do(self._pieces.read(self._at, left if size is None or size < 0 else min(size, left)))
+        assert self._open_file.info is not None
+        left = max(self._open_file.info.size - self._at, 0)
+        data = await self._do(self._open_file.read(self._at, left if size is None or size < 0 else min(size, left)))
         self._at += len(data)
         return cast(bytes, data)
 
@@ -235,7 +235,7 @@ class AsyncFile:
             return
         self.closed = True
         await self._flush()
-        await self._do(self._pieces.finish())
+        await self._do(self._open_file.finish())
 
     async def __aenter__(self) -> AsyncFile:
         return self
@@ -243,30 +243,30 @@ class AsyncFile:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or self._pieces.mode != "wb":
+        if kind is None or self._open_file.mode != "wb":
             await self.close()
         elif not self.closed:
             self.closed = True
             with contextlib.suppress(Exception):  # the first exception is the one to raise
-                await self._do(self._pieces.discard())
+                await self._do(self._open_file.discard())
 
     async def _flush(self) -> None:
         if self._buffer:
             data, self._buffer = bytes(self._buffer), bytearray()
-            await self._do(self._pieces.write(data))
+            await self._do(self._open_file.write(data))
 
     async def _do(self, program: StoreProgram[Any]) -> Any:
-        return await self._pieces.files._arun(program)
+        return await self._open_file.files._arun(program)
 
     def _check(self, *modes: str) -> None:
         if self.closed:
             raise ValueError("I/O operation on closed file")
-        if self._pieces.mode not in modes:
-            raise io.UnsupportedOperation(f"not possible with a file opened with {self._pieces.mode!r}")
+        if self._open_file.mode not in modes:
+            raise io.UnsupportedOperation(f"not possible with a file opened with {self._open_file.mode!r}")
 
 
 async def open_async(files: Files, path: str, mode: str, lease: Lease | None) -> AsyncFile:
     """Open a file for `Files.aopen`."""
-    pieces = Pieces(files, path, mode, lease)
-    await files._arun(pieces.begin())
-    return AsyncFile(pieces)
+    open_file = OpenFile(files, path, mode, lease)
+    await files._arun(open_file.begin())
+    return AsyncFile(open_file)

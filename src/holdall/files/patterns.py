@@ -19,7 +19,7 @@ _MOST_STEPS = 5_000_000_000  # characters of a pattern times those of a line: in
 _LONGEST_LINE = 1 << 18  # characters, if a group repeats: `regex` keeps 100 to 400 bytes for each repetition
 
 
-class Lines:
+class LineMatcher:
     """Finds the lines of files that contain a text, or match a regular expression.
 
     `literals` are texts that each such line contains. An index uses them to select files.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..core.store import Store
     from ..live.leases import Lease
     from .file_objects import AsyncFile, BinaryFile
-    from .patterns import Lines
+    from .patterns import LineMatcher
 
 T = TypeVar("T")
 Data: TypeAlias = str | bytes | bytearray | memoryview
@@ -393,7 +393,7 @@ class Files:
         keys.check_flag("ignore_case", ignore_case)
         below, rest = (folder, None) if glob is None else globs.split_glob(glob, folder)
         asked = pattern, regex, ignore_case
-        search = (yield Work(patterns.Lines, asked)) if regex or ignore_case else patterns.Lines(*asked)
+        search = (yield Work(patterns.LineMatcher, asked)) if regex or ignore_case else patterns.LineMatcher(*asked)
         found: list[Match] = []
         if _may_be_a_file(path, folder) and (glob is None or globs.is_match(glob, folder[:-1])):
             [content] = yield [ops.ReadRange(self._namespace, folder[:-1], 0, file_values.LARGEST + 1)]
@@ -479,7 +479,7 @@ class Files:
         return self._store._resolve_namespace(self._namespace)
 
 
-def _find_lines(search: Lines, files: list[tuple[str, bytes]]) -> StoreProgram[list[Match]]:
+def _find_lines(search: LineMatcher, files: list[tuple[str, bytes]]) -> StoreProgram[list[Match]]:
     """Find the matching lines of some files. A slow search runs where it does not block an event loop."""
     lines = (yield Work(search.find_all, (files,))) if search.may_take_long and files else search.find_all(files)
     return [Match(*line) for line in lines]

@@ -35,7 +35,7 @@ from ..errors import (
     shown,
 )
 from ..model import keys
-from ..model.values import ttl_seconds
+from ..model.values import MAX_TTL, duration_seconds
 from ..ops import ABSENT, Entry, Namespace, PointOp
 from ..runtime.programs import IS_ASYNC, Call, Sleep, StoreProgram, arun, run
 from ..runtime.renames import explain_renamed
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdall")
 
-_FOR_EVER = 1e12  # seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two tries to acquire a lease that is held
 
 _unfinished: set[asyncio.Task[Any]] = set()  # an event loop keeps only weak references to tasks
@@ -61,16 +60,15 @@ class Lease:
     def __init__(
         self, store: Dispatcher, name: str, ttl: float | timedelta, namespace: Namespace | None, wait: Any
     ) -> None:
-        seconds = ttl_seconds(ttl)
-        if seconds is None:
+        if ttl is None:
             raise InvalidInput("a lease needs a ttl, in seconds: how long it holds unless it is renewed")
         self._store = store
-        self._name = keys.check_key(name)
+        self._name = keys.check_key(name, "the name of a lease")
         self._namespace = keys.check_namespace(() if namespace is None else namespace, empty=True)
         inside = keys.check_namespace(store._resolve_prefix(self._namespace), empty=True)
         self._home = keys.Home((keys.RESERVED, *inside[:1], "leases", *inside[1:]))
-        self._ttl = seconds
-        self._wait = _check_wait(wait)
+        self._ttl = duration_seconds("ttl", ttl, most=MAX_TTL)
+        self._wait = None if wait is None else duration_seconds("wait", wait, least=0, most=None, or_else=" or None")
         self._owner = os.urandom(16).hex()
         self._token = 0  # not acquired yet
         self._renewed = 0.0
@@ -481,19 +479,30 @@ class LeaseMethods(Dispatcher):
 
     @explain_renamed
     def lease(
-        self, name: str, ttl: float | timedelta, *, namespace: Namespace | None = None, wait: float | None = None
+        self,
+        name: str,
+        ttl: float | timedelta,
+        *,
+        namespace: Namespace | None = None,
+        wait: float | timedelta | None = None,
     ) -> Lease:
         """Make a lease for a `with` block, which acquires it, renews it in the background, and releases it.
 
         It holds for `ttl` seconds, or until it is released; then a write with `lease=` is refused. A name is one lease
-        in one namespace: `namespace`, or the store's own. `wait` is how many seconds to wait for another holder before
-        `LeaseHeld`; None tries once. Without a block, call `acquire()`, `renew()` and `release()`.
+        in one namespace: `namespace`, or the store's own. `wait` is how long to wait for another holder before
+        `LeaseHeld`: seconds or a timedelta; None tries once. Without a block, call `acquire()`, `renew()` and
+        `release()`.
         """
         return Lease(self, name, ttl, namespace, wait)
 
     @explain_renamed
     def alease(
-        self, name: str, ttl: float | timedelta, *, namespace: Namespace | None = None, wait: float | None = None
+        self,
+        name: str,
+        ttl: float | timedelta,
+        *,
+        namespace: Namespace | None = None,
+        wait: float | timedelta | None = None,
     ) -> Lease:
         """`lease`, for `async with store.alease(...)`, or `await store.alease(...).aacquire()`.
 
@@ -511,14 +520,3 @@ class LeaseMethods(Dispatcher):
         if not isinstance(lease, Lease) or lease._store._engine_handle is not self._engine_handle:
             raise InvalidInput(f"lease= must be a lease of this store, not {shown(lease)}")
         return (yield from lease._guard(batch))
-
-
-def _check_wait(wait: Any) -> float | None:
-    """Return `wait=` in seconds, or raise `InvalidInput`."""
-    if wait is None:
-        return None
-    if isinstance(wait, timedelta):
-        wait = wait.total_seconds()
-    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
-        raise InvalidInput(f"wait= is a number of seconds, or None to try once, not {shown(wait)}")
-    return float(min(wait, _FOR_EVER))  # an int may be too large for a float

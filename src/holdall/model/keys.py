@@ -126,19 +126,19 @@ def _check_labels(namespace: Namespace) -> None:
         )
 
 
-def check_key(key: Any) -> str:
-    """Check a key and return it as a plain str."""
+def check_key(key: Any, what: str = "a key") -> str:
+    """Check a key and return it as a plain str. `what` it is called in messages."""
     if type(key) is str and 0 < len(key) <= MAX_KEY_BYTES and key.isascii() and "\x00" not in key:
         return key  # the usual case
     if type(key) is not str and isinstance(key, str):  # a member of a str Enum, for example
         key = str.__str__(key)
     if not isinstance(key, str):
-        raise InvalidInput(f"a key is a str, not {type(key).__name__} {shown(key)}")
+        raise InvalidInput(f"{what} is a str, not {type(key).__name__} {shown(key)}")
     if not key:
-        raise InvalidInput("a key cannot be empty")
-    _check_text(key, "a key")
+        raise InvalidInput(f"{what} cannot be empty")
+    _check_text(key, what)
     if len(key) * 4 > MAX_KEY_BYTES and (size := len(key.encode())) > MAX_KEY_BYTES:
-        raise InvalidInput(f"a key has at most {MAX_KEY_BYTES} bytes; this has {size}: {shown(key)}")
+        raise InvalidInput(f"{what} has at most {MAX_KEY_BYTES} bytes; this has {size}: {shown(key)}")
     return key
 
 

@@ -25,6 +25,7 @@ from ..ops import Json, Ttl
 MAX_DEPTH = 200
 MAX_INT_DIGITS = 4300
 MAX_TTL = 1000 * 365 * 24 * 3600
+MAX_SECONDS = 1_000_000_000  # of a timeout or an interval
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -241,21 +242,28 @@ def to_microseconds(moment: Any, name: str = "a time") -> int:
     return since // timedelta(microseconds=1)
 
 
-def ttl_seconds(ttl: Ttl) -> float | None:
-    """Check a TTL and convert it to seconds."""
-    if ttl is None:
-        return None
-    if isinstance(ttl, timedelta):
-        ttl = ttl.total_seconds()
-    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
-        raise InvalidInput(
-            f"a ttl is seconds, a timedelta, None or holdall.DEFAULT, not {type(ttl).__name__} {shown(ttl)}"
-        )
-    if not 0 < ttl <= MAX_TTL:
-        raise InvalidInput(
-            f"a ttl is more than 0 and at most {MAX_TTL:,} seconds (None never expires); got {shown(ttl)}"
-        )
-    return ttl
+def duration_seconds(
+    name: str, value: Any, *, least: float | None = None, most: float | None = MAX_SECONDS, or_else: str = ""
+) -> float:
+    """Check a duration, the argument `name`, and convert it to seconds.
+
+    It is more than 0 or, if `least` is given, at least that. `most=None` accepts even infinity. `or_else` names what
+    else the argument may be, for the message.
+    """
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        kinds = f"seconds, a timedelta{or_else}" if or_else else "seconds or a timedelta"
+        raise InvalidInput(f"{name} is {kinds}, not {type(value).__name__} {shown(value)}")
+    if not (seconds > 0 if least is None else seconds >= least) or (most is not None and seconds > most):
+        low = "more than 0" if least is None else f"{least:g} or more"
+        high = "" if most is None else f" and at most {most:,}"
+        raise InvalidInput(f"{name} is {low}{high} seconds, not {shown(value)}")
+    return float(min(seconds, MAX_TTL))  # an int may be too large for a float
+
+
+def ttl_seconds(ttl: Ttl, or_else: str = ", None, holdall.DEFAULT or holdall.KEEP") -> float | None:
+    """Check a TTL and convert it to seconds. `or_else` names what else it may be, for the message."""
+    return None if ttl is None else duration_seconds("ttl", ttl, most=MAX_TTL, or_else=or_else)
 
 
 def ttl_microseconds(ttl: float | None) -> int | None:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from ...errors import InvalidInput, StoreClosed, Timeout, shown
+from ...model.values import duration_seconds
 from ...runtime.signals import SIGNAL_CHECK_INTERVAL, HandlerRaised, run_pending_handlers
 
 _MAX_IDLE = 300.0  # seconds, after which connections above the minimum are closed
@@ -23,15 +24,14 @@ _MAX_IDLE = 300.0  # seconds, after which connections above the minimum are clos
 Owner: TypeAlias = asyncio.AbstractEventLoop | None
 
 
-def check_options(pool_min: Any, pool_max: Any, pool_timeout: Any) -> None:
-    """Raise `InvalidInput` for a wrong value of the options `pool_min`, `pool_max` and `pool_timeout`."""
+def check_options(pool_min: Any, pool_max: Any, pool_timeout: Any) -> float:
+    """Check the options `pool_min`, `pool_max` and `pool_timeout`, and return the last one in seconds."""
     for name, value, least in (("pool_min", pool_min, 0), ("pool_max", pool_max, 1)):
         if type(value) is not int or value < least:
             raise InvalidInput(f"{name} must be a number of connections, at least {least}, not {shown(value)}")
     if pool_min > pool_max:
         raise InvalidInput(f"pool_min must be at most pool_max, which is {pool_max}, not {pool_min}")
-    if not isinstance(pool_timeout, (int, float)) or not 0 < pool_timeout < 1e9:
-        raise InvalidInput(f"pool_timeout must be a number of seconds above 0, not {shown(pool_timeout)}")
+    return duration_seconds("pool_timeout", pool_timeout)
 
 
 class _Threads:

@@ -108,7 +108,8 @@ class PostgresOptions:
             )
         if not (self.notify_url is None or isinstance(self.notify_url, str)):
             raise InvalidInput(f"notify_url must be a URL of the same database, or None, not {shown(self.notify_url)}")
-        check_options(self.pool_min, self.pool_max, self.pool_timeout)
+        seconds = check_options(self.pool_min, self.pool_max, self.pool_timeout)
+        object.__setattr__(self, "pool_timeout", seconds)  # it may be given as a timedelta
         check_flag("prepare", self.prepare, or_none=True)
 
 

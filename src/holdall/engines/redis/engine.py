@@ -123,7 +123,8 @@ class RedisOptions:
             )
         if type(self.allow_eviction) is not bool:
             raise InvalidInput(f"allow_eviction must be True or False, not {shown(self.allow_eviction)}")
-        check_options(self.pool_min, self.pool_max, self.pool_timeout)
+        seconds = check_options(self.pool_min, self.pool_max, self.pool_timeout)
+        object.__setattr__(self, "pool_timeout", seconds)  # it may be given as a timedelta
 
 
 class RedisEngine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from ... import Lease, Store
 from ...core import face_api
@@ -13,10 +14,12 @@ from ...ops import Namespace
 class Locks:
     """Locks by name: `acquire` and `release` are coroutines.
 
-    Each is a lease that is not renewed. `acquire` waits up to `wait` seconds; None tries once.
+    Each is a lease that is not renewed. `acquire` waits up to `wait`, seconds or a timedelta; None tries once.
     """
 
-    def __init__(self, store: Store, *, namespace: Namespace | None = None, wait: float | None = 10.0) -> None:
+    def __init__(
+        self, store: Store, *, namespace: Namespace | None = None, wait: float | timedelta | None = 10.0
+    ) -> None:
         if not isinstance(store, Store):
             raise InvalidInput(f"pass the Store that keeps the locks, not {shown(store)}")
         store.alease("a name", 30.0, namespace=namespace, wait=wait)  # refuses a bad namespace or wait now

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ... import ABSENT, Files, Lease, Store
+from ... import ABSENT, DEFAULT, Files, Lease, Store
 from ...errors import Conflict, InvalidInput, LeaseHeld, LeaseLost
 from ...ops import Delete, Get, Put
 from ..caller import Caller, LeaseCaller
@@ -130,7 +130,7 @@ class LeaseContract(Contract):
         second = store.lease("name", 10)
         assert second.lease.token > first.lease.token
         store.put(NS, "k", {"by": "second"}, lease=second.lease)
-        with pytest.raises(LeaseLost, match="Acquire the lease again") as error:
+        with pytest.raises(LeaseLost, match="make another one") as error:
             store.put(NS, "k", {"by": "first, too late"}, lease=first.lease)
         assert (error.value.key, error.value.expected) == ("name", first.lease.token)
         assert store.get(NS, "k").value == {"by": "second"}
@@ -294,6 +294,8 @@ class LeaseContract(Contract):
             ("name", 10, {"wait": -1}),
             ("name", 10, {"wait": True}),
             ("name", 10, {"wait": float("nan")}),
+            ("name", 10, {"wait": timedelta(seconds=-1)}),
+            ("name", DEFAULT, {}),
         ],
     )
     def test_bad_input_is_refused(self, store: Caller, name: Any, ttl: Any, options: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ...errors import InvalidInput, InvalidValue
-from ...ops import Append, CheckPath, Copy, DeleteTree, Move, ReadRange, Stat
+from ...ops import DEFAULT, Append, CheckPath, Copy, DeleteTree, Move, ReadRange, Stat
 from ..caller import Caller, FilesCaller
 from .base import Contract, Opener
 
@@ -305,7 +305,13 @@ class RefusalContract(Contract):
             {"durability": "none"},
             {"timeout": 0},
             {"timeout": "5"},
+            {"timeout": True},
+            {"timeout": timedelta(0)},
+            {"timeout": INF},
             {"sweep_interval": -1},
+            {"sweep_interval": timedelta(seconds=-1)},
+            {"ttl": DEFAULT},
+            {"feed_retention": True},
             {"filter_fields": "type"},
             {"filter_fields": [1]},
             {"filter_fields": None},
