@@ -313,6 +313,7 @@ class Store(WatchMethods, LeaseMethods):
         while more and changes > 0:
             indexed, more = (yield [ops.IndexTexts()])[0]
             changes -= indexed
+        self._engine_handle.index_soon()  # merges are left
 
     def _vector(self, query: str) -> StoreProgram[ops.Vector]:
         assert self._options.embedding is not None
