@@ -190,6 +190,27 @@ def test_new_entries_are_found_beside_old_ones(own_old: Old) -> None:
     assert [hit.key for hit in nearest] == ["without vectors"]
 
 
+def test_the_text_index_of_the_first_schema_is_removed(own_old: Old) -> None:
+    """In steps, as the sweeper does it, once the new index has everything."""
+    engine: Any = own_old.store._engine_handle.engine
+    if not hasattr(engine, "_readers"):
+        pytest.skip("only of SQLite can the tables be read here")
+
+    def count_rows() -> list[int]:
+        reader = engine._readers.take()
+        try:
+            return [reader.execute(f"SELECT count(*) FROM {table}").get for table in engine._dialect.old_texts]
+        finally:
+            engine._readers.give_back(reader)
+
+    assert min(count_rows()) > 0
+    while engine.execute([holdall.ops.IndexTexts()])[0][1]:
+        pass
+    assert count_rows() == [0, 0, 0]
+    search = next(one for one in ALL["searches"] if one["search"].get("mode") == "lexical")
+    assert old_stores.find(own_old.store, search["search"]) == search["found"]
+
+
 def test_a_tree_of_old_entries_is_deleted(own_old: Old) -> None:
     store = own_old.store
     documents = sum(1 for entry in ALL["entries"] if entry["namespace"][0] == "docs")

@@ -411,9 +411,9 @@ class Embed(PointOp, frozen=True):
 
 
 class IndexTexts(Op, frozen=True):
-    """Index the texts of up to `limit` changed entries -> how many were indexed, and whether there are more.
+    """Do a step of indexing: of the texts of up to `limit` changed entries, or of the upkeep of the index.
 
-    Not a change.
+    -> how many entries were indexed, and whether more is left to do. Not a change.
     """
 
     limit: int = 4096

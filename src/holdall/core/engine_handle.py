@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
@@ -50,6 +51,7 @@ _FILE_READS = frozenset({ReadRange, Stat, Grep})  # only file reads find out tha
 _NO_CHANGES = READS | WALKS
 _LEARNING_TURN = 1.0  # seconds: for how long learned indexes are built before the sweeper does other work
 _PAUSE = 0.002  # seconds between slices of maintenance, in which others can write
+_INDEX_DELAY = 0.1  # seconds after a write before its texts are indexed
 
 #: How many joined batches run at once, and the longest value of a put that joins one.
 _JOINED_BATCHES, _LONGEST_JOINED = 2, 1 << 16
@@ -193,8 +195,12 @@ class EngineHandle:
             op: Any = batch[0]
             if self.filter_use.note(op, time.perf_counter() - began):
                 defer_signals(self.maintain_soon)
-        if self.notifier is not None and not all(type(op) in _NO_CHANGES for op in batch):
+        if (self.notifier is None and not self.indexes_texts) or all(type(op) in _NO_CHANGES for op in batch):
+            return
+        if self.notifier is not None:
             self.notifier.notify()
+        if self.indexes_texts:
+            self.index_soon()
 
     def _maintain_if_needed(self, batch: Sequence[Op]) -> None:
         if type(batch[0]) in _FILE_READS and getattr(self.engine, "needs_maintenance", False):
@@ -239,6 +245,12 @@ class EngineHandle:
         sweeper = self._sweeper
         if sweeper is not None:
             sweeper.wake()
+
+    def index_soon(self) -> None:
+        """Let the sweeper thread update the text index, a moment later, so that it indexes several changes at once."""
+        sweeper = self._sweeper
+        if sweeper is not None:
+            sweeper.wake_to_index()
 
     def release(self) -> None:
         """Count one store less. The last one closes the engine."""
@@ -328,7 +340,13 @@ class _Sweeper:
         self._thread.start()
 
     def wake(self) -> None:
+        self._wakeup.maintains = True
         self._wakeup.event.set()
+
+    def wake_to_index(self) -> None:
+        if not self._wakeup.indexes:
+            self._wakeup.indexes = True
+            self._wakeup.event.set()
 
     def stop(self) -> None:
         self._wakeup.stop()
@@ -342,6 +360,7 @@ class _Wakeup:
     def __init__(self) -> None:
         self.event = threading.Event()
         self.stopped = False
+        self.maintains = self.indexes = False  # for which it was woken
 
     def stop(self) -> None:
         self.stopped = True
@@ -351,9 +370,10 @@ class _Wakeup:
 def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wakeup) -> None:
     """Sweep at every interval, and do maintenance when woken. The target of the sweeper thread."""
     next_sweep = time.monotonic() + interval
+    next_index = math.inf
     paused_until = 0.0  # after a failure, no maintenance until then; later batches wake the thread again
     while True:
-        was_woken = wakeup.event.wait(max(0.0, next_sweep - time.monotonic()))
+        wakeup.event.wait(max(0.0, min(next_sweep, next_index) - time.monotonic()))
         wakeup.event.clear()
         handle = reference()
         if handle is None or wakeup.stopped:
@@ -364,13 +384,20 @@ def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wa
                 next_sweep = now + (handle._sweep_interval or interval)
                 _sweep(handle, wakeup)
                 if handle.indexes_texts:
-                    _index_texts(handle.engine, wakeup)
+                    next_index = now
                 if handle.feed_retention is not None:
                     _repeat(handle.engine, PurgeTombstones(handle.feed_retention), wakeup)
-            if was_woken and now >= paused_until and getattr(handle.engine, "needs_maintenance", False):
-                _repeat(handle.engine, Maintain(), wakeup)
+            if wakeup.maintains and now >= paused_until:
+                wakeup.maintains = False
+                if getattr(handle.engine, "needs_maintenance", False):
+                    _repeat(handle.engine, Maintain(), wakeup)
             if now >= paused_until and _learn_fields(handle, wakeup):
                 wakeup.event.set()
+            if now >= max(next_index, paused_until):
+                next_index, wakeup.indexes = math.inf, False
+                _index_texts(handle.engine, wakeup)
+            elif wakeup.indexes or next_index < math.inf:
+                next_index = max(min(next_index, now + _INDEX_DELAY), paused_until)
         except StoreClosed:
             return
         except Exception as error:  # the thread must continue after any error

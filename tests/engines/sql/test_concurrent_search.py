@@ -163,6 +163,19 @@ def engine_of(store: holdall.Store) -> Any:
     return store._engine_handle.engine
 
 
+def test_what_is_written_after_a_search_is_indexed_in_the_background(tmp_path: Path) -> None:
+    """So no search waits long for the index of a store in use. A search by the engine itself says how it lags."""
+    with holdall.open(tmp_path / "store.db") as store:
+        store.execute([Put(NS, f"{n:02}", {"text": "tea"}) for n in range(40)])
+        check_lexical(store, "tea")
+        store.execute([Put(NS, f"{n:02}", {"text": "green tea"}) for n in range(20, 60)])
+        deadline = time.monotonic() + 20
+        while isinstance(engine_of(store).execute([ops.Search((), query="green")])[0], ops.IndexLag):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        check_lexical(store, "tea", "green")
+
+
 # In an older snapshot ------------------------------------------------------------------------------------------------
 
 

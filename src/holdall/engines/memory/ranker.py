@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from ...ops import Hit
 from ...runtime.programs import Program, Work
 from ...search.ranking import FEW, LocalRanking, Ranking, sort_by_score
 from ...search.scoring import bm25
+from ...search.segments.kernel import Weights
 from ...search.text_index import MOST_BYTES, TextIndex, texts
 from ...search.tokens import has_phrases, parse_query
 
@@ -57,6 +59,8 @@ class MemoryRanker:
         self._texts = TextIndex()
         self._documents: dict[_Address, int] = {}
         self._gone: set[int] = set()
+        self._gone_in_order: list[int] = []
+        self._gone_with: dict[str, tuple[int, int]] = {}  # of how many removed documents, how many have a term
         self._total = 0
         self._seen = 0
         self.clear_vectors()
@@ -85,19 +89,36 @@ class MemoryRanker:
     def rank_by_text(self, op: ops.Search, among: Collection[int] | None) -> Program[Work, Ranking[Work]]:
         assert op.query is not None
         self._catch_up()
-        index = self._texts
-        scores = bm25(
-            [index.parts(term) for term in parse_query(op.query).terms],
-            index.lengths,
-            len(self._documents),
-            self._total,
-            self._gone,
-        )
-        versions = index.versions
+        index, terms = self._texts, parse_query(op.query).terms
         if among is not None:
-            scores = {number: score for number, score in scores.items() if versions[number] in among}
-        return LocalRanking(sort_by_score(scores, versions))
+            return LocalRanking(sort_by_score(self._score_few(terms, among), index.versions))
+        parts = [index.parts(term) for term in terms]
+        scores = bm25(parts, index.lengths, len(self._documents), self._total, self._gone)
+        return LocalRanking(sort_by_score(scores, index.versions))
         yield
+
+    def _score_few(self, terms: tuple[str, ...], among: Collection[int]) -> dict[int, float]:
+        """Score the documents of these versions only: each is looked up in the posting lists of the terms."""
+        index = self._texts
+        weights = Weights([self._count(term) for term in terms], len(self._documents), self._total)
+        scores: dict[int, float] = {}
+        for version in among:
+            number = bisect_left(index.versions, version)
+            if number < len(index.versions) and index.versions[number] == version:
+                counts = [index.count(term, number) for term in terms]
+                if any(counts):
+                    scores[number] = weights.score(counts, index.lengths[number])
+        return scores
+
+    def _count(self, term: str) -> int:
+        """Return how many documents have a term: those in its list, without the removed ones.
+
+        Removed documents are looked up in the list once, and counted from then on.
+        """
+        counted, gone = self._gone_with.get(term, (0, 0))
+        gone += sum(self._texts.count(term, number) > 0 for number in islice(self._gone_in_order, counted, None))
+        self._gone_with[term] = len(self._gone), gone
+        return self._texts.list_length(term) - gone
 
     def rank_by_vector(self, op: ops.Search, among: Collection[int] | None) -> Program[Work, Ranking[Work]]:
         assert op.vector is not None
@@ -155,6 +176,7 @@ class MemoryRanker:
             old = self._documents.pop(address, None)
             if old is not None:
                 self._gone.add(old)
+                self._gone_in_order.append(old)
                 self._total -= self._texts.lengths[old]
             number = self._texts.add(version, self._texts_of(record))
             if number is not None:

@@ -208,6 +208,8 @@ class SqlEntries:
     def perform(self, op: Op, now: int | None) -> SqlProgram[Any]:
         """Run an op that needs more than one statement."""
         match op:
+            case PreparedIndexTexts(_, None):
+                return 0, False
             case PreparedIndexTexts(limit, prepared):
                 return (yield from self._texts.run_step(limit, prepared))
             case ops.IndexTexts(limit):

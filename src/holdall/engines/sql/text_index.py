@@ -106,7 +106,6 @@ class _Cache:
     def __init__(self) -> None:
         self.epoch = 0
         self._rows: dict[int, tuple[Any, int]] = {}
-        self._size = 0
 
     def get(self, id: int) -> Any:
         found = self._rows.pop(id, None)
@@ -117,13 +116,12 @@ class _Cache:
 
     def add(self, id: int, row: Any, size: int) -> None:
         self._rows[id] = row, size
-        self._size += size
-        while self._size > _CACHE_BYTES and len(self._rows) > 1:
-            oldest = next(iter(self._rows), None)
-            if oldest is None:
+        total = sum([size for _, size in self._rows.copy().values()])
+        for oldest in list(self._rows)[:-1]:
+            if total <= _CACHE_BYTES:
                 break
             _, size = self._rows.pop(oldest, (None, 0))
-            self._size -= size
+            total -= size
 
 
 class SqlTextIndex:
@@ -172,7 +170,8 @@ class SqlTextIndex:
     ) -> SqlProgram[tuple[int, bool]]:
         """Run a step of indexing; return how many changes it has indexed, and whether more is left to do.
 
-        A step that was prepared outside the transaction is used if the index has not changed too much since then.
+        A step that was prepared outside the transaction is used if the index has not changed too much since then. If
+        it has, another process has done this step or another one.
         """
         dialect = self._dialect
         if not (yield from self.has_begun()):
@@ -181,6 +180,8 @@ class SqlTextIndex:
             yield [(insert, {"value": msgspec.json.encode(new).decode()})]
         state = yield from self._state(dialect.for_update)
         after = None if prepared is None else prepared.apply(state)
+        if prepared is not None and after is None:
+            return prepared.count, True  # not prepared again here, where other writers would have to wait for it
         if after is None:
             prepared = yield from self._prepare(limit, state, only_changes, not dialect.single_writer)
             if prepared is None:
@@ -214,6 +215,8 @@ class SqlTextIndex:
 
     def _prepare(self, limit: int, state: State, only_changes: bool, is_committed: bool) -> SqlProgram[Prepared | None]:
         yield from self._load_kernel()
+        if self._merging is not None and (state.merge is None or state.merge.output != self._merging.output):
+            self._merging = None  # it is complete, or another process has given it up
         if not only_changes:
             if state.garbage:
                 return (yield from self._prepare_deletion(state))

@@ -21,8 +21,11 @@ MOST_TIMES = 255
 
 
 def hash_entry(ns: str, key: str) -> int:
-    """Return the number by which the document of an entry is found. Others may have it too."""
-    return zlib.crc32(key.encode(), zlib.crc32(ns.encode()))
+    """Return the number by which the document of an entry is found. Others may have it too.
+
+    It has 24 bits and a sign, which SQLite stores in 3 bytes.
+    """
+    return (zlib.crc32(key.encode(), zlib.crc32(ns.encode())) & 0xFFFFFF) - (1 << 23)
 
 
 def encode_forward(once: Sequence[int], several: Sequence[int], counts: bytes | bytearray) -> bytes:

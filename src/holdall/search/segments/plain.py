@@ -197,7 +197,7 @@ class PlainScores:
 
     def add(self, documents: Documents, start: int, stop: int, found: Sequence[Found]) -> None:
         lengths, first = documents.lengths[start:stop].tolist(), len(self._versions)
-        self._versions.extend(documents.versions[start:stop])
+        self._versions.extend(documents.versions[start:stop].tolist())
         scores: dict[int, float] = {}
         before = scores.get
         for term, once, several, counts in found:

@@ -1,0 +1,272 @@
+"""Segments against a plain model: what is encoded is found again, merging loses nothing, and numpy changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdall.search.segments import kernel as kernels
+from holdall.search.segments import merging
+from holdall.search.segments import state as sizes
+from holdall.search.segments.arrays import ArrayKernel
+from holdall.search.segments.documents import (
+    Document,
+    Documents,
+    decode_directory,
+    decode_forward,
+    encode,
+    make_directory,
+    unpack,
+)
+from holdall.search.segments.kernel import Found, Kernel, Weights
+from holdall.search.segments.merging import LargeMerge, SmallSegment, make_small, merge_small
+from holdall.search.segments.plain import PlainKernel
+from holdall.search.segments.state import Merge, Segment, State, find_merge, row_id
+
+KERNELS: list[Kernel] = [ArrayKernel(), PlainKernel()]
+ALL_TERMS = 1 << 31
+
+#: Few terms make long lists, which are stored as bits; the large numbers take one to five bytes.
+terms = st.integers(1, 4) | st.sampled_from([1, 127, 128, 16_383, 16_384, 1 << 21, 1 << 28, ALL_TERMS - 1])
+#: The terms of each document; one of them may occur more often than a byte can say.
+documents = st.lists(
+    st.lists(terms, min_size=1, max_size=12) | st.just([3] * 300) | st.lists(terms, min_size=130, max_size=140),
+    min_size=1,
+    max_size=40,
+)
+
+
+def counts_of(found: list[int]) -> dict[int, int]:
+    return {term: min(times, 255) for term, times in Counter(found).items()}
+
+
+def number_list(found: tuple[Any, Any, Any] | None) -> dict[int, int]:
+    """A posting list as a dict of documents and counts."""
+    if found is None:
+        return {}
+    once, several, counts = found
+    return {int(number): 1 for number in once} | {
+        int(number): int(times) for number, times in zip(several, counts, strict=True)
+    }
+
+
+@given(documents, st.sampled_from([20, 100, 1 << 40]), st.data())
+def test_blocks_have_every_list_and_any_range_of_it(documents: list[list[int]], size: int, data: st.DataObject) -> None:
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(documents))] * 2)))
+    low, high = sorted(data.draw(st.tuples(terms, terms)))
+    encoded = [one.encode(one.count(documents), len(documents), size) for one in KERNELS]
+    assert encoded[0] == encoded[1]
+    for one in KERNELS:
+        blocks = [one.parse(block, len(documents)) for _, block in encoded[0]]
+        again = [int(posting) for block in blocks for posting in block.postings(0, ALL_TERMS)]
+        assert again == [int(posting) for posting in one.count(documents)]
+        between = [int(posting) for block in blocks for posting in block.postings(low, high)]
+        assert between == [int(posting) for posting in one.between(one.count(documents), low, high)]
+        for term in {low, high}:
+            expected = {
+                number - start: counts_of(found)[term]
+                for number, found in enumerate(documents)
+                if start <= number < stop and term in found
+            }
+            parts = [number_list(block.find(term, start, stop)) for block in blocks]
+            assert {number: times for part in parts for number, times in part.items()} == expected
+
+
+@given(documents)
+def test_forward_lists_have_every_term_and_its_count(documents: list[list[int]]) -> None:
+    forward = [one.forward(one.count(documents), len(documents)) for one in KERNELS]
+    assert forward[0] == forward[1]
+    decoded = [decode_forward(data) for data in forward[0]]
+    assert [dict(zip(*pair, strict=True)) for pair in decoded] == list(map(counts_of, documents))
+    wanted = [1, 2, 300, 16_384, ALL_TERMS - 1]
+    for one in KERNELS:
+        for term, found in zip(wanted, one.find_terms(forward[0], wanted), strict=True):
+            assert number_list(found[1:]) == {
+                number: counts_of(words)[term] for number, words in enumerate(documents) if term in words
+            }
+
+
+@given(documents, st.lists(st.integers(1, 4), min_size=1, max_size=4, unique=True))
+def test_scores_are_the_same_to_the_last_bit(documents: list[list[int]], query: list[int]) -> None:
+    lengths = [len(found) for found in documents]
+    weights = Weights([sum(term in found for found in documents) for term in query], len(documents), sum(lengths))
+    expected = [
+        (version, weights.score([counts_of(found).get(term, 0) for term in query], len(found)))
+        for version, found in enumerate(documents, 100)
+        if not set(query).isdisjoint(found)
+    ]
+    expected.sort(key=lambda pair: (pair[1], pair[0]), reverse=True)
+    listed = Documents.of([*range(100, 100 + len(documents))], lengths)
+    for one in KERNELS:
+        block = one.parse(one.encode(one.count(documents), len(documents), 1 << 40)[0][1], len(documents))
+        for cuts in ([0, len(documents)], [0, len(documents) // 2, len(documents)]):
+            scores = one.scores(weights)
+            for start, stop in pairwise(cuts):
+                lists = [(index, block.find(term, start, stop)) for index, term in enumerate(query)]
+                scores.add(listed, start, stop, [Found(index, *found) for index, found in lists if found is not None])
+            assert list(scores.ranked()) == expected
+
+
+# Merging -------------------------------------------------------------------------------------------------------------
+
+entries = st.lists(
+    st.tuples(st.sampled_from(["a\x01", "b\x01", "b\x01c\x01"]), st.lists(st.integers(1, 9), min_size=1, max_size=6)),
+    min_size=1,
+    max_size=12,
+)
+several = st.lists(entries, min_size=1, max_size=5)
+
+
+def make_segments(groups: list[list[tuple[str, list[int]]]]) -> tuple[list[SmallSegment], dict[int, Any]]:
+    """Small segments, and what is in them: namespace and terms by version."""
+    segments, known = [], {}
+    for group in groups:
+        listed = []
+        for ns, found in sorted(group, key=lambda entry: entry[0]):
+            known[len(known)] = ns, found
+            listed.append(Document(ns, len(known) - 1, len(found)))
+        postings = kernels.kernel().count([known[document.version][1] for document in listed])
+        segments.append(SmallSegment(make_small(listed, postings, [kernels.kernel().count_terms(postings)])))
+    return segments, known
+
+
+def read_part(part: Documents, blocks: list[Any]) -> dict[int, Any]:
+    """What is in a part: namespace and counts by version."""
+    namespaces = {number: ns for ns, start, stop in part.ranges() for number in range(start, stop)}
+    found: dict[int, Any] = {part.versions[number]: (namespaces[number], {}) for number in range(len(part))}
+    for block in blocks:
+        for term in range(1, 10):
+            for number, times in number_list(block.find(term, 0, len(part))).items():
+                found[part.versions[number]][1][term] = times
+    return found
+
+
+@pytest.fixture(params=KERNELS, ids=["numpy", "plain"])
+def use(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (kernels, merging):
+        monkeypatch.setattr(module, "kernel", lambda: request.param)
+
+
+@pytest.mark.usefixtures("use")
+class TestMerging:
+    def test_small_segments(self, check: Callable[..., None]) -> None:
+        check(self.merge_small)
+
+    def test_large_segments(self, check: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sizes, "PART", 4)
+        monkeypatch.setattr(merging, "BLOCK", 30)
+        check(self.merge_large)
+
+    @pytest.fixture
+    def check(self) -> Callable[..., None]:
+        def run(test: Callable[[Any, Any], None]) -> None:
+            @given(several, st.sets(st.integers(0, 20)))
+            def examples(groups: Any, dead: Any) -> None:
+                test(groups, dead)
+
+            examples()
+
+        return run
+
+    @staticmethod
+    def merge_small(groups: list[list[tuple[str, list[int]]]], dead: set[int]) -> None:
+        segments, known = make_segments(groups)
+        count, data = merge_small(segments, dead)
+        merged = SmallSegment(data)
+        alive = {version: entry for version, entry in known.items() if version not in dead}
+        assert count == len(merged.documents) == len(alive)
+        assert merged.documents.namespaces == sorted({ns for ns, _ in alive.values()})
+        assert read_part(merged.documents, [merged.block]) == {
+            version: (ns, counts_of(found)) for version, (ns, found) in alive.items()
+        }
+        # The counts are those of all inputs: what was removed is subtracted where it is known to be gone.
+        for term in range(1, 10):
+            assert merged.count(term) == sum(term in found for _, found in known.values())
+
+    @staticmethod
+    def merge_large(groups: list[list[tuple[str, list[int]]]], dead: set[int]) -> None:
+        """First of small segments, then of the large one and the small ones again."""
+        segments, known = make_segments(groups)
+        alive = {version: (ns, counts_of(found)) for version, (ns, found) in known.items() if version not in dead}
+        first = LargeMerge(1, 10, [], segments, dead)
+        rows = run_merge(first, [])
+        assert read_large(1, rows) == alive
+        parts = [
+            (row_id(1, number, 0), decode_directory(rows[row_id(1, sizes.DIRECTORIES, number)]))
+            for number in range(first.part_count)
+        ]
+        blocks = [[data for id, data in rows.items() if id >> 32 == shelf >> 32] for shelf, _ in parts]
+        second = LargeMerge(2, 10, parts, [], set(list(alive)[::2]))
+        assert read_large(2, run_merge(second, blocks)) == dict(list(alive.items())[1::2])
+        pages = merging.add_to_pages({}, first.counts)
+        counts = unpack("i", pages[0][1])
+        assert [counts[term] for term in range(1, 10)] == [
+            sum(term in found for _, found in known.values()) for term in range(1, 10)
+        ]
+
+
+def run_merge(merge: LargeMerge, blocks: list[list[bytes]]) -> dict[int, bytes]:
+    rows = [row for low in range(0, 10, 3) for row in merge.step(low, min(low + 3, 10), blocks)]
+    assert len(dict(rows)) == len(rows)
+    return dict(sorted([*rows, *merge.directories]))
+
+
+def read_large(segment: int, rows: dict[int, bytes]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    last = ""
+    for number in range(sizes.DIRECTORIES):
+        directory = rows.get(row_id(segment, sizes.DIRECTORIES, number))
+        if directory is None:
+            break
+        part = decode_directory(directory)
+        assert 0 < len(part) <= sizes.PART
+        assert part.namespaces == sorted(part.namespaces)
+        assert last <= part.namespaces[0]
+        last = part.namespaces[-1]
+        blocks = [
+            kernels.kernel().parse(data, len(part))
+            for id, data in rows.items()
+            if id >> 32 == row_id(segment, number, 0) >> 32
+        ]
+        found |= read_part(part, blocks)
+    return found
+
+
+@given(entries, st.sampled_from(["", "a\x01", "b\x01", "b\x01c\x01", "z\x01"]))
+def test_a_namespace_is_one_range_of_documents(group: list[tuple[str, list[int]]], ns: str) -> None:
+    listed = [Document(ns, version, 1) for version, (ns, _) in enumerate(sorted(group, key=lambda entry: entry[0]))]
+    part = decode_directory(encode(make_directory(listed)))
+    start, stop = part.range_of(ns, ns[:-1] + "\x02" if ns else None)
+    assert [*range(start, stop)] == [number for number, one in enumerate(listed) if one.ns.startswith(ns)]
+    start, stop = part.range_of(ns, ns + "\x00")
+    assert [*range(start, stop)] == [number for number, one in enumerate(listed) if one.ns == ns]
+
+
+# Which segments are merged -------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 5000), max_size=300))
+def test_segments_stay_few(slices: list[int]) -> None:
+    """However large the slices are, each size has fewer segments than are merged at once; and merging ends."""
+    state = State()
+    for number, count in enumerate(slices, 1):
+        state = state.change(segments=(*state.segments, Segment(number, count, 0)), count=state.count + count)
+        while chosen := find_merge(state):
+            assert len(chosen) > 1
+            merged = Segment(-number, sum(segment.documents for segment in chosen), 0)
+            assert merged.documents <= sizes.PART * sizes.MOST_PARTS
+            state = state.change(segments=(*(one for one in state.segments if one not in chosen), merged))
+    assert len(state.segments) < 6 * sizes.FACTOR
+
+
+def test_segments_with_many_removed_documents_are_merged_and_those_of_a_merge_are_left_alone() -> None:
+    segments = (Segment(1, 9000, 1), Segment(2, 9000, 1))
+    assert find_merge(State(count=18_000, segments=segments)) == []
+    assert find_merge(State(count=1000, segments=segments)) == [*segments]
+    assert find_merge(State(count=1000, segments=segments, merge=Merge((1,), 3, 4, 0, 0, 0.0))) == [segments[1]]
