@@ -72,6 +72,7 @@ class EngineHandle:
         # Of the type: a wrapper may forward unknown names to its inner engine.
         self._is_async_reentrant = getattr(engine, "is_async_reentrant", False)
         self._look_up: Any = getattr(type(engine), "look_up", None)
+        self._has_maintenance = hasattr(engine, "needs_maintenance")
         _all.add(self)
 
     def add_user(self, sweep_interval: float | None, feed_retention: float | None) -> EngineHandle:
@@ -118,7 +119,8 @@ class EngineHandle:
 
     def _finish(self, batch: Sequence[Op]) -> None:
         """Start maintenance and wake subscriptions, if the batch requires it."""
-        self._maintain_if_needed(batch)
+        if self._has_maintenance and self.engine.needs_maintenance:  # type: ignore[attr-defined]  # checked
+            defer_signals(self.maintain_soon)
         if self.notifier is not None and not all(type(op) in _NO_CHANGES for op in batch):
             self.notifier.notify()
 
@@ -291,9 +293,9 @@ def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wa
                 if handle.indexes_texts:
                     _index_texts(handle.engine, wakeup)
                 if handle.feed_retention is not None:
-                    _repeat(handle.engine, PurgeTombstones(handle.feed_retention), wakeup)
+                    _repeat(handle, PurgeTombstones(handle.feed_retention), wakeup)
             if was_woken and now >= paused_until:
-                _repeat(handle.engine, Maintain(), wakeup)
+                _repeat(handle, Maintain(), wakeup)
         except StoreClosed:
             return
         except Exception as error:  # the thread must continue after any error
@@ -321,9 +323,10 @@ def _index_texts(engine: Engine, wakeup: _Wakeup) -> None:
         time.sleep(_PAUSE)
 
 
-def _repeat(engine: Engine, maintenance: Op, wakeup: _Wakeup) -> None:
+def _repeat(handle: EngineHandle, maintenance: Op, wakeup: _Wakeup) -> None:
     """Run a maintenance op until nothing is left to do, with pauses in which others can write."""
-    while not wakeup.stopped and engine.execute([maintenance])[0]:
+    while not wakeup.stopped and handle.engine.execute([maintenance])[0]:
+        handle.notify()  # it may have been a change: the tombstones of a deleted tree
         time.sleep(_PAUSE)
 
 

@@ -34,10 +34,19 @@ from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
 from .bounded_reads import BoundedReads, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
-from .feed import SqlFeed, put_purge_mark, within
+from .feed import DeletedTrees, LargeDeleteTree, SqlFeed, put_purge_mark, within
 from .files import SqlFiles
 from .ranker import UNEMBEDDED, SqlRanker
-from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, Rows, SqlProgram, Statement, assignments
+from .statements import (
+    LIVE,
+    OLD_IS_LIVE,
+    OLD_IS_LIVE_THEN,
+    Rows,
+    SqlProgram,
+    Statement,
+    assignments,
+    outside_deleted_trees,
+)
 from .text_index import PreparedIndexTexts, SqlTextIndex
 
 _RETURNING = "RETURNING version, created, updated, expires"
@@ -49,7 +58,17 @@ _ABOVE_ALL_VERSIONS = 2**63 - 1
 #: Ops that are one query, which never raises a conflict.
 LOOK_UPS: frozenset[type[ops.Op]] = frozenset({ops.Get, ops.ReadRange, ops.Stat})
 _MULTI_STATEMENT = frozenset(
-    {ops.IndexTexts, PreparedIndexTexts, ops.Embed, ops.PurgeTombstones, ops.Append, ops.Move, ops.Copy, ops.Maintain}
+    {
+        ops.IndexTexts,
+        PreparedIndexTexts,
+        LargeDeleteTree,
+        ops.Embed,
+        ops.PurgeTombstones,
+        ops.Append,
+        ops.Move,
+        ops.Copy,
+        ops.Maintain,
+    }
 )
 
 
@@ -68,6 +87,7 @@ class SqlEntries:
         self._table = dialect.table
         self._reads = BoundedReads(dialect)
         self._feed = feed or SqlFeed(dialect)
+        self.trees = DeletedTrees(dialect, self._feed)
         self._files = SqlFiles(dialect)
         self._texts = SqlTextIndex(dialect, self._feed)
         self._ranker = ranker(dialect, clock, self._reads, self._feed, self._texts)
@@ -161,7 +181,7 @@ class SqlEntries:
     @property
     def needs_maintenance(self) -> bool:
         """Whether maintenance would help."""
-        return self._files.needs_maintenance
+        return self.trees.needs_clearing or self._files.needs_maintenance
 
     @property
     def trusts_fields(self) -> bool:
@@ -192,15 +212,17 @@ class SqlEntries:
 
     def prepare(self, op: ops.IndexTexts) -> SqlProgram[PreparedIndexTexts]:
         """Prepare `IndexTexts`: do everything that needs no write lock."""
+        if (yield from self.trees.count_left()):  # the index must not pass versions that are reserved for tombstones
+            return PreparedIndexTexts(op.limit, None)
         return PreparedIndexTexts(op.limit, (yield from self._texts.prepare(op.limit)))
 
     def perform(self, op: Op, now: int | None) -> SqlProgram[Any]:
         """Run an op that needs more than one statement."""
         match op:
-            case PreparedIndexTexts(limit, prepared):
-                return (yield from self._texts.index_slice(limit, prepared))
-            case ops.IndexTexts(limit):
-                return (yield from self._texts.index_slice(limit))
+            case PreparedIndexTexts() | ops.IndexTexts():
+                return (yield from self._index_texts(op))
+            case LargeDeleteTree():
+                return (yield from self.trees.delete(op, now))
             case ops.Embed():
                 return (yield from self._ranker.embed(op, now))
             case ops.PurgeTombstones():
@@ -212,6 +234,8 @@ class SqlEntries:
             case ops.Move() | ops.Copy():
                 return (yield from self._files.transfer(op, now))
             case ops.Maintain():
+                if (yield from self._clear_trees()):
+                    return True
                 return (yield from self._files.maintain(op, now))
         raise TypeError(f"not an op of several statements: {op!r}")
 
@@ -241,8 +265,27 @@ class SqlEntries:
             if op.expect is ABSENT:
                 yield from self._outcome(put, params, rows)  # raises the conflict
 
+    def _clear_trees(self) -> SqlProgram[bool]:
+        """Clear a slice of the deleted trees; return whether there may be more.
+
+        Where no tree was known, nothing is written yet: the engine commits a slice differently from what changes
+        nothing.
+        """
+        if self.trees.needs_clearing:
+            return (yield from self.trees.clear())
+        return (yield from self.trees.count_left()) > 0
+
+    def _index_texts(self, op: PreparedIndexTexts | ops.IndexTexts) -> SqlProgram[tuple[int, bool]]:
+        """Index a slice of changes. Deleted trees are cleared before: the ranking counts what the index has."""
+        if (yield from self._clear_trees()):
+            return 0, True
+        prepared = op.prepared if isinstance(op, PreparedIndexTexts) else None
+        return (yield from self._texts.index_slice(op.limit, prepared))
+
     def _purge_tombstones(self, op: ops.PurgeTombstones, now: int | None) -> SqlProgram[bool]:
         """Remove old tombstones; return whether there may be more."""
+        if (yield from self._clear_trees()):  # otherwise readers that wait for these tombstones would miss others
+            return True
         versions, mark = yield from self._feed.find_purgeable(op, now)
         if not versions:
             return False
@@ -314,7 +357,8 @@ class SqlEntries:
                 return self._dialect.make_tombstones(where, "delete"), params
             case ops.Sweep(limit, prefix):
                 params = {"now": now, "limit": limit, **self._dialect.parameters(op)}
-                where = f"value IS NOT NULL AND expires <= :now {within(prefix, True, params) if prefix else ''}"
+                where = f"value IS NOT NULL AND expires <= :now AND {outside_deleted_trees()}"
+                where += f" {within(prefix, True, params)}" if prefix else ""
                 return self._dialect.make_tombstones(f"{where} ORDER BY expires LIMIT :limit", "expire"), params
         statement = self._files.statement(op, now)
         if statement is None:
@@ -363,6 +407,8 @@ class SqlEntries:
             case ops.Search():
                 if op.query is None and op.vector is None:
                     return (yield from search(self, op))
+                if op.query is not None and not op.caught_up and (left := (yield from self.trees.count_left())):
+                    return ops.IndexLag(left + (yield from self._ranker.index_lag()))  # `IndexTexts` clears them
                 return (yield from rank_entries(self._ranker, op, self.older))
             case ops.Unembedded():
                 return (yield from self._ranker.unembedded(op))

@@ -71,7 +71,7 @@ class PreparedIndexTexts(ops.Op, frozen=True):
     """`IndexTexts` whose slice is prepared already. It exists only inside an engine."""
 
     limit: int
-    prepared: Prepared
+    prepared: Prepared | None  # None: nothing could be prepared
 
 
 class SqlTextIndex:

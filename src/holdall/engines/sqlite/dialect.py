@@ -20,6 +20,7 @@ from ...model.values import decode, ttl_microseconds
 from ...ops import Entry, File, Op, Put
 from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect
 from ..sql.entries import SqlEntries, is_plain_put
+from ..sql.feed import MARK_NAMESPACE
 from ..sql.narrowing import Binder, Path, index_name, json_path
 from ..sql.statements import ManyTimes, SqlProgram
 
@@ -106,6 +107,25 @@ MIGRATIONS = (
         DELETE FROM holdall_vectors WHERE version = old.version;
     END;
     """,
+    # Deleted trees (`feed.DeletedTrees`)
+    """
+    CREATE TABLE holdall_trees (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        low TEXT NOT NULL,
+        high TEXT,
+        spared_low TEXT NOT NULL,
+        spared_high TEXT NOT NULL,
+        path TEXT,
+        path_low TEXT,
+        path_high TEXT,
+        until INTEGER NOT NULL,
+        deleted INTEGER NOT NULL,
+        next_version INTEGER NOT NULL,
+        last_version INTEGER NOT NULL,
+        from_ns TEXT NOT NULL,
+        from_key TEXT NOT NULL
+    );
+    """,
 )
 
 _GLOB_SPECIAL = re.compile(r"[*?\[]")
@@ -148,6 +168,7 @@ class SqliteDialect(Dialect):
     state, terms, documents, texts = "holdall_state", "holdall_terms", "holdall_documents", "holdall_texts"
     vectors = "holdall_vectors"
     single_writer = True
+    notes_trees = True
     unindexed = "holdall_unindexed"
     misread_check = "PRAGMA user_version"  # see NOTE_NUL_KEY
 
@@ -161,10 +182,10 @@ class SqliteDialect(Dialect):
                 )
             self._indexed |= {path, (field,)}  # a key with dots means both
 
-    def make_tombstones(self, which: str, kind: str) -> str:
+    def make_tombstones(self, which: str, kind: str, above: str = "") -> str:
         return f"""
             UPDATE holdall_entries SET
-                version = (SELECT max(version) FROM holdall_entries) + chosen.number,
+                version = {above or "(SELECT max(version) FROM holdall_entries)"} + chosen.number,
                 value = NULL, expires = NULL, ttl = NULL, updated = :now, kind = '{kind}',
                 body = NULL, size = NULL, appended = NULL, shared = NULL, fields = NULL, vectors = NULL
             FROM (
@@ -172,6 +193,18 @@ class SqliteDialect(Dialect):
                 FROM (SELECT version FROM holdall_entries WHERE {which})
             ) AS chosen
             WHERE version = chosen.old RETURNING version"""
+
+    def reserve_versions(self, count: int, now: int | None) -> SqlProgram[int]:
+        # An entry of holdall's own takes the version after them. So it is the highest, from which the next ones follow.
+        sql = (
+            "INSERT INTO holdall_entries (version, ns, key, value, created, updated)"
+            " SELECT coalesce(max(version), 0) + :count + 1, :ns, :key, '{}', :now, :now"
+            " FROM holdall_entries WHERE true"
+            " ON CONFLICT (ns, key) DO UPDATE SET version = excluded.version RETURNING version"
+        )
+        params = {"count": count, "ns": keys.encode(MARK_NAMESPACE), "key": "reserved", "now": now}
+        [[(version,)]] = yield [(sql, params)]
+        return int(version) - count - 1
 
     def find_text(self, text: str, part: str) -> str:
         return f"instr({text}, {part})"
