@@ -13,17 +13,18 @@ from holdall.engines.memory import ranker as memory_search
 from holdall.engines.redis import ranker as redis_search
 from holdall.engines.redis import text_index as redis_texts
 from holdall.engines.redis import walks
-from holdall.engines.sql import bounded_reads
+from holdall.engines.sql import bounded_reads, feed
 from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
 from holdall.search import postings, ranking, scoring
 
-SMALL: dict[Any, dict[str, int]] = {
+SMALL: dict[Any, dict[str, float]] = {
     ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4},
     scoring: {"FUSED": 4},
     memory_search: {"FEW": 3, "_SPARE": 3},
     memory: {"PAGE_BYTES": 30},
     bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},
+    feed: {"LARGE_TREE": 1, "_LARGEST_SLICE": 2},
     sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
     sql_texts: {"_SLICE_BYTES": 200, "_FEW_CHANGES": 3, "_FEW_BYTES": 100, "_PAGE": 2},
     postings: {"PART": 4, "_SPARE": 6},

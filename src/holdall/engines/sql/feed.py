@@ -11,6 +11,7 @@ at versions that were reserved for them. Until then, readers of the feed wait be
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -33,8 +34,9 @@ AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
 
 #: A tree with more entries than this is deleted by a note of its range.
 LARGE_TREE = 1000
-#: How many rows of such a tree one transaction looks at, so that other writers need not wait long.
-_SLICE = 500
+#: How many rows of such a tree one transaction looks at, and how many seconds its statements should take, so that
+#: other writers need not wait long.
+_LARGEST_SLICE, _SLICE_SECONDS = 500, 0.008
 #: For how long a reader of the feed writes tombstones that it waits for, before it returns what it has.
 HELD_SECONDS = 0.2
 
@@ -44,9 +46,9 @@ class LargeDeleteTree(ops.Op, frozen=True):
 
     namespace: Namespace
     path: str | None
-    count: int  # of entries, when `position` was the end of the feed
+    count: int  # of entries, also expired ones, when `position` was the end of the feed
     position: str
-    take_snapshot: Callable[[], None]  # called in the transaction: what is committed by then, less the tree, stays
+    take_snapshot: Callable[[], None]  # called in the transaction, before it writes
 
 
 class HeldPage(Page[Change]):
@@ -184,9 +186,8 @@ class DeletedTrees:
     """Trees that were deleted as a whole, and whose entries are not all tombstones yet.
 
         low, high                   the range of namespaces        until     entries up to this version are deleted
-        spared_low, spared_high     a range that is left out       deleted   when, in microseconds
-        path, path_low, path_high   null, or the range of keys     next_version, last_version   of its tombstones
-        from_ns, from_key           where the next slice begins
+        path, path_low, path_high   null, or the range of keys     deleted   when, in microseconds
+        from_ns, from_key           where the next slice begins    next_version, last_version   of its tombstones
 
     To every op, entries of such a tree do not exist (`statements.live`). So the tree is gone as soon as its row is
     committed, and whatever is put after that has a later version. `clear` writes the tombstones, a slice at a time, in
@@ -199,6 +200,7 @@ class DeletedTrees:
         self._feed = feed
         #: Whether a tree is known that has to be cleared.
         self.needs_clearing = False
+        self._slice = 100  # rows of the next slice
 
     def prepare(
         self, op: ops.DeleteTree, now: int | None, take_snapshot: Callable[[], None]
@@ -210,7 +212,9 @@ class DeletedTrees:
         if count <= LARGE_TREE:
             return None
         position = yield from self._feed.position()
-        count = yield from self.count(op, now)
+        # Expired ones too: by a clock that was set back, they have not expired when the tree is deleted.
+        inside = {**params, "now": 0}
+        [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", inside)]
         return LargeDeleteTree(op.namespace, op.path, count, position, take_snapshot)
 
     def count(self, op: ops.DeleteTree | LargeDeleteTree, now: int | None) -> SqlProgram[int]:
@@ -225,14 +229,13 @@ class DeletedTrees:
         count = op.count + (yield from self._feed.count_since(op.position))  # at least as many as there are now
         until = yield from self._dialect.reserve_versions(count, now)
         low, high = keys.below(keys.encode(op.namespace))
-        spared_low, spared_high = keys.HIDDEN if high is None else ("", "")
         params: dict[str, Any] = {"path": None, "path_low": None, "path_high": None, "from_key": op.path or ""}
         if op.path is not None:
             high = low + "\x01"  # exactly this namespace
             here = at_or_below(low, op.path)
             params |= {"path": op.path, "path_low": here["low"], "path_high": here["high"]}
-        params |= {"low": low, "high": high, "spared_low": spared_low, "spared_high": spared_high, "from_ns": low}
-        params |= {"until": until, "next_version": until + 1, "last_version": until + count}
+        params |= {"low": low, "high": high, "from_ns": low, "until": until}
+        params |= {"next_version": until + 1, "last_version": until + count}
         names, values = ", ".join(params), ", ".join(f":{name}" for name in params)
         insert = f"INSERT INTO {TREES} ({names}, deleted) VALUES ({values}, :now) RETURNING deleted"
         [[(deleted,)]] = yield [(insert, {**params, "now": now})]
@@ -245,11 +248,13 @@ class DeletedTrees:
             return 0
         sql = f"SELECT coalesce(sum(last_version - next_version + 2), 0) FROM {TREES}"
         [[(left,)]] = yield [(sql, {})]
-        self.needs_clearing = left > 0
+        if left:  # not false otherwise: this snapshot may be older than a tree that is known
+            self.needs_clearing = True
         return int(left)
 
     def clear(self) -> SqlProgram[bool]:
         """Replace some entries of the first deleted tree with tombstones; return whether there may be more."""
+        start, limit = time.monotonic(), min(self._slice, _LARGEST_SLICE)
         sql = (
             f"SELECT id, deleted, high, path_high, next_version, from_ns, from_key FROM {TREES} ORDER BY id LIMIT 1"
             f"{self._dialect.for_update}"
@@ -259,14 +264,11 @@ class DeletedTrees:
         if not trees:
             return False
         [(number, deleted, high, path_high, first, from_ns, from_key)] = trees
-        here: dict[str, Any] = {"from_ns": from_ns, "from_key": from_key, "number": number, "limit": _SLICE}
-        where = "(ns, key) >= (:from_ns, :from_key)"
-        if path_high is not None:
-            where = "ns = :from_ns AND key >= :from_key AND key < :high"
-            here["high"] = path_high
-        elif high is not None:
-            where += " AND ns < :high"
-            here["high"] = high
+        here: dict[str, Any] = {"from_ns": from_ns, "from_key": from_key, "number": number, "limit": limit}
+        if path_high is None:
+            where, here["high"] = "(ns, key) >= (:from_ns, :from_key) AND ns < :high", high
+        else:
+            where, here["high"] = "ns = :from_ns AND key >= :from_key AND key < :high", path_high
         is_deleted = f"value IS NOT NULL AND {in_deleted_tree(tree='tree.id = :number')}"
         # All rows count, also those that stay: otherwise one slice might have to look at any number of them.
         page = f"SELECT ns, key, version, {is_deleted} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
@@ -281,7 +283,8 @@ class DeletedTrees:
             params |= {"now": deleted, "first": first - 1}
             [written] = yield [(tombstones, {**params, **self._dialect.parameters(ops.DeleteTree(()))})]
             count = len(written)
-        if len(rows) < _SLICE:
+        self._slice = max(20, limit // 2) if time.monotonic() - start > _SLICE_SECONDS else limit + 20
+        if len(rows) < limit:
             yield [(f"DELETE FROM {TREES} WHERE id = :number", {"number": number})]
             return True
         ns, key = rows[-1][:2]

@@ -30,9 +30,7 @@ def in_deleted_tree(row: str = "", tree: str = "true") -> str:
     """
     return (
         f"EXISTS (SELECT 1 FROM {TREES} AS tree WHERE {tree} AND {row}version <= tree.until AND {row}ns >= tree.low"
-        f" AND (tree.high IS NULL OR {row}ns < tree.high)"
-        f" AND NOT ({row}ns >= tree.spared_low AND {row}ns < tree.spared_high)"
-        f" AND ({row}expires IS NULL OR {row}expires > tree.deleted)"
+        f" AND {row}ns < tree.high AND ({row}expires IS NULL OR {row}expires > tree.deleted)"
         f" AND (tree.path IS NULL OR ({row}body IS NOT NULL AND {row}key >= tree.path AND {row}key < tree.path_high"
         f" AND ({row}key = tree.path OR {row}key >= tree.path_low))))"
     )

@@ -112,9 +112,7 @@ MIGRATIONS = (
     CREATE TABLE holdall_trees (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         low TEXT NOT NULL,
-        high TEXT,
-        spared_low TEXT NOT NULL,
-        spared_high TEXT NOT NULL,
+        high TEXT NOT NULL,
         path TEXT,
         path_low TEXT,
         path_high TEXT,

@@ -84,29 +84,41 @@ class _LargeDeletion:
         self._readers = readers
         self._sql = sql
         self._reader: Connection | None = None
+        self._lock = threading.Lock()  # a cancelled caller leaves while the transaction runs in another thread
+        self._has_left = False
 
     def take_snapshot(self) -> None:
         """Start to read. A transaction that is tried again takes a later snapshot."""
-        if self._reader is None:
-            self._reader = self._readers.take()
-        else:
-            self._reader.execute("ROLLBACK")
-        self._reader.execute("BEGIN")
-        self._reader.execute("SELECT 1 FROM holdall_trees").fetchall()  # a transaction reads from its first query on
+        with self._lock:
+            if self._has_left:
+                return
+            if self._reader is None:
+                self._reader = self._readers.take()
+            else:
+                self._reader.execute("ROLLBACK")
+            self._reader.execute("BEGIN")
+            self._reader.execute("SELECT 1 FROM holdall_trees").fetchall()  # the first query takes the snapshot
 
     def finish(self, results: list[Any]) -> list[Any]:
         """Return the results of the batch, with the exact count as the last one."""
-        reader, op = self._reader, self.batch[-1]
+        with self._lock:
+            reader, self._reader = self._reader, None
+        op = self.batch[-1]
         assert reader is not None
         assert isinstance(op, LargeDeleteTree)
-        *others, deleted = results
-        return [*others, drive(self._sql.trees.count(op, deleted), reader.run)]
+        try:
+            *others, deleted = results
+            return [*others, drive(self._sql.trees.count(op, deleted), reader.run)]
+        finally:
+            self._readers.give_back(reader)
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None:
-        if self._reader is not None:
-            self._readers.give_back(self._reader)
+        with self._lock:
+            self._has_left = True
+            if self._reader is not None:
+                self._readers.give_back(self._reader)
 
 
 class SqliteEngine:
@@ -153,7 +165,7 @@ class SqliteEngine:
         if type(batch[0]) is IndexTexts:
             batch = self._prepared(batch)
         elif type(batch[-1]) is DeleteTree and (large := self._prepare_deletion(batch)) is not None:
-            with large:
+            with large, self._translating():
                 return large.finish(self._commits.submit(large.batch))
         return self._commits.submit(batch)
 
@@ -164,7 +176,7 @@ class SqliteEngine:
             elif type(batch[-1]) is DeleteTree:
                 large = await asyncio.to_thread(self._prepare_deletion, batch)
                 if large is not None:
-                    with large:
+                    with large, self._translating():
                         return await asyncio.to_thread(large.finish, await self._commits.asubmit(large.batch))
             return await self._commits.asubmit(batch)
         found = self._look_up_in_loop(batch)

@@ -22,6 +22,7 @@ from .files import FileContract
 from .filtering import FilterContract
 from .finding import FindContract
 from .items import ItemContract
+from .large_trees import LargeTreeContract
 from .leases import LeaseContract
 from .lifecycle import LifecycleContract
 from .lifetimes import LifetimeContract
@@ -54,6 +55,7 @@ class StoreContract(
     FileContract,
     PathContract,
     TreeContract,
+    LargeTreeContract,
     FindContract,
     FileObjectContract,
     FileValueContract,
