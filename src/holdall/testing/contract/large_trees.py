@@ -154,6 +154,17 @@ class LargeTreeContract(Contract):
         assert store.count() == 5
         assert volume.delete("/", recursive=True) == 3
 
+    def test_a_large_folder_and_then_its_namespace_are_deleted_once(self, store: Caller, changes: Any) -> None:
+        """The keys of /a- are between those of the file /a and of the folder /a."""
+        home = ("filesystem",)
+        store.execute([Put(home, f"/a{sign}/{n:04}", {"content": "x"}) for sign in ("", "-") for n in range(MANY)])
+        assert store.files().delete("/a", recursive=True) == MANY
+        assert store.delete_tree(home) == MANY
+        found = all_changes(changes)
+        assert [change.key for change in found] == [f"/a{sign}/{n:04}" for sign in ("", "-") for n in range(MANY)]
+        assert {change.kind for change in found} == {"delete"}
+        assert store.put(home, "/a", {}).version > found[-1].version
+
     def test_a_large_tree_in_a_batch_with_other_writes_is_deleted_with_them(self, store: Caller) -> None:
         put_tree(store)
         new = Put((*NS, "00"), "k0000", {"new": 1})
