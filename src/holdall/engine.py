@@ -178,7 +178,7 @@ class Engine(Protocol):
     protected.
 
     An engine with indexes of its own may have an attribute `needs_maintenance`. While it is true, the store sends
-    `Maintain` after ops that read files.
+    `Maintain` in the background.
 
     An engine that can wait for changes by other processes may have a method `listen(notify)`. It returns a `Listener`,
     which calls `notify()` once it has started, and soon after each commit by any process, from any thread. Extra calls
