@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
 import holdall
 from holdall.engines.sql import feed
@@ -125,3 +128,31 @@ def test_no_writer_waits_long_while_a_large_tree_is_deleted_and_cleared(
         assert len({change.key for change in changes}) == count
     # Deleted in one transaction, it would be a second. 50 ms is the aim; a loaded machine may delay any thread.
     assert max(waits) < 0.4
+
+
+def test_a_cancelled_deletion_leaves_a_tree_whole_or_gone_and_no_reader_behind(
+    tmp_path: Path, scaled: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that were left in its snapshot would keep the log from being emptied, and a fork waiting."""
+    monkeypatch.setattr(feed, "LARGE_TREE", 20)
+    outcomes = set()
+
+    async def delete_and_cancel(store: holdall.Store, home: tuple[str, ...]) -> None:
+        await store.aexecute([Put(home, key, {}) for key in KEYS])
+        deletion = asyncio.create_task(store.adelete_tree(home))
+        await asyncio.sleep(random.uniform(0, 0.004))
+        deletion.cancel()
+        outcome = (await asyncio.gather(deletion, return_exceptions=True))[0]
+        outcomes.add(type(outcome))
+        assert isinstance(outcome, asyncio.CancelledError) or outcome == len(KEYS)
+        assert await store.acount(home) in (0, len(KEYS))
+
+    with holdall.open(tmp_path / "agent.db", durability="relaxed") as store:
+        for number in range(scaled(60, 600)):
+            asyncio.run(delete_and_cancel(store, ("tree", str(number))))
+        readers = store._engine_handle.engine._readers  # type: ignore[attr-defined]  # SQLite's own
+        until = time.monotonic() + 10
+        while len(readers._idle) < len(readers._all) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert len(readers._idle) == len(readers._all)
+    assert asyncio.CancelledError in outcomes
