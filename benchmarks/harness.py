@@ -39,6 +39,7 @@ class Target:
     peers: tuple[str, ...]
     speed: float  # the least that is allowed of ours, as a multiple of a peer's
     in_time: bool = False  # said as a multiple of the peer's time, where ours may be more
+    limit: float | None = None  # seconds that ours may take, whatever the peers take
 
 
 def at_most(times: float, peer: str) -> Target:
@@ -60,6 +61,11 @@ def no_slower_than(peer: str) -> Target:
     return Target(f"no slower than {peer}", (peer,), 1.0)
 
 
+def within(seconds: float, words: str = "") -> Target:
+    """We must take no longer than this, whatever the peers take."""
+    return Target(words or f"at most {_duration(seconds)}", (), 1.0, in_time=True, limit=seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One thing measured. `seconds` are what one op took, by contender and round."""
@@ -70,14 +76,20 @@ class Row:
     fsync: list[float]  # empty where nothing had to be durable
     as_rate: bool
     in_turns: bool = False  # a round of one contender's was right beside that of another's
+    part: str = ""  # the rows of a part of the section have a table of their own
 
     def median(self, contender: str) -> float:
         return median(self.seconds[contender])
 
-    def speed(self) -> float:
-        """Ours as a multiple of the fastest peer's, of those that the target names or of all."""
+    def speed(self) -> float | None:
+        """Ours as a multiple of the limit's or of the fastest peer's, of those that the target names or of all.
+
+        None where there is nothing to compare with.
+        """
+        if self.target is not None and self.target.limit is not None:
+            return self.target.limit / self.median(OURS)
         peers = self.target.peers if self.target else [name for name in self.seconds if name != OURS]
-        return min(self._speed_beside(peer) for peer in peers)
+        return min((self._speed_beside(peer) for peer in peers), default=None)
 
     def _speed_beside(self, peer: str) -> float:
         if not self.in_turns:
@@ -86,7 +98,8 @@ class Row:
         return median(theirs / ours for ours, theirs in rounds)
 
     def is_met(self) -> bool | None:
-        return None if self.target is None else self.speed() >= self.target.speed
+        speed = self.speed()
+        return None if self.target is None or speed is None else speed >= self.target.speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,25 @@ class Score:
         return ", ".join(f"{name} at least {least:.4g}" for name, least in (self.least or {}).items())
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bytes or the like, by contender, and the most that ours should be."""
+
+    what: str
+    sizes: dict[str, float]
+    unit: str
+    most: float | None = None
+
+    def is_met(self) -> bool | None:
+        return None if self.most is None else self.sizes[OURS] <= self.most
+
+    def target(self) -> str:
+        return "" if self.most is None else f"at most {self.shown(self.most)}"
+
+    def shown(self, size: float) -> str:
+        return f"{_three_digits(size)} {self.unit}"
+
+
 @dataclass(slots=True)
 class Bench:
     """A section while it is measured: a folder of its own, its rows, and what has to be said about them."""
@@ -113,6 +145,8 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
+    part: str = ""  # of the section: what rows are measured for now
 
     def measure(
         self,
@@ -138,7 +172,7 @@ class Bench:
         look through the others' data.
         """
         contenders, chance = list(runs), random.Random(what)
-        row = Row(what, {name: [] for name in contenders}, target, [], as_rate, in_turns=True)
+        row = Row(what, {name: [] for name in contenders}, target, [], as_rate, True, self.part)
         probe = FsyncProbe(self.folder) if durable else None
         gc.collect()
         gc.freeze()
@@ -208,17 +242,24 @@ def show(console: Console, name: str, bench: Bench) -> None:
     """A section's tables, and its notes."""
     if bench.scores:
         console.print(_scores(name, bench.scores))
-    if bench.rows:
-        console.print(_speed(name, bench.rows))
+    for part in dict.fromkeys(row.part for row in bench.rows):
+        console.print(_speed(_titled(name, part), [row for row in bench.rows if row.part == part]))
+    if bench.sizes:
+        console.print(_sizes(name, bench.sizes))
     for note in bench.notes:
         console.print(f"[dim]- {note}", highlight=False)
+
+
+def _titled(name: str, part: str) -> str:
+    return f"{name}, {part}" if part else name
 
 
 def _speed(name: str, rows: Sequence[Row]) -> Table:
     peers = list(dict.fromkeys(peer for row in rows for peer in row.seconds if peer != OURS))
     table = Table(title=_TITLE.format(name=name), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("what")
-    for heading in (OURS, *peers, "fsync", "ratio"):
+    durable = any(row.fsync for row in rows)
+    for heading in (OURS, *peers, *(["fsync"] if durable else []), "ratio"):
         table.add_column(heading, justify="right", no_wrap=True, style="bold" if heading == OURS else "")
     table.add_column("target")
     table.add_column("met", justify="center", no_wrap=True)
@@ -226,7 +267,7 @@ def _speed(name: str, rows: Sequence[Row]) -> Table:
         table.add_row(
             row.what,
             *(_cell(row, contender) for contender in (OURS, *peers)),
-            _duration(median(row.fsync)) if row.fsync else "",
+            *([_duration(median(row.fsync)) if row.fsync else ""] if durable else []),
             _ratio(row),
             row.target.words if row.target else "",
             _MET[row.is_met()],
@@ -248,6 +289,20 @@ def _scores(name: str, scores: Sequence[Score]) -> Table:
     return table
 
 
+def _sizes(name: str, sizes: Sequence[Size]) -> Table:
+    contenders = [OURS, *dict.fromkeys(peer for size in sizes for peer in size.sizes if peer != OURS)]
+    table = Table(title=f"{name}: sizes", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what")
+    for heading in contenders:
+        table.add_column(heading, justify="right", no_wrap=True, style="bold" if heading == OURS else "")
+    table.add_column("target")
+    table.add_column("met", justify="center", no_wrap=True)
+    for size in sizes:
+        cells = (size.shown(size.sizes[peer]) if peer in size.sizes else "" for peer in contenders)
+        table.add_row(size.what, *cells, size.target(), _MET[size.is_met()])
+    return table
+
+
 def show_verdict(console: Console, sections: Mapping[str, Bench]) -> bool:
     """The last word: a line for each target that was missed. Whether all were met."""
     held, missed = 0, []
@@ -257,10 +312,15 @@ def show_verdict(console: Console, sections: Mapping[str, Bench]) -> bool:
             if score.is_met() is False:
                 shown = ", ".join(f"{measure} {value:.4f}" for measure, value in score.measures.items())
                 missed.append(f"{name}: {score.what}: {shown}, should be {score.target()}")
+        for size in bench.sizes:
+            held += size.most is not None
+            if size.is_met() is False:
+                missed.append(f"{name}: {size.what}: {size.shown(size.sizes[OURS])}, should be {size.target()}")
         for row in bench.rows:
             held += row.target is not None
             if row.target is not None and not row.is_met():
-                missed.append(f"{name}: {row.what}: {_ratio(row)}, should be {row.target.words}")
+                what = f"{_titled(name, row.part)}: {row.what}"
+                missed.append(f"{what}: {_ratio(row)}, should be {row.target.words}")
     for line in missed:
         console.print(f"MISSED {line}", style="bold red")
     if not missed:
@@ -276,9 +336,12 @@ def _cell(row: Row, contender: str) -> str:
 
 
 def _ratio(row: Row) -> str:
+    speed = row.speed()
+    if speed is None:
+        return ""
     if row.target is not None and row.target.in_time:
-        return f"{_three_digits(1 / row.speed())}× the time"
-    return f"{_three_digits(row.speed())}× as fast"
+        return f"{_three_digits(1 / speed)}× the {'time' if row.target.limit is None else 'limit'}"
+    return f"{_three_digits(speed)}× as fast"
 
 
 def _duration(seconds: float) -> str:
@@ -321,6 +384,7 @@ def as_json(facts: Mapping[str, str], sections: Mapping[str, Bench]) -> dict[str
             name: {
                 "rows": [
                     {
+                        "part": row.part,
                         "what": row.what,
                         "medians": {contender: row.median(contender) for contender in row.seconds},
                         "rounds": row.seconds,
@@ -334,6 +398,10 @@ def as_json(facts: Mapping[str, str], sections: Mapping[str, Bench]) -> dict[str
                 "scores": [
                     {"what": score.what, "measures": score.measures, "least": score.least, "met": score.is_met()}
                     for score in bench.scores
+                ],
+                "sizes": [
+                    {"what": size.what, "sizes": size.sizes, "unit": size.unit, "most": size.most, "met": size.is_met()}
+                    for size in bench.sizes
                 ],
                 "notes": bench.notes,
             }

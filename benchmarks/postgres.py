@@ -238,6 +238,7 @@ def _tasks(bench: Bench, url: str) -> None:
                 {name: all_at_once(method, f"{name}{which}", put) for name, method in methods.items()},
                 ops=TASKS * each,
                 rounds=rounds,
+                target=ahead_of(ASYNC_STORE, pooled),
                 durable=put,
                 as_rate=True,
             )
@@ -247,8 +248,8 @@ def _tasks(bench: Bench, url: str) -> None:
         loop.run(stack.aclose())
     bench.note(
         f"{TASKS} asyncio tasks, each in a namespace of its own: {ASYNC_STORE} joins what is asked for in one turn of"
-        " the event loop into one statement, whose failure is everybody's; holdall has up to 10 connections, and"
-        " HoldallStore joins them, too, each with its own outcome"
+        " the event loop into one statement, whose failure is everybody's; holdall joins them into two, each with its"
+        " own outcome"
     )
 
 

@@ -34,6 +34,7 @@ from langgraph.store.sqlite import SqliteStore
 import holdall
 from holdall.search.tokens import parse_query, tokens
 
+from .data import words_of
 from .harness import OURS, Bench, Row, Score, Target, at_least, at_most, no_slower_than
 from .writer import another_writer, hold_against_limit
 
@@ -220,21 +221,9 @@ def _peer_search(peer: Any) -> Callable[[str], list[int]]:
 # Full text -----------------------------------------------------------------------------------------------------------
 
 
-def _words(count: int) -> list[str]:
-    chance = random.Random(5)
-    syllables = [
-        "".join(pair) for pair in itertools.product("bcdfghklmnprstvwz", ("a", "e", "i", "o", "u", "ai", "ou"))
-    ]
-    words: dict[str, None] = {}
-    while len(words) < count:
-        word = "".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3, 3, 4)))) + chance.choice(("", "n", "r"))
-        words[word] = None
-    return list(words)
-
-
 def _texts(count: int) -> Iterator[str]:
     """Texts of 1 KB. The word in place n is about n times rarer than the first."""
-    chance, words = random.Random(9), _words(60_000)
+    chance, words = random.Random(9), words_of(60_000)
     weights = list(itertools.accumulate(1 / (place + 2.7) for place in range(len(words))))
     for _ in range(count):
         yield " ".join(chance.choices(words, cum_weights=weights, k=200))[:1000]

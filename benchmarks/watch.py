@@ -23,12 +23,11 @@ from ag2.knowledge import SqliteKnowledgeStore
 import holdall
 
 from .data import files
-from .harness import OURS, Bench, Row, Target, at_least
+from .harness import OURS, Bench, Row, at_least, within
 from .postgres import new_server
 from .volumes import AG2, HERE, Ag2, Ours
 
 MANY = 100_000
-LIMIT = "the limit"
 WATCHED = "while watched"
 _CHANGES, _PAUSE = 300, 0.02
 _IDLE = 10.0
@@ -99,7 +98,7 @@ def _puts(store: holdall.Store) -> Callable[[], object]:
 
 
 def _limited(what: str, seconds: dict[str, list[float]], most: float, words: str) -> Row:
-    return Row(what, {**seconds, LIMIT: [most]}, Target(words, (LIMIT,), 1.0), [], as_rate=False)
+    return Row(what, seconds, within(most, words), [], as_rate=False)
 
 
 def _percentile(latencies: list[float]) -> float:

@@ -101,7 +101,7 @@ OPS: list[ops.Op] = [
     ops.Maintain(9),
     ops.Sweep(9, ("a",)),
     ops.PurgeTombstones(1.5, 3),
-    ops.Search(("a",), FILTER, 5, 2, "c", False, 'green "tea"', ops.Vector(3, b"\xff", "l2"), True, True),
+    ops.Search(("a",), FILTER, 5, 2, "c", False, 'green "tea"', ops.Vector(3, b"\xff", "l2"), True, True, True),
     ops.Unembedded(3, ("a",), (("a", "b"), "k"), 9),
     ops.Count(("a",), FILTER, False, 3),
     ops.Namespaces(("a", "*"), ("b",), 3, 9, 2, ("c",)),

@@ -66,13 +66,14 @@ from .ops import (
     Vectors,
 )
 from .runtime.programs import Program
-from .search.ranking import LocalRanking, Ranker, Ranking, rank_entries, sort_by_score
+from .search.ranking import MOST_EXACT, LocalRanking, Ranker, Ranking, rank_entries, sort_by_score
 from .search.scoring import bm25
 from .search.text_index import TextIndex, texts
 from .search.tokens import has_phrases
 
 #: What an engine author needs: the interface, the ops that only engines see, and functions that engines share.
 __all__ = [
+    "MOST_EXACT",
     "NO_FILE",
     "PAGE_BYTES",
     "READS",
@@ -179,6 +180,10 @@ class Engine(Protocol):
 
     An engine with indexes of its own may have an attribute `needs_maintenance`. While it is true, the store sends
     `Maintain` in the background.
+
+    An engine that talks to a server may have a method `aexecute_joined(ops)`. It runs gets, or puts of items under no
+    condition, that several tasks send at once and that need no common outcome. It returns the result or the exception
+    of each op, or None if nothing was done and each op must be executed alone. One op must not hold up the others.
 
     An engine that can wait for changes by other processes may have a method `listen(notify)`. It returns a `Listener`,
     which calls `notify()` once it has started, and soon after each commit by any process, from any thread. Extra calls

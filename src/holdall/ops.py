@@ -413,6 +413,7 @@ class Search(Op, frozen=True):
     vector: Vector | None = None
     caught_up: bool = False  # answer, whatever the index lag is
     rest: bool = False  # add the entries that do not match the query, newest first, after those that do
+    exact: bool = False  # compare vectors exactly, however many (`holdall.search.ranking.MOST_EXACT`)
 
 
 class Unembedded(Op, frozen=True):

@@ -1,9 +1,12 @@
 """Joins ops that tasks of one event loop send at the same time into one batch.
 
-A framework that calls `await store.aput(…)` from sixty tasks pays for one round trip and one commit, not for sixty. The
-first op starts a batch. Ops that arrive while a batch runs are in the next one. Each event loop has its own queue. If a
-batch fails, it is split in two until the op that fails is alone, so that no op fails because of another. If the
-embedder is unavailable, all ops that need it fail at once, instead of each waiting for it.
+A program that calls `await store.aput(…)` from sixty tasks pays for one round trip and one commit, not for sixty. Ops
+of one turn of the event loop are one batch. Ops that arrive while as many batches run as may run at once are in the
+next one. Each event loop has its own queue. If a batch fails, it is split in two until the op that fails is alone, so
+that no op fails because of another. If the embedder is unavailable, all ops that need it fail at once, instead of each
+waiting for it.
+
+The engine handle uses it for engines that talk to a server, and the LangGraph face for all of them.
 """
 
 from __future__ import annotations
@@ -14,22 +17,27 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from ..errors import EmbeddingError, StoreClosed, Unavailable
-from ..ops import PointOp, Put
+from ..ops import Get, Namespace, PointOp, Put
 
-_LARGEST_BATCH = 512
+_LARGEST_BATCH, _SMALL_BATCH = 250, 16
+#: After so many seconds, ops that wait no longer wait for a batch that runs: the server may be silent.
+_PATIENCE = 0.1
 
-_Execute: TypeAlias = Callable[[list[PointOp]], Coroutine[Any, Any, list[Any]]]
+_Execute: TypeAlias = Callable[[list[Any]], Coroutine[Any, Any, list[Any] | None]]
 _Waiting: TypeAlias = tuple[PointOp, "asyncio.Future[Any]"]
+_Address: TypeAlias = tuple[Namespace, str]
 
 
 class Coalescer:
-    """Collects ops for `execute`, which runs them as one atomic batch and returns their results.
+    """Collects ops for `execute`, which runs them as one batch and returns their results or exceptions, or None.
 
-    Ops of one event loop run in the order in which they were sent.
+    None means that nothing was done, and that each op must run alone. At most `concurrency` batches run at once. Writes
+    of one event loop to one key run in the order in which they were sent; if `concurrency` is 1, so do all ops.
     """
 
-    def __init__(self, execute: _Execute) -> None:
+    def __init__(self, execute: _Execute, concurrency: int = 1) -> None:
         self._execute = execute
+        self._concurrency = concurrency
         self._of_thread = threading.local()
 
     async def run(self, op: PointOp) -> Any:
@@ -37,59 +45,114 @@ class Coalescer:
         loop = asyncio.get_running_loop()
         queue: _Queue | None = getattr(self._of_thread, "queue", None)
         if queue is None or queue.loop is not loop:
-            queue = self._of_thread.queue = _Queue(loop, self._execute)
-        if queue.is_busy:
-            return await queue.join(op)
-        return await queue.begin(op)
+            queue = self._of_thread.queue = _Queue(loop, self._execute, self._concurrency)
+        return await queue.run(op)
 
 
 class _Queue:
     """The ops of one event loop that wait for the next batch."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, execute: _Execute) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, execute: _Execute, concurrency: int) -> None:
         self.loop = loop
-        self.is_busy = False
         self._execute = execute
+        self._concurrency = concurrency
+        self._running = 0
+        self._written: set[_Address] = set()  # by the batches that run, if several may run at once
+        self._was_joined = True  # whether the last batch had several ops: then the next is likely to have, too
         self._waiting: list[_Waiting] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
-    def join(self, op: PointOp) -> asyncio.Future[Any]:
+    async def run(self, op: PointOp) -> Any:
+        is_alone = not self._waiting and not self._was_joined and self._running < self._concurrency
+        if is_alone and (address := self._address(op)) not in self._written:
+            return await self._run_alone(op, address)
         future = self.loop.create_future()
         self._waiting.append((op, future))
-        return future
-
-    async def begin(self, op: PointOp) -> Any:
-        """Start a batch. An op that is still alone after one turn of the event loop needs no task."""
-        self.is_busy = True
-        try:
-            await asyncio.sleep(0)
-            if not self._waiting:
-                return (await self._execute([op]))[0]
-            future = self.loop.create_future()
-            self._waiting.insert(0, (op, future))
-        finally:
-            self._start_task()
+        if len(self._waiting) == 1:
+            self._start_soon()
         return await future
 
-    def _start_task(self) -> None:
-        """Start a task for the ops that wait, so that a cancelled caller does not end the batch of others."""
-        self.is_busy = bool(self._waiting) and not self.loop.is_closed()
-        if self.is_busy:
-            self._task = self.loop.create_task(self._work(), name="holdall-coalescing")
-
-    async def _work(self) -> None:
-        """Run all ops that wait in one batch, until none are left."""
+    async def _run_alone(self, op: PointOp, address: _Address | None) -> Any:
+        """Run an op as a batch of its own, without a task."""
+        self._begin({address})
         try:
-            while self._waiting:
-                some, self._waiting = self._waiting[:_LARGEST_BATCH], self._waiting[_LARGEST_BATCH:]
-                await self._perform(some)
+            results = await self._execute([op])
+            assert results is not None
+            return results[0]
+        finally:
+            self._end({address})
+
+    def _start_soon(self) -> None:
+        """Start the next batch after this turn of the event loop, if one more may run then."""
+        self.loop.call_soon(self._start)
+        if self._concurrency > 1:
+            self._timer = self.loop.call_later(_PATIENCE, self._start, False)
+
+    def _start(self, is_patient: bool = True) -> None:
+        """Start the next batch in a task of its own, so that a cancelled caller does not end the batch of others."""
+        if not self._waiting or (is_patient and self._running >= self._concurrency):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        some, addresses = self._take_batch()
+        if not some:  # all wait for writes to the same keys
+            return
+        self._was_joined = len(some) > 1
+        self._begin(addresses)
+        task = self.loop.create_task(self._work(some, addresses), name="holdall-coalescing")
+        self._tasks.add(task)  # the event loop itself keeps only a weak reference
+        task.add_done_callback(self._tasks.discard)
+        if self._waiting:
+            self._start_soon()
+
+    def _take_batch(self) -> tuple[list[_Waiting], set[_Address | None]]:
+        """Take the ops of the next batch. A write waits for those to the same key that were sent before it."""
+        if self._concurrency == 1:
+            some, self._waiting = self._waiting[:_LARGEST_BATCH], self._waiting[_LARGEST_BATCH:]
+            return some, set()
+        some, left = [], []
+        addresses: set[_Address | None] = set()
+        skipped: set[_Address | None] = set()
+        # Of many ops, a half first: while the server works on it, the other half is prepared. Measured with 64 tasks on
+        # PostgreSQL: 48,000 puts/s instead of 37,000.
+        largest = _LARGEST_BATCH if self._running else max(len(self._waiting) // 2, _SMALL_BATCH)
+        for one in self._waiting:
+            address = self._address(one[0])
+            if len(some) == largest or (
+                address is not None and (address in self._written or address in addresses or address in skipped)
+            ):
+                skipped.add(address)
+                left.append(one)
+            else:
+                addresses.add(address)
+                some.append(one)
+        self._waiting = left
+        return some, addresses
+
+    def _address(self, op: Any) -> _Address | None:
+        return None if self._concurrency == 1 or type(op) is Get else (op.namespace, op.key)
+
+    def _begin(self, addresses: set[_Address | None]) -> None:
+        self._running += 1
+        self._written.update(address for address in addresses if address is not None)
+
+    def _end(self, addresses: set[_Address | None]) -> None:
+        self._running -= 1
+        self._written -= addresses
+        if not self.loop.is_closed():
+            self._start()
+
+    async def _work(self, some: list[_Waiting], addresses: set[_Address | None]) -> None:
+        try:
+            await self._perform(some)
         except asyncio.CancelledError:  # the event loop ends
             for _, future in some + self._waiting:
                 future.cancel()
             self._waiting.clear()
             raise
         finally:
-            self.is_busy = False
+            self._end(addresses)
 
     async def _perform(self, some: list[_Waiting]) -> None:
         some = [(op, future) for op, future in some if not future.done()]
@@ -109,8 +172,15 @@ class _Queue:
                 return
             _fail(some, error)
         else:
+            if results is None:
+                await asyncio.gather(*(self._perform([one]) for one in some))
+                return
             for (_, future), result in zip(some, results, strict=True):
-                if not future.done():
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
                     future.set_result(result)
 
 

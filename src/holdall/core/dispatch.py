@@ -76,6 +76,16 @@ class Dispatcher:
         assert type(request) is Sleep
         return time.sleep(request.seconds)
 
+    async def _aexecute_joined(self, batch: list[Op]) -> list[Any] | None:
+        """Execute ops of several tasks, which need no common outcome; None if each of them must be executed alone."""
+        prepared, began = [self._prepare(op) for op in batch], time.perf_counter()
+        try:
+            results = await self._require_open().aexecute_joined(prepared)
+        except BaseException as error:
+            self._report_error(prepared, began, error)
+            raise
+        return None if results is None else self._finish_batch(prepared, began, results)
+
     async def _aperform(self, request: StoreRequest) -> Any:
         if type(request) is list:
             batch, began = [self._prepare(op) for op in request], time.perf_counter()

@@ -20,15 +20,34 @@ from typing import Any, Protocol, TypeVar
 from ..engine import Engine
 from ..errors import HoldallError, StoreClosed
 from ..live.notification import Notifier
-from ..ops import READS, WALKS, Grep, IndexTexts, Maintain, Op, PurgeTombstones, ReadRange, Stat, Sweep
+from ..ops import (
+    ANY,
+    KEEP,
+    READS,
+    WALKS,
+    Get,
+    Grep,
+    IndexTexts,
+    Maintain,
+    Op,
+    PurgeTombstones,
+    Put,
+    ReadRange,
+    Stat,
+    Sweep,
+)
 from ..runtime import closers, signals
 from ..runtime.signals import await_deferring, defer_signals, is_in_main_thread
+from .coalescing import Coalescer
 
 logger = logging.getLogger("holdall")
 
 _FILE_READS = frozenset({ReadRange, Stat, Grep})  # only file reads find out that maintenance is needed
 _NO_CHANGES = READS | WALKS
 _PAUSE = 0.002  # seconds between slices of maintenance, in which others can write
+
+#: How many joined batches run at once, and the longest value of a put that joins one.
+_JOINED_BATCHES, _LONGEST_JOINED = 2, 1 << 16
 
 _lock = threading.Lock()
 _by_key: dict[Hashable, EngineHandle] = {}
@@ -47,6 +66,14 @@ class Companion(Protocol):
 
 
 C = TypeVar("C", bound=Companion)
+
+
+def _can_join(op: Op) -> bool:
+    """Whether an op may share a batch with those of other tasks: a put of an item, under no condition."""
+    if type(op) is not Put or op.expect is not ANY or op.ttl is KEEP:
+        return False
+    value: Any = op.value  # its JSON text, or a `File`
+    return op.search_fields is None and op.vectors is None and type(value) is str and len(value) <= _LONGEST_JOINED
 
 
 class EngineHandle:
@@ -73,6 +100,9 @@ class EngineHandle:
         self._is_async_reentrant = getattr(engine, "is_async_reentrant", False)
         self._look_up: Any = getattr(type(engine), "look_up", None)
         self._has_maintenance = hasattr(engine, "needs_maintenance")
+        self.joins_tasks = hasattr(type(engine), "aexecute_joined")
+        # Separate queues: a read must not wait for a commit.
+        self._reads, self._writes = self.new_coalescer(), self.new_coalescer()
         _all.add(self)
 
     def add_user(self, sweep_interval: float | None, feed_retention: float | None) -> EngineHandle:
@@ -97,8 +127,21 @@ class EngineHandle:
                 return found
         return defer_signals(self._execute, batch)
 
+    def new_coalescer(self, execute: Any = None) -> Coalescer:
+        """Return a queue for the ops of tasks, for an engine that joins them."""
+        return Coalescer(execute or self.aexecute_joined, _JOINED_BATCHES)
+
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
-        """`execute`, awaited."""
+        """`execute`, awaited. Single gets and puts of several tasks may share a batch of the engine."""
+        if self.joins_tasks and len(batch) == 1:
+            op: Any = batch[0]
+            if type(op) is Get:
+                return [await self._reads.run(op)]
+            if _can_join(op):
+                return [await self._writes.run(op)]
+        return await self._aexecute_alone(batch)
+
+    async def _aexecute_alone(self, batch: Sequence[Op]) -> list[Any]:
         if self._is_async_reentrant or not is_in_main_thread():
             return await self._aexecute(batch)
         return await await_deferring(self._aexecute(batch))
@@ -108,6 +151,19 @@ class EngineHandle:
         try:
             return await self.engine.aexecute(batch)
         finally:  # a cancelled write may have happened
+            self._finish(batch)
+
+    async def aexecute_joined(self, batch: Sequence[Op]) -> list[Any] | None:
+        """Execute ops of several tasks, which need no common outcome; None if each must be executed alone."""
+        if len(batch) == 1 or not (all(type(op) is Get for op in batch) or all(map(_can_join, batch))):
+            return await self._aexecute_alone(batch)
+        engine: Any = self.engine
+        self._ensure_sweeper()
+        try:
+            joined = engine.aexecute_joined(batch)
+            results: list[Any] | None = await (await_deferring(joined) if is_in_main_thread() else joined)
+            return results
+        finally:
             self._finish(batch)
 
     def _execute(self, batch: Sequence[Op]) -> list[Any]:

@@ -59,6 +59,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "Vectors",
     "check_op",
     "execute",
+    "new_coalescer",
     # What is known of a store and its embedding model.
     "Metric",
     "is_same_model",
@@ -112,6 +113,14 @@ def arun(store: Store, program: StoreProgram[T]) -> Coroutine[Any, Any, T]:
 def execute(store: Store, batch: list[Any]) -> StoreProgram[list[Any]]:
     """Run a batch as `Store.execute` does, without its refusals: puts may carry vectors, and ops may set times."""
     return store._write_batch(batch, None)
+
+
+def new_coalescer(store: Store) -> Coalescer:
+    """Return a queue that joins the ops of tasks into batches of a store. Ops for one key run in their order."""
+    handle = store._engine_handle
+    if handle.joins_tasks and store._options.embedding is None:
+        return handle.new_coalescer(store._aexecute_joined)
+    return Coalescer(store.aexecute)
 
 
 def check_op(store: Store, op: Op) -> None:

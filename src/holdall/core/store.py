@@ -187,6 +187,7 @@ class Store(WatchMethods, LeaseMethods):
         cursor: str | None = None,
         recursive: bool = True,
         rest: bool = False,
+        exact: bool = False,
     ) -> StoreProgram[Page[Hit]]:
         """Find the entries in a namespace and below it that match a filter, newest change first.
 
@@ -195,7 +196,8 @@ class Store(WatchMethods, LeaseMethods):
 
         With a `query`, the best entries come first, with their score. `mode` is "lexical" (BM25: entries that share
         words with the query; "words in quotes" must occur as a phrase), "semantic" (by vectors) or "hybrid" (both: the
-        default if the store has an embedder). With `rest`, the other entries follow.
+        default if the store has an embedder). With `rest`, the other entries follow. Among more than 10,000 vectors, an
+        engine may look for the nearest in an approximate index; with `exact`, it compares all of them.
         """
         inside = self._resolve_prefix(prefix)
         wanted = filters.encode(filter)
@@ -203,6 +205,7 @@ class Store(WatchMethods, LeaseMethods):
         keys.check_count("offset", offset)
         keys.check_flag("recursive", recursive)
         keys.check_flag("rest", rest)
+        keys.check_flag("exact", exact)
         if cursor is not None and offset:
             raise InvalidInput("pass offset= or cursor=, not both: a cursor already contains the position")
         words, how = self._options.ranking(query, mode)
@@ -210,7 +213,8 @@ class Store(WatchMethods, LeaseMethods):
             raise Unsupported("this engine cannot rank by a query")
         asked = ""
         if cursor is not None or limit:
-            asked = cursors.digest(inside, filter if wanted else None, recursive, words and (words, how, rest))
+            ranked = (words, how, rest, "exact") if exact else (words, how, rest)
+            asked = cursors.digest(inside, filter if wanted else None, recursive, words and ranked)
         mark = None if cursor is None else cursors.unwrap(cursor, asked)
         walk = ops.Search(inside, wanted, limit, offset, mark, recursive)
         if words is not None:
@@ -219,6 +223,7 @@ class Store(WatchMethods, LeaseMethods):
                 query=None if how == "semantic" else words,
                 vector=None if how == "lexical" else (yield from self._vector(words)),
                 rest=rest,
+                exact=exact,
             )
         page: Page[Hit] | ops.IndexLag = (yield [walk])[0]
         if isinstance(page, ops.IndexLag):

@@ -27,7 +27,7 @@ def unwrap(cursor: Any, search: str) -> str:
     owner, engine_cursor = cursor.split(".", 1)
     if owner != search:
         raise InvalidInput(
-            "this cursor belongs to another search: keep the namespace, the query and its mode, the filter, recursive="
-            " and rest= the same"
+            "this cursor belongs to another search: keep the namespace, the query and its mode, the filter, recursive=,"
+            " rest= and exact= the same"
         )
     return engine_cursor

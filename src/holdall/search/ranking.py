@@ -28,6 +28,9 @@ Older: TypeAlias = Callable[[Search, int | None, int], Program[RequestT, list[Hi
 
 #: A search among at most this many entries finds them before it scores any.
 FEW = 2000
+#: A search that concerns at most this many vectors compares all of them, on every engine. Above it, an engine may take
+#: the nearest from an approximate index, unless `Search.exact` is set. Scores are exact in any case.
+MOST_EXACT = 10_000
 _FIRST_LOOK, _LARGEST_LOOK = 64, 4096
 _LONG = 1 << 20  # characters of file contents; after a step with so many, the next step is not larger
 _LONGEST_CURSOR = 1 << 27  # in bytes, decompressed: sixteen million results

@@ -15,6 +15,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import psycopg
@@ -31,6 +32,8 @@ from ...errors import (
     shown,
 )
 from ...model.keys import RESERVED, check_flag
+from ...model.keys import encode as encode_namespace
+from ...model.values import decode
 from ...ops import READS, WALKS, Check, Children, Delete, Embed, Get, IndexTexts, Maintain, Op, Put, Refresh
 from ...runtime.programs import Sleep, Work, adrive, drive
 from ..net.pool import Pool, check_options
@@ -64,6 +67,8 @@ _ROLLBACK: Statement = ("ROLLBACK", {})
 _READ_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
 #: Ops that are one autocommit statement if they are a batch of their own.
 _SINGLE_STATEMENT = LOOK_UPS | {Put, Delete, Refresh}
+#: Seconds after which joined puts are canceled and executed one by one: a row may be locked.
+_JOINED_PATIENCE = 1.0
 #: Ops that may be done twice.
 _IDEMPOTENT = frozenset({IndexTexts, Embed, Maintain})
 
@@ -148,6 +153,9 @@ class PostgresEngine:
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
         return await adrive(self._run(batch), self._connections.aperform)
 
+    async def aexecute_joined(self, batch: Sequence[Op]) -> list[Any] | None:
+        return await adrive(self._run_joined(batch), self._connections.aperform)
+
     def setup(self) -> None:
         drive(self._set_up(self._deadline()), self._connections.perform)
 
@@ -208,11 +216,30 @@ class PostgresEngine:
             results = yield from self._write(batch, deadline)
             if time.monotonic() > self._next_notification:
                 yield from self._notify_listeners(deadline)
+        self._note_versions(results)
+        return results
+
+    def _run_joined(self, batch: Sequence[Op]) -> ConnectionProgram[list[Any] | None]:
+        """Execute gets, or plain puts, that do not depend on each other."""
+        if self._closed:
+            raise StoreClosed("this store is closed; open a new one")
+        deadline = self._deadline()
+        if not self._is_set_up:
+            yield from self._set_up(deadline)
+        if type(batch[0]) is Get:
+            results: Any = yield from self._read(self._sql.batch, batch, deadline, snapshot=False)
+        else:
+            results = yield from self._put_joined(batch, deadline)
+            if time.monotonic() > self._next_notification:
+                yield from self._notify_listeners(deadline)
+        self._note_versions(results or ())
+        return results  # type: ignore[no-any-return]  # a list, or None
+
+    def _note_versions(self, results: Sequence[Any]) -> None:
         for result in results:
             version = getattr(result, "version", None)
             if version is not None and version > self._newest_seen:
                 self._newest_seen = version
-        return results
 
     def _notify_listeners(self, deadline: float) -> ConnectionProgram[None]:
         """Notify the listeners of a write, if there are any."""
@@ -360,10 +387,7 @@ class PostgresEngine:
             return True, self._sql.result(op, statement[1], [tuple(columns)])
         if columns[0] <= newest_before:
             return False, None
-        raise OutcomeUnknown(
-            f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and another write has replaced"
-            " it since: read the entry and decide"
-        )
+        raise _replaced(op)
 
     def _write(self, batch: Sequence[Op], deadline: float) -> ConnectionProgram[list[Any]]:
         """Execute a batch as a transaction: its statements in one round trip, and the commit in another."""
@@ -403,6 +427,69 @@ class PostgresEngine:
             raise
         ready += [first_replies[1][0][0], results]
         yield Pipeline(connection, [_COMMIT], deadline)
+
+    def _put_joined(self, batch: Sequence[Any], deadline: float) -> ConnectionProgram[list[Any] | None]:
+        """Execute plain puts of several tasks as one autocommit statement.
+
+        None if nothing was written, because a key is there twice, or a row stays locked: then no put waits for the row
+        of another.
+        """
+        by_key = {(encode_namespace(put.namespace), put.key): index for index, put in enumerate(batch)}
+        if len(by_key) < len(batch):
+            return None
+        order = [index for _, index in sorted(by_key.items())]
+        results = yield from self._put_sorted([batch[index] for index in order], deadline)
+        if results is None:
+            return None
+        return [result for _, result in sorted(zip(order, results, strict=True), key=itemgetter(0))]
+
+    def _put_sorted(self, puts: Sequence[Any], deadline: float) -> ConnectionProgram[list[Any] | None]:
+        token, newest_before, lost = new_token(), 0, False
+        try:
+            for failures in itertools.count():
+                patience = deadline
+                if not lost:
+                    newest_before = self._newest_seen
+                    patience = min(deadline, time.monotonic() + _JOINED_PATIENCE)
+                connection = yield from self._acquire(deadline)
+                program = self._run_statements(connection, self._sql.put_joined(puts, token), patience)
+                try:
+                    results = yield from self._release_after(connection, program)
+                except NotApplied as error:
+                    yield from self._wait_before_retry(error, failures, deadline)
+                    continue
+                except ConnectionLost as error:
+                    lost, results = True, None
+                    if not (error.is_overdue and patience < deadline):
+                        yield from self._wait_before_retry(error, failures, deadline)
+                except Timeout:
+                    if patience == deadline:
+                        raise
+                    return None
+                results = results or (yield from self._find_outcomes(puts, token, newest_before, deadline))
+                if results is not None:
+                    return results
+        except (Unavailable, StoreClosed) as error:
+            if not lost:
+                raise
+            raise _to_unknown(error) from error.__cause__
+        raise AssertionError("unreachable")
+
+    def _find_outcomes(
+        self, puts: Sequence[Any], token: int, newest_before: int, deadline: float
+    ) -> ConnectionProgram[list[Any] | None]:
+        """Return the result or the error of each put of a statement whose reply was lost, or None if it was not done.
+
+        It was done if a row has its token. It was not done if a row is missing, or has not changed since.
+        """
+        rows = yield from self._read(self._sql.read_last_writes, puts, deadline, snapshot=False)
+        written = {number: columns for number, row_token, *columns in rows if row_token == token}
+        if not written and (len(rows) < len(puts) or any(version <= newest_before for _, _, version, *_ in rows)):
+            return None
+        return [
+            put_entry(put, decode(put.value), *written[number]) if number in written else _replaced(put)
+            for number, put in enumerate(puts, 1)
+        ]
 
     def _was_committed(self, xid: str, token: int, error: ConnectionLost, deadline: float) -> ConnectionProgram[bool]:
         """Return whether a transaction was committed, after the connection was lost during its commit."""
@@ -531,6 +618,14 @@ class PostgresEngine:
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )
         self._newest_seen = max(self._newest_seen, newest)
+
+
+def _replaced(op: Put | Delete) -> OutcomeUnknown:
+    """Make the error of a write whose reply was lost, and whose row was written again since."""
+    return OutcomeUnknown(
+        f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and another write has replaced it"
+        " since: read the entry and decide"
+    )
 
 
 def _to_unknown(error: HoldallError) -> OutcomeUnknown:

@@ -50,15 +50,19 @@ class PostgresEntries(SqlEntries):
         )
         # body, size, appended, shared, fields, vectors
         nulls = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
-        self._put_many = self._upsert(
-            f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
-            f" coalesce(projection, value)::jsonb, {nulls}"
-            f" FROM {rows} AS row (ns, key, value, projection, ttl)",
-            self._put_columns,
-            returning="RETURNING version, created, updated",
-        )
         # A put that is retried finds its own token, and does nothing.
         not_done = "WHERE old.token IS DISTINCT FROM excluded.token"
+        self._put_many, self._put_many_once = (
+            self._upsert(
+                f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(),"
+                f" :token, coalesce(projection, value)::jsonb, {nulls}"
+                f" FROM {rows} AS row (ns, key, value, projection, ttl)",
+                self._put_columns,
+                where=where,
+                returning="RETURNING version, created, updated",
+            )
+            for where in ("", not_done)
+        )
         self._put_once = {self._put_any[keep]: self._put(keep, where=not_done) for keep in (False, True)}
         # The most frequent put: an item without expiry, over such an item or nothing. It sets neither the columns of a
         # file nor `vectors`, so no trigger fires.
@@ -184,6 +188,17 @@ class PostgresEntries(SqlEntries):
         found = {number: row for number, *row in rows}
         return [to_entry(tuple(found[number])) if number in found else None for number in range(1, len(batch) + 1)]
 
+    def put_joined(self, puts: Sequence[Any], token: int) -> SqlProgram[list[Any] | None]:
+        """Run plain puts of different keys, which are sorted by key, as one statement. The order prevents deadlocks.
+
+        None if they were done already, by a statement with the same token.
+        """
+        _, params = self._put_group(puts)
+        [rows] = yield [(self._put_many_once, {**params, "token": token})]
+        if len(rows) < len(puts):
+            return None
+        return _put_results(puts, [decode(put.value) for put in puts], params["all_ttl"], rows)
+
     def _run_together(self, batch: Sequence[Op], first: list[Statement], token: int | None) -> SqlProgram[list[Any]]:
         """Run ops of one statement each in one round trip, after the statements `first`."""
         groups = list(_group_puts(batch))
@@ -207,12 +222,8 @@ class PostgresEntries(SqlEntries):
         replies = yield statements()
         results: list[Any] = []
         for group, (_, params), decoded, rows in zip(groups, sent, values, replies[len(first) :], strict=True):
-            if len(group) > 1:  # sorted by version, the rows are in the order of the puts
-                written = zip(group, decoded, params["all_ttl"], sorted(rows), strict=True)
-                results += [
-                    put_entry(put, value, version, created, updated, None if ttl is None else updated + ttl)
-                    for put, value, ttl, (version, created, updated) in written
-                ]
+            if len(group) > 1:
+                results += _put_results(group, decoded, params["all_ttl"], rows)
             else:
                 results.append((yield from self._outcome(group[0], params, rows)))
         return results
@@ -257,6 +268,17 @@ class PostgresEntries(SqlEntries):
         [rows] = yield [(sql, {"ns": params["ns"], "key": params["key"]})]
         return rows  # type: ignore[no-any-return]  # a reply
 
+    def read_last_writes(self, puts: Sequence[Any]) -> SqlProgram[Rows]:
+        """Return the number of each put whose row exists, with the token, version and times of the row."""
+        sql = (
+            f"SELECT number, token, version, created, updated, expires"
+            f" FROM unnest(:all_ns::text[], :all_key::text[]) WITH ORDINALITY AS row (ns, key, number)"
+            f" JOIN {self._table} USING (ns, key)"
+        )
+        params = {"all_ns": [keys.encode(put.namespace) for put in puts], "all_key": [put.key for put in puts]}
+        [rows] = yield [(sql, params)]
+        return rows  # type: ignore[no-any-return]  # a reply
+
     def read_transaction_status(self, xid: str, token: int) -> SqlProgram[str | None]:
         """Return the status of a transaction: `committed`, `aborted`, `in progress`, or None if it is unknown.
 
@@ -271,7 +293,7 @@ class PostgresEntries(SqlEntries):
             return "committed" if rows else None
         return str(status) if status else None
 
-    def _put_group(self, group: list[Any]) -> Statement:
+    def _put_group(self, group: Sequence[Any]) -> Statement:
         """Return the one statement of several puts."""
         return self._put_many, {
             "all_ns": [keys.encode(put.namespace) for put in group],
@@ -439,6 +461,14 @@ def _set_token(program: SqlProgram[T], token: int | None) -> SqlProgram[T]:
             if "token" in params and isinstance(params, dict):
                 params["token"] = token
         replies = yield statements
+
+
+def _put_results(puts: Sequence[Any], values: list[Any], ttls: list[int | None], rows: Rows) -> list[Any]:
+    """Return the entries that one statement has put. Sorted by version, its rows are in the order of the puts."""
+    return [
+        put_entry(put, value, version, created, updated, None if ttl is None else updated + ttl)
+        for put, value, ttl, (version, created, updated) in zip(puts, values, ttls, sorted(rows), strict=True)
+    ]
 
 
 def _group_puts(batch: Sequence[Op]) -> Iterator[list[Any]]:

@@ -46,7 +46,7 @@ except ModuleNotFoundError as missing:
 
 from ... import ANY, Entry, Hit, Store, ops
 from ...core import face_api
-from ...core.face_api import Call, Coalescer, Metric, StoreProgram, async_method, sync_method
+from ...core.face_api import Call, Metric, StoreProgram, async_method, sync_method
 from ...errors import HoldallError, InvalidInput, StoreClosed, shown
 from ...ops import Delete, Namespace, Put
 from ..base import Face
@@ -80,9 +80,8 @@ class _Base(Face, BaseStore):
         self._store = self.store
         self.index_config = index
         self.ttl_config = ttl if ttl is not None else _ttl_config_of(store)
-        execute = self.store.aexecute
         # Separate queues: a refresh must not wait for a put that is being embedded.
-        self._reads, self._writes, self._refreshes = Coalescer(execute), Coalescer(execute), Coalescer(execute)
+        self._reads, self._writes, self._refreshes = (face_api.new_coalescer(self.store) for _ in range(3))
 
     @classmethod
     def _open_from(

@@ -275,6 +275,7 @@ class RankContract(Contract):
             {"filter": {"a": 1}},
             {"recursive": False},
             {"rest": True},
+            {"exact": True},
         ):
             with pytest.raises(InvalidInput, match="another search"):
                 ranked.search(NS, cursor=mark, **{**asked, **other})

@@ -277,6 +277,7 @@ class RefusalContract(Contract):
             ("recursive", lambda bad: store.search(NS, recursive=bad)),
             ("recursive", lambda bad: store.count(NS, recursive=bad)),
             ("rest", lambda bad: store.search(NS, query="tea", rest=bad)),
+            ("exact", lambda bad: store.search(NS, query="tea", exact=bad)),
             ("regex", lambda bad: files.grep("tea", regex=bad)),
             ("ignore_case", lambda bad: files.grep("tea", ignore_case=bad)),
             ("replace_all", lambda bad: files.edit("/f", "tea", "milk", replace_all=bad)),

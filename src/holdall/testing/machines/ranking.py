@@ -345,6 +345,22 @@ class _RankingMachine(RuleBasedStateMachine):
     def search(self, which: int, prefix: Namespace, offset: int, mode: Any, **asked: Any) -> None:
         self.compare(self.store(which, mode != "lexical"), prefix, offset, mode=mode, **asked)
 
+    @rule(which=either, query=st.sampled_from(QUERIES), prefix=prefixes, filter=conditions, limit=st.integers(1, 4))
+    def search_approximately(self, which: int, prefix: Namespace, limit: int, **asked: Any) -> None:
+        """All pages together have what an exact search finds; each is in order, and has the same scores."""
+        expected = self.expected(prefix, mode="semantic", **asked)
+        found: list[tuple[Namespace, str, float | None]] = []
+        cursor = None
+        while True:
+            page = self.views[which].search(prefix, mode="semantic", limit=limit, cursor=cursor, **asked)
+            assert shown(page) == [hit for hit in expected if hit in shown(page)]
+            found += shown(page)
+            cursor = page.next
+            if cursor is None:
+                break
+            assert len(page) == limit
+        assert sorted(found) == sorted(expected)
+
     @invariant()
     def everything_is_found(self) -> None:
         """Search by vectors after each step, and by text sometimes, so that several changes are indexed together."""
@@ -355,8 +371,9 @@ class _RankingMachine(RuleBasedStateMachine):
             self.compare(self.views[self.steps % 2], (), 0, mode=mode, query="apple 京", limit=50)
 
     def compare(self, store: Caller, prefix: Namespace, offset: int, limit: int, **asked: Any) -> None:
-        """Compare a search, page by page, with the expected ranking."""
+        """Compare an exact search, page by page, with the expected ranking."""
         expected = self.expected(prefix, **asked)
+        asked["exact"] = True
         page = store.search(prefix, offset=offset, limit=limit, **asked)
         assert shown(page) == expected[offset : offset + limit]
         assert (page.next is not None) == (len(expected) > offset + limit)
