@@ -209,7 +209,7 @@ class Engine(Protocol):
     protected.
 
     An engine with indexes of its own may have an attribute `needs_maintenance`. While it is true, the store sends
-    `Maintain` after ops that read files.
+    `Maintain` in the background.
 
     An engine that talks to a server may have a method `aexecute_joined(ops)`. It runs gets, or puts of items under no
     condition, that several tasks send at once and that need no common outcome. It returns the result or the exception

@@ -427,7 +427,7 @@ class IndexOrder(Op, frozen=True):
 
 
 class Maintain(Op, frozen=True):
-    """Do a slice of maintenance: index up to `limit` files, join the pieces of a file -> whether more is left.
+    """Do a slice of maintenance: clear deleted trees, index up to `limit` files, join pieces -> whether more is left.
 
     Not a change. The store sends it while the engine's attribute `needs_maintenance` is true.
     """

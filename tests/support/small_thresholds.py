@@ -15,7 +15,7 @@ from holdall.engines.postgres import ranker as postgres_search
 from holdall.engines.redis import ranker as redis_search
 from holdall.engines.redis import text_index as redis_texts
 from holdall.engines.redis import walks
-from holdall.engines.sql import bounded_reads
+from holdall.engines.sql import bounded_reads, feed
 from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
 from holdall.engines.sqlite.vectors import ranker as sqlite_vectors
@@ -24,12 +24,13 @@ from holdall.search.segments import merging
 from holdall.search.segments import state as segments
 from holdall.search.vector_index import building, index
 
-SMALL: dict[Any, dict[str, int]] = {
+SMALL: dict[Any, dict[str, float]] = {
     ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "LENDERS": 3, "WINDOW": 2},
     scoring: {"FUSED": 4},
     memory_search: {"FEW": 3, "_SPARE": 3},
     memory: {"PAGE_BYTES": 30},
     bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},
+    feed: {"LARGE_TREE": 1, "_LARGEST_SLICE": 2},
     sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
     postgres_entries: {"MOST_EXACT": 3},
     postgres_search: {"MOST_EXACT": 3, "_MIN_ROWS": 2, "_MOST_APPROXIMATE": 5, "_QUIET": 0, "_PAUSE": 0},

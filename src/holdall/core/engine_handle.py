@@ -109,6 +109,7 @@ class EngineHandle:
         # Of the type: a wrapper may forward unknown names to its inner engine.
         self._is_async_reentrant = getattr(type(engine), "is_async_reentrant", False)
         self._look_up: Any = getattr(type(engine), "look_up", None)
+        self._has_maintenance = hasattr(engine, "needs_maintenance")
         self.joins_tasks = hasattr(type(engine), "aexecute_joined")
         # Separate queues: a read must not wait for a commit.
         if self.joins_tasks:
@@ -190,7 +191,8 @@ class EngineHandle:
 
     def _finish(self, batch: Sequence[Op], began: float) -> None:
         """Start maintenance, note filters and wake subscriptions, if the batch requires it."""
-        self._maintain_if_needed(batch)
+        if self._has_maintenance and self.engine.needs_maintenance:  # type: ignore[attr-defined]  # checked
+            defer_signals(self.maintain_soon)
         if self.filter_use is not None and is_filtered(batch):
             op: Any = batch[0]
             if self.filter_use.note(op, time.perf_counter() - began):
@@ -386,11 +388,11 @@ def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wa
                 if handle.indexes_texts:
                     next_index = now
                 if handle.feed_retention is not None:
-                    _repeat(handle.engine, PurgeTombstones(handle.feed_retention), wakeup)
+                    _repeat(handle, PurgeTombstones(handle.feed_retention), wakeup)
             if wakeup.maintains and now >= paused_until:
                 wakeup.maintains = False
                 if getattr(handle.engine, "needs_maintenance", False):
-                    _repeat(handle.engine, Maintain(), wakeup)
+                    _repeat(handle, Maintain(), wakeup)
             if now >= paused_until and _learn_fields(handle, wakeup):
                 wakeup.event.set()
             if now >= max(next_index, paused_until):
@@ -441,9 +443,10 @@ def _learn_fields(handle: EngineHandle, wakeup: _Wakeup) -> bool:
     return handle.is_learning
 
 
-def _repeat(engine: Engine, maintenance: Op, wakeup: _Wakeup) -> None:
+def _repeat(handle: EngineHandle, maintenance: Op, wakeup: _Wakeup) -> None:
     """Run a maintenance op until nothing is left to do, with pauses in which others can write."""
-    while not wakeup.stopped and engine.execute([maintenance])[0]:
+    while not wakeup.stopped and handle.engine.execute([maintenance])[0]:
+        handle.notify()  # it may have been a change: the tombstones of a deleted tree
         time.sleep(_PAUSE)
 
 

@@ -406,6 +406,8 @@ class Store(WatchMethods, LeaseMethods):
         if retention is not None and not self._scope:
             while (yield [ops.PurgeTombstones(retention)])[0]:
                 pass
+        while getattr(self._engine_handle.engine, "needs_maintenance", False) and (yield [ops.Maintain()])[0]:
+            pass
         return total
 
     sweep = run(_sweep)

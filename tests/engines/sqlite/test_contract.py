@@ -10,6 +10,7 @@ import pytest
 import holdall
 from holdall.testing import Clock, StoreContract, file_machine, store_machine
 from support.extent import FEW_FSYNCS
+from support.small_thresholds import in_small
 
 
 class TestSqlite(StoreContract):
@@ -31,3 +32,6 @@ TestMachine = store_machine(open_store).TestCase
 TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
 TestFileMachine = file_machine(open_store).TestCase
 TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
+TestSmallMachine = in_small(store_machine(open_store), 0.6)
+TestSmallAsyncMachine = in_small(store_machine(open_store, use_async=True), 0.4)
+TestSmallFileMachine = in_small(file_machine(open_store), 0.4)

@@ -84,6 +84,7 @@ class DiskEngine(SqliteEngine):
     """Entries in one folder."""
 
     dialect = DiskDialect
+    _clears_trees = False  # the plain files of a tree must not outlive it
     _at_once = frozenset()  # no read can be answered at once: external edits are imported first
     _dialect: DiskDialect
 

@@ -30,7 +30,7 @@ from ...model.values import decode
 from ...ops import Op
 from ..sql.dialect import ContentQuery, Dialect
 from ..sql.narrowing import Binder, Path, index_name
-from ..sql.statements import SqlProgram, Statement
+from ..sql.statements import SqlProgram, Statement, without_deleted_trees
 from .trigrams import TrigramIndex
 from .views import VIEWS
 
@@ -270,7 +270,9 @@ class PostgresDialect(Dialect):
                 raise InvalidInput(f"a field with NUL or U+0001 in its name cannot be filter_fields: {field!r}")
             self._indexed |= {path, (field,)}  # with dots, it names both a nested field and a key
         #: Returns SQL with numbered parameters in place of named ones.
-        self.number_parameters = lru_cache(maxsize=512)(lambda sql: _number_parameters(sql, server_clock))
+        self.number_parameters = lru_cache(maxsize=512)(
+            lambda sql: _number_parameters(without_deleted_trees(sql), server_clock)
+        )
 
     def use_pgvector(self, schema: str, version: tuple[int, ...], oid: int) -> None:
         """Read and write vectors as pgvector's type, which is in this schema and has this OID."""
@@ -286,7 +288,8 @@ class PostgresDialect(Dialect):
         value = op.value.template if isinstance(op.value, ops.File) else str(op.value)
         return token | {"projection": project(value)}
 
-    def make_tombstones(self, which: str, kind: str) -> str:
+    def make_tombstones(self, which: str, kind: str, above: str = "") -> str:
+        del above  # a large tree is deleted as a small one
         return f"""
             WITH deleted AS (SELECT ns, key FROM {self.table} WHERE {which} FOR UPDATE)
             UPDATE {self.table} AS entry SET

@@ -52,7 +52,6 @@ and later scripts replace a few at a time with their tombstones.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
@@ -159,6 +158,7 @@ class RedisEngine:
         self._slot_numbers = itertools.count()
         self._alive_due: dict[int, float] = {}  # by shard: when the next sign of life is due
         self._is_set_up = False
+        self._to_reclaim: set[int] = set()  # shards in which this client has deleted a large tree
         self._declared: dict[int, _Fields] = {}  # indexed fields, by shard
         self._ready: dict[int, _Fields] = {}  # those of them whose index is complete
         self._learning: dict[int, tuple[bytes, str]] = {}  # by shard: the stamp and the next ID of an unfinished index
@@ -315,8 +315,7 @@ class RedisEngine:
             self._alive_due[shard] = time.monotonic() + _ALIVE_INTERVAL
         counts = [result for op, result in zip(batch, results, strict=True) if type(op) is ops.DeleteTree]
         if any(count > MAX_SINGLE_DELETES for count in counts):
-            with contextlib.suppress(Unavailable):  # the tree is deleted; other clients reclaim it later
-                yield from self._shards.reclaim(shard)
+            self._to_reclaim.add(shard)
         return results
 
     def _run_batch_script(
@@ -407,10 +406,16 @@ class RedisEngine:
         return None
         yield
 
+    @property
+    def needs_maintenance(self) -> bool:
+        return bool(self._to_reclaim)
+
     def _maintain(self, _op: Op) -> ConnectionProgram[bool]:
-        """Do nothing: Redis needs no maintenance of the whole store."""
-        return False
-        yield
+        """Reclaim some entries of the trees that this client has deleted. Whoever walks reclaims them all, before."""
+        for shard in list(self._to_reclaim):
+            if not (yield from self._shards.reclaim_some(shard)):
+                self._to_reclaim.discard(shard)
+        return self.needs_maintenance
 
     # Setting up ------------------------------------------------------------------------------------------------------
 

@@ -371,8 +371,12 @@ class Shards:
 
     def reclaim(self, shard: int) -> ConnectionProgram[None]:
         """Replace the entries of deleted trees with tombstones, a step at a time."""
-        while (yield from self.run_once(shard, "reclaim", [_STEP])):
+        while (yield from self.reclaim_some(shard)):
             yield Sleep(0)
+
+    def reclaim_some(self, shard: int) -> ConnectionProgram[bool]:
+        """Do a step of `reclaim`; return whether there is more to do."""
+        return bool((yield from self.run_once(shard, "reclaim", [_STEP])))
 
     def sweep(self, shard: int, op: ops.Sweep) -> ConnectionProgram[int]:
         """Replace expired entries with tombstones, and return their number."""

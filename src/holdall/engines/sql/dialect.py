@@ -43,6 +43,7 @@ class Dialect(Fields):
     feed_mark: str = "version"  # an expression: the position of a row in the feed, as a number
     settled: str = ""  # a further condition: every reader of the feed from now on can see the row
     purge_lock: str = ""  # a query: whether this transaction alone may purge tombstones
+    notes_trees: bool = False  # a large tree is deleted by a note (`feed.DeletedTrees`)
 
     # Files
     chunks: str  # the table of the pieces of bodies
@@ -81,8 +82,15 @@ class Dialect(Fields):
         return _NOTHING
 
     @abstractmethod
-    def make_tombstones(self, which: str, kind: str) -> str:
-        """Return a statement that makes tombstones of the rows that `which` selects. It returns one row for each."""
+    def make_tombstones(self, which: str, kind: str, above: str = "") -> str:
+        """Return a statement that makes tombstones of the rows that `which` selects. It returns one row for each.
+
+        Their versions are new, or those above the expression `above`.
+        """
+
+    def reserve_versions(self, count: int, now: int | None) -> SqlProgram[int]:
+        """Reserve versions that no later write takes; return the version before them, the last one that is in use."""
+        raise NotImplementedError(f"{type(self).__name__} notes no trees")
 
     @abstractmethod
     def next_namespace(self, ns: str, depth: int | None) -> str:

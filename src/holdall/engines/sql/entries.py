@@ -34,10 +34,19 @@ from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
 from .bounded_reads import BoundedReads, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
-from .feed import SqlFeed, put_purge_mark, within
+from .feed import DeletedTrees, LargeDeleteTree, SqlFeed, put_purge_mark, within
 from .files import SqlFiles
 from .ranker import UNEMBEDDED, SqlRanker
-from .statements import LIVE, OLD_IS_LIVE, OLD_IS_LIVE_THEN, Rows, SqlProgram, Statement, assignments
+from .statements import (
+    LIVE,
+    OLD_IS_LIVE,
+    OLD_IS_LIVE_THEN,
+    Rows,
+    SqlProgram,
+    Statement,
+    assignments,
+    outside_deleted_trees,
+)
 from .text_index import PreparedIndexTexts, SqlTextIndex
 
 _RETURNING = "RETURNING version, created, updated, expires"
@@ -53,6 +62,7 @@ _MULTI_STATEMENT = frozenset(
         ops.IndexTexts,
         PreparedIndexTexts,
         ops.IndexOrder,
+        LargeDeleteTree,
         ops.Embed,
         ops.PurgeTombstones,
         ops.Append,
@@ -79,6 +89,7 @@ class SqlEntries:
         self._table = dialect.table
         self._reads = BoundedReads(dialect)
         self._feed = feed or SqlFeed(dialect)
+        self.trees = DeletedTrees(dialect, self._feed)
         self._files = SqlFiles(dialect)
         self._texts = SqlTextIndex(dialect, self._feed)
         self.ranker = ranker(dialect, clock, self._reads, self._feed, self._texts)
@@ -172,7 +183,7 @@ class SqlEntries:
     @property
     def needs_maintenance(self) -> bool:
         """Whether maintenance would help."""
-        return self._files.needs_maintenance
+        return self.trees.needs_clearing or self._files.needs_maintenance
 
     @property
     def trusts_fields(self) -> bool:
@@ -201,19 +212,19 @@ class SqlEntries:
                 results.append((yield from self._outcome(op, params, rows)))
         return results
 
-    def prepare(self, op: ops.IndexTexts) -> SqlProgram[PreparedIndexTexts]:
+    def prepare(self, op: ops.IndexTexts) -> SqlProgram[ops.IndexTexts | PreparedIndexTexts]:
         """Prepare `IndexTexts`: do everything that needs no write lock."""
+        if (yield from self.trees.count_left()):  # the index must not pass versions that are reserved for tombstones
+            return op
         return PreparedIndexTexts(op.limit, (yield from self._texts.prepare(op.limit)))
 
     def perform(self, op: Op, now: int | None) -> SqlProgram[Any]:
         """Run an op that needs more than one statement."""
         match op:
-            case PreparedIndexTexts(_, None):
-                return 0, False
-            case PreparedIndexTexts(limit, prepared):
-                return (yield from self._texts.run_step(limit, prepared))
-            case ops.IndexTexts(limit):
-                return (yield from self._texts.run_step(limit))
+            case PreparedIndexTexts() | ops.IndexTexts():
+                return (yield from self._index_texts(op))
+            case LargeDeleteTree():
+                return (yield from self.trees.delete(op, now))
             case ops.IndexOrder():
                 return (yield from self._dialect.index_order())
             case ops.Embed():
@@ -227,6 +238,8 @@ class SqlEntries:
             case ops.Move() | ops.Copy():
                 return (yield from self._files.transfer(op, now))
             case ops.Maintain():
+                if (yield from self._clear_trees()):
+                    return True
                 return (yield from self._files.maintain(op, now))
             case ops.LearnFields():
                 return (yield from self._learn(op, now))
@@ -258,8 +271,30 @@ class SqlEntries:
             if op.expect is ABSENT:
                 yield from self._outcome(put, params, rows)  # raises the conflict
 
+    def _clear_trees(self) -> SqlProgram[bool]:
+        """Clear a slice of the deleted trees; return whether there may be more.
+
+        Where no tree was known, nothing is written yet: the engine commits a slice differently from what changes
+        nothing.
+        """
+        if self.trees.needs_clearing:
+            return (yield from self.trees.clear())
+        return (yield from self.trees.count_left()) > 0
+
+    def _index_texts(self, op: PreparedIndexTexts | ops.IndexTexts) -> SqlProgram[tuple[int, bool]]:
+        """Run a step of indexing. Deleted trees are cleared before: the ranking counts what the index has."""
+        if (yield from self._clear_trees()):
+            return 0, True
+        if isinstance(op, ops.IndexTexts):
+            return (yield from self._texts.run_step(op.limit))
+        if op.prepared is None:
+            return 0, False
+        return (yield from self._texts.run_step(op.limit, op.prepared))
+
     def _purge_tombstones(self, op: ops.PurgeTombstones, now: int | None) -> SqlProgram[bool]:
         """Remove old tombstones; return whether there may be more."""
+        if (yield from self._clear_trees()):  # otherwise readers that wait for these tombstones would miss others
+            return True
         versions, mark = yield from self._feed.find_purgeable(op, now)
         if not versions:
             return False
@@ -331,7 +366,8 @@ class SqlEntries:
                 return self._dialect.make_tombstones(where, "delete"), params
             case ops.Sweep(limit, prefix):
                 params = {"now": now, "limit": limit, **self._dialect.parameters(op)}
-                where = f"value IS NOT NULL AND expires <= :now {within(prefix, True, params) if prefix else ''}"
+                where = f"value IS NOT NULL AND expires <= :now AND {outside_deleted_trees()}"
+                where += f" {within(prefix, True, params)}" if prefix else ""
                 return self._dialect.make_tombstones(f"{where} ORDER BY expires LIMIT :limit", "expire"), params
         statement = self._files.statement(op, now)
         if statement is None:
@@ -380,6 +416,8 @@ class SqlEntries:
             case ops.Search():
                 if op.query is None and op.vector is None:
                     return (yield from search(self, op))
+                if op.query is not None and not op.caught_up and (left := (yield from self.trees.count_left())):
+                    return ops.IndexLag(left + (yield from self.ranker.index_lag()))  # `IndexTexts` clears them
                 return (yield from rank_entries(self.ranker, op, self.older))
             case ops.Unembedded():
                 return (yield from self.ranker.unembedded(op))

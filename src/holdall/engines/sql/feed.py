@@ -4,10 +4,14 @@ A position in the feed is a text. Here it is the version of the last change befo
 A deleted entry stays in the feed as a tombstone until it is purged. The *purge mark* tells how far that went: the
 position of the last tombstone that was removed. It is the value of a hidden entry, written in the same transaction. A
 cursor from before the purge mark has expired, because its reader would miss those deletions.
+
+A large tree is deleted by a note of its range (`DeletedTrees`). Its entries become tombstones later, a slice at a time,
+at versions that were reserved for them. Until then, readers of the feed wait before those versions.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -16,9 +20,10 @@ from ...engine import feed_from, parse_revision, to_change
 from ...model import keys
 from ...model.values import decode, encode
 from ...ops import Change, Namespace, Page
+from ...runtime.programs import Work
 from .dialect import Dialect
 from .narrowing import narrow
-from .statements import LIVE, UNEXPIRED, Rows, SqlProgram, Statement
+from .statements import LIVE, TREES, UNEXPIRED, Rows, SqlProgram, Statement, in_deleted_tree, outside_deleted_trees
 
 # Stored data: the names must not change.
 MARK_NAMESPACE, MARK_KEY = (keys.RESERVED, "history"), "forgotten"
@@ -27,11 +32,34 @@ MARK_NAMESPACE, MARK_KEY = (keys.RESERVED, "history"), "forgotten"
 AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
 
 
+#: A tree with more entries than this is deleted by a note of its range.
+LARGE_TREE = 1000
+#: How many rows of such a tree one transaction looks at, and how many seconds its statements should take, so that
+#: other writers need not wait long.
+_LARGEST_SLICE, _SLICE_SECONDS = 500, 0.008
+#: For how long a reader of the feed writes tombstones that it waits for, before it returns what it has.
+HELD_SECONDS = 0.2
+
+
 class Learned(Protocol):
     """Learned fields in a table of their own (`engines/learned`)."""
 
     def find_candidates(self, filter: str, params: dict[str, Any], inside: str) -> SqlProgram[str | None]:
         """Return the condition that an index finds a row, or None if none finds few."""
+
+
+class LargeDeleteTree(ops.Op, frozen=True):
+    """`DeleteTree` of a large tree. It exists only inside an engine."""
+
+    namespace: Namespace
+    path: str | None
+    count: int  # of entries, also expired ones, when `position` was the end of the feed
+    position: str
+    take_snapshot: Callable[[], None]  # called in the transaction, before it writes
+
+
+class HeldPage(Page[Change]):
+    """A page of changes that is not full: the next ones are tombstones of a deleted tree, not written yet."""
 
 
 class SqlFeed:
@@ -89,11 +117,28 @@ class SqlFeed:
             return Page((), end)
         # An expired entry cannot be read. Its expiry becomes a change of its own, once it is swept.
         params: dict[str, Any] = {"now": now}
-        where = f"kind IS DISTINCT FROM 'none' AND {UNEXPIRED} {_changed_within(op, params)}"
+        # The same is true of an entry of a deleted tree.
+        where = (
+            f"kind IS DISTINCT FROM 'none' AND {UNEXPIRED} AND (value IS NULL OR {outside_deleted_trees()})"
+            f" {_changed_within(op, params)}"
+        )
         columns = "ns, key, coalesce(kind, 'put'), version"
+        held = yield from self._find_hold(position)
+        if held is not None:
+            where += " AND version < :held"
+            params["held"], end = held, str(held - 1)
         rows, position = yield from self.since(position, columns, where, params, op.limit, end)
         changes = [to_change(version, ns, key, kind, make_cursor(after)) for ns, key, kind, version, after in rows]
-        return Page(changes, make_cursor(position))
+        page = HeldPage if held is not None and len(rows) < op.limit else Page
+        return page(changes, make_cursor(position))
+
+    def _find_hold(self, position: str) -> SqlProgram[int | None]:
+        """Return the first version after a position that is reserved for a tombstone which is not written yet."""
+        if not self._dialect.notes_trees:
+            return None
+        sql = f"SELECT min(next_version) FROM {TREES} WHERE last_version > :above"
+        [[(held,)]] = yield [(sql, {"above": parse_revision(position or "0")})]
+        return held  # type: ignore[no-any-return]  # a row's column
 
     # Tombstones ------------------------------------------------------------------------------------------------------
 
@@ -155,6 +200,126 @@ class SqlFeed:
         inside = within(op.prefix, op.recursive, params)
         inside, narrowed, is_indexed = yield from self.narrow(op.filter, inside, params)
         return f"{LIVE} {inside}" + (f" AND {narrowed}" if narrowed else ""), is_indexed
+
+
+class DeletedTrees:
+    """Trees that were deleted as a whole, and whose entries are not all tombstones yet.
+
+        low, high                   the range of namespaces        until     entries up to this version are deleted
+        path, path_low, path_high   null, or the range of keys     deleted   when, in microseconds
+        from_ns, from_key           where the next slice begins    next_version, last_version   of its tombstones
+
+    To every op, entries of such a tree do not exist (`statements.live`). So the tree is gone as soon as its row is
+    committed, and whatever is put after that has a later version. `clear` writes the tombstones, a slice at a time, in
+    any process; it may be interrupted at any moment.
+    """
+
+    def __init__(self, dialect: Dialect, feed: SqlFeed) -> None:
+        self._dialect = dialect
+        self._table = dialect.table
+        self._feed = feed
+        #: Whether a tree is known that has to be cleared.
+        self.needs_clearing = False
+        self._slice = 100  # rows of the next slice
+
+    def prepare(
+        self, op: ops.DeleteTree, now: int | None, take_snapshot: Callable[[], None]
+    ) -> SqlProgram[LargeDeleteTree | None]:
+        """Count the entries of a tree, before its deletion; return None if they are few."""
+        where, params = _in_tree(op)
+        some = f"SELECT count(*) FROM (SELECT 1 FROM {self._table} WHERE {where} LIMIT {LARGE_TREE + 1}) AS first_ones"
+        [[(count,)]] = yield [(some, {**params, "now": now})]
+        if count <= LARGE_TREE:
+            return None
+        position = yield from self._feed.position()
+        # Expired ones too: by a clock that was set back, they have not expired when the tree is deleted.
+        inside = {**params, "now": 0}
+        [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", inside)]
+        return LargeDeleteTree(op.namespace, op.path, count, position, take_snapshot)
+
+    def count(self, op: ops.DeleteTree | LargeDeleteTree, now: int | None) -> SqlProgram[int]:
+        """Return the exact number of entries of a tree at a time, in the snapshot of this transaction."""
+        where, params = _in_tree(op)
+        [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", {**params, "now": now})]
+        return count  # type: ignore[no-any-return]  # a row's column
+
+    def delete(self, op: LargeDeleteTree, now: int | None) -> SqlProgram[int]:
+        """Delete a tree: note its range, and reserve a version for each of its entries. Returns the time."""
+        yield Work(op.take_snapshot, ())
+        count = op.count + (yield from self._feed.count_since(op.position))  # at least as many as there are now
+        until = yield from self._dialect.reserve_versions(count, now)
+        low, high = keys.below(keys.encode(op.namespace))
+        params: dict[str, Any] = {"path": None, "path_low": None, "path_high": None, "from_key": op.path or ""}
+        if op.path is not None:
+            high = low + "\x01"  # exactly this namespace
+            here = at_or_below(low, op.path)
+            params |= {"path": op.path, "path_low": here["low"], "path_high": here["high"]}
+        params |= {"low": low, "high": high, "from_ns": low, "until": until}
+        params |= {"next_version": until + 1, "last_version": until + count}
+        names, values = ", ".join(params), ", ".join(f":{name}" for name in params)
+        insert = f"INSERT INTO {TREES} ({names}, deleted) VALUES ({values}, :now) RETURNING deleted"
+        [[(deleted,)]] = yield [(insert, {**params, "now": now})]
+        self.needs_clearing = True
+        return deleted  # type: ignore[no-any-return]  # a row's column
+
+    def count_left(self) -> SqlProgram[int]:
+        """Return about how many entries of deleted trees are not tombstones yet."""
+        if not self._dialect.notes_trees:
+            return 0
+        sql = f"SELECT coalesce(sum(last_version - next_version + 2), 0) FROM {TREES}"
+        [[(left,)]] = yield [(sql, {})]
+        if left:  # not false otherwise: this snapshot may be older than a tree that is known
+            self.needs_clearing = True
+        return int(left)
+
+    def clear(self) -> SqlProgram[bool]:
+        """Replace some entries of the first deleted tree with tombstones; return whether there may be more."""
+        start, limit = time.monotonic(), min(self._slice, _LARGEST_SLICE)
+        sql = (
+            f"SELECT id, deleted, high, path_high, next_version, from_ns, from_key FROM {TREES} ORDER BY id LIMIT 1"
+            f"{self._dialect.for_update}"
+        )
+        [trees] = yield [(sql, {})]
+        self.needs_clearing = bool(trees)
+        if not trees:
+            return False
+        [(number, deleted, high, path_high, first, from_ns, from_key)] = trees
+        here: dict[str, Any] = {"from_ns": from_ns, "from_key": from_key, "number": number, "limit": limit}
+        if path_high is None:
+            where, here["high"] = "(ns, key) >= (:from_ns, :from_key) AND ns < :high", high
+        else:
+            where, here["high"] = "ns = :from_ns AND key >= :from_key AND key < :high", path_high
+        is_deleted = f"value IS NOT NULL AND {in_deleted_tree(tree='tree.id = :number')}"
+        # All rows count, also those that stay: otherwise one slice might have to look at any number of them.
+        page = f"SELECT ns, key, version, {is_deleted} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
+        [rows] = yield [(page, here)]
+        versions = [row[2] for row in rows if row[3]]
+        count = 0
+        if versions:
+            among, params = self._dialect.among("version", versions)
+            tombstones = self._dialect.make_tombstones(
+                f"{among} AND value IS NOT NULL ORDER BY ns, key", "delete", ":first"
+            )
+            params |= {"now": deleted, "first": first - 1}
+            [written] = yield [(tombstones, {**params, **self._dialect.parameters(ops.DeleteTree(()))})]
+            count = len(written)
+        self._slice = max(20, limit // 2) if time.monotonic() - start > _SLICE_SECONDS else limit + 20
+        if len(rows) < limit:
+            yield [(f"DELETE FROM {TREES} WHERE id = :number", {"number": number})]
+            return True
+        ns, key = rows[-1][:2]
+        moved = f"UPDATE {TREES} SET next_version = :first, from_ns = :ns, from_key = :key WHERE id = :number"
+        yield [(moved, {"first": first + count, "ns": ns, "key": key + "\x01", "number": number})]
+        return True
+
+
+def _in_tree(op: ops.DeleteTree | LargeDeleteTree) -> tuple[str, dict[str, Any]]:
+    """Return the condition that a row is an entry of a tree, and its parameters."""
+    if op.path is None:
+        params: dict[str, Any] = {}
+        return f"{LIVE} {within(op.namespace, True, params)}", params
+    params = at_or_below(keys.encode(op.namespace), op.path)
+    return f"ns = :ns AND body IS NOT NULL AND {LIVE} AND {AT_OR_BELOW}", params
 
 
 def put_purge_mark(mark: int) -> ops.Put:

@@ -19,9 +19,38 @@ SqlRequest: TypeAlias = Iterable[Statement | ManyTimes] | Work
 SqlProgram: TypeAlias = Generator[SqlRequest, Any, T]
 
 
+#: The table of `feed.DeletedTrees`.
+TREES = "holdall_trees"
+
+
+def in_deleted_tree(row: str = "", tree: str = "true") -> str:
+    """Return the condition that a row, which is no tombstone, was deleted with its tree (`feed.DeletedTrees`).
+
+    Entries that had expired by then were not: their end is the expiry. `tree` is a condition for the tree.
+    """
+    return (
+        f"EXISTS (SELECT 1 FROM {TREES} AS tree WHERE {tree} AND {row}version <= tree.until AND {row}ns >= tree.low"
+        f" AND {row}ns < tree.high AND ({row}expires IS NULL OR {row}expires > tree.deleted)"
+        f" AND (tree.path IS NULL OR ({row}body IS NOT NULL AND {row}key >= tree.path AND {row}key < tree.path_high"
+        f" AND ({row}key = tree.path OR {row}key >= tree.path_low))))"
+    )
+
+
+def outside_deleted_trees(row: str = "") -> str:
+    """Return the opposite condition. Without deleted trees a database looks at their empty table once a statement."""
+    return f"(NOT EXISTS (SELECT 1 FROM {TREES}) OR NOT {in_deleted_tree(row)})"
+
+
+def without_deleted_trees(sql: str) -> str:
+    """Return a statement without those conditions, for a database that deletes no tree by a note."""
+    for row in ("", "old.", "file.", "near."):
+        sql = sql.replace(outside_deleted_trees(row), "true")
+    return sql
+
+
 def live(row: str = "") -> str:
-    """Return the condition that a row (`"old."`: the row of that name) is an entry that has not expired."""
-    return f"{row}value IS NOT NULL AND ({row}expires IS NULL OR {row}expires > :now)"
+    """Return the condition that a row (`"old."`: the row of that name) is an entry: not deleted, and not expired."""
+    return f"{row}value IS NOT NULL AND ({row}expires IS NULL OR {row}expires > :now) AND {outside_deleted_trees(row)}"
 
 
 LIVE = live()

@@ -89,7 +89,7 @@ class PreparedIndexTexts(ops.Op, frozen=True):
     """`IndexTexts` whose step is prepared already. It exists only inside an engine."""
 
     limit: int
-    prepared: Prepared | None
+    prepared: Prepared | None  # None: there was nothing to do
 
 
 @dataclass(slots=True)

@@ -22,8 +22,9 @@ from ..learned.sqlite import MIGRATION as LEARNED_FIELDS
 from ..learned.sqlite import LearnedFields
 from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect
 from ..sql.entries import SqlEntries, is_plain_put
+from ..sql.feed import MARK_NAMESPACE
 from ..sql.narrowing import Binder, Path, index_name, json_path
-from ..sql.statements import ManyTimes, SqlProgram
+from ..sql.statements import TREES, ManyTimes, SqlProgram
 from .vectors.ranker import PublishIndex, SqliteRanker
 
 #: Numbered, and additive only. A file with more migrations than this list is refused.
@@ -122,6 +123,23 @@ MIGRATIONS = (
     CREATE TABLE holdall_lists (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
     """,
     LEARNED_FIELDS,
+    # Deleted trees (`feed.DeletedTrees`)
+    """
+    CREATE TABLE holdall_trees (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        low TEXT NOT NULL,
+        high TEXT NOT NULL,
+        path TEXT,
+        path_low TEXT,
+        path_high TEXT,
+        until INTEGER NOT NULL,
+        deleted INTEGER NOT NULL,
+        next_version INTEGER NOT NULL,
+        last_version INTEGER NOT NULL,
+        from_ns TEXT NOT NULL,
+        from_key TEXT NOT NULL
+    );
+    """,
 )
 
 #: Not in the migrations: only searches with neighbours need it, and it makes every put slower.
@@ -169,6 +187,7 @@ class SqliteDialect(Dialect):
     old_texts = "holdall_terms", "holdall_documents", "holdall_texts"
     vectors = "holdall_vectors"
     single_writer = True
+    notes_trees = True
     unindexed = "holdall_unindexed"
     misread_check = "PRAGMA user_version"  # see NOTE_NUL_KEY
 
@@ -183,10 +202,10 @@ class SqliteDialect(Dialect):
                 )
             self._indexed |= {path, (field,)}  # a key with dots means both
 
-    def make_tombstones(self, which: str, kind: str) -> str:
+    def make_tombstones(self, which: str, kind: str, above: str = "") -> str:
         return f"""
             UPDATE holdall_entries SET
-                version = (SELECT max(version) FROM holdall_entries) + chosen.number,
+                version = {above or "(SELECT max(version) FROM holdall_entries)"} + chosen.number,
                 value = NULL, expires = NULL, ttl = NULL, updated = :now, kind = '{kind}',
                 body = NULL, size = NULL, appended = NULL, shared = NULL, fields = NULL, vectors = NULL
             FROM (
@@ -194,6 +213,18 @@ class SqliteDialect(Dialect):
                 FROM (SELECT version FROM holdall_entries WHERE {which})
             ) AS chosen
             WHERE version = chosen.old RETURNING version"""
+
+    def reserve_versions(self, count: int, now: int | None) -> SqlProgram[int]:
+        # An entry of holdall's own takes the version after them. So it is the highest, from which the next ones follow.
+        sql = (
+            "INSERT INTO holdall_entries (version, ns, key, value, created, updated)"
+            " SELECT coalesce(max(version), 0) + :count + 1, :ns, :key, '{}', :now, :now"
+            " FROM holdall_entries WHERE true"
+            " ON CONFLICT (ns, key) DO UPDATE SET version = excluded.version RETURNING version"
+        )
+        params = {"count": count, "ns": keys.encode(MARK_NAMESPACE), "key": "reserved", "now": now}
+        [[(version,)]] = yield [(sql, params)]
+        return int(version) - count - 1
 
     def find_text(self, text: str, part: str) -> str:
         return f"instr({text}, {part})"
@@ -314,7 +345,8 @@ INSERT_NEW = (
 
 
 _FEW = 10_000
-#: Queries that count, up to a limit, the rows that are no entries of the store: each such row is counted by one.
+#: Queries that count, up to a limit, the rows that are no entries of the store, while no deleted tree is left to clear:
+#: each such row is counted by one.
 _NO_ENTRIES = tuple(
     f"SELECT count(*) FROM (SELECT 1 FROM holdall_entries WHERE {which} LIMIT {_FEW + 1})"
     for which in (
@@ -343,6 +375,9 @@ class SqliteEntries(SqlEntries):
         if op.prefix or not op.recursive or op.filter is not None or op.unembedded is not None:
             return (yield from super()._count(op))
         params: dict[str, Any] = {"now": self._clock(), "hidden_low": keys.HIDDEN[0], "hidden_high": keys.HIDDEN[1]}
+        [trees] = yield [(f"SELECT 1 FROM {TREES} LIMIT 1", {})]
+        if trees:
+            return (yield from super()._count(op))
         *others, [(rows,)] = yield [(sql, params) for sql in (*_NO_ENTRIES, "SELECT count(*) FROM holdall_entries")]
         counts = [count for [(count,)] in others]
         if max(counts) > _FEW:

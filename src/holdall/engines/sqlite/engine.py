@@ -37,6 +37,7 @@ from ...errors import (
 from ...ops import (
     READS,
     WALKS,
+    DeleteTree,
     Get,
     IndexOrder,
     IndexTexts,
@@ -50,6 +51,7 @@ from ...ops import (
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, run_pending_handlers
 from ..sql.entries import LOOK_UPS, is_multi_statement, is_plain_put
+from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
 from ..sql.text_index import PreparedIndexTexts
 from .connection import Connection, pragma
 from .dialect import (
@@ -81,9 +83,61 @@ _CHECK = "run PRAGMA integrity_check, and report this if the file is whole"
 _UNREADABLE = (apsw.Error, struct.error, *DECODE_ERRORS)
 #: Ops whose loss in a power cut does no harm.
 _NO_CHANGES = READS | {Refresh, Maintain, IndexOrder, IndexTexts, LearnFields, PreparedIndexTexts, PublishIndex}
+#: What changes whenever there is more of the feed to read.
+_PROGRESS = (
+    "SELECT max(version), NULL, NULL FROM holdall_entries UNION ALL SELECT id, from_ns, from_key FROM holdall_trees"
+)
 
 #: Connections of a parent process, which its forked child must not even close.
 _abandoned: list[Any] = []
+
+
+class _LargeDeletion:
+    """The deletion of a large tree: its batch, and the snapshot in which its entries are counted after the commit.
+
+    The transaction takes the snapshot, so that it is the state right before: nobody else can write at that time.
+    """
+
+    def __init__(self, readers: ReaderPool, sql: SqliteEntries) -> None:
+        self.batch: list[Op] = []
+        self._readers = readers
+        self._sql = sql
+        self._reader: Connection | None = None
+        self._lock = threading.Lock()  # a cancelled caller leaves while the transaction runs in another thread
+        self._has_left = False
+
+    def take_snapshot(self) -> None:
+        """Start to read. A transaction that is tried again takes a later snapshot."""
+        with self._lock:
+            if self._has_left:
+                return
+            if self._reader is None:
+                self._reader = self._readers.take()
+            else:
+                self._reader.execute("ROLLBACK")
+            self._reader.execute("BEGIN")
+            self._reader.execute("SELECT 1 FROM holdall_trees").fetchall()  # the first query takes the snapshot
+
+    def finish(self, results: list[Any]) -> list[Any]:
+        """Return the results of the batch, with the exact count as the last one."""
+        with self._lock:
+            reader, self._reader = self._reader, None
+        op = self.batch[-1]
+        assert reader is not None
+        assert isinstance(op, LargeDeleteTree)
+        try:
+            *others, deleted = results
+            return [*others, drive(self._sql.trees.count(op, deleted), reader.run)]
+        finally:
+            self._readers.give_back(reader)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._has_left = True
+            if self._reader is not None:
+                self._readers.give_back(self._reader)
 
 
 class SqliteEngine:
@@ -93,6 +147,7 @@ class SqliteEngine:
     is_async_reentrant = True
     dialect: type[SqliteDialect] = SqliteDialect
     _at_once: frozenset[type[Op]] = LOOK_UPS  # the ops that `look_up` can run
+    _clears_trees = True  # large trees are deleted by a note, and cleared later
 
     def __init__(self, path: str, options: Options) -> None:
         self._path = path
@@ -134,6 +189,9 @@ class SqliteEngine:
             batch = self._prepared(batch)
         elif type(op) is LearnFields and not self._can_learn(op):
             return [False]
+        elif type(batch[-1]) is DeleteTree and (large := self._prepare_deletion(batch)) is not None:
+            with large, self._translating():
+                return large.finish(self._commits.submit(large.batch))
         return self._commits.submit(batch)
 
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
@@ -143,6 +201,11 @@ class SqliteEngine:
                 batch = await asyncio.to_thread(self._prepared, batch)
             elif type(op) is LearnFields and not await asyncio.to_thread(self._can_learn, op):
                 return [False]
+            elif type(batch[-1]) is DeleteTree:
+                large = await asyncio.to_thread(self._prepare_deletion, batch)
+                if large is not None:
+                    with large, self._translating():
+                        return await asyncio.to_thread(large.finish, await self._commits.asubmit(large.batch))
             return await self._commits.asubmit(batch)
         found = self._look_up_in_loop(batch)
         if found is not None:
@@ -210,15 +273,24 @@ class SqliteEngine:
     # Reading ---------------------------------------------------------------------------------------------------------
 
     def _newest(self) -> object:
-        """Return the version of the last change."""
+        """Return the version of the last change, and how far deleted trees are cleared: their tombstones follow it."""
         reader = self._readers.take()
         try:
             with self._translating():
-                return reader.execute("SELECT max(version) FROM holdall_entries").fetchall()
+                return reader.execute(_PROGRESS).fetchall()
         finally:
             self._readers.give_back(reader)
 
     def _read(self, batch: Sequence[Op]) -> list[Any]:
+        results = self._read_once(batch)
+        if type(results[0]) is HeldPage:  # a reader of the feed that has to wait for tombstones writes them itself
+            until = time.monotonic() + HELD_SECONDS
+            while type(results[0]) is HeldPage and time.monotonic() < until:
+                self._commits.submit([Maintain()])
+                results = self._read_once(batch)
+        return results
+
+    def _read_once(self, batch: Sequence[Op]) -> list[Any]:
         reader = self._readers.take()
         try:
             op = batch[0]
@@ -239,7 +311,7 @@ class SqliteEngine:
         except _UNREADABLE as error:
             if _is_malformed(error) and self._sql.trusts_fields:
                 self._sql.trusts_fields = False  # from now on Python reads each value, and names the damaged entry
-                return self._read(batch)
+                return self._read_once(batch)
             raise self._translated(error) from error
         finally:
             self._readers.give_back(reader)
@@ -308,6 +380,27 @@ class SqliteEngine:
         finally:
             self._readers.give_back(reader)
 
+    def _prepare_deletion(self, batch: Sequence[Op]) -> _LargeDeletion | None:
+        """Prepare the deletion of a large tree; return None if the tree is small, or the batch writes something else.
+
+        Most of the work, which is counting, is done while others write.
+        """
+        *others, op = batch
+        if not self._clears_trees or not isinstance(op, DeleteTree) or not all(type(one) in READS for one in others):
+            return None
+        large = _LargeDeletion(self._readers, self._sql)
+        reader = self._readers.take()
+        try:
+            reader.execute("BEGIN")  # which ends when the reader is given back
+            with self._translating():
+                prepared = drive(self._sql.trees.prepare(op, self._clock(), large.take_snapshot), reader.run)
+        finally:
+            self._readers.give_back(reader)
+        if prepared is None:
+            return None
+        large.batch = [*others, prepared]
+        return large
+
     def _answer_reads(self) -> None:
         """Run all reads that wait by now."""
         with self._reads_lock:
@@ -328,7 +421,7 @@ class SqliteEngine:
     def _commit(self, group: list[Submission]) -> None:
         """Commit a group in one transaction; if that fails as a whole, each batch in a transaction of its own."""
         members = group if len(group) == 1 else [submission for submission in group if not submission.cancelled]
-        if len(members) > 1:
+        if len(members) > 1 and not any(type(member.batch[-1]) is LargeDeleteTree for member in members):
             try:
                 self._transact(members)
                 return
@@ -356,7 +449,7 @@ class SqliteEngine:
             if began >= self._next_files_check:
                 self._check_files()
                 self._next_files_check = began + _FILES_CHECK_INTERVAL
-            is_relaxed = type(members[0].batch[0]) in _NO_CHANGES and _has_no_changes(members)  # not worth an fsync
+            is_relaxed = type(members[0].batch[0]) in _NO_CHANGES and self._has_no_changes(members)  # no fsync
             writer.set_synchronous("NORMAL" if is_relaxed else self._synchronous)
             self._transact_on(writer, members)
             # Not `stat`: after one, Linux records an exact time with the next write, and its fsync takes 40 us longer.
@@ -369,6 +462,12 @@ class SqliteEngine:
             raise
         except _UNREADABLE as error:
             raise self._translated(error) from error
+
+    def _has_no_changes(self, members: list[Submission]) -> bool:
+        """Whether batches write nothing that may not be lost. Tombstones of deleted trees are no such thing."""
+        if self._sql.trees.needs_clearing:
+            return False
+        return all(type(op) in _NO_CHANGES for member in members for op in member.batch)
 
     def _transact_on(self, writer: Connection, members: list[Submission]) -> None:
         for member in members:
@@ -510,6 +609,7 @@ class SqliteEngine:
             except BaseException:
                 writer.close()
                 raise
+        self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
         self._inodes = self._inodes_now()
         writer.turns = writer.busy_wait.turns = WriteTurns(self._path, self._options.timeout)
         if self._options.durability == "full":
@@ -660,10 +760,6 @@ def _has_no_handles() -> bool:
     except OSError as error:
         return error.errno in (errno.EMFILE, errno.ENFILE)
     return False
-
-
-def _has_no_changes(members: list[Submission]) -> bool:
-    return all(type(op) in _NO_CHANGES for member in members for op in member.batch)
 
 
 def _schema_version(connection: Connection) -> int:

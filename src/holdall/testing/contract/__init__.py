@@ -22,6 +22,7 @@ from .files import FileContract
 from .filtering import FilterContract
 from .finding import FindContract
 from .items import ItemContract
+from .large_trees import LargeTreeContract
 from .learning import LearningContract
 from .leases import LeaseContract
 from .lifecycle import LifecycleContract
@@ -56,6 +57,7 @@ class StoreContract(
     FileContract,
     PathContract,
     TreeContract,
+    LargeTreeContract,
     FindContract,
     FileObjectContract,
     FileValueContract,
