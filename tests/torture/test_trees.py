@@ -16,7 +16,9 @@ import pytest
 
 import holdall
 from holdall.engines.sql import feed
+from holdall.engines.sqlite import engine
 from holdall.ops import Put
+from holdall.testing.caller import WatchCaller
 from support.killed_writers import kill_at_a_random_moment
 from support.processes import start, tell
 
@@ -128,6 +130,20 @@ def test_no_writer_waits_long_while_a_large_tree_is_deleted_and_cleared(
         assert len({change.key for change in changes}) == count
     # Deleted in one transaction, it would be a second. 50 ms is the aim; a loaded machine may delay any thread.
     assert max(waits) < 0.4
+
+
+def test_a_watcher_that_waits_for_a_tree_is_woken_though_nobody_else_clears_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, value in ((feed, "LARGE_TREE", 20), (feed, "_LARGEST_SLICE", 3), (engine, "HELD_SECONDS", 0.001)):
+        monkeypatch.setattr(module, name, value)
+    with holdall.open(tmp_path / "agent.db", durability="relaxed", sweep_interval=None) as store:
+        store.execute([Put(("tree", str(n)), key, {}) for n in range(50) for key in KEYS])
+        cursor = store.cursor()
+        store.delete_tree(("tree",))
+        store.put(("other",), "k", {})
+        with store.watch(("other",), since=cursor) as watch:
+            assert [change.key for change in WatchCaller(watch, None).take(1)] == ["k"]
 
 
 def test_a_cancelled_deletion_leaves_a_tree_whole_or_gone_and_no_reader_behind(

@@ -133,3 +133,26 @@ def test_the_count_of_everything_is_exact(tmp_path: Path, few: int, monkeypatch:
             assert store.count() == 45
             store.sweep()
             assert store.count() == 45
+
+
+@pytest.mark.parametrize("is_learned_before", [True, False])
+def test_a_learned_field_finds_nothing_of_a_large_deleted_tree(tmp_path: Path, is_learned_before: bool) -> None:
+    def count_values() -> int:
+        return int(apsw.Connection(str(tmp_path / "s.db")).execute("SELECT count(*) FROM holdall_learned_values").get)
+
+    with holdall.open(tmp_path / "s.db", durability="relaxed", sweep_interval=None) as store:
+        fill(store, 3500)
+        if is_learned_before:
+            engine_of(store).execute([LearnFields(("tag",), ("tag",), least=0)])
+            finish(store)
+        assert store.delete_tree(("n",)) == 3500
+        new = store.put(("n", "1"), "k8", {"tag": "t8"})
+        if not is_learned_before:
+            engine_of(store).execute([LearnFields(("tag",), ("tag",), least=0)])
+            finish(store)
+        assert [hit.version for hit in store.search(filter={"tag": "t8"})] == [new.version]
+        assert store.count(filter={"tag": {"$gte": "t"}}) == 1
+        assert count_values() > 1, "the tree was cleared at once: this showed nothing"
+        store.sweep()
+        assert [hit.version for hit in store.search(filter={"tag": "t8"})] == [new.version]
+        assert count_values() == 1

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from ... import ABSENT, KEEP
+from ... import ABSENT, KEEP, open
 from ...errors import Conflict, FileNotFound
 from ...ops import Check, Delete, DeleteTree, Get, Put, Stat
 from ..caller import Caller
 from ..clock import Clock
-from .base import Contract
+from ..embedder import embed
+from .base import Contract, Opener
+from .ranking import ranking
 
 #: More entries than every engine's threshold.
 MANY = 1200
@@ -47,6 +49,33 @@ class LargeTreeContract(Contract):
         store.sweep()
         assert list(store.scan(())) == [kept]
         assert store.count() == 1
+
+    @pytest.mark.parametrize("modes", [("semantic", "hybrid"), ("lexical", "semantic")])
+    def test_searches_rank_as_if_a_large_tree_had_never_been(
+        self, opened: Opener, clock: Clock, modes: tuple[str, ...]
+    ) -> None:
+        store = ranking(opened(embed=embed))
+        put_tree(store)
+        home = (*NS, "00")
+        store.search(query="needle", mode="lexical")  # the tree is indexed
+        store.search(query="needle", mode="semantic", neighbours=0.5)
+        clock.advance(1)
+        assert store.delete_tree(NS) == MANY
+        new = [Put(home, key, {"text": text}) for key, text in (("a", "a needle"), ("b", "tea"), ("c", "ink"))]
+        store.execute(new)
+
+        def search(store: Caller) -> list[Any]:
+            asked: list[dict[str, Any]] = [{"mode": mode, "neighbours": part} for mode in modes for part in (0, 0.5)]
+            asked += [{"mode": mode, "filter": {"text": {"$exists": True}}} for mode in modes]
+            pages = [store.search(prefix, query="needle", **query) for query in asked for prefix in ((), home)]
+            return [[(hit.key, round(hit.score, 6)) for hit in page] for page in pages]
+
+        with open("memory:", clock=clock, embed=embed) as other:
+            other.execute(new)
+            expected = search(Caller(other, None))
+        assert search(store) == expected
+        store.sweep()
+        assert search(store) == expected
 
     def test_what_is_put_into_a_deleted_tree_is_new_and_stays(self, store: Caller, clock: Clock) -> None:
         put_tree(store, ttl=100)
