@@ -238,7 +238,7 @@ class _WeightsByPair(dict[tuple[int, int], float]):
 
 
 class _WeightsByLength(dict[int, float]):
-    """The same by length alone, for documents that have the term once. That is most, and takes a third less time."""
+    """The same by length alone, for documents that have the term once, which is most of them."""
 
     __slots__ = ("_pairs",)
 
