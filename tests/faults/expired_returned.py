@@ -8,8 +8,8 @@ memory._is_live = lambda record, now: record.value is not None
 init = sql.SqlEntries.__init__
 
 
-def timeless(self, dialect, clock, *parts):
-    init(self, dialect, lambda: 0, *parts)
+def timeless(self, dialect, clock, *parts, **more):
+    init(self, dialect, lambda: 0, *parts, **more)
 
 
 sql.SqlEntries.__init__ = timeless

@@ -102,8 +102,8 @@ def words(text: str) -> list[str]:
 class Numbering:
     """The numbers of terms in one index, as far as they are known, and of the words that become those terms.
 
-    A word is looked up once, and not first for its term and then for the number of that. Measured: indexing a text of
-    120 words takes 20 us less. Numbers start at 1; 0 is the number of a stop word.
+    A word is looked up once, and not first for its term and then for the number of that. Numbers
+    start at 1; 0 is the number of a stop word.
     """
 
     def __init__(self) -> None:

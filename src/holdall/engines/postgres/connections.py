@@ -261,6 +261,9 @@ class Connections:
         try:
             if type(statements) is list and len(statements) == 1:
                 return [await _afetch(await self._start(connection, statements[0], prepare))]
+            if type(connection) is not _AsyncConnection:
+                # psycopg may stay in pipeline mode when a task is cancelled, and the user's connection is not closed.
+                return [await _afetch(await self._start(connection, statement, prepare)) for statement in statements]
             async with connection.pipeline():
                 cursors = [await self._start(connection, statement, prepare) for statement in statements]
             return [await _afetch(cursor) for cursor in cursors]

@@ -340,13 +340,6 @@ class PostgresDialect(Dialect):
         source, params = _unnest(columns, rows)
         return f"INSERT INTO {table} AS old ({columns}) SELECT * FROM {source} ON CONFLICT {conflict}", params
 
-    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> Statement:
-        source, params = _unnest(columns, rows)
-        return f"DELETE FROM {table} WHERE ({columns}) IN (SELECT * FROM {source})", params
-
-    def concatenate(self, first: str, second: str) -> str:
-        return f"{first} || {second}"
-
     def join_file(self, key: str) -> str:
         # LATERAL reads row by row; for a plain join, PostgreSQL would read the whole namespace.
         return f"LATERAL (SELECT * FROM {self.table} WHERE ns = :ns AND key = {key} OFFSET 0) AS file ON true"

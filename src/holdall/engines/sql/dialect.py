@@ -139,14 +139,6 @@ class Dialect(Fields):
         """Return a statement that inserts rows; `conflict` is its ON CONFLICT clause, in which the table is "old"."""
 
     @abstractmethod
-    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> Statement | ManyTimes:
-        """Return a statement that deletes the rows with these values of the columns."""
-
-    @abstractmethod
-    def concatenate(self, first: str, second: str) -> str:
-        """Return an expression: two byte strings as one."""
-
-    @abstractmethod
     def join_file(self, key: str) -> str:
         """Return what follows LEFT JOIN, up to its first condition, to join the row of a key in ":ns" as "file"."""
 

@@ -32,6 +32,7 @@ from ... import ops
 from ...errors import Corrupt
 from ...model import keys
 from ...runtime.programs import Work
+from ...search.postings import size_of, take_first
 from ...search.ranking import LocalRanking, Ranking, ThreadRanking
 from ...search.segments import state as sizes
 from ...search.segments.documents import (
@@ -236,7 +237,7 @@ class SqlTextIndex:
     def _prepare_slice(self, limit: int, state: State, is_committed: bool) -> SqlProgram[Prepared | None]:
         rows, position = yield from self._feed.since(state.position, _COLUMNS, "true", {}, limit)
         more = len(rows) == limit
-        if len(first := _take_first(rows, _SLICE_BYTES)) < len(rows):
+        if len(first := take_first(rows, _SLICE_BYTES)) < len(rows):
             rows, position, more = first, first[-1][-1], True
         if not rows and position == state.position:
             return None
@@ -282,10 +283,10 @@ class SqlTextIndex:
         """Return the documents of changed rows, sorted by namespace."""
         tokenised: list[Tokenised] = []
         while rows:
-            some = _take_first(rows, _SLICE_BYTES)
+            some = take_first(rows, _SLICE_BYTES)
             rows = rows[len(some) :]
             contents = yield from self._contents(some)
-            if sum(_size_of(row) for row in some) > _SHORT_TEXTS:
+            if sum(size_of(row) for row in some) > _SHORT_TEXTS:
                 yield Work(_tokenise_rows, (some, contents, tokenise, tokenised))
             else:
                 _tokenise_rows(some, contents, tokenise, tokenised)
@@ -528,7 +529,7 @@ class SqlTextIndex:
             self._has_kernel = True
 
     def _load(
-        self, state: State, ids: list[int], parse: Callable[[bytes], Any], size_of: Callable[[Any], int]
+        self, state: State, ids: list[int], parse: Callable[[bytes], Any], measure: Callable[[Any], int]
     ) -> SqlProgram[list[Any]]:
         """Return parsed rows; those that this process has parsed before, from its memory."""
         if self._cache.epoch != state.epoch:
@@ -546,7 +547,7 @@ class SqlTextIndex:
             is_long = sum(map(len, datas.values())) > _SHORT_ROWS
             parsed = (yield Work(_parse_all, (parse, datas))) if is_long else _parse_all(parse, datas)
             for id, row in parsed.items():
-                cache.add(id, row, size_of(row))
+                cache.add(id, row, measure(row))
             found.update(parsed)
         return list(found.values())
 
@@ -801,20 +802,6 @@ def _score_rows(
     scores.add(documents, 0, len(rows), kernel().find_terms([bytes(row[2]) for row in rows], numbers))
     scores.add_scored(scored)
     return scores.ranked()
-
-
-def _take_first(rows: Rows, room: int) -> Rows:
-    """The first rows that fit a slice of `room` bytes, at least one."""
-    for index, row in enumerate(rows):
-        room -= _size_of(row)
-        if room < 0:
-            return rows[: index + 1]
-    return rows
-
-
-def _size_of(row: tuple[Any, ...]) -> int:
-    """The approximate number of bytes of a row to index."""
-    return row[4] or len(row[3] or "")
 
 
 _REPLACE_FORWARD = "(version) DO UPDATE SET entry = excluded.entry, length = excluded.length, data = excluded.data"

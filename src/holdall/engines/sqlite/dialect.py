@@ -265,12 +265,6 @@ class SqliteDialect(Dialect):
         values = ", ".join("?" for _ in rows[0])
         return f"INSERT INTO {table} AS old ({columns}) VALUES ({values}) ON CONFLICT {conflict}", rows
 
-    def delete_many(self, table: str, columns: str, rows: list[tuple[Any, ...]]) -> ManyTimes:
-        return f"DELETE FROM {table} WHERE {' AND '.join(f'{name} = ?' for name in columns.split(', '))}", rows
-
-    def concatenate(self, first: str, second: str) -> str:
-        return f"CAST({first} || {second} AS BLOB)"
-
     def join_file(self, key: str) -> str:
         return f"holdall_entries AS file ON file.ns = :ns AND file.key = {key}"
 

@@ -201,11 +201,12 @@ class PlainScores:
         scores: dict[int, float] = {}
         before = scores.get
         for term, once, several, counts in found:
-            weigh = _WeightsByLength(self._weights, term).__getitem__
-            for numbers, times in ((once, repeat(1)), (several, counts)):
-                added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=False))
+            weigh, weigh_once = _WeightsByPair(self._weights, term), _WeightsByLength(self._weights, term)
+            added = map(weigh_once.__getitem__, map(lengths.__getitem__, once))
+            for numbers in (once, several):
                 summed = map(add, map(before, numbers, _ZEROS), added) if scores else added
                 scores.update(zip(numbers, summed, strict=True))
+                added = map(weigh.__getitem__, zip(counts, map(lengths.__getitem__, several), strict=True))
         if first:
             scores = {first + number: score for number, score in scores.items()}
         self._scores.update(scores)
@@ -222,7 +223,7 @@ class PlainScores:
 _ZEROS = repeat(0.0)
 
 
-class _WeightsByLength(dict[tuple[int, int], float]):
+class _WeightsByPair(dict[tuple[int, int], float]):
     """The weight that a term adds to a score, by its count in a document and the length of the document."""
 
     __slots__ = ("_base", "_idf", "_slope")
@@ -233,4 +234,17 @@ class _WeightsByLength(dict[tuple[int, int], float]):
     def __missing__(self, pair: tuple[int, int]) -> float:
         times, length = pair
         weight = self[pair] = self._idf * times / (times + self._base + self._slope * length)
+        return weight
+
+
+class _WeightsByLength(dict[int, float]):
+    """The same by length alone, for documents that have the term once, which is most of them."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, weights: Weights, term: int) -> None:
+        self._pairs = _WeightsByPair(weights, term)
+
+    def __missing__(self, length: int) -> float:
+        weight = self[length] = self._pairs[1, length]
         return weight

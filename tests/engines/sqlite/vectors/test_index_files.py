@@ -99,10 +99,10 @@ def wait_for_index(store: holdall.Store, tmp_path: Path, old: Path | None = None
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         find(store, "7 wait")
-        files = store._engine_handle.engine._sql.ranker.files  # type: ignore[attr-defined]  # of SQLite and disk
-        found = [path for path in files_of(tmp_path) if path != old and path.name[-16:] in files]
+        all_known = store._engine_handle.engine._sql.ranker._known  # type: ignore[attr-defined]  # of SQLite and disk
+        used = {known.index.header.build for known in all_known.values() if known.index is not None}
+        found = [path for path in files_of(tmp_path) if path != old and path.name[-16:] in used]
         if found:
-            find(store, "7 wait")
             return found[0]
         time.sleep(0.02)
     raise AssertionError("no index was built")

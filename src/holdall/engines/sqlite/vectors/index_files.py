@@ -73,10 +73,6 @@ class IndexFiles:
             self._open[name] = found
         return found
 
-    def __contains__(self, name: str) -> bool:
-        """Whether an index is one of these files, and not only in memory."""
-        return name in self._open
-
     def drop(self, name: str, reason: Exception) -> None:
         """Never use this index again."""
         logger.warning("the vector index %r cannot be used, and is built again: %s", self._path + name, reason)

@@ -134,7 +134,7 @@ class SqliteRanker(SqlRanker):
     def rank_by_vector(self, op: ops.Search, among: Collection[int] | None) -> SqlProgram[Ranking[SqlRequest]]:
         assert op.vector is not None
         if among is None and (op.prefix or op.filter is not None):
-            among = yield from self._find_versions(op, MOST_EXACT)
+            among = yield from self._find_versions(op, None if op.exact else MOST_EXACT)
         if among is not None:
             return (yield from self._rank_some(op.vector, among))
         vector = op.vector
@@ -293,7 +293,7 @@ class SqliteRanker(SqlRanker):
         indexed = 0 if known.index is None else len(known.index)
         if len(known.tail) > max(MOST_EXACT, indexed * _TAIL):
             return True
-        if known.index is not None and known.index.header.build not in self.files:  # it is in memory only
+        if known.index is not None and not known.index.header.build:  # it is in memory only
             return True
         if not known.has_outdated or time.monotonic() < self._next_count:
             return False
@@ -336,7 +336,9 @@ class SqliteRanker(SqlRanker):
         from ....search.vector_index.layout import Header
 
         table, model = self._vectors, vector.model
-        [[(last, count)]] = yield [(f"SELECT coalesce(max(id), 0), count(*) FROM {table}", {})]
+        # The highest id that was ever used: the newest vectors may be gone, and a later index must not cover less.
+        highest = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = :table), 0)"
+        [[(last, count)]] = yield [(f"SELECT {highest}, count(*) FROM {table}", {"table": table})]
         sampled = sample_size(count) if has_cells else 0
         if sampled and (old is None or count > _GROWTH * old.header.trained):
             old = None
