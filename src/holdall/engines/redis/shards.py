@@ -229,6 +229,7 @@ class Shards:
         """
         slot = self.slots[shard]
         refusal: ErrorReply | None = None  # says more than the timeout of the last try
+        has_reclaimed = False
         for tries in itertools.count():
             try:
                 [reply] = yield Execute(slot, [command], deadline, is_write=is_write)
@@ -258,6 +259,9 @@ class Shards:
                 yield from self._pause_before_retry(reply, tries, deadline)
                 if self.is_cluster:
                     yield from self.discover_slots(deadline)
+            elif message.startswith("OOM") and unanswered is not None and not has_reclaimed:
+                has_reclaimed = True  # what fills the server may be the entries of deleted trees
+                yield from self.reclaim(shard)
             elif "INCOMPLETE" in message:
                 raise Corrupt(
                     "parts of a file's content are missing, because the server has lost keys; check that it does not"
