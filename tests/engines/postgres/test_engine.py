@@ -233,12 +233,12 @@ def test_a_role_without_ddl_rights_runs_on_a_prepared_schema(app: str) -> None:
 
 
 def test_a_role_without_ddl_rights_finds_neighbours_without_their_index(app: str) -> None:
-    indexes = "SELECT indexname FROM pg_indexes WHERE schemaname = 'beside' AND indexname = 'entries_order'"
-    with holdall.open(postgres_url(), schema="beside") as owner:
+    indexes = "SELECT indexname FROM pg_indexes WHERE schemaname = 'rights' AND indexname = 'entries_order'"
+    with holdall.open(postgres_url(), schema="rights") as owner:
         for key, text in [("a", "hello"), ("b", "my cat"), ("c", "Fritz"), ("d", "bye")]:
             owner.put(("home",), key, {"text": text})
-        administer(*(grant.format("beside") for grant in GRANTS))
-        with psycopg.connect(postgres_url()) as connection, holdall.open(app, schema="beside") as store:
+        administer(*(grant.format("rights") for grant in GRANTS))
+        with psycopg.connect(postgres_url()) as connection, holdall.open(app, schema="rights") as store:
             found = store.search(("home",), query="cat", neighbours=0.3)
             assert {hit.key for hit in found} == {"a", "b", "c"}
             assert not connection.execute(indexes).fetchall()
