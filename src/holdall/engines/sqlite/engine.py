@@ -45,6 +45,7 @@ from ...ops import (
     Maintain,
     Op,
     ReadRange,
+    RecordPage,
     Refresh,
     Vector,
 )
@@ -283,9 +284,9 @@ class SqliteEngine:
 
     def _read(self, batch: Sequence[Op]) -> list[Any]:
         results = self._read_once(batch)
-        if type(results[0]) is HeldPage:  # a reader of the feed that has to wait for tombstones writes them itself
+        if _is_held(results[0]):  # a reader of the feed that has to wait for tombstones writes them itself
             until = time.monotonic() + HELD_SECONDS
-            while type(results[0]) is HeldPage and time.monotonic() < until:
+            while _is_held(results[0]) and time.monotonic() < until:
                 self._commits.submit([Maintain()])
                 results = self._read_once(batch)
         return results
@@ -740,6 +741,11 @@ class SqliteEngine:
         if isinstance(error, apsw.Error):
             return HoldallError(f"SQLite refused a statement of holdall; {_CHECK}: {where}")
         return Corrupt(f"the database has data that holdall does not write; {_CHECK}: {where} ({type(error).__name__})")
+
+
+def _is_held(result: Any) -> bool:
+    """Whether a page of the feed ends before tombstones that are not written yet."""
+    return type(result) is HeldPage or (type(result) is RecordPage and result.more and not result.records)
 
 
 def _is_malformed(error: Exception) -> bool:
