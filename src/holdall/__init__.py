@@ -8,6 +8,8 @@ from .errors import HoldallError
 from .files.volume import Files, Match, Window
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
+from .operate.functions import acompare, acopy, compare, copy
+from .operate.results import Comparison, Copied, Difference
 from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, LearnedField, Page, Stats
 
 __all__ = [
@@ -17,6 +19,9 @@ __all__ = [
     "KEEP",
     "AsyncWatch",
     "Change",
+    "Comparison",
+    "Copied",
+    "Difference",
     "Entry",
     "FileInfo",
     "Files",
@@ -31,6 +36,10 @@ __all__ = [
     "Store",
     "Watch",
     "Window",
+    "acompare",
+    "acopy",
+    "compare",
+    "copy",
     "errors",
     "open",
     "ops",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Any
 
 from .. import ops
@@ -13,32 +12,7 @@ from ..model import keys
 from ..ops import Namespace, Record, RecordPage
 from ..runtime.programs import StoreProgram
 from .records import PIECE, execute, find_differences, find_model, read_piece
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """An entry that is not the same in two stores: its address relative to both, and what differs.
-
-    `what` is "only in the first", "only in the second", or names of fields, such as "value" and "expires_at".
-    """
-
-    namespace: Namespace
-    key: str
-    what: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Comparison:
-    """The result of a comparison. `entries` were compared; `differences` are the first ones that were found."""
-
-    entries: int = 0
-    differences: list[Difference] = field(default_factory=list)
-
-    @property
-    def equal(self) -> bool:
-        """Whether nothing differs."""
-        return not self.differences
-
+from .results import Comparison, Difference
 
 ONLY_FIRST, ONLY_SECOND = ("only in the first",), ("only in the second",)
 

@@ -14,7 +14,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
@@ -25,7 +25,7 @@ from ..model.values import encode, to_microseconds
 from ..ops import ABSENT, Entry, Namespace, Record, RecordPage
 from ..runtime.programs import IS_ASYNC, Call, Sleep, StoreProgram
 from ..runtime.signals import defer_signals
-from .comparing import Difference, compare
+from .comparing import compare
 from .records import (
     OPERATE_NAMESPACE,
     Models,
@@ -36,27 +36,11 @@ from .records import (
     note_model,
     read_piece,
 )
+from .results import Copied
 
 _PAGE = 500  # changes that are written in one transaction
 _STOP_INTERVAL = 0.1  # seconds between two looks at `stop`
 _FORMAT = 1
-
-
-@dataclass(slots=True)
-class Copied:
-    """The result of a copy, of this call and of those that it continued.
-
-    `differences` is what `verify=True` found; empty if the copy is equal. `vectors_left_out` is how many entries have
-    vectors of a model that the destination does not have.
-    """
-
-    entries: int = 0
-    deletions: int = 0
-    vectors: int = 0
-    vectors_left_out: int = 0
-    resumed: bool = False
-    verified: int = 0
-    differences: list[Difference] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -155,21 +139,24 @@ class Copier:
             if may_repeat:
                 records = yield from self._leave_out_equal(records)
                 may_repeat = False
-            yield from self._write(records, page.next)
+            is_whole = yield from self._write(records, page.next)
             if progress is not None:
                 yield Call(progress, (self._state.entries, max(self._state.entries, total)))
-            if not page.more or (stop is not None and stop()):
+            if (is_whole and not page.more) or (stop is not None and stop()):
                 return
             if not page.records:
                 yield Sleep(0.01)  # a large tree is being deleted, and its tombstones are not all written yet
 
-    def _write(self, records: list[Record], cursor: str | None) -> StoreProgram[None]:
-        """Write a page of changes, and how far the copy is, in one transaction where the engine can."""
-        batch = WriteBatch()
+    def _write(self, records: list[Record], cursor: str | None) -> StoreProgram[bool]:
+        """Write a page of changes, and how far the copy is, in one transaction where the engine can.
+
+        Returns False if a large file has changed since the page was read. Then a later page has it.
+        """
+        batch, is_whole = WriteBatch(), True
         for record in records:
-            yield from self._add(batch, record)
+            is_whole = (yield from self._add(batch, record)) and is_whole
         if cursor == self._state.cursor and not records:
-            return
+            return True
         state = self._state.put(cursor, batch)
         written = batch.ops()
         try:
@@ -191,8 +178,9 @@ class Copier:
         self._state.entries += batch.entries
         self._state.deletions += batch.deletions
         self._result.vectors += batch.vectors
+        return is_whole
 
-    def _add(self, batch: WriteBatch, record: Record) -> StoreProgram[None]:
+    def _add(self, batch: WriteBatch, record: Record) -> StoreProgram[bool]:
         if record.vectors is not None and record.vectors.model != self._models.source:  # the source has a new model
             left_out = self._models.left_out
             self._models = yield from note_model(self._destination, (yield from find_model(self._source)))
@@ -206,8 +194,9 @@ class Copier:
                 self._models,
                 lambda start, end: read_piece(self._source, record, start, end),
             )
-        except Conflict:  # the large file has changed since, so the feed has it again
-            return
+        except Conflict:
+            return False
+        return True
 
     def _target(self, namespace: Namespace) -> Namespace:
         """Return the namespace of a copy."""

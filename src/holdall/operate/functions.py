@@ -14,8 +14,7 @@ from ..runtime.programs import StoreProgram
 
 if TYPE_CHECKING:
     from ..core.store import Store
-    from .comparing import Comparison
-    from .copying import Copied
+    from .results import Comparison, Copied
 
 
 def copy(

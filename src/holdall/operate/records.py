@@ -72,13 +72,13 @@ def note_model(store: Dispatcher, known: tuple[int, bytes] | None) -> StoreProgr
     import base64
 
     number, probe = known
-    value = encode({"probe": base64.b64encode(probe).decode()})
+    value: Any = encode({"probe": base64.b64encode(probe).decode()})
     while True:
         here = yield from find_model(store)
         if here is not None:
             return Models(number, here[0] if is_same_model(here[1], probe) else None)
         try:
-            yield from execute(store, [ops.Put(MODEL_NAMESPACE, MODEL_KEY, value, None, ABSENT)])  # type: ignore[arg-type]  # as engines receive it
+            yield from execute(store, [ops.Put(MODEL_NAMESPACE, MODEL_KEY, value, None, ABSENT)])
         except Conflict:  # another process was faster
             continue
 
@@ -115,7 +115,8 @@ def add_record(
 def _upload(store: Dispatcher, record: Record, home: Namespace, upload: str, read: ReadPiece) -> StoreProgram[None]:
     assert record.size is not None
     value: Any = record.value
-    first = ops.Put(home, upload, ops.File(value, b""), _UPLOAD_TTL, search_fields=record.search_fields)  # type: ignore[arg-type]  # as engines receive it
+    fields: Any = record.search_fields
+    first = ops.Put(home, upload, ops.File(value, b""), _UPLOAD_TTL, search_fields=fields)
     yield from execute(store, [first])
     try:
         for start in range(0, record.size, PIECE):

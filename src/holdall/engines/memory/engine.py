@@ -28,6 +28,7 @@ from ...engine import (
     parse_revision,
     search,
     system_clock,
+    to_change,
     to_entry,
     to_info,
     transfer_result,
@@ -474,7 +475,7 @@ class MemoryEngine:
         if op.limit == 0:
             return changes
         for version, address, record in self._changed(op.prefix, since, op.path):
-            changes.append(Change(version, keys.decode(address[0]), address[1], record.kind, cursor(version)))
+            changes.append(to_change(version, *address, record.kind, cursor(version)))
             if len(changes) == op.limit:
                 changes.next = cursor(version)
                 break
