@@ -126,20 +126,22 @@ class WatchMethods(Work):
     def __init__(self, at: dict[str, str]) -> None:
         super().__init__(at)
         self.watch = self.store.watch(NS)
-        self.given: list[int] = []
-        self.put: list[int] = []
+        self.given: list[str] = []
+        self.put: list[str] = []
 
     def step(self) -> None:
-        self.given.append(int(next(self.watch).key))
+        for change in self.watch:  # with `next`, an interrupt right after it would lose what it has returned
+            self.given.append(change.key)
+            return
 
     def check(self) -> None:
         """All that was put since the subscription began is given, in order. Two more puts wake the next step."""
         while self.put != self.given:
-            self.given.append(int(next(self.watch).key))
+            self.given.append(next(self.watch).key)
             assert self.given == self.put[: len(self.given)]
-        self.given, self.put = [], [0, 1]
-        for number in self.put:
-            self.store.put(NS, str(number), {})
+        self.given, self.put = [], [f"{self.number}{half}" for half in "ab"]
+        for key in self.put:
+            self.store.put(NS, key, {})
 
 
 class Subscribing(WatchMethods):

@@ -483,12 +483,24 @@ class SqliteEngine:
                 self._run_members(writer, members)
             self._before_commit(writer, members)
             disallow_restart()
-            writer.execute("COMMIT")
+            self._commit_on(writer)
         except BaseException:
             self._roll_back(writer)
             raise
         for member in members:
             member.finished = True
+
+    def _commit_on(self, writer: Connection) -> None:
+        """Commit. If the fsync fails, the log may have the whole transaction, which then appears after a crash."""
+        try:
+            writer.execute("COMMIT")
+        except apsw.IOError as error:
+            if getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_WRITE:  # the log has a part of it at most
+                raise
+            raise OutcomeUnknown(
+                "the disk or file system failed during a commit, so the write may appear after a crash; read before you"
+                f" write again: {self._path!r}: {error}"
+            ) from error
 
     def _run_alone(self, writer: Connection, batch: Sequence[Op]) -> list[Any]:
         """Run the only batch of a transaction.
