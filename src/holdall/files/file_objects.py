@@ -116,8 +116,8 @@ class _Raw(io.RawIOBase):
     def __init__(self, open_file: OpenFile) -> None:
         self._open_file = open_file
         self._at = 0
-        # Until `open_sync` has the file object: Python also closes what an error or an interrupt has left behind.
-        self.is_discarded = True
+        # Set by `_Writer.close` only: Python also closes what an error or an interrupt has left behind.
+        self.is_complete = False
         open_file.files._run(open_file.begin())
         self.name, self.mode = open_file.path, open_file.mode
 
@@ -147,8 +147,6 @@ class _Raw(io.RawIOBase):
         return self._at
 
     def write(self, data: Any) -> int:
-        if self.is_discarded:
-            return len(data)
         try:
             content = bytes(data)
             length = len(content)
@@ -166,7 +164,7 @@ class _Raw(io.RawIOBase):
 
     @property
     def has_failed(self) -> bool:
-        return self.is_discarded or self._open_file.has_failed
+        return self._open_file.has_failed
 
     def close(self) -> None:
         if self.closed:
@@ -174,7 +172,7 @@ class _Raw(io.RawIOBase):
         try:
             if self.writable():
                 open_file = self._open_file
-                open_file.files._run(open_file.discard() if self.is_discarded else open_file.finish())
+                open_file.files._run(open_file.finish() if self.is_complete else open_file.discard())
         finally:
             super().close()
 
@@ -185,8 +183,8 @@ class _Writer(io.BufferedWriter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and (self.mode == "wb" or cast(_Raw, self.raw).has_failed):
-            self._give_up()  # the first exception is the one to raise
+        if kind is not None and self._is_to_discard():
+            self._discard()  # the first exception is the one to raise
         else:
             self.close()
 
@@ -195,22 +193,24 @@ class _Writer(io.BufferedWriter):
             try:
                 self.flush()
             except BaseException:  # an error of closing must not replace it: it may be a KeyboardInterrupt
-                self._give_up()
+                self._discard()
                 raise
+            cast(_Raw, self.raw).is_complete = True
         super().close()
 
-    def _give_up(self) -> None:
-        """Close, and write nothing more."""
-        cast(_Raw, self.raw).is_discarded = True
+    def __del__(self) -> None:
+        """Write nothing if "wb" was not closed."""
+        if not self.closed and self._is_to_discard():
+            self._discard()
+        super().__del__()
+
+    def _is_to_discard(self) -> bool:
+        """Whether what is in the buffer is lost if an exception ends the use of the file."""
+        return self.mode == "wb" or cast(_Raw, self.raw).has_failed
+
+    def _discard(self) -> None:
         with contextlib.suppress(Exception):
             super().close()
-
-    def __del__(self) -> None:
-        """Write nothing if the file was not closed."""
-        raw = cast(_Raw, self.raw)
-        if not self.closed and (self.mode == "wb" or raw.has_failed):
-            raw.is_discarded = True
-        super().__del__()
 
 
 BinaryFile: TypeAlias = io.BufferedReader | io.BufferedWriter
@@ -219,9 +219,7 @@ BinaryFile: TypeAlias = io.BufferedReader | io.BufferedWriter
 def open_sync(files: Files, path: str, mode: str, lease: Lease | None) -> BinaryFile:
     """Open a file for `Files.open`."""
     raw = _Raw(OpenFile(files, path, mode, lease))
-    file: BinaryFile = io.BufferedReader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
-    raw.is_discarded = False
-    return file
+    return io.BufferedReader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
 
 
 class AsyncFile:
