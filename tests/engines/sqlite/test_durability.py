@@ -236,9 +236,11 @@ def die_after_a_failed_fsync(urls: dict[str, str]) -> None:
     def fail() -> None:
         raise apsw.IOError("the disk does not answer")
 
+    stores = []  # one that is collected would be closed
     for name, url in urls.items():
         vfs.before_sync = lambda: None
         store = holdall.open(url)
+        stores.append(store)
         store.put(("home",), "old", {"n": 1})
         store.files(("home",)).write("/old", "one")
         vfs.before_sync = fail
