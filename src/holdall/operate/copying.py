@@ -100,7 +100,7 @@ class Copier:
         if restart:
             self._state.cursor, self._state.entries, self._state.deletions = None, 0, 0
         self._result.resumed = self._state.cursor is not None
-        count = ops.Count(self._from)
+        count = ops.Count(self._from, hidden=True)
         total: int = (yield from execute(self._source, [count]))[0] if progress is not None else 0
         with _listening(self._source, (yield IS_ASYNC)) as event:
             while True:

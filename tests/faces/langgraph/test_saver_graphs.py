@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, Send, interrupt
 
 import holdall
 from holdall.faces.langgraph import HoldallSaver
-from support.extent import IS_SHORT
+from support.extent import FEW_FSYNCS, IS_SHORT
+from support.stores import ENGINES, new_location, open_at
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
+
+
+@pytest.fixture(scope="module", params=["sqlite"] if IS_SHORT else ENGINES)
+def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
+    """A store for all tests of this module: in `make test` on one engine, as the conformance suite runs on all."""
+    with open_at(new_location(request.param, tmp_path_factory.mktemp("store")), **FEW_FSYNCS) as store:
+        yield store
+
 
 THREAD: Any = {"configurable": {"thread_id": "thread"}}
 
@@ -72,7 +82,9 @@ class Driver:
                 for channel, value in found.checkpoint["channel_values"].items()
                 if not channel.startswith("__pregel")
             }
-            versions = {name: str(version).split(".")[0] for name, version in found.checkpoint["channel_versions"].items()}
+            versions = {
+                name: str(version).split(".")[0] for name, version in found.checkpoint["channel_versions"].items()
+            }
             names = [part.split(":")[0] for part in found.config["configurable"]["checkpoint_ns"].split("|")]
             self.seen.append((names, values, sorted(versions), found.metadata["step"], writes))
         self.seen.append(_plain(self.graph.get_state(THREAD, subgraphs=True).values))
@@ -280,14 +292,14 @@ def _new_saver(store: holdall.Store) -> HoldallSaver:
     return HoldallSaver(store, namespace=("graphs", f"threads-{next(_numbers)}"))
 
 
-@pytest.mark.parametrize("durability", ["sync", "exit"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("is_async", "durability"),
+    [(False, "sync"), (True, "exit")] if IS_SHORT else itertools.product([False, True], ["sync", "exit"]),
+)
 def test_a_graph_sees_what_it_sees_with_memory(
     any_store: holdall.Store, scenario: Any, durability: str, is_async: bool
 ) -> None:
-    if IS_SHORT and not ("Sqlite" in repr(any_store) and is_async == (durability == "exit")):
-        pytest.skip("in make test-all")
     ours = scenario(lambda builder: Driver(builder, _new_saver(any_store), is_async, durability)).seen
     theirs = scenario(lambda builder: Driver(builder, InMemorySaver(), is_async, durability)).seen
     for mine, other in zip(ours, theirs, strict=True):
@@ -297,8 +309,6 @@ def test_a_graph_sees_what_it_sees_with_memory(
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_graph_whose_saver_forgets_between_steps_sees_the_same(any_store: holdall.Store, scenario: Any) -> None:
     """As in a new process for each step: whatever the saver remembers only saves time."""
-    if IS_SHORT and "Memory" not in repr(any_store):
-        pytest.skip("in make test-all")
 
     class Forgetful(Driver):
         def record(self, answer: Any) -> None:

@@ -1,6 +1,6 @@
 """LangGraph: its long-term memory and its checkpoints on any engine, and the import from its own stores."""
 
-from .saver import AsyncHoldallSaver, HoldallSaver
+from .checkpoints import AsyncHoldallSaver, HoldallSaver, Thread
 from .store import AsyncHoldallStore, HoldallStore, Imported, Refused, aimport_from, import_from
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "HoldallStore",
     "Imported",
     "Refused",
+    "Thread",
     "aimport_from",
     "import_from",
 ]

@@ -28,7 +28,7 @@ import msgspec
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from ...errors import Corrupt
+from ....errors import Corrupt
 
 #: A value as it is stored: its bytes in msgpack, or its type and its bytes, or the ID of a large value.
 Part: TypeAlias = bytes | list[Any] | msgspec.msgpack.Ext
@@ -85,7 +85,7 @@ class Write(NamedTuple):
 
     task_path: str
     task_id: str
-    index: int
+    number: int
     channel: str
     part: Part
 
@@ -93,8 +93,8 @@ class Write(NamedTuple):
 class Codec:
     """Serialises the values of one log, encrypts them and computes their IDs.
 
-    With an `EncryptedSerializer`, each value is encrypted together with a hash of the thread, the checkpoint namespace
-    and the channel that it belongs to, so that it is refused anywhere else. The hashes of values then have a secret key.
+    With an `EncryptedSerializer`, each value is encrypted together with a hash of its thread, checkpoint namespace and
+    channel, so that it is refused anywhere else. The hashes of values then have a secret key.
     """
 
     def __init__(self, serde: SerializerProtocol, thread_id: str, checkpoint_ns: str) -> None:
@@ -123,7 +123,8 @@ class Codec:
         """Return a stored value as `seal` was given it. `Corrupt` if it was encrypted for another thread or channel."""
         if type(part) is bytes:
             return "msgpack", part
-        kind, data = part  # type: ignore[misc]  # a list: large parts are resolved before
+        assert type(part) is list  # large parts are resolved before
+        kind, data = part
         if self.cipher is None or "+" not in kind:
             return kind, data
         kind, name = kind.split("+", 1)
@@ -170,8 +171,8 @@ def _hash(key: bytes, texts: Iterable[bytes]) -> bytes:
 def encode_frame(kind: bytes, id: bytes, payload: Any) -> bytes:
     """Encode a frame. It is compressed, unless it has elements of a list: of the other frames few are read again."""
     data = _encode(payload)
-    is_link = kind == VALUE and payload[2] is not None
-    if not is_link and len(data) < _LARGEST_PACKED:
+    is_packed = payload[2] is None if kind == VALUE else kind != KEY
+    if is_packed and len(data) < _LARGEST_PACKED:
         packer = zlib.compressobj(wbits=-15, zdict=_USUAL)
         packed = packer.compress(data) + packer.flush()
         if len(packed) < len(data):
@@ -267,7 +268,7 @@ class Log:
                 at = start + header + id_length
                 end = at + length
                 if mark != _MARK or end > size:
-                    raise Corrupt("a frame does not begin or end where it should")  # noqa: TRY301  # as those of struct
+                    raise Corrupt("a frame does not begin or end where it should")  # as those of struct
                 id = content[start + header : at]
                 if kind == VALUE:
                     self.values.setdefault(id, (at, end))
@@ -316,8 +317,8 @@ class Log:
     def writes(self, id: str) -> list[Write]:
         """Return the writes for a checkpoint, in the order in which LangGraph applies them.
 
-        Of two writes of a task with the same index, the first counts. Of errors, interrupts and the like, whose index is
-        negative, the last counts.
+        Of two writes of a task with the same index, the first counts. Of errors and interrupts, whose index is below
+        zero, the last counts.
         """
         found: dict[tuple[str, int], Write] = {}
         for span in self._writes.get(id.encode(), ()):
@@ -325,7 +326,7 @@ class Log:
             for index, channel, part in stored:
                 if index < 0 or (task_id, index) not in found:
                     found[task_id, index] = Write(task_path, task_id, index, channel, part)
-        return sorted(found.values(), key=lambda write: (write.task_path, write.task_id, write.index))
+        return sorted(found.values(), key=lambda write: (write.task_path, write.task_id, write.number))
 
     # Values ----------------------------------------------------------------------------------------------------------
 
@@ -347,10 +348,11 @@ class Log:
     def typed(self, channel: str, part: Part) -> Typed:
         """Return a stored part as its type and its bytes."""
         if type(part) is msgspec.msgpack.Ext:
-            link = self.link(part.data)
+            id = bytes(part.data)
+            link = self.link(id)
             value = self.codec.unseal(link.parts[0], channel)
             is_checked = self.codec.cipher is not None
-            if is_checked and not self.codec.is_hash(part.data, b"large", channel.encode(), value[0].encode(), value[1]):
+            if is_checked and not self.codec.is_hash(id, b"large", channel.encode(), value[0].encode(), value[1]):
                 raise Corrupt("an encrypted value was replaced by another one; restore a copy of the store")
             return value
         return self.codec.unseal(part, channel)
@@ -434,4 +436,4 @@ def _large_ids(parts: Iterable[Part]) -> Iterator[bytes]:
     """Yield the IDs of the large values among parts."""
     for part in parts:
         if type(part) is msgspec.msgpack.Ext:
-            yield part.data
+            yield bytes(part.data)

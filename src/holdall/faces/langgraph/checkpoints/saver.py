@@ -5,7 +5,7 @@
 The checkpoints of a thread are in a namespace of the store that other searches leave out:
 
     (".threads",)             an item for each thread: its last step, metadata and message
-    (".threads", thread_id)   an item `generation`, and a file for each checkpoint namespace (`checkpoint_log`)
+    (".threads", thread_id)   an item `generation`, and a file for each checkpoint namespace (`log`)
 
 A put appends to the file, whatever its size. What refers to values that are in the file already is only written while
 the `generation` is unchanged: whatever removes values from a file, or deletes it, changes that item too.
@@ -14,12 +14,14 @@ the `generation` is unchanged: whatever removes values from a file, or deletes i
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
-from urllib.parse import quote, unquote
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self, TypeAlias
 
 try:
     from langgraph.checkpoint.base import (
@@ -33,192 +35,54 @@ try:
     from langgraph.checkpoint.base import Checkpoint as LangGraphCheckpoint
     from langgraph.checkpoint.serde.base import SerializerProtocol
 except ModuleNotFoundError as missing:
-    from ...errors import MissingExtra
+    from ....errors import MissingExtra
 
     raise MissingExtra(
         f"LangGraph's checkpointer needs the package {missing.name!r}: pip install 'holdall[langgraph]'",
         name=missing.name,
     ) from missing
 
-from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
-from ... import ABSENT, Entry, FileInfo, Store, ops
-from ...core import face_api
-from ...core.face_api import StoreProgram, Work, async_method, sync_method
-from ...errors import AlreadyExists, Conflict, InvalidInput, shown
-from ...ops import Namespace, PointOp, Ttl
-from ..base import Face
-from .checkpoint_log import Checkpoint, Codec, Link, Log, LogWriter, Part, Pointers
-from .conn_strings import open_from
-from .grown_lists import StoredList, copy_element, make_element
+from .... import ABSENT, FileInfo, Page, Store, ops
+from ....core import face_api
+from ....core.face_api import StoreProgram, Work, async_method, sync_method
+from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
+from ....ops import Namespace, PointOp, Ttl
+from ...base import Face
+from ...importing import Imported, Progress
+from ..conn_strings import open_from
+from .grown_lists import StoredList, copy_element
+from .importing import Source, import_threads
+from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, Loader, checkpoint_ns_of, make_config
+from .log import Checkpoint, Codec, Log, LogWriter, Pointers
+from .threads import Retention, Thread, make_filter, summarise, to_thread
 
 _GENERATION = "generation"
-_MAIN, _SUB, _LOG = "/main", "/sub/", "/log"
 #: How many bytes of logs a saver remembers in all, about.
 _MOST_REMEMBERED = 64 << 20
-_ELEMENT_SIZE = 1000  # what a remembered element of a list takes, about
-#: How many lists of a channel are remembered: forks of a thread have different ones.
-_MOST_LISTS = 3
-_PREVIEW = 200  # characters
 #: Logs from this size on are parsed in a thread, not in the event loop.
 _LARGE_LOG = 1 << 17
-
-
-class _Address(NamedTuple):
-    """A log: its thread, and its checkpoint namespace."""
-
-    thread_id: str
-    checkpoint_ns: str
-
-    @property
-    def path(self) -> str:
-        if not self.checkpoint_ns:
-            return _MAIN + _LOG
-        return _SUB + quote(self.checkpoint_ns, safe=":|") + _LOG
-
-
-def _checkpoint_ns_of(path: str) -> str:
-    """Return the checkpoint namespace of a log."""
-    return unquote(path.removeprefix(_SUB).removesuffix(_LOG)) if path.startswith(_SUB) else ""
-
-
-class _Known:
-    """What a saver remembers of a log: its content up to some size, and the lists that were last read or written."""
-
-    def __init__(self, log: Log, generation: Entry | None) -> None:
-        self.log = log
-        self.generation = None if generation is None else generation.version
-        self.lists: dict[str, list[StoredList]] = {}  # of each channel the last ones, the newest first
-        self.copies: dict[bytes, tuple[list[type], list[Any]]] = {}  # of the elements of links that were read
-
-    @property
-    def weight(self) -> int:
-        """About how many bytes this takes."""
-        return self.log.size + _ELEMENT_SIZE * sum(len(stored) for lists in self.lists.values() for stored in lists)
-
-    def add_lists(self, lists: Mapping[str, StoredList]) -> None:
-        for channel, stored in lists.items():
-            others = (each for each in self.lists.get(channel, ()) if each.last_link != stored.last_link)
-            self.lists[channel] = [stored, *others][:_MOST_LISTS]
-
-    def extend(self, offset: int, more: bytes) -> None:
-        """Add what was appended at an offset, unless something before it is missing here."""
-        if offset == self.log.size:
-            self.log.extend(more)
-
-
-class _Loader:
-    """Makes LangGraph's tuples from a log. An element that several checkpoints share is deserialised once."""
-
-    def __init__(self, address: _Address, log: Log) -> None:
-        self._address = address
-        self._log = log
-        self._values: dict[bytes, Any] = {}
-        self._elements: dict[bytes, list[Any]] = {}
-
-    @property
-    def size(self) -> int:
-        """How many bytes the log has."""
-        return self._log.size
-
-    def load(self, id: str) -> CheckpointTuple:
-        """Return a checkpoint."""
-        log, record = self._log, self._log.checkpoint(id)
-        checkpoint = self.body(record, id)
-        checkpoint["channel_values"] = {
-            channel: self.value(channel, pointer) for channel, pointer in record.pointers.items()
-        }
-        return CheckpointTuple(
-            config=_config(self._address, id),
-            checkpoint=checkpoint,
-            metadata=self.read(record.metadata, ""),
-            parent_config=None if record.parent is None else _config(self._address, record.parent),
-            pending_writes=[
-                (write.task_id, write.channel, self.read(write.part, write.channel)) for write in log.writes(id)
-            ],
-        )
-
-    def body(self, record: Checkpoint, id: str) -> Any:
-        """Return a checkpoint without its values."""
-        return {"id": id, **self.read(record.body, "")}
-
-    def metadata(self, id: str) -> Any:
-        return self.read(self._log.checkpoint(id).metadata, "")
-
-    def read(self, part: Part, channel: str) -> Any:
-        return self._log.codec.deserialise(self._log.typed(channel, part))
-
-    def value(self, channel: str, pointer: bytes | list[Part]) -> Any:
-        if isinstance(pointer, list):
-            return self.read(pointer[0], channel)
-        link = self._log.link(pointer)
-        if link.before is not None:
-            return [
-                element for id, each in self._log.chain(pointer, link) for element in self.elements(channel, id, each)
-            ]
-        if pointer not in self._values:
-            self._values[pointer] = self.read(link.parts[0], channel)
-        return self._values[pointer]
-
-    def elements(self, channel: str, id: bytes, link: Link) -> list[Any]:
-        """Return the elements of a link."""
-        if id not in self._elements:
-            self._elements[id] = [self.read(part, channel) for part in link.parts]
-        return self._elements[id]
-
-
-class _KnownLoader(_Loader):
-    """Makes elements that were read before from copies, and remembers the lists that it reads."""
-
-    def __init__(self, address: _Address, known: _Known) -> None:
-        super().__init__(address, known.log)
-        self._known = known
-
-    def value(self, channel: str, pointer: bytes | list[Part]) -> Any:
-        if isinstance(pointer, list):
-            return self.read(pointer[0], channel)
-        link = self._log.link(pointer)
-        if link.before is None:
-            return self.read(link.parts[0], channel)
-        value: list[Any] = []
-        stored = StoredList()
-        deserialise, known = self._log.codec.deserialise, self._known
-        for id, each in self._log.chain(pointer, link):
-            if id in known.copies:
-                types, copies = known.copies[id]
-                value += [make_element(kind, copy, deserialise) for kind, copy in zip(types, copies, strict=True)]
-            else:
-                typed = [self._log.typed(channel, part) for part in each.parts]
-                elements = list(map(deserialise, typed))
-                value += elements
-                types = list(map(type, elements))
-                copies = [copy_element(element, one) for element, one in zip(elements, typed, strict=True)]
-                known.copies[id] = types, copies
-            stored.add(id, types, copies)
-        known.add_lists({channel: stored})
-        return value
-
-
-def _config(address: _Address, id: str) -> RunnableConfig:
-    return {
-        "configurable": {
-            "thread_id": address.thread_id,
-            "checkpoint_ns": address.checkpoint_ns,
-            "checkpoint_id": id,
-        }
-    }
+#: A thread is refreshed when this part of its TTL has passed since it was last refreshed.
+_REFRESH_PART = 1 / 20
+_MOST_REFRESHED = 10_000  # threads
+_THREADS_PER_PAGE = 100
 
 
 #: Chooses the checkpoints to keep, of all of a log, the newest first.
-_Choose: TypeAlias = Callable[[_Loader, list[str]], list[str]]
+_Choose: TypeAlias = Callable[[Loader, Sequence[str]], Sequence[str]]
+_Logs: TypeAlias = list[tuple[Address, Log]]
+_Addresses: TypeAlias = list[Address]
+_Ops: TypeAlias = list[PointOp]
+_Tuples: TypeAlias = list[CheckpointTuple]
+_Threads: TypeAlias = Page[Thread]
 
 
 class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     """LangGraph's checkpointer on a `holdall.Store`.
 
-    `namespace` is where the threads are; its last label gets a "." before it, so that searches leave them out. `ttl` is
-    how long a thread is kept after its last use, in seconds. `serde` is LangGraph's serializer.
+    `namespace` is where the threads are; its first label gets a "." before it, so that searches leave them out. `ttl`,
+    in seconds, is how long a thread is kept after its last use. `serde` is LangGraph's serializer.
     """
 
     def __init__(
@@ -232,11 +96,13 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         BaseCheckpointSaver.__init__(self, serde=serde)
         labels = face_api.check_namespace(namespace)
         #: The namespace of the threads.
-        self.namespace: Namespace = (*labels[:-1], "." + labels[-1].removeprefix("."))
+        self.namespace: Namespace = ("." + labels[0].removeprefix("."), *labels[1:])
         #: The `holdall.Store` that this face runs on.
         self.store: Store = self._open(store_or_url)
-        self._ttl = ttl
-        self._known: OrderedDict[_Address, _Known] = OrderedDict()
+        self._ttl: Ttl = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        self._refreshed: dict[str, float] = {}
+        self._retention: Retention | None = None
+        self._known: OrderedDict[Address, KnownLog] = OrderedDict()
         self._lock = threading.Lock()
 
     @classmethod
@@ -285,7 +151,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         id = _checkpoint_id(config) or known.log.latest
         if id is None or id not in known.log:
             return None
-        return (yield from self._load(_KnownLoader(address, known), id))
+        return (yield from self._load(KnownLoader(address, known), id))
 
     get_tuple = sync_method(_get_tuple)
     aget_tuple = async_method(_get_tuple)
@@ -325,22 +191,20 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             if wanted.limit == 0:
                 return
 
-    def _log_pages(
-        self, config: RunnableConfig | None
-    ) -> Callable[[Any], StoreProgram[tuple[list[tuple[_Address, Log]], Any]]]:
+    def _log_pages(self, config: RunnableConfig | None) -> Callable[[Any], StoreProgram[tuple[_Logs, Any]]]:
         """Return a program that reads the logs of a page of threads."""
 
-        def page(cursor: Any) -> StoreProgram[tuple[list[tuple[_Address, Log]], Any]]:
+        def page(cursor: Any) -> StoreProgram[tuple[_Logs, Any]]:
             if config is not None:
                 thread_ids, following = [_thread_id(config)], None
             else:
                 found = yield from face_api.search(self.store, self.namespace, limit=20, cursor=cursor, recursive=False)
                 thread_ids, following = [hit.key for hit in found], found.next
             checkpoint_ns = None if config is None else config["configurable"].get("checkpoint_ns")
-            logs: list[tuple[_Address, Log]] = []
+            logs: _Logs = []
             for thread_id in thread_ids:
                 if checkpoint_ns is not None:
-                    addresses = [_Address(thread_id, checkpoint_ns)]
+                    addresses = [Address(thread_id, checkpoint_ns)]
                 else:
                     addresses = yield from self._addresses(thread_id)
                 for address in addresses:
@@ -349,50 +213,63 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
         return page
 
-    def _addresses(self, thread_id: str) -> StoreProgram[list[_Address]]:
+    def _addresses(self, thread_id: str) -> StoreProgram[_Addresses]:
         """Return the logs of a thread."""
         files = self.store.files(self._home(thread_id))
-        infos: list[FileInfo] = yield from face_api.glob(files, "**" + _LOG)
-        return [_Address(thread_id, _checkpoint_ns_of(info.path)) for info in infos]
+        infos: list[FileInfo] = yield from face_api.glob(files, "**" + LOG_NAME)
+        return [Address(thread_id, checkpoint_ns_of(info.path)) for info in infos]
 
-    def _read(self, address: _Address) -> StoreProgram[_Known]:
+    def _read(self, address: Address) -> StoreProgram[KnownLog]:
         """Read a log, or what was appended to it since it was last read."""
         home, known = self._home(address.thread_id), self._recall(address)
         start = 0 if known is None else known.log.size
         while True:
-            *_, generation, content = yield [
-                *self._refreshes(address),
-                ops.Get(home, _GENERATION),
-                ops.ReadRange(home, address.path, start),
-            ]
+            generation, content = yield [ops.Get(home, _GENERATION), ops.ReadRange(home, address.path, start)]
             version = None if generation is None else generation.version
             if known is not None and (content is None or known.generation != version):
                 self._forget(address)
                 known, start = None, 0
                 continue
             if known is None:
-                known = _Known((yield from self._parse(address, content or b"")), generation)
+                known = KnownLog((yield from self._parse(address, content or b"")), generation, self._ttl)
                 self._remember(address, known)
             elif content:
                 with self._lock:
                     known.extend(start, content)
+            yield from self._refresh(address.thread_id, known)
             return known
 
-    def _load(self, loader: _Loader, id: str) -> StoreProgram[CheckpointTuple]:
+    def _refresh(self, thread_id: str, known: KnownLog) -> StoreProgram[None]:
+        """Restart the TTL of everything of a thread, unless that was done a short while ago."""
+        if known.ttl is None or known.generation is None:
+            return
+        seconds = known.ttl.total_seconds() if isinstance(known.ttl, timedelta) else known.ttl
+        now = time.monotonic()
+        if now - self._refreshed.get(thread_id, -seconds) < seconds * _REFRESH_PART:
+            return
+        home = self._home(thread_id)
+        paths = [address.path for address in (yield from self._addresses(thread_id))]
+        yield [
+            ops.Refresh(self.namespace, thread_id),
+            *(ops.Refresh(home, key) for key in (_GENERATION, *paths)),
+        ]
+        if len(self._refreshed) > _MOST_REFRESHED:
+            self._refreshed.clear()
+        self._refreshed[thread_id] = now
+
+    def _load(self, loader: Loader, id: str) -> StoreProgram[CheckpointTuple]:
         """Load a checkpoint. Async, a large one is loaded in a thread."""
         if loader.size < _LARGE_LOG:
             return loader.load(id)
         found: CheckpointTuple = yield Work(loader.load, (id,))
         return found
 
-    def _parse(self, address: _Address, content: bytes) -> StoreProgram[Log]:
+    def _parse(self, address: Address, content: bytes) -> StoreProgram[Log]:
         codec = Codec(self.serde, *address)
         if len(content) < _LARGE_LOG:
             return Log(codec, content)
-        return (yield Work(Log, (codec, content)))
-
-    def _refreshes(self, address: _Address) -> list[PointOp]:
-        return []
+        log: Log = yield Work(Log, (codec, content))
+        return log
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
@@ -412,23 +289,25 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             if known is None or (parent is not None and parent not in known.log):
                 known = yield from self._read(address)
                 if parent is not None and parent in known.log:
-                    yield from self._load(_KnownLoader(address, known), parent)
+                    yield from self._load(KnownLoader(address, known), parent)
             codec, writer = known.log.codec, LogWriter(known.log.codec, known.log.values)
             if not known.log.has_key:
                 writer.add_key()
             pointers, lists = self._add_values(address, known, writer, checkpoint, parent, new_versions)
             body = {name: value for name, value in checkpoint.items() if name not in ("channel_values", "id")}
-            sealed = (codec.seal(codec.serialise(part), "") for part in (body, details))
-            writer.add_checkpoint(checkpoint["id"], Checkpoint(parent, *sealed, pointers))
+            sealed = [codec.seal(codec.serialise(part), "") for part in (body, details)]
+            writer.add_checkpoint(checkpoint["id"], Checkpoint(parent, sealed[0], sealed[1], pointers))
             data = writer.data
-            batch: list[PointOp] = [
-                ops.Put(home, _GENERATION, {}, self._ttl, ABSENT, False)
+            batch: _Ops = [
+                ops.Put(home, _GENERATION, {}, known.ttl, ABSENT, False)
                 if known.generation is None
                 else ops.Check(home, _GENERATION, known.generation),
-                ops.Append(home, address.path, data, ttl=self._ttl),
+                ops.Append(home, address.path, data, ttl=known.ttl),
             ]
             if known.generation is None or not address.checkpoint_ns:
-                batch.append(self._summarise(address, known, checkpoint, details))
+                count = len(known.log) + (checkpoint["id"] not in known.log)
+                value = summarise(address.thread_id, checkpoint, details, count, is_secret=codec.cipher is not None)
+                batch.append(ops.Put(self.namespace, address.thread_id, value, known.ttl, search_fields=False))
             try:
                 made, offset, *_ = yield batch
             except Conflict as conflict:
@@ -441,7 +320,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 known.extend(offset, data)
                 known.add_lists(lists)
             self._remember(address, known)
-            return _config(address, checkpoint["id"])
+            yield from self._refresh(address.thread_id, known)
+            return make_config(address, checkpoint["id"])
         raise AssertionError("unreachable")
 
     put = sync_method(_put)
@@ -449,8 +329,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     def _add_values(
         self,
-        address: _Address,
-        known: _Known,
+        address: Address,
+        known: KnownLog,
         writer: LogWriter,
         checkpoint: LangGraphCheckpoint,
         parent: str | None,
@@ -471,23 +351,11 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         others = [channel for channel in versions if channel not in pointers and channel not in new_versions]
         if others and parent is not None and parent in known.log:
             record = known.log.checkpoint(parent)
-            before = _Loader(address, known.log).body(record, parent)["channel_versions"]
+            before = Loader(address, known.log).body(record, parent)["channel_versions"]
             for channel in others:
                 if channel in record.pointers and before.get(channel) == versions[channel]:
                     pointers[channel] = record.pointers[channel]
         return pointers, lists
-
-    def _summarise(
-        self, address: _Address, known: _Known, checkpoint: LangGraphCheckpoint, metadata: dict[str, Any]
-    ) -> ops.Put:
-        """Return the put of the item that lists a thread."""
-        value = {
-            "checkpoints": len(known.log) + (checkpoint["id"] not in known.log),
-            "checkpoint_id": checkpoint["id"],
-            "metadata": {name: item for name, item in metadata.items() if _is_json(item)},
-            "preview": None if known.log.codec.cipher else _preview(checkpoint["channel_values"]),
-        }
-        return ops.Put(self.namespace, address.thread_id, value, self._ttl, search_fields=False)
 
     def _put_writes(
         self,
@@ -516,7 +384,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             guard = [] if known.generation is None else [ops.Check(home, _GENERATION, known.generation)]
             data = writer.data
             try:
-                *_, offset = yield [*guard, ops.Append(home, address.path, data, ttl=self._ttl)]
+                *_, offset = yield [*guard, ops.Append(home, address.path, data, ttl=known.ttl)]
             except Conflict as conflict:
                 self._forget(address)
                 yield from face_api.before_retry(conflict, tries)
@@ -544,17 +412,11 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         gone = set(run_ids)
         if not gone:
             return
-        cursor = None
-        while True:
-            page = yield from face_api.search(self.store, self.namespace, limit=100, cursor=cursor, recursive=False)
-            for hit in page:
-                yield from self._keep(
-                    hit.key,
-                    lambda loader, ids: [id for id in ids if loader.metadata(id).get("run_id") not in gone],
-                )
-            cursor = page.next
-            if cursor is None:
-                return
+
+        def choose(loader: Loader, ids: Sequence[str]) -> Sequence[str]:
+            return [id for id in ids if loader.metadata(id).get("run_id") not in gone]
+
+        yield from self._keep_in_all(choose)
 
     delete_for_runs = sync_method(_delete_for_runs)
     adelete_for_runs = async_method(_delete_for_runs)
@@ -568,48 +430,107 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             raise InvalidInput(f"strategy is 'keep_latest' or 'delete', not {shown(strategy)}")
         for thread_id in thread_ids:
             if strategy == "keep_latest":
-                yield from self._keep(_check_thread_id(thread_id), lambda loader, ids: ids[:1])
+                yield from self._keep(_check_thread_id(thread_id), choose_to_retain(1, None))
             else:
                 yield from self._delete_thread(thread_id)
 
     prune = sync_method(_prune)
     aprune = async_method(_prune)
 
-    def _keep(self, thread_id: str, choose: _Choose) -> StoreProgram[None]:
-        """Rewrite the logs of a thread with the checkpoints that are chosen, of all newest first."""
-        for address in (yield from self._addresses(thread_id)):
-            yield from self._rewrite(address, choose)
+    def _retain(self, *, keep_last: int | None = None, older_than: Ttl = None) -> StoreProgram[int]:
+        """Delete old checkpoints of all threads, and return how many.
 
-    def _rewrite(self, address: _Address, choose: _Choose) -> StoreProgram[None]:
+        `keep_last` is how many of each thread and checkpoint namespace stay. `older_than` is, in seconds or as a
+        timedelta, how old one must be. With both, those go that are neither among the last nor young enough. The latest
+        of a namespace stays in any case, and so does what delta channels are made from.
+        """
+        choose = choose_to_retain(keep_last, older_than)
+        removed: int = yield from self._keep_in_all(choose, 1 if keep_last is None else keep_last)
+        return removed
+
+    retain = sync_method(_retain)
+    aretain = async_method(_retain)
+
+    def retain_every(self, interval: float, *, keep_last: int | None = None, older_than: Ttl = None) -> None:
+        """Call `retain` at an interval, in seconds, in a background thread, until the saver is closed."""
+        choose_to_retain(keep_last, older_than)
+        if self._retention is not None:
+            self._retention.stop()
+        self._retention = Retention(lambda: self.retain(keep_last=keep_last, older_than=older_than), interval)
+
+    def close(self) -> None:
+        """Stop what runs in the background, and close the store, if it was opened here. It may be called twice."""
+        if self._retention is not None:
+            self._retention.stop()
+        super().close()
+
+    async def aclose(self) -> None:
+        """`close`, awaited."""
+        if self._retention is not None:
+            self._retention.stop()
+        await super().aclose()
+
+    def _keep_in_all(self, choose: _Choose, least: int = 0) -> StoreProgram[int]:
+        """Rewrite the logs of all threads that have more than `least` checkpoints; return how many were deleted."""
+        cursor, removed = None, 0
+        while True:
+            page = yield from face_api.search(
+                self.store, self.namespace, limit=_THREADS_PER_PAGE, cursor=cursor, recursive=False
+            )
+            for hit in page:
+                if least == 0 or hit.value["checkpoints"] > least:
+                    removed += yield from self._keep(hit.key, choose)
+            cursor = page.next
+            if cursor is None:
+                return removed
+
+    def _keep(self, thread_id: str, choose: _Choose) -> StoreProgram[int]:
+        """Rewrite the logs of a thread with the checkpoints that are chosen; return how many were deleted."""
+        removed = 0
+        for address in (yield from self._addresses(thread_id)):
+            removed += yield from self._rewrite(address, choose)
+        return removed
+
+    def _rewrite(self, address: Address, choose: _Choose) -> StoreProgram[int]:
         home = self._home(address.thread_id)
         for tries in itertools.count(1):
-            generation, info, content = yield [
+            listed, generation, info, content = yield [
+                ops.Get(self.namespace, address.thread_id),
                 ops.Get(home, _GENERATION),
                 ops.Stat(home, address.path),
                 ops.ReadRange(home, address.path, 0),
             ]
             if content is None:
-                return
+                return 0
             log = yield from self._parse(address, content)
-            loader = _Loader(address, log)
+            loader = Loader(address, log)
             ids = log.ids
             kept = _with_delta_ancestors(loader, log, choose(loader, ids))
             if len(kept) == len(ids):
-                return
-            changed: list[PointOp] = [
-                ops.Put(home, address.path, face_api.new_file(log.select(kept)), self._ttl, info.version)
+                return 0
+            ttl = KnownLog(log, generation, self._ttl).ttl
+            changed: _Ops = [
+                ops.Put(home, address.path, face_api.new_file(log.select(kept)), ttl, info.version)
                 if kept
                 else ops.Delete(home, address.path, info.version)
             ]
             if generation is not None:
-                changed.append(ops.Put(home, _GENERATION, generation.value, self._ttl, generation, False))
+                changed.append(ops.Put(home, _GENERATION, generation.value, ttl, generation, False))
+            if listed is not None and not address.checkpoint_ns:
+                value = {**listed.value, "checkpoints": len(kept)}
+                changed.append(
+                    ops.Put(self.namespace, address.thread_id, value, ttl, listed, False)
+                    if kept
+                    else ops.Delete(self.namespace, address.thread_id, listed)
+                )
             try:
                 yield changed
             except Conflict as conflict:
                 yield from face_api.before_retry(conflict, tries)
                 continue
             self._forget(address)
-            return
+            return len(ids) - len(kept)
+        raise AssertionError("unreachable")
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> StoreProgram[None]:
         """Copy a thread with all its checkpoints and writes; the target must be a new thread."""
@@ -619,9 +540,9 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         if listed is None or not addresses:
             return
         home = self._home(target)
-        batch: list[PointOp] = [
+        batch: _Ops = [
             ops.Put(home, _GENERATION, {}, self._ttl, ABSENT, False),
-            ops.Put(self.namespace, target, listed.value, self._ttl, ABSENT, False),
+            ops.Put(self.namespace, target, {**listed.value, "id": target}, self._ttl, ABSENT, False),
         ]
         for address in addresses:
             known = yield from self._read(address)
@@ -634,6 +555,116 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     copy_thread = sync_method(_copy_thread)
     acopy_thread = async_method(_copy_thread)
+
+    # Threads ---------------------------------------------------------------------------------------------------------
+
+    def _threads(
+        self,
+        *,
+        prefix: str | None = None,
+        filter: Mapping[str, Any] | None = None,
+        query: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> StoreProgram[_Threads]:
+        """List threads, those with the newest checkpoint first; `page.next` is the cursor of the next page.
+
+        `prefix` is the beginning of their IDs. `filter` is a filter, as in `Store.search`, of the metadata of the last
+        checkpoint, and of `step` and `checkpoints`. With a `query`, all its words must be in the ID, the metadata or
+        the preview, in upper or lower case.
+        """
+        found = yield from face_api.search(
+            self.store,
+            self.namespace,
+            filter=make_filter(prefix, filter, query),
+            limit=limit,
+            cursor=cursor,
+            recursive=False,
+        )
+        return Page(map(to_thread, found), found.next)
+
+    threads = sync_method(_threads)
+    athreads = async_method(_threads)
+
+    def watch(self, thread_id: str, *, checkpoint_ns: str = "") -> Iterator[CheckpointTuple]:
+        """Iterate over the checkpoints of a thread that are put from now on, by any process, as they come."""
+        address = Address(_check_thread_id(thread_id), checkpoint_ns)
+        seen = set(self._run(self._read(address)).log.ids)
+        with self.store.watch(self._home(address.thread_id), since=self.store.cursor()) as changes:
+            yield from self._run(self._load_new(address, seen))
+            for change in changes:
+                if change.key == address.path:
+                    yield from self._run(self._load_new(address, seen))
+
+    async def awatch(self, thread_id: str, *, checkpoint_ns: str = "") -> AsyncIterator[CheckpointTuple]:
+        """`watch`, as an async iterator."""
+        address = Address(_check_thread_id(thread_id), checkpoint_ns)
+        seen = set((await self._arun(self._read(address))).log.ids)
+        async with self.store.awatch(self._home(address.thread_id), since=await self.store.acursor()) as changes:
+            for found in await self._arun(self._load_new(address, seen)):
+                yield found
+            async for change in changes:
+                if change.key == address.path:
+                    for found in await self._arun(self._load_new(address, seen)):
+                        yield found
+
+    def _load_new(self, address: Address, seen: set[str]) -> StoreProgram[_Tuples]:
+        """Load the checkpoints that are not among those seen, the oldest first."""
+        known = yield from self._read(address)
+        new = sorted(id for id in known.log.ids if id not in seen)
+        seen.update(new)
+        loader = KnownLoader(address, known)
+        found: _Tuples = []
+        for id in new:
+            found.append((yield from self._load(loader, id)))  # no comprehension can yield
+        return found
+
+    def _set_ttl(self, thread_id: str, ttl: Ttl) -> StoreProgram[None]:
+        """Give a thread a TTL of its own, in seconds, which begins again with each use. None keeps it for ever."""
+        thread_id = _check_thread_id(thread_id)
+        home, seconds = self._home(thread_id), ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        for tries in itertools.count(1):
+            addresses = yield from self._addresses(thread_id)
+            generation, listed = yield [ops.Get(home, _GENERATION), ops.Get(self.namespace, thread_id)]
+            if generation is None or listed is None:
+                raise NotFound(f"there is no thread {thread_id!r}")
+            batch: _Ops = [
+                ops.Put(home, _GENERATION, {"ttl": seconds}, seconds, generation, False),
+                ops.Put(self.namespace, thread_id, listed.value, seconds, listed, False),
+            ]
+            for address in addresses:  # a file gets another TTL when it is moved
+                batch += [
+                    ops.Move(home, address.path, "/moved"),
+                    ops.Move(home, "/moved", address.path, ttl=seconds),
+                ]
+            try:
+                yield batch
+            except Conflict as conflict:
+                yield from face_api.before_retry(conflict, tries)
+                continue
+            self._forget_thread(thread_id)
+            return
+
+    set_ttl = sync_method(_set_ttl)
+    aset_ttl = async_method(_set_ttl)
+
+    def _import_from(
+        self, source: str | os.PathLike[str], *, progress: Progress | None = None
+    ) -> StoreProgram[Imported]:
+        """Import the threads of a `SqliteSaver` (the path of its file) or of a `PostgresSaver` (its URL).
+
+        `progress(done, total)` is called after each checkpoint. An import that was interrupted continues when it is run
+        again.
+        """
+        return (yield from import_threads(self, Source(source, self.serde), progress))
+
+    import_from = sync_method(_import_from)
+    aimport_from = async_method(_import_from)
+
+    def _find_present(self, thread_id: str, checkpoint_ns: str) -> StoreProgram[Callable[[str], bool]]:
+        """Return a function that knows which checkpoints are here."""
+        known = yield from self._read(Address(_check_thread_id(thread_id), checkpoint_ns))
+        return known.log.__contains__
 
     # Delta channels --------------------------------------------------------------------------------------------------
 
@@ -649,7 +680,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         if not history:
             return history
         log = (yield from self._read(address)).log
-        loader = _Loader(address, log)
+        loader = Loader(address, log)
         id = _checkpoint_id(config) or log.latest
         remaining = set(channels)
         for ancestor in log.ancestors(id):
@@ -672,14 +703,14 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     # What is remembered ----------------------------------------------------------------------------------------------
 
-    def _recall(self, address: _Address) -> _Known | None:
+    def _recall(self, address: Address) -> KnownLog | None:
         with self._lock:
             known = self._known.get(address)
             if known is not None:
                 self._known.move_to_end(address)
             return known
 
-    def _remember(self, address: _Address, known: _Known) -> None:
+    def _remember(self, address: Address, known: KnownLog) -> None:
         with self._lock:
             self._known[address] = known
             self._known.move_to_end(address)
@@ -687,7 +718,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             while weight > _MOST_REMEMBERED and len(self._known) > 1:
                 weight -= self._known.popitem(last=False)[1].weight
 
-    def _forget(self, address: _Address) -> None:
+    def _forget(self, address: Address) -> None:
         with self._lock:
             self._known.pop(address, None)
 
@@ -723,9 +754,9 @@ class _Wanted:
         self._before = None if before is None else _checkpoint_id(before)
         self.limit = limit
 
-    def select(self, address: _Address, log: Log) -> Iterator[CheckpointTuple]:
+    def select(self, address: Address, log: Log) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints of a log, and count them off the limit."""
-        loader = _Loader(address, log)
+        loader = Loader(address, log)
         for id in log.ids:
             if self.limit is not None and self.limit <= 0:
                 self.limit = 0
@@ -758,7 +789,7 @@ def _extend(candidates: list[StoredList], channel: str, value: list[Any], writer
     return extended
 
 
-def _with_delta_ancestors(loader: _Loader, log: Log, kept: list[str]) -> set[str]:
+def _with_delta_ancestors(loader: Loader, log: Log, kept: Sequence[str]) -> set[str]:
     """Return the checkpoints to keep, and the ancestors that the values of their delta channels are made from."""
     needed = set(kept)
     for id in kept:
@@ -782,31 +813,27 @@ def _check_thread_id(thread_id: Any) -> str:
     return face_api.check_key(str(thread_id), "a thread_id")
 
 
-def _address_of(config: RunnableConfig) -> _Address:
-    return _Address(_thread_id(config), config["configurable"].get("checkpoint_ns") or "")
+def _address_of(config: RunnableConfig) -> Address:
+    return Address(_thread_id(config), config["configurable"].get("checkpoint_ns") or "")
 
 
 def _checkpoint_id(config: RunnableConfig) -> str | None:
     return config["configurable"].get("checkpoint_id") or None
 
 
-def _is_json(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_json(item) for name, item in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_json, value))
-    return value is None or isinstance(value, str | int | float | bool)
+def choose_to_retain(keep_last: int | None, older_than: Ttl) -> _Choose:
+    """Return the function that chooses what `retain` keeps."""
+    if keep_last is None and older_than is None:
+        raise InvalidInput("retain needs keep_last= or older_than=")
+    if keep_last is not None:
+        face_api.check_count("keep_last", keep_last, least=1)
+    age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than or 0)
 
+    def choose(loader: Loader, ids: Sequence[str]) -> Sequence[str]:
+        first = 1 if keep_last is None else keep_last
+        if older_than is None:
+            return ids[:first]
+        oldest = datetime.now(UTC) - age
+        return [id for number, id in enumerate(ids) if number < first or loader.time(id) >= oldest]
 
-def _preview(values: Mapping[str, Any]) -> str | None:
-    """Return the beginning of the last message: of the channel `messages`, or of any list of messages."""
-    for channel in sorted(values, key=lambda name: name != "messages"):
-        value = values[channel]
-        last = value[-1] if isinstance(value, list) and value else None
-        if isinstance(last, BaseMessage):
-            content = last.content
-            if not isinstance(content, str):
-                texts = (block if isinstance(block, str) else block.get("text") for block in content)
-                content = next((text for text in texts if isinstance(text, str)), "")
-            return content[:_PREVIEW].encode(errors="replace").decode()
-    return None
+    return choose
