@@ -62,6 +62,7 @@ from .ops import (
     PurgeTombstones,
     Put,
     ReadStats,
+    Remember,
     Scan,
     Search,
     Stats,
@@ -127,6 +128,7 @@ __all__ = [
     "Ranker",
     "Ranking",
     "ReadStats",
+    "Remember",
     "Row",
     "Scan",
     "Search",
@@ -184,6 +186,7 @@ class Capabilities(FrozenStruct, frozen=True):
     ranks: bool = False  # `Search` takes a query and a vector
     learns: bool = False  # `LearnFields` builds indexes of fields
     spans_roots: bool = True  # a batch may write to several roots (first labels of namespaces)
+    remembers: bool = False  # a batch may end with `Remember`
 
 
 class Listener(Protocol):

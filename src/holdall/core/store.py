@@ -234,15 +234,20 @@ class Store(WatchMethods, LeaseMethods):
                 exact=exact,
                 neighbours=part,
             )
-            if part and not self._engine_handle.indexes_order:
-                yield from self._index_order()
+        page = yield from self._find(walk)
+        if page.next is not None:
+            page.next = f"{asked}.{page.next}"
+        return page
+
+    def _find(self, walk: ops.Search) -> StoreProgram[Page[Hit]]:
+        """Run a search in the engine. Indexes that it needs are brought up to date first."""
+        if walk.neighbours and not self._engine_handle.indexes_order:
+            yield from self._index_order()
         page: Page[Hit] | ops.IndexLag = (yield [walk])[0]
         if isinstance(page, ops.IndexLag):
             yield from self._index_texts(page.changes)
             page = (yield [replace(walk, caught_up=True)])[0]
             assert isinstance(page, Page)
-        if page.next is not None:
-            page.next = f"{asked}.{page.next}"
         return page
 
     search = run(_search)

@@ -33,7 +33,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 class EngineOptions(TypedDict, total=False):
     """Options that only some engines take.
 
-    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. PostgreSQL: all others.
+    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. A server: `token`, `ca_file` and the
+    `pool_` options. PostgreSQL: all others.
     """
 
     volume: tuple[str, ...]
@@ -46,6 +47,8 @@ class EngineOptions(TypedDict, total=False):
     prepare: bool | None
     connection: Any
     notify_url: str | None
+    token: str | None
+    ca_file: str | None
 
 
 def open(
@@ -70,7 +73,7 @@ def open(
 
     The URL is `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain
     files), `"memory:"` (private to this store), `"memory:name"` (shared within the process), `"postgresql://…"`,
-    `"redis://…"` or `"redis+cluster://…"`. Some engines have options of their own (`EngineOptions`). Without a URL,
+    `"redis://…"`, `"redis+cluster://…"`, or `"http://…"` and `"https://…"` for a server (`holdall URL serve`). Some engines have options of their own (`EngineOptions`). Without a URL,
     the environment variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from
     `holdall.engine.Options`.
 
@@ -191,8 +194,11 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
         return _postgres(url, engine_options, own)
     if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
         return _redis(f"{scheme}:{rest}", engine_options, own)
+    if scheme in ("http", "https"):
+        return _remote(url, engine_options, own)
     raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql: and redis:, or a plain path"
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis: and http:, or a plain"
+        " path"
     )
 
 
@@ -240,6 +246,13 @@ def _redis(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     _check_option_names(own, module.RedisOptions.__slots__)
     given = module.RedisOptions(**own)
     return ("redis", url, engine_options, given), lambda: module.RedisEngine(url, engine_options, given)
+
+
+def _remote(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    module = _import_engine("remote", "remote")
+    _check_option_names(own, module.RemoteOptions.__slots__)
+    given = module.RemoteOptions(**own)
+    return ("remote", url, engine_options, given), lambda: module.RemoteEngine(url, engine_options, given)
 
 
 def _import_engine(name: str, extra: str | None) -> Any:

@@ -41,6 +41,7 @@ from ...runtime.programs import Program, Work, drive
 from ...runtime.signals import defer_signals
 from ...search.ranking import LARGEST_GAP, rank_entries
 from ...search.text_index import MOST_BYTES
+from ...wire import to_record
 from .ranker import MemoryRanker
 
 _GREP_BYTES = 1 << 20  # of contents, after which a page of candidates ends
@@ -67,7 +68,7 @@ class _Record:
 class MemoryEngine:
     """Entries in the memory of this process, lost when it ends."""
 
-    capabilities = Capabilities(durable=False, multiprocess=False, ranks=True)
+    capabilities = Capabilities(durable=False, multiprocess=False, ranks=True, remembers=True)
     is_async_reentrant = True
 
     def __init__(self, options: Options) -> None:
@@ -102,6 +103,9 @@ class MemoryEngine:
                 return [drive(self._walk(batch[0]), _refuse_request)]
             undo: dict[_Address, _Record | None] = {}
             try:
+                if type(batch[-1]) is ops.Remember:
+                    results = [self._point(op, undo) for op in batch[:-1]]
+                    return [*results, self._point(to_record(batch[-1], batch, results), undo).version]
                 return [self._point(op, undo) for op in batch]
             except BaseException:
                 for address, record in undo.items():

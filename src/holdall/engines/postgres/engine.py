@@ -116,7 +116,7 @@ class PostgresOptions:
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, remembers=True)
 
     def __init__(self, url: str, options: Options, own: PostgresOptions) -> None:
         self._url = url

@@ -32,6 +32,7 @@ from ...model import file_values, filters, keys
 from ...model.values import decode, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
+from ...wire import to_record
 from .bounded_reads import BoundedReads, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
 from .feed import DeletedTrees, LargeDeleteTree, SqlFeed, put_purge_mark, within
@@ -198,7 +199,17 @@ class SqlEntries:
 
     def batch(self, batch: Sequence[Op]) -> SqlProgram[list[Any]]:
         """Run a batch: statements that cannot fail go together, the others are checked before the next runs."""
+        if type(batch[-1]) is ops.Remember:
+            return (yield from self._remember(batch))
         return (yield from self._one_by_one(batch, self._clock()))
+
+    def _remember(self, batch: Sequence[Op], *args: Any) -> SqlProgram[list[Any]]:
+        """Run a batch that ends with `Remember`."""
+        *others, last = batch
+        assert isinstance(last, ops.Remember)
+        results = yield from self.batch(others, *args)
+        [record] = yield from self.batch([to_record(last, others, results)], *args)
+        return [*results, record.version]
 
     def _one_by_one(self, batch: Sequence[Op], now: int | None) -> SqlProgram[list[Any]]:
         results: list[Any] = []
