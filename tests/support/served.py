@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import holdall
 from holdall.testing import Clock
 from support.servers import free_port
 
@@ -30,18 +31,37 @@ _numbers = itertools.count()
 class SharedClock(Clock):
     """A test's clock that the server's workers share through a file."""
 
-    def __init__(self, path: Path, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
-        super().__init__(start)
+    def __init__(self, path: Path) -> None:
+        super().__init__(datetime(2026, 1, 1, tzinfo=UTC))
         self._path = path
-        self._share()
+        self._share(self())
 
     def advance(self, time: Any) -> None:
         super().advance(time)
-        self._share()
+        self._share(self())
 
-    def _share(self) -> None:
+    def follow(self, clock: Clock | None) -> None:
+        """Let the server have the time of another clock: this machine's, or one that moves when it is read."""
+        if clock is None:
+            self._share(-1)
+        elif clock is not self:
+            now = clock()
+            self._share(now, clock() - now)
+
+    def mirror(self, clock: Clock) -> None:
+        """Let the server have the time of a test's own clock, whenever that is moved."""
+        advance = clock.advance
+
+        def advance_both(time: Any) -> None:
+            advance(time)
+            self._share(clock())
+
+        clock.advance = advance_both  # type: ignore[method-assign]  # of this clock only
+        self._share(clock())
+
+    def _share(self, now: int, step: int = 0) -> None:
         with self._path.open("r+b" if self._path.exists() else "wb", buffering=0) as file:
-            file.write(struct.pack("<q", self()))
+            file.write(struct.pack("<qq", now, step))
 
 
 class Server:
@@ -87,8 +107,26 @@ class Server:
         return f"http://127.0.0.1:{self.port}/{name}"
 
     def clock(self, url: str) -> SharedClock:
-        """The clock of a served store."""
+        """The clock of a served store, from its start."""
         return SharedClock(self.folder / f"{url.rpartition('/')[2]}.clock")
+
+    def change_options(self, url: str, **options: Any) -> None:
+        """Serve a store with other options, if no request has opened it yet."""
+        described = self.folder / f"{url.rpartition('/')[2]}.json"
+        known = json.loads(described.read_text())
+        known["options"] |= options
+        described.write_text(json.dumps(known))
+
+    def open_directly(self, url: str, **options: Any) -> holdall.Store:
+        """Open the store itself that is served at a URL."""
+        known = json.loads((self.folder / f"{url.rpartition('/')[2]}.json").read_text())
+        return holdall.open(known["url"], **(known["options"] | options))
+
+    def close(self, url: str) -> None:
+        """Let the workers close a store. Which worker answers is chance: ask until both have."""
+        for _ in range(8):
+            name = url.rpartition("/")[2]
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/close/{name}", timeout=30).close()
 
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -207,6 +207,8 @@ def _admit(store: Store, op: Any) -> Op:
         times = {name: getattr(op, name) for name in ("created_at", "updated_at", "expires_at")}
         given = {name: _to_time(moment) for name, moment in times.items() if moment is not None}
         return replace(op, **given)
+    if isinstance(op, ops.Stat) and not op.path:  # a store prepares the root so
+        return replace(op, path="/")
     if isinstance(op, ops.Embed):
         _check_vectors(op.vectors)
     return op  # type: ignore[no-any-return]  # an Op

@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a server."""
 
     body: int = 64 << 20  # bytes of a request
-    batch: int = 1000  # ops in a batch
+    batch: int = 10_000  # ops in a batch
     page: int = 1000  # results in one answer
     body_timeout: float = 30.0  # seconds for a body, and more for a large one
     header_timeout: float = 30.0  # seconds for the head of a request

@@ -170,7 +170,12 @@ class Connections:
         return Connection(connected)
 
     async def _aconnect(self, deadline: float) -> Connection:
-        return await asyncio.to_thread(self.connect, deadline, True)
+        connecting = asyncio.get_running_loop().run_in_executor(None, self.connect, deadline, True)
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close_unused)
+            raise
 
     def drop_idle(self) -> None:
         """Close all idle connections."""
@@ -179,6 +184,11 @@ class Connections:
     def close(self) -> None:
         """Close the connections."""
         self._pool.close()
+
+
+def _close_unused(connecting: asyncio.Future[Connection]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
 
 
 __all__ = ["Answer", "Connection", "ConnectionLost", "ConnectionProgram", "Connections", "Send"]
