@@ -27,7 +27,9 @@ MOST_IN_PAGE = 1000
 REPLY_TTL = 600.0
 
 OPS: tuple[type[Op], ...] = tuple(
-    kind for kind in vars(ops).values() if isinstance(kind, type) and issubclass(kind, Op) and kind not in (Op, ops.PointOp)
+    kind
+    for kind in vars(ops).values()
+    if isinstance(kind, type) and issubclass(kind, Op) and kind not in (Op, ops.PointOp)
 )
 
 
@@ -48,7 +50,7 @@ class Slot(msgspec.Struct, frozen=True, array_like=True):
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """A batch for the server."""
 
-    ops: list[Union[OPS]]  # type: ignore[valid-type]  # made of a tuple
+    ops: list[Union[OPS]]  # type: ignore[valid-type]  # noqa: UP007  # made of a tuple
     slot: Slot | None = None
 
 
@@ -197,7 +199,9 @@ def _to_info(sent: Sequence[Any]) -> FileInfo:
 
 def to_record(op: ops.Remember, batch: Sequence[Op], results: Sequence[Any]) -> ops.Put:
     """Make the put that `Remember` stands for: the results of the ops before it. What was read is not kept."""
-    kept = [None if type(one) in ops.READS else encode_result(one, done) for one, done in zip(batch, results, strict=False)]
+    kept = [
+        None if type(one) in ops.READS else encode_result(one, done) for one, done in zip(batch, results, strict=False)
+    ]
     packed = base64.b64encode(_encoder.encode(kept)).decode()
     return ops.Put(op.namespace, op.key, encode_plain({"number": op.number, "results": packed}), op.ttl, op.expect)
 

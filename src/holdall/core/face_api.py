@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine import Capabilities
 from ..files.volume import Files, replacing, split_lines
+from ..live.leases import Lease
 from ..model import file_values
 from ..model.filters import parse as parse_filter
 from ..model.keys import (
+    Reserved,
     check_count,
     check_folder,
     check_function,
@@ -23,7 +25,6 @@ from ..model.keys import (
     check_part,
     check_path,
 )
-from ..model.keys import Reserved
 from ..model.namespace_text import decode as decode_namespace
 from ..model.namespace_text import encode as encode_namespace
 from ..model.values import decode as decode_value
@@ -79,7 +80,9 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "new_coalescer",
     # For the server: batches of remote engines, and entries of holdall's own.
     "Reserved",
+    "held_lease",
     "run_batch",
+    "scan_page",
     "scan_reserved",
     "scope_of",
     # What is known of a store and its embedding model.
@@ -169,6 +172,20 @@ def scan_reserved(store: Store, purpose: str) -> StoreProgram[list[Entry]]:
         if page.next is None:
             return found
         walk = replace(walk, after=(walk.prefix, page[-1].key))
+
+
+def scan_page(
+    store: Store, prefix: Namespace, after: tuple[Namespace, str] | None, limit: int
+) -> StoreProgram[Page[Entry]]:
+    """Read one page of `Store.scan`, after an entry."""
+    mark = None if after is None else (store._resolve_prefix(after[0]), check_key(after[1]))
+    page: Page[Entry] = (yield [Scan(store._resolve_prefix(prefix), mark, limit)])[0]
+    return page
+
+
+def held_lease(store: Store, name: str, token: int, namespace: Namespace) -> Lease:
+    """Return a lease that was acquired elsewhere, for a write that carries its token."""
+    return Lease.held(store, name, token, namespace)
 
 
 def scope_of(store: Store) -> Namespace:

@@ -123,7 +123,9 @@ def _write_with_record(
 def _replay(batch: wire.Batch, admitted: list[Op], record: Entry) -> StoreProgram[wire.Reply]:
     """Return the results of a batch that was run before. What it read is read again."""
     if "results" not in record.value:
-        raise OutcomeUnknown("the connection was lost during this write, and its results were not kept: read and decide")
+        raise OutcomeUnknown(
+            "the connection was lost during this write, and its results were not kept: read and decide"
+        )
     kept = wire.from_record(record.value)[-len(admitted) :]  # the store may have added checks before these
     for index, (sent, op) in enumerate(zip(batch.ops, admitted, strict=True)):
         if type(op) in READS and not isinstance(op, ops.Check | ops.CheckPath):
@@ -167,7 +169,10 @@ def _relative(store: Store, conflict: Conflict, sent: Sequence[Any], admitted: S
     """Give a conflict in a namespace of holdall's own the names that the client knows."""
     if conflict.namespace[:1] == (keys.RESERVED,):
         for theirs, ours in zip(sent, admitted, strict=True):
-            if (store._resolve_namespace(ours.namespace), getattr(ours, "key", "")) == (conflict.namespace, conflict.key):
+            if (store._resolve_namespace(ours.namespace), getattr(ours, "key", "")) == (
+                conflict.namespace,
+                conflict.key,
+            ):
                 conflict.namespace, conflict.key = theirs.namespace, theirs.key
                 conflict.args = (conflict.op, theirs.namespace, theirs.key, conflict.expected, conflict.actual)
     return conflict

@@ -73,9 +73,9 @@ def open(
 
     The URL is `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain
     files), `"memory:"` (private to this store), `"memory:name"` (shared within the process), `"postgresql://…"`,
-    `"redis://…"`, `"redis+cluster://…"`, or `"http://…"` and `"https://…"` for a server (`holdall URL serve`). Some engines have options of their own (`EngineOptions`). Without a URL,
-    the environment variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from
-    `holdall.engine.Options`.
+    `"redis://…"`, `"redis+cluster://…"`, or `"http://…"` and `"https://…"` for a server (`holdall URL serve`).
+    Some engines have options of their own (`EngineOptions`). Without a URL, the environment variable HOLDALL_URL is
+    used. To use your own engine, pass a function that makes it from `holdall.engine.Options`.
 
     - `ttl`: how long entries live unless `put` sets another time; seconds, a timedelta, or None: for ever.
     - `refresh_on_read`: whether `get` restarts an entry's TTL by default.

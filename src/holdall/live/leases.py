@@ -88,6 +88,14 @@ class Lease:
         self._cancelling = 0
         self._has_cancelled = False
 
+    @classmethod
+    def held(cls, store: Dispatcher, name: str, token: int, namespace: Namespace, ttl: float = 1.0) -> Lease:
+        """Make a lease that another process has acquired, by its token. Whether it is held, the storage decides."""
+        lease = cls(store, name, ttl, namespace, None)
+        lease._token = token
+        lease._acquisition.acquire()
+        return lease
+
     def __repr__(self) -> str:
         if not self._token:
             return f"<holdall.Lease {self._name!r}, not acquired>"

@@ -69,7 +69,7 @@ class Gate:
         """Return what the sender of a request may do; `AccessDenied` (401) without a valid token."""
         if self._open is not None:
             return self._open
-        text = self._token_text(request)
+        text = self.token_text(request)
         if text is None:
             raise _unauthenticated("this needs a token: send it as 'Authorization: Bearer TOKEN' or as x-api-key")
         return await self.admit_token(text)
@@ -89,6 +89,16 @@ class Gate:
             self.quotas.count_request(record)
         return access
 
+    async def check_again(self, access: Access) -> None:
+        """Raise `AccessDenied` if the token of a stream was revoked, or has expired."""
+        if self._open is not None:
+            return
+        record, current = await self._find(access.token.id)
+        if record is None or current is None or current.token.allow != access.token.allow:
+            raise _unauthenticated("the token was revoked")
+        if record.expires_at is not None and record.expires_at <= datetime.now(UTC):
+            raise _unauthenticated("the token has expired")
+
     async def _find(self, identity: str) -> tuple[_Record | None, Access | None]:
         now = time.monotonic()
         known = self._known.get(identity)
@@ -104,7 +114,8 @@ class Gate:
             self._known.popitem(last=False)
         return record, access
 
-    def _token_text(self, request: HTTPConnection) -> str | None:
+    def token_text(self, request: HTTPConnection) -> str | None:
+        """The text of the token that a request carries, in a header or in the cookie."""
         headers = request.headers
         kind, _, text = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
@@ -126,7 +137,9 @@ class Gate:
             raise HttpError(421, f"this server is not {host[:100]!r}: name the host with --allow-host")
         origin = headers.get("origin")
         if origin is not None and origin not in self._origins and not _is_origin_of(origin, host):
-            raise HttpError(403, f"pages of {origin[:100]!r} may not use this server: allow them with --cors", title="AccessDenied")
+            raise HttpError(
+                403, f"pages of {origin[:100]!r} may not use this server: allow them with --cors", title="AccessDenied"
+            )
 
     def allows_origin(self, origin: str | None) -> bool:
         """Whether pages of another site may read the answer (CORS)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any, Literal
@@ -79,9 +80,11 @@ def app(
     @contextlib.asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         await store.asetup()
+        sharing = asyncio.create_task(service.metrics.share(service))
         try:
             yield
         finally:
+            sharing.cancel()
             if closes_store:
                 await store.aclose()
 

@@ -162,7 +162,9 @@ class Connections:
             if self._context is not None:
                 connected = self._context.wrap_socket(connected, server_hostname=self._host)
         except ssl.SSLCertVerificationError as error:
-            raise Unavailable(f"the certificate of the server is not trusted; name its CA with ca_file=: {error}") from error
+            raise Unavailable(
+                f"the certificate of the server is not trusted; name its CA with ca_file=: {error}"
+            ) from error
         except OSError as error:
             raise to_connection_lost(error) from error
         if is_async:
