@@ -47,6 +47,7 @@ BELOW_ENGINES = {
     "errors",
     "ops",
     "engine",
+    "wire",
     "model/",
     "runtime/",
     "search/",
@@ -55,6 +56,9 @@ BELOW_ENGINES = {
 }
 CORE = BELOW_ENGINES | {"core/", "live/", "files/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools", "faces/message_log"}
+SERVER = {"", "errors", "ops", "wire", "core/face_api"} | {
+    f"server/{folder}" for folder in ("", "auth/", "rest/", "run/", "mcp/")
+}
 RULES = {
     "model/": {"errors", "ops"},
     "runtime/": {"errors", "ops"},
@@ -70,6 +74,7 @@ RULES = {
     "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/"},
     "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/"},
+    "engines/remote/": BELOW_ENGINES | {"engines/net/"},
     "core/": CORE,
     "live/": CORE,
     "files/": CORE,
@@ -83,7 +88,13 @@ RULES = {
     "faces/pydantic_ai/": FACE,
     "faces/key_value/": FACE,
     "faces/conversations/": FACE | {"faces/langgraph/"},
-    "faces/cli/": FACE | {"faces/langgraph/", "faces/conversations/"},
+    "faces/cli/": FACE
+    | {"faces/langgraph/", "faces/conversations/", "server/", "server/auth/", "server/run/", "server/mcp/"},
+    "server/": SERVER,
+    "server/auth/": SERVER,
+    "server/rest/": SERVER,
+    "server/run/": SERVER,
+    "server/mcp/": SERVER,
 }
 TOP = {
     "__init__": {"errors", "ops", "core/", "files/", "live/"},
@@ -91,6 +102,7 @@ TOP = {
     "errors": set(),
     "ops": {"runtime/renames"},
     "engine": {"errors", "ops", "model/", "runtime/", "search/"},
+    "wire": {"errors", "ops", "model/"},
 }
 #: The folders, or modules, that may import each package from outside.
 OUTSIDE = {
@@ -101,12 +113,15 @@ OUTSIDE = {
     "apsw": ("engines/sqlite/",),
     "autogen": ("faces/ag2/",),
     "deepagents": ("faces/deepagents/",),
+    "h11": ("engines/remote/",),
     "hiredis": ("engines/redis/",),
     "hypothesis": ("testing/",),
     "key_value": ("faces/key_value/",),
     "langchain_core": ("faces/conversations/",),
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
-    "msgspec": ("ops.py", "model/", "search/", "engines/"),
+    "mcp": ("server/mcp/",),
+    "mcp_types": ("server/mcp/",),
+    "msgspec": ("ops.py", "wire.py", "model/", "search/", "engines/", "server/"),
     "numpy": ("search/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
     "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),
@@ -118,8 +133,10 @@ OUTSIDE = {
     "safetensors": ("search/",),
     "sortedcontainers": ("engines/memory/",),
     "spoon_ai": ("faces/spoon/",),
+    "starlette": ("server/",),
     "tokenizers": ("search/",),
     "typer": ("faces/cli/",),
+    "uvicorn": ("server/run/",),
     "wcmatch": ("model/",),
 }
 
@@ -156,7 +173,7 @@ def test_a_rule_may_name_one_module_of_a_folder() -> None:
 
 def test_the_face_api_has_every_name_that_faces_take_from_it_and_no_other() -> None:
     taken = set()
-    for module in (name for name in MODULES if name.startswith("faces/")):
+    for module in (name for name in MODULES if name.startswith(("faces/", "server/"))):
         for node in ast.walk(tree(module)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("core.face_api"):
                 taken |= {alias.name for alias in node.names}
@@ -188,7 +205,9 @@ def test_a_file_name_does_not_repeat_its_folder(module: str) -> None:
 
 
 #: The command's way in, which nothing imports, is not of the core.
-CORE_AND_ENGINES = [name for name in MODULES if not name.startswith(("faces/", "testing/")) and name != "__main__.py"]
+CORE_AND_ENGINES = [
+    name for name in MODULES if not name.startswith(("faces/", "server/", "testing/")) and name != "__main__.py"
+]
 
 
 @pytest.mark.parametrize("module", CORE_AND_ENGINES)
@@ -196,7 +215,7 @@ def test_the_core_and_the_engines_know_no_face_and_no_test_suite(module: str) ->
     assert {name for name in ours(module) if name.startswith(("holdall.faces", "holdall.testing"))} == set()
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("faces/")])
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("faces/", "server/"))])
 def test_faces_touch_nothing_private_of_the_core(module: str) -> None:
     """They have `holdall.core.face_api`. What they call `self._x` is their own."""
     imported = {

@@ -8,6 +8,7 @@ tests/test_imports.py checks that faces import nothing else of the core.
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine import Capabilities
@@ -28,7 +29,6 @@ from ..model.keys import (
 from ..model.namespace_text import decode as decode_namespace
 from ..model.namespace_text import encode as encode_namespace
 from ..model.values import decode as decode_value
-from ..model.values import to_microseconds
 from ..ops import Backdate, Entry, Namespace, Op, Page, Scan, Vectors, replace
 from ..runtime.programs import Call, StoreProgram, Work, before_retry
 from ..runtime.programs import arun as async_method
@@ -86,6 +86,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "scan_reserved",
     "scope_of",
     # What is known of a store and its embedding model.
+    "VERSION",
     "capabilities_of",
     "Metric",
     "is_same_model",
@@ -108,10 +109,11 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "rank_texts",
     "replacing",
     "split_lines",
-    "to_microseconds",
 ]
 
 T = TypeVar("T")
+
+VERSION = version("holdall")
 
 put = Store._put
 search = Store._search

@@ -27,6 +27,7 @@ Allow: TypeAlias = Callable[[str], None]
 _LARGE_TREE = 500  # entries: a larger tree is deleted in steps, so the record of its deletion is written before
 _CLIENT = re.compile(r"[0-9a-f]{16,64}")
 _MAINTENANCE = (ops.PurgeTombstones, ops.Maintain, ops.LearnFields, ops.IndexTexts, ops.IndexOrder)
+_ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.Embed})
 _ON_LEASES = (ops.Put, ops.Get, ops.Check, ops.Refresh, ops.Delete)
 _ON_UPLOADS = (ops.Append, ops.Delete, ops.Move)
 _ON_MODEL = (ops.Get, ops.Check, ops.Put)
@@ -40,7 +41,7 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
         raise InvalidInput("an empty batch")
     for op in batch.ops:
         allow(_right_of(op))
-    first = batch.ops[0]
+    first: Any = batch.ops[0]
     if type(first) in WALKS:
         if len(batch.ops) > 1:
             raise InvalidInput("a batch is either point ops or exactly one walk")
@@ -195,7 +196,7 @@ def _right_of(op: Any) -> str:
 
 def _admit(store: Store, op: Any) -> Op:
     """Check an op of a client, and return it as the store's own methods would have made it."""
-    if not isinstance(op, (*ops.POINT_OPS, ops.GetSearchFields, ops.Embed)):
+    if type(op) not in _ADMITTED:
         raise InvalidInput(f"a remote client cannot send {type(op).__name__}")
     if op.namespace[:1] == (keys.RESERVED,):
         return _admit_own(store, op)

@@ -7,8 +7,8 @@ from ..errors import MissingExtra
 
 try:
     from .app import app
+    from .auth.tokens import RIGHTS, Token, Tokens
     from .exchange import Limits
-    from .tokens import RIGHTS, Token, Tokens
 except ModuleNotFoundError as missing:
     raise MissingExtra(
         f"the server needs the package {missing.name!r}: pip install 'holdall[server]'", name=missing.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Collection
 from typing import Any, Literal
 
@@ -15,10 +16,11 @@ from starlette.routing import BaseRoute, Route
 from .. import Store
 from ..errors import InvalidInput, shown
 from . import engine_batches, langgraph
-from .access import Access, Gate
+from .auth.gate import Access, Gate
 from .exchange import Endpoint, Limits
 from .metrics import Metrics
 from .rest import ROUTES as REST_ROUTES
+from .run.logs import access_logger, log_request
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -49,7 +51,11 @@ class Service:
             )
             response.headers["Access-Control-Allow-Methods"] = "GET, HEAD, PUT, POST, PATCH, DELETE"
             response.headers["Access-Control-Expose-Headers"] = "etag, content-range"
-        self.metrics.observe(request, route, response.status_code, access, seconds)
+        status = response.status_code
+        self.metrics.observe(request, route, status, access, seconds)
+        if access_logger.isEnabledFor(logging.INFO):
+            token, client = None if access is None else access.token.id, request.client
+            log_request(request.scope["method"], route, status, seconds, token, None if client is None else client.host)
 
 
 def app(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response, StreamingResponse
 
-from .. import __version__, wire
+from .. import wire
 from ..core import face_api
 from ..errors import InvalidInput
 from .exchange import Call, Handler, answer
@@ -37,7 +37,7 @@ async def describe(call: Call) -> Response:
     capabilities = face_api.capabilities_of(call.store)
     return answer(
         {
-            "holdall": __version__,
+            "holdall": face_api.VERSION,
             "ranks": capabilities.ranks,
             "durable": capabilities.durable,
             "spans_roots": capabilities.spans_roots,

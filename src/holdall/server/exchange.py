@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..errors import HoldallError, InvalidInput, shown
-from .access import Access
+from .auth.gate import Access
 from .problems import HttpError, to_response
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import msgspec
 from starlette.requests import Request
 
 from ..errors import HoldallError
-from .access import Access
+from .auth.gate import Access
 
 if TYPE_CHECKING:
     from .app import Service

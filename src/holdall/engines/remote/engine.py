@@ -177,7 +177,7 @@ class RemoteEngine:
         for failures in itertools.count():
             age = time.monotonic() - began if was_sent else 0.0
             sent = None if slot is None else wire.Slot(self._client, slot.index, slot.number, slot.version, age)
-            body = wire.encode(wire.Batch(list(batch), sent))  # type: ignore[arg-type]  # a union that mypy cannot read
+            body = wire.encode(wire.Batch(list(batch), sent))
             headers: tuple[tuple[str, str], ...] = (("Content-Type", wire.MEDIA_TYPE),)
             if len(body) >= _COMPRESSED_FROM:
                 body = gzip.compress(body, 1)

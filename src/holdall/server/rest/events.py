@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from ... import AsyncWatch
+from ... import AsyncWatch, Change
 from ...core import face_api
 from ...errors import CursorExpired, HoldallError, LeaseLost
 from ...wire import to_problem
@@ -44,12 +44,12 @@ async def watch(call: Call) -> Response:
 
 async def _events(call: Call, subscription: AsyncWatch, with_values: bool) -> AsyncIterator[bytes]:
     call.service.watchers += 1
-    waiting: asyncio.Future[object] | None = None
+    waiting: asyncio.Task[Change | None] | None = None
     try:
         yield b": connected\n\n"
         while True:
             if waiting is None:
-                waiting = asyncio.ensure_future(anext(subscription, None))
+                waiting = asyncio.ensure_future(_next(subscription))
             done, _ = await asyncio.wait([waiting], timeout=_HEARTBEAT)
             if not done:
                 await call.service.gate.check_again(call.access)
@@ -65,7 +65,7 @@ async def _events(call: Call, subscription: AsyncWatch, with_values: bool) -> As
             if change is None:
                 return
             await call.service.gate.check_again(call.access)
-            document = change_document(change)  # type: ignore[arg-type]  # a Change
+            document = change_document(change)
             if with_values and document["kind"] == "put":
                 entry = await call.store.aget(document["namespace"], document["key"])
                 document["entry"] = None if entry is None else entry_document(entry)
@@ -79,6 +79,10 @@ async def _events(call: Call, subscription: AsyncWatch, with_values: bool) -> As
         if waiting is not None:
             waiting.cancel()
         await subscription.aclose()
+
+
+async def _next(subscription: AsyncWatch) -> Change | None:
+    return await anext(subscription, None)
 
 
 # Leases --------------------------------------------------------------------------------------------------------------

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from starlette.responses import Response
 
 from ...core import face_api
 from ...errors import AccessDenied, HoldallError
-from ..access import COOKIE
+from ..auth.gate import COOKIE
 from ..exchange import Call, Handler, answer, no_content
 from ..problems import HttpError
-from ..tokens import Token
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -22,7 +21,7 @@ class NewToken(msgspec.Struct, forbid_unknown_fields=True):
     """A token to make."""
 
     scope: list[str] = []
-    allow: list[str] = ["read"]
+    allow: tuple[str, ...] = ("read",)
     expires: Annotated[float, msgspec.Meta(gt=0, lt=10**9)] | None = None
     label: str = ""
     max_entries: Annotated[int, msgspec.Meta(gt=0)] | None = None
@@ -38,7 +37,7 @@ def _require_whole_store(call: Call) -> None:
 async def list_tokens(call: Call) -> Response:
     """List the tokens, without their secrets."""
     _require_whole_store(call)
-    return answer({"tokens": [_document(token) for token in await call.service.gate.tokens.alist()]})
+    return answer({"tokens": [token.to_document() for token in await call.service.gate.tokens.alist()]})
 
 
 async def create_token(call: Call) -> Response:
@@ -54,7 +53,7 @@ async def create_token(call: Call) -> Response:
         max_bytes=given.max_bytes,
         max_requests=given.max_requests,
     )
-    return answer({**_document(token), "token": text}, 201)
+    return answer({**token.to_document(), "token": text}, 201)
 
 
 async def revoke_token(call: Call) -> Response:
@@ -62,11 +61,6 @@ async def revoke_token(call: Call) -> Response:
     _require_whole_store(call)
     await call.service.gate.tokens.arevoke(call.request.path_params["id"])
     return no_content()
-
-
-def _document(token: Token) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(token)
-    return found
 
 
 async def open_session(call: Call) -> Response:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.responses import Response
 
-from ... import __version__
 from ...core import face_api
 from ...errors import InvalidInput, shown
 from ...ops import Namespace
@@ -124,7 +123,7 @@ async def describe(call: Call) -> Response:
     token = call.access.token
     return answer(
         {
-            "holdall": __version__,
+            "holdall": face_api.VERSION,
             "token": token.id,
             "label": token.label,
             "scope": token.scope,

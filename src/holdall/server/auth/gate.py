@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 
 from starlette.requests import HTTPConnection
 
-from .. import Store
-from ..errors import AccessDenied
-from .problems import HttpError
+from ... import Store
+from ...errors import AccessDenied
+from ..problems import HttpError
 from .quotas import Quotas
 from .tokens import RIGHTS, Token, Tokens, _Record, is_secret_of, parse
 

@@ -1,7 +1,7 @@
 """Tokens: who may use a store through the server, and what of it.
 
 A token is a text, `hold_ID_SECRET`, that is shown once. The store keeps its SHA-256 under the reserved label, with the
-scope, the rights and the quotas. `Tokens` makes, lists and revokes them; the server checks them (`access.py`).
+scope, the rights and the quotas. `Tokens` makes, lists and revokes them; the server checks them (`gate.py`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .. import ABSENT, Store, ops
-from ..core import face_api
-from ..core.face_api import StoreProgram, async_method, sync_method
-from ..errors import Conflict, InvalidInput, NotFound, shown
-from ..ops import Namespace
+from ... import ABSENT, Store, ops
+from ...core import face_api
+from ...core.face_api import StoreProgram, async_method, sync_method
+from ...errors import Conflict, InvalidInput, NotFound, shown
+from ...ops import Namespace
 
 T = TypeVar("T")
 
@@ -43,6 +43,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     max_entries: int | None = None
     max_bytes: int | None = None
     max_requests: float | None = None  # a second
+
+    def to_document(self) -> dict[str, Any]:
+        """The token as a JSON document."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
 
 
 class _Record(Token, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-from .. import Store
-from ..errors import QuotaExceeded
+from ... import Store
+from ...errors import QuotaExceeded
 from .tokens import Token
 
 _BURST = 1.0  # seconds of the rate that may be used at once
