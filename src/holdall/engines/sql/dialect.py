@@ -47,6 +47,7 @@ class Dialect(Fields):
 
     # Files
     chunks: str  # the table of the pieces of bodies
+    piece_length: str = "length(data)"  # an expression: the bytes of a piece, as far as merging small ones is concerned
     next_body: str  # an expression: the id of a new body
     content: str  # an expression: the whole body of an entry, null if it has none
     whole: str = ""  # the same in a form that `part` makes bytes of, if that is faster
