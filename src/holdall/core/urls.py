@@ -77,9 +77,9 @@ def open(
 
     The URL is `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain
     files), `"memory:"` (private to this store), `"memory:name"` (shared within the process), `"postgresql://…"`,
-    `"redis://…"`, `"redis+cluster://…"` or `"s3://bucket/prefix"`. Some engines have options of their own (`EngineOptions`). Without a URL,
-    the environment variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from
-    `holdall.engine.Options`.
+    `"redis://…"`, `"redis+cluster://…"` or `"s3://bucket/prefix"`. Some engines have options of their own
+    (`EngineOptions`). Without a URL, the environment variable HOLDALL_URL is used. To use your own engine, pass a
+    function that makes it from `holdall.engine.Options`.
 
     - `ttl`: how long entries live unless `put` sets another time; seconds, a timedelta, or None: for ever.
     - `refresh_on_read`: whether `get` restarts an entry's TTL by default.
@@ -201,7 +201,7 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     if scheme == "s3":
         return _s3(url, engine_options, own)
     raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis: and s3:, or a plain path"
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis:, s3:, or a plain path"
     )
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import holdall
-from holdall.testing import Clock, StoreContract, contract, file_machine, store_machine
-from support.extent import IS_SHORT
+from holdall.testing import Clock, StoreContract, file_machine, ranking_machine, store_machine
+from support.machines import open_alternating
 from support.servers import s3_server
+from support.small_thresholds import fewer, in_small
 
 _numbers = itertools.count()
 
@@ -35,3 +36,23 @@ class TestTwoMachines(OnBucket, StoreContract):
 
     def open_store(self, url: str, **options: Any) -> holdall.Store:
         return super().open_store(url, **{"cache": self.folder / f"cache{next(_numbers)}", **options})
+
+
+class TestAlternating(OnBucket, StoreContract):
+    """Each batch runs on the other of two machines."""
+
+    def open_store(self, url: str, **options: Any) -> holdall.Store:
+        return open_alternating(url, self.folder, **options)
+
+
+def open_store(folder: Path, clock: Clock) -> holdall.Store:
+    url = f"s3://tests{folder}"  # the same one for the same folder
+    return open_alternating(url, folder, clock=clock, sweep_interval=None, filter_fields=["a", "a.b"])
+
+
+TestMachine = fewer(store_machine(open_store))
+TestAsyncMachine = fewer(store_machine(open_store, use_async=True))
+TestFileMachine = fewer(file_machine(open_store))
+TestSmallMachine = in_small(store_machine(open_store), 0.4)
+TestSmallFileMachine = in_small(file_machine(open_store, use_async=True), 0.4)
+TestRanking = in_small(ranking_machine(open_store), 0.2)

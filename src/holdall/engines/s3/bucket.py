@@ -38,7 +38,7 @@ LOOK_AFTER = 60.0
 _WINDOW = 8  # records that are fetched at once
 
 
-class SlotTaken(Exception):  # noqa: N818  # not an error: the transaction runs again
+class SlotTaken(Exception):  # not an error: the transaction runs again
     """Another writer has the slot; `record` is what it wrote, if that is known."""
 
     def __init__(self, seq: int, record: bytes | None) -> None:
@@ -156,8 +156,8 @@ class Bucket:
             found = self.client.get(FORMAT, deadline)
             if found is None or decode_format(found).store != self.store:
                 raise Unavailable(
-                    f"{self.client.address.shown} no longer has the store that was opened; close this store, and open it"
-                    " again to use what is there now"
+                    f"{self.client.address.shown} no longer has the store that was opened; close this store, and open"
+                    " it again to use what is there now"
                 )
             self._looked = began
             return self.floor

@@ -24,10 +24,10 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...errors import HoldallError, InvalidInput, OutcomeUnknown, Unavailable, Unsupported
-from ...runtime.signals import SIGNAL_CHECK_INTERVAL
 from ..net.retry import retry_delay
 from .credentials import Credentials
 
@@ -161,7 +161,9 @@ class Client:
         root = self.address.prefix
         query = {"list-type": "2", "prefix": root + prefix, "start-after": root + after, "encoding-type": "url"}
         reply = self._send("GET", self._root if self.address.is_path_style else "/", deadline, query=query)
-        found = re.findall(rb"<Contents>.*?<Key>(.*?)</Key>.*?<LastModified>(.*?)</LastModified>", reply.body, re.DOTALL)
+        found = re.findall(
+            rb"<Contents>.*?<Key>(.*?)</Key>.*?<LastModified>(.*?)</LastModified>", reply.body, re.DOTALL
+        )
         names = ((urllib.parse.unquote_plus(key.decode()), when.decode()) for key, when in found)
         return [(name.removeprefix(root), _parse_time(when)) for name, when in names]
 
@@ -316,10 +318,20 @@ class Client:
         said = f"{code}: {reply.message}".rstrip(": ")
         region = reply.headers.get("x-amz-bucket-region") or _find(rb"<Region>([^<]*)</Region>", reply.body)
         if reply.status == 404:
-            return Unavailable(f"there is no bucket {self.address.bucket!r} at {self.address.endpoint}; create it ({said})")
+            return Unavailable(
+                f"there is no bucket {self.address.bucket!r} at {self.address.endpoint}; create it ({said})"
+            )
         if reply.status in (301, 307, 400) and region and region != self.address.region:
-            return InvalidInput(f"the bucket of {where} is in the region {region!r}; open the store with region={region!r}")
-        if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "TokenRefreshRequired"):
+            return InvalidInput(
+                f"the bucket of {where} is in the region {region!r}; open the store with region={region!r}"
+            )
+        if code in (
+            "InvalidAccessKeyId",
+            "SignatureDoesNotMatch",
+            "InvalidToken",
+            "ExpiredToken",
+            "TokenRefreshRequired",
+        ):
             return Unavailable(f"{where} does not accept the credentials; check the access key and its secret ({said})")
         if code == "RequestTimeTooSkewed":
             return Unavailable(f"the clock of this machine differs too much from that of {where}; set it ({said})")
@@ -352,6 +364,4 @@ def _quote(text: str) -> str:
 
 
 def _parse_time(text: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()

@@ -13,7 +13,7 @@ from ...errors import Corrupt
 from ..sqlite.connection import Connection
 from .bucket import Bucket
 from .effects import Effects
-from .objects import Floor, decode_effect, decode_lines, merge_lines
+from .objects import Floor, Header, decode_effect, decode_lines, merge_lines
 
 logger = logging.getLogger("holdall")
 
@@ -34,8 +34,8 @@ def load(bucket: Bucket, writer: Connection, effects: Effects, deadline: float) 
         effects.clear()
         effects.apply(map(decode_effect, lines), header.columns)
         writer.execute(
-            "INSERT OR REPLACE INTO holdall_bucket VALUES (1, ?, ?, ?, ?, ?)",
-            (bucket.store, floor.upto, header.t, floor.number, floor.upto),
+            "INSERT OR REPLACE INTO holdall_bucket VALUES (1, ?, ?, ?, ?)",
+            (bucket.store, floor.upto, header.t, floor.upto),
         )
         writer.execute("COMMIT")
     except BaseException:
@@ -46,16 +46,18 @@ def load(bucket: Bucket, writer: Connection, effects: Effects, deadline: float) 
     logger.log(level, "built the cache of %s: %d rows in %.1f s", bucket.client.address.shown, len(lines), seconds)
 
 
-def fetch_segments(bucket: Bucket, floor: Floor, deadline: float) -> list:
+def fetch_segments(bucket: Bucket, floor: Floor, deadline: float) -> list[tuple[Header, list[bytes]]]:
     """Return the headers and lines of the segments of a floor, the oldest first."""
     names = [segment.name for segment in floor.segments]
     with ThreadPoolExecutor(_AT_ONCE, "holdall-fetch") as executor:
         return [*executor.map(lambda name: fetch_segment(bucket, name, deadline), names)]
 
 
-def fetch_segment(bucket: Bucket, name: str, deadline: float):
+def fetch_segment(bucket: Bucket, name: str, deadline: float) -> tuple[Header, list[bytes]]:
     data = bucket.client.get(name, deadline)
     found = None if data is None else decode_lines(data)
     if found is None:
-        raise Corrupt(f"the segment {name!r} of {bucket.client.address.shown} is missing or damaged; restore the bucket")
+        raise Corrupt(
+            f"the segment {name!r} of {bucket.client.address.shown} is missing or damaged; restore the bucket"
+        )
     return found

@@ -20,7 +20,6 @@ from ...errors import Corrupt, Unavailable
 from ..sqlite.connection import Connection
 from ..sqlite.dialect import SqliteDialect
 from .client import Client
-from .effects import Effects
 from .objects import blob_name
 
 #: Contents up to this size are part of a record.
@@ -139,10 +138,10 @@ class Contents:
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def move_to_blobs(
-        self, writer: Connection, effects: Effects, seq: int, put: Callable[[str, bytes], None]
+        self, writer: Connection, seq: int, put: Callable[[str, bytes], None]
     ) -> list[tuple[Reference, bytes]]:
         """Write the large pieces of a transaction to blobs, and replace them with references. Returns these."""
-        rows = writer.execute(
+        rows: list[Any] = writer.execute(
             "SELECT piece.body_id, piece.start, length(piece.data)"
             " FROM (SELECT DISTINCT * FROM holdall_changed_1) AS noted"
             " JOIN holdall_chunks AS piece ON piece.body_id = noted.body_id AND piece.start = noted.start"

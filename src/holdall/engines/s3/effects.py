@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ...errors import SchemaTooNew
@@ -60,7 +61,6 @@ SCHEMA = """
         store TEXT NOT NULL,
         seq INTEGER NOT NULL,
         t INTEGER NOT NULL,
-        floor INTEGER NOT NULL,
         upto INTEGER NOT NULL
     );
     CREATE TABLE IF NOT EXISTS holdall_log (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
@@ -77,10 +77,25 @@ _WRITES = re.compile(r"\b(?:INTO|FROM|UPDATE(?:\s+OR\s+\w+)?)\s+(\w+)", re.IGNOR
 _APPLYING = "EXISTS (SELECT 1 FROM holdall_applying)"
 
 
+class Position(NamedTuple):
+    """Where a cache is in the log."""
+
+    seq: int = 0
+    t: int = 0
+    upto: int = 0  # the log up to here is not kept in the cache
+    store: str = ""
+
+
+def read_position(connection: Connection) -> Position:
+    rows: list[Any] = connection.execute("SELECT seq, t, upto, store FROM holdall_bucket").fetchall()
+    return Position(*rows[0]) if rows else Position()
+
+
 def move_triggers(writer: Connection) -> None:
     """Move the triggers that change shipped tables out of the schema; `Effects` creates them for a connection."""
     shipped = {table.name for table in SHIPPED}
-    for name, sql in writer.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall():
+    triggers: list[Any] = writer.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, sql in triggers:
         found = _TRIGGER.fullmatch(sql)
         assert found is not None, sql
         if changed_tables(found["body"]) & shipped:
@@ -98,14 +113,11 @@ class Effects:
 
     def __init__(self, writer: Connection) -> None:
         self._writer = writer
-        self._columns = {
-            table.name: [
-                name
-                for _, name, *_ in writer.execute(f"PRAGMA table_info({table.name})").fetchall()
-                if name not in table.key and name not in table.local
-            ]
-            for table in SHIPPED
-        }
+        self._columns: dict[str, list[str]] = {}
+        for table in SHIPPED:
+            named: list[Any] = writer.execute(f"PRAGMA table_info({table.name})").fetchall()
+            others = [name for _, name, *_ in named if name not in table.key and name not in table.local]
+            self._columns[table.name] = others
         self._install()
 
     def columns_of(self, effects: list[Effect]) -> dict[str, list[str]]:
@@ -115,7 +127,8 @@ class Effects:
     def _install(self) -> None:
         writer = self._writer
         writer.execute("CREATE TEMP TABLE IF NOT EXISTS holdall_applying (is_applying INTEGER)")
-        for (sql,) in writer.execute("SELECT sql FROM holdall_moved_triggers").fetchall():
+        moved: list[Any] = writer.execute("SELECT sql FROM holdall_moved_triggers").fetchall()
+        for (sql,) in moved:
             found = _TRIGGER.fullmatch(sql)
             assert found is not None
             when = f"({found['when']}) AND " if found["when"] else ""
@@ -156,14 +169,15 @@ class Effects:
                 order += ", row.rowid"
             rows = self._writer.execute(
                 f"SELECT {_of('noted', table.key)}, row.{table.key[0]}, {_of('row', columns)}"
-                f" FROM (SELECT DISTINCT * FROM {noted}) AS noted LEFT JOIN {table.name} AS row ON {same} ORDER BY {order}"
+                f" FROM (SELECT DISTINCT * FROM {noted}) AS noted LEFT JOIN {table.name} AS row ON {same}"
+                f" ORDER BY {order}"
             )
             if table.is_unique:
                 effects += [
                     Effect(table.name, row[:width], [] if row[width] is None else [row[width + 1 :]]) for row in rows
                 ]
             else:
-                for key, group in groupby(rows, lambda row: row[:width]):
+                for key, group in groupby(rows, itemgetter(slice(width))):
                     present = [row[width + 1 :] for row in group if row[width] is not None]
                     effects.append(Effect(table.name, key, present))
             self._writer.execute(f"DELETE FROM {noted}")
@@ -184,20 +198,38 @@ class Effects:
 
     def _apply_to(self, table: Shipped, effects: list[Effect], columns: list[str]) -> None:
         is_entries = table.name == "holdall_entries"
-        here = " AND ".join(f"{name} = ?" for name in table.key)
+        here = " AND ".join(f"{name} = ?{number}" for number, name in enumerate(table.key, 1))
         gone = [effect.key for effect in effects if not effect.rows or not is_entries]
         if gone:
             self._writer.executemany(f"DELETE FROM {table.name} WHERE {here}", gone)
-        sets = ", ".join(f"{name} = excluded.{name}" for name in columns)
-        # An update where there is a row, so that the triggers run which maintain what is derived.
-        conflict = f" ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {sets}" if is_entries else ""
         for width, group in groupby(_rows(effects), len):
-            names = [*table.key, *columns][:width]
-            self._writer.executemany(
-                f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * width)}){conflict}", group
-            )
+            names, rows = [*table.key, *columns][:width], [*group]
+            insert = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join('?' * width)}"
+            if is_entries:
+                self._update_entries(names, rows)
+                insert += f" WHERE NOT EXISTS (SELECT 1 FROM {table.name} WHERE {here})"
+            self._writer.executemany(insert, rows)
         if is_entries:
             self._queue_files([*_rows(effects)], [*table.key, *columns])
+
+    def _update_entries(self, names: list[str], rows: list[tuple[Any, ...]]) -> None:
+        """Update the entries that exist, so that those triggers run which maintain what is derived from them.
+
+        Not with an upsert, whose ON CONFLICT clause would hold in the triggers too. Some triggers note that an old
+        version is gone, so the version is set only where it changes.
+        """
+        [[newest]] = self._writer.execute("SELECT coalesce(max(version), 0) FROM holdall_entries").fetchall()
+        if not newest:
+            return
+        version = names.index("version") + 1
+        others = ", ".join(
+            f"{name} = ?{number}" for number, name in enumerate(names, 1) if name not in ("ns", "key", "version")
+        )
+        update, here = "UPDATE holdall_entries SET", "WHERE ns = ?1 AND key = ?2 AND version"
+        same = [row for row in rows if row[version - 1] <= newest]
+        if same:
+            self._writer.executemany(f"{update} {others} {here} = ?{version}", same)
+        self._writer.executemany(f"{update} version = ?{version}, {others} {here} <> ?{version}", rows)
 
     def _queue_files(self, rows: list[tuple[Any, ...]], columns: list[str]) -> None:
         """Have the contents of files indexed, and note values that SQLite may misread."""

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import apsw
 
 from ...engine import Options
-from ...errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, Timeout, Unavailable, shown
+from ...errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, StoreClosed, Timeout, Unavailable, shown
 from ...model.values import duration_seconds
 from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op
 from ...runtime.programs import drive
@@ -38,20 +38,19 @@ from ..sqlite.dialect import MIGRATIONS
 from ..sqlite.engine import SqliteEngine
 from ..sqlite.group_commit import Submission, wake_callers
 from ..sqlite.vectors.ranker import PublishIndex
-from . import cold_start
+from . import cold_start, compaction
 from .bucket import Bucket, SlotTaken
 from .client import Address, Client
 from .contents import Contents, Reference, S3Dialect, join_heads, join_pieces
 from .credentials import find_region, find_source
+from .effects import SCHEMA, Effects, move_triggers, read_position
 from .listener import LogListener
-from .effects import SCHEMA, Effects, move_triggers
 from .objects import Effect, Header, decode_effect, decode_lines, encode_effect, encode_lines, make_nonce
 
 logger = logging.getLogger("holdall")
 
 #: Ops that change only what is derived, so that they need no look at the log.
 _LOCAL = frozenset({IndexOrder, IndexTexts, LearnFields, Maintain, PreparedIndexTexts, PublishIndex})
-_READ_STATE = "SELECT seq, t, floor, upto, store FROM holdall_bucket"
 _CONTENDED = 2.0  # seconds after a lost slot during which a writer looks before it writes
 
 
@@ -140,6 +139,8 @@ class S3Engine(SqliteEngine):
         self._lost_at = -1e18  # when another machine last took a slot that this one wanted
         self._losses = 0  # in a row
         self._applied = 0  # records of others
+        self._log_records = self._log_bytes = 0  # about: of the log since the last floor
+        self._is_compacting = False
         self._has_won = False  # the record of the transaction under way is written
         self._written: list[tuple[Reference, bytes]] = []  # contents of the transaction under way
 
@@ -237,16 +238,15 @@ class S3Engine(SqliteEngine):
         reader = self._readers.take()
         try:
             with self._translating():
-                rows = reader.execute(_READ_STATE).fetchall()
+                position = read_position(reader)
         finally:
             self._readers.give_back(reader)
-        if self._bucket.is_look_due() or not rows:
+        if self._bucket.is_look_due():
             self._commits.submit([_CatchUp()])
             return
-        seq = rows[0][0]
-        found = self._bucket.read(seq + 1, deadline)
+        found = self._bucket.read(position.seq + 1, deadline)
         if found is not None:
-            self._commits.submit([_CatchUp(seq, found)])
+            self._commits.submit([_CatchUp(position.seq, found)])
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
@@ -289,9 +289,11 @@ class S3Engine(SqliteEngine):
                 if self._losses > 1:
                     time.sleep(random.uniform(0, 0.002 * min(self._losses, 8)))
                 self._catch_up(writer, deadline, taken.seq - 1, taken.record)
-            except (apsw.Error, HoldallError):
+            except (apsw.Error, HoldallError) as error:
                 if not self._has_won:
-                    raise
+                    if isinstance(error, apsw.Error | Unavailable) or not self._has_more(writer, deadline):
+                        raise
+                    continue  # the cache was not up to date, so the error may be wrong
                 # The record is in the bucket, so the batches are committed; the cache gets it when it can.
                 logger.exception("cannot write to the cache %r; trying again later", self._path)
                 for member in batches:
@@ -301,15 +303,18 @@ class S3Engine(SqliteEngine):
         for reference, data in self._written:
             self._contents.keep(reference, data)
         self._written = []
+        if self._has_won and not self._is_compacting and compaction.is_due(self._log_records, self._log_bytes):
+            self._is_compacting = True
+            self._spawn(self._compact, "compactor", 1)
 
     def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
         """Write the effects of the transaction to the next slot of the log."""
         assert self._effects is not None
         deadline = writer.busy_wait.deadline or self._bucket.make_deadline()
-        [(seq, _, _, _, _)] = writer.execute(_READ_STATE).fetchall()
+        seq = read_position(writer).seq
         disallow_restart()
         put = lambda name, body: self._client.put(name, body, deadline)  # noqa: E731  # one line that is used once
-        self._written = self._contents.move_to_blobs(writer, self._effects, seq + 1, put)
+        self._written = self._contents.move_to_blobs(writer, seq + 1, put)
         effects = self._effects.collect()
         if not effects:
             if all(type(op) in _LOCAL for member in members for op in member.batch):
@@ -333,13 +338,15 @@ class S3Engine(SqliteEngine):
         self._last_t = max(self._last_t, t)
         writer.execute("UPDATE holdall_bucket SET seq = ?, t = ?", (seq, self._last_t))
         writer.execute("INSERT OR REPLACE INTO holdall_log VALUES (?, ?)", (seq, record))
+        self._log_records += 1
+        self._log_bytes += len(record)
 
     # The records of others -------------------------------------------------------------------------------------------
 
     def _catch_up(self, writer: Connection, deadline: float, seq: int = -1, first: bytes | None = None) -> None:
         """Apply all records that the cache lacks. `first` is the one after `seq`, if it was read already."""
         while True:
-            here, _, _, _, store = self._read_state(writer)
+            here, _, upto, store = read_position(writer)
             if self._bucket.is_look_due():
                 self._bucket.look(deadline)
                 first = None
@@ -352,19 +359,23 @@ class S3Engine(SqliteEngine):
             else:
                 records = self._bucket.read_from(here + 1, deadline)
             if not records:
-                return
+                break
             self._apply(writer, here, records)
+        if self._bucket.floor.upto > upto:
+            self._trim_log(writer)
 
-    def _read_state(self, writer: Connection) -> tuple[int, int, int, int, str]:
-        rows = writer.execute(_READ_STATE).fetchall()
-        return rows[0] if rows else (0, 0, 0, 0, "")
+    def _has_more(self, writer: Connection, deadline: float) -> bool:
+        """Apply the records that the cache lacks; return whether there were any."""
+        before = read_position(writer).seq
+        self._catch_up(writer, deadline)
+        return read_position(writer).seq != before
 
     def _apply(self, writer: Connection, seq: int, records: list[bytes]) -> None:
         """Apply the records after a sequence number, in one transaction."""
         assert self._effects is not None
         writer.execute("BEGIN IMMEDIATE")
         try:
-            here = self._read_state(writer)[0]
+            here = read_position(writer).seq
             for number, record in enumerate(records, seq + 1):
                 if number != here + 1:  # another process was faster
                     continue
@@ -394,6 +405,55 @@ class S3Engine(SqliteEngine):
         self._sql.ranker.forget()
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
 
+    # Compaction ------------------------------------------------------------------------------------------------------
+
+    def _compact(self) -> None:
+        """Merge the log since the last floor to a segment, in the background."""
+        try:
+            deadline = time.monotonic() + max(self._options.timeout, 60.0)
+            floor = self._bucket.floor
+            reader = self._readers.take()
+            try:
+                reader.execute("BEGIN")
+                log = "SELECT seq, data FROM holdall_log WHERE seq > ? ORDER BY seq"
+                records = reader.execute(log, (floor.upto,)).fetchall()
+                blobs = "SELECT DISTINCT substr(data, 1, instr(data, ':') - 1) FROM holdall_chunks"
+                referenced = {blob for (blob,) in reader.execute(f"{blobs} WHERE typeof(data) = 'text'")}
+            finally:
+                self._readers.give_back(reader)
+            if [seq for seq, _ in records] == [*range(floor.upto + 1, floor.upto + 1 + len(records))] and records:
+                made = compaction.compact(self._bucket, floor, [data for _, data in records], referenced, deadline)
+                if made is None:
+                    self._bucket.look(deadline)
+                else:
+                    self._bucket.floor = made
+            self._commits.submit([_CatchUp()])
+        except StoreClosed:
+            pass
+        except Exception as error:  # any error: the log only grows, and the next commit tries again
+            logger.warning("cannot compact the log of %s, trying again later: %s", self._client.address.shown, error)
+        finally:
+            self._log_records = self._log_bytes = 0
+            self._is_compacting = False
+
+    def _trim_log(self, writer: Connection) -> None:
+        """Drop the local copies of records that a floor has replaced."""
+        floor = self._bucket.floor
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            writer.execute("UPDATE holdall_bucket SET upto = ?", (floor.upto,))
+            writer.execute("DELETE FROM holdall_log WHERE seq <= ?", (floor.upto,))
+            writer.execute("COMMIT")
+        except BaseException:
+            self._roll_back(writer)
+            raise
+        self._measure_log(writer)
+
+    def _measure_log(self, writer: Connection) -> None:
+        measure = "SELECT count(*), coalesce(sum(length(data)), 0) FROM holdall_log"
+        rows: Any = writer.execute(measure).fetchall()
+        [(self._log_records, self._log_bytes)] = rows
+
     # Connections -----------------------------------------------------------------------------------------------------
 
     def _connect_writer(self) -> Connection:
@@ -406,10 +466,11 @@ class S3Engine(SqliteEngine):
             writer = super()._connect_writer()
         try:
             self._effects = Effects(writer)
-            state = self._read_state(writer)
-            self._last_t = state[1]
-            if state[4] != self._bucket.store:
+            position = read_position(writer)
+            self._last_t = position.t
+            if position.store != self._bucket.store:
                 self._rebuild(writer, deadline)
+            self._measure_log(writer)
         except BaseException:
             writer.close()
             raise
