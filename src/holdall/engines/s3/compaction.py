@@ -7,6 +7,9 @@ segments of one level are merged to one of the next, so a new machine reads few.
 What a floor replaces (its part of the log, and merged segments) is deleted `COLLECT_AFTER` seconds later by the machine
 that creates another floor. So are blobs to which no row refers, which a floor lists now and then. A machine that slept
 for longer than that looks for a newer floor before it relies on anything (`bucket.py`).
+
+`load` builds a cache from the newest floor: on a new machine, or when the one that is there cannot be used. The
+segments are fetched at the same time, merged, and written in one transaction. The log follows.
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from ...errors import HoldallError
+from ...errors import Corrupt, HoldallError
+from ..sqlite.connection import Connection
 from . import bucket as bucket_module
 from .bucket import Bucket
-from .cold_start import fetch_segment
+from .effects import Effects
 from .objects import (
     HINT,
     Floor,
     Header,
     Segment,
+    decode_effect,
     decode_floor,
     decode_lines,
     encode_lines,
@@ -44,6 +49,7 @@ TIER = 8
 #: Larger segments are not merged: that would need as much memory.
 LARGEST_MERGED = 256 << 20
 _AT_ONCE = 8
+_SLOW = 2.0  # seconds, after which progress is logged
 
 
 def is_due(records: int, size: int) -> bool:
@@ -146,3 +152,45 @@ def _delete(bucket: Bucket, names: list[str], deadline: float) -> None:
             list(executor.map(delete, names))
     except HoldallError as error:
         logger.warning("cannot delete objects of %s that are not needed: %s", bucket.client.address.shown, error)
+
+
+def load(bucket: Bucket, writer: Connection, effects: Effects, deadline: float) -> None:
+    """Replace what is in the cache with the state of the newest floor."""
+    began = time.monotonic()
+    floor = bucket.look(deadline)
+    sources = fetch_segments(bucket, floor, deadline)
+    header, lines = merge_lines(sources, keeps_absent=False)
+    if time.monotonic() - began > _SLOW:
+        logger.info("fetched %d segments of %s", len(sources), bucket.client.address.shown)
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        effects.clear()
+        effects.apply(map(decode_effect, lines), header.columns)
+        writer.execute(
+            "INSERT OR REPLACE INTO holdall_bucket VALUES (1, ?, ?, ?, ?)",
+            (bucket.store, floor.upto, header.t, floor.upto),
+        )
+        writer.execute("COMMIT")
+    except BaseException:
+        writer.execute("ROLLBACK")
+        raise
+    seconds = time.monotonic() - began
+    level = logging.INFO if seconds > _SLOW else logging.DEBUG
+    logger.log(level, "built the cache of %s: %d rows in %.1f s", bucket.client.address.shown, len(lines), seconds)
+
+
+def fetch_segments(bucket: Bucket, floor: Floor, deadline: float) -> list[tuple[Header, list[bytes]]]:
+    """Return the headers and lines of the segments of a floor, the oldest first."""
+    names = [segment.name for segment in floor.segments]
+    with ThreadPoolExecutor(_AT_ONCE, "holdall-fetch") as executor:
+        return [*executor.map(lambda name: fetch_segment(bucket, name, deadline), names)]
+
+
+def fetch_segment(bucket: Bucket, name: str, deadline: float) -> tuple[Header, list[bytes]]:
+    data = bucket.client.get(name, deadline)
+    found = None if data is None else decode_lines(data)
+    if found is None:
+        raise Corrupt(
+            f"the segment {name!r} of {bucket.client.address.shown} is missing or damaged; restore the bucket"
+        )
+    return found

@@ -38,7 +38,7 @@ from ..sqlite.dialect import MIGRATIONS
 from ..sqlite.engine import SqliteEngine
 from ..sqlite.group_commit import Submission, wake_callers
 from ..sqlite.vectors.ranker import PublishIndex
-from . import cold_start, compaction
+from . import compaction
 from .bucket import Bucket, SlotTaken
 from .client import Address, Client
 from .contents import Contents, Reference, S3Dialect, join_heads, join_pieces
@@ -401,7 +401,7 @@ class S3Engine(SqliteEngine):
     def _rebuild(self, writer: Connection, deadline: float) -> None:
         """Build the cache again from the bucket."""
         assert self._effects is not None
-        cold_start.load(self._bucket, writer, self._effects, deadline)
+        compaction.load(self._bucket, writer, self._effects, deadline)
         self._sql.ranker.forget()
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
 
