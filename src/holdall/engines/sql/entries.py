@@ -301,7 +301,7 @@ class SqlEntries:
             return False
         if (yield from self._texts.has_begun()):  # tombstones tell it which documents are gone
             _, more = yield from self._texts.run_step(op.limit, only_changes=True)
-            if more:
+            if more or (yield from self.trees.count_left()):  # a tree that was deleted just now stops it
                 return True
         # In this order: on SQLite the row with the highest version must stay, and the put makes another row that.
         yield [self._statement(put_purge_mark(mark), now), self._feed.delete_tombstones(versions)]

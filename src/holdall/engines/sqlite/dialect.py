@@ -192,7 +192,6 @@ class SqliteDialect(Dialect):
     old_texts = "holdall_terms", "holdall_documents", "holdall_texts"
     vectors = "holdall_vectors"
     single_writer = True
-    notes_trees = True
     unindexed = "holdall_unindexed"
     misread_check = "PRAGMA user_version"  # see NOTE_NUL_KEY
 
