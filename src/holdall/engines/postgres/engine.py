@@ -258,6 +258,7 @@ class PostgresEngine:
         until = min(deadline, time.monotonic() + HELD_SECONDS)
         while type(result) is HeldPage and time.monotonic() < until:
             yield from self._write([Maintain()], deadline)
+            yield from self._notify_listeners(deadline)  # also this one, which waits for the next tombstones
             result = yield from self._read(self._sql.walk, op, deadline)
         return result
 
