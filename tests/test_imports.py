@@ -110,7 +110,7 @@ OUTSIDE = {
     "key_value": ("faces/key_value/",),
     "langchain_core": ("faces/conversations/",),
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
-    "msgspec": ("ops.py", "model/", "search/", "engines/"),
+    "msgspec": ("ops.py", "model/", "operate/", "search/", "engines/"),
     "numpy": ("search/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
     "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),

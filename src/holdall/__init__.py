@@ -8,8 +8,8 @@ from .errors import HoldallError
 from .files.volume import Files, Match, Window
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
-from .operate.functions import acompare, acopy, compare, copy
-from .operate.results import Comparison, Copied, Difference
+from .operate.functions import acompare, acopy, check_backup, compare, copy
+from .operate.results import BackupInfo, Comparison, Copied, Difference, Loaded
 from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, LearnedField, Page, Stats
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "DEFAULT",
     "KEEP",
     "AsyncWatch",
+    "BackupInfo",
     "Change",
     "Comparison",
     "Copied",
@@ -29,6 +30,7 @@ __all__ = [
     "HoldallError",
     "LearnedField",
     "Lease",
+    "Loaded",
     "Match",
     "OpEvent",
     "Page",
@@ -38,6 +40,7 @@ __all__ = [
     "Window",
     "acompare",
     "acopy",
+    "check_backup",
     "compare",
     "copy",
     "errors",
