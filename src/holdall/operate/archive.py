@@ -109,7 +109,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise InvalidInput(f"{str(target)!r} is a folder; name a file for the backup")
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:40]}.", delete=False) as part:
         try:
-            yield part  # type: ignore[misc]  # a binary file
+            yield part
             part.flush()
             os.fsync(part.fileno())
             part.close()

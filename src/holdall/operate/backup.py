@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 from .. import ops
@@ -46,16 +47,15 @@ def back_up(
     store: Dispatcher, path: str | os.PathLike[str], prefix: Namespace, progress: Progress
 ) -> StoreProgram[BackupInfo]:
     """Write everything below a prefix to an archive."""
-    from .. import __version__
-
+    made_by = version("holdall")
     base = store._resolve_prefix(prefix)
     model = yield from find_model(store)
     total: int = (yield from execute(store, [ops.Count(base)]))[0] if progress is not None else 0
     created = datetime.now(UTC).isoformat()
-    header = {"format": FORMAT, "holdall": __version__, "created": created, "prefix": list(prefix)}
+    header = {"format": FORMAT, "holdall": made_by, "created": created, "prefix": list(prefix)}
     if model is not None:
         header["model"] = {"number": model[0], "probe": model[1].hex()}
-    info = BackupInfo(prefix=prefix, created_at=datetime.fromisoformat(created), holdall=__version__)
+    info = BackupInfo(prefix=prefix, created_at=datetime.fromisoformat(created), holdall=made_by)
     with writing(path) as file:
         writer = ArchiveWriter(file)
         yield Work(writer.write_header, (header,))
@@ -266,7 +266,7 @@ def _load_blocks(
     progress: Progress,
 ) -> StoreProgram[None]:
     """Write the records block by block. Each block is one transaction with the number of the next one."""
-    version = None if state is None else state.version
+    at_version = None if state is None else state.version
     done = 0 if state is None else int(state.value["blocks"])
     number = 0
     large: Record | None = None  # the file whose pieces follow
@@ -293,7 +293,7 @@ def _load_blocks(
             number += yield from _load_large(batch, store, reader, large, base + large.namespace, models)
             large = None
         written, value = batch.ops(), encode({"blocks": number})
-        expect: Any = ABSENT if version is None else version
+        expect: Any = ABSENT if at_version is None else at_version
         stored: Any = value
         put = ops.Put(OPERATE_NAMESPACE, state_key, stored, None, expect)
         if store._engine_handle.engine.capabilities.spans_roots:
@@ -303,7 +303,7 @@ def _load_blocks(
                 yield from execute(store, group)
             [entry] = yield from execute(store, [put])
         store._engine_handle.needs_sweeping = True
-        version = entry.version
+        at_version = entry.version
         loaded.entries += batch.entries
         loaded.deletions += batch.deletions
         loaded.vectors += batch.vectors
