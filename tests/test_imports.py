@@ -25,6 +25,7 @@ HEAVY = (
     "ag2",
     "apsw",
     "asyncio",
+    "botocore",
     "deepagents",
     "hypothesis",
     "langgraph",
@@ -54,7 +55,7 @@ BELOW_ENGINES = {
     "search/segments/",
     "search/vector_index/",
 }
-CORE = BELOW_ENGINES | {"core/", "live/", "files/"}
+CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools", "faces/message_log"}
 SERVER = {"", "errors", "ops", "wire", "core/face_api"} | {
     f"server/{folder}" for folder in ("", "auth/", "rest/", "run/", "mcp/")
@@ -75,9 +76,11 @@ RULES = {
     "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/"},
     "engines/remote/": BELOW_ENGINES | {"engines/net/"},
+    "engines/s3/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/sqlite/vectors/", "engines/net/"},
     "core/": CORE,
     "live/": CORE,
     "files/": CORE,
+    "operate/": CORE,
     "faces/": FACE,
     "faces/langgraph/": FACE,
     "faces/deepagents/": FACE,
@@ -97,7 +100,7 @@ RULES = {
     "server/mcp/": SERVER,
 }
 TOP = {
-    "__init__": {"errors", "ops", "core/", "files/", "live/"},
+    "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/"},
     "__main__": {"errors", "faces/cli/"},
     "errors": set(),
     "ops": {"runtime/renames"},
@@ -110,8 +113,9 @@ OUTSIDE = {
     "ag2": ("faces/ag2/",),
     "agents": ("faces/openai_agents/",),
     "anthropic": ("faces/claude/",),
-    "apsw": ("engines/sqlite/",),
+    "apsw": ("engines/sqlite/", "engines/s3/"),
     "autogen": ("faces/ag2/",),
+    "botocore": ("engines/s3/",),
     "deepagents": ("faces/deepagents/",),
     "h11": ("engines/remote/",),
     "hiredis": ("engines/redis/",),
@@ -121,7 +125,7 @@ OUTSIDE = {
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
     "mcp": ("server/mcp/",),
     "mcp_types": ("server/mcp/",),
-    "msgspec": ("ops.py", "wire.py", "model/", "search/", "engines/", "server/"),
+    "msgspec": ("ops.py", "wire.py", "model/", "operate/", "search/", "engines/", "server/"),
     "numpy": ("search/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
     "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),

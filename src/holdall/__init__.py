@@ -8,6 +8,8 @@ from .errors import HoldallError
 from .files.volume import Files, Match, Window
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
+from .operate.functions import acompare, acopy, check_backup, compare, copy
+from .operate.results import BackupInfo, Comparison, Copied, Difference, Loaded
 from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, LearnedField, Page, Stats
 
 __all__ = [
@@ -16,7 +18,11 @@ __all__ = [
     "DEFAULT",
     "KEEP",
     "AsyncWatch",
+    "BackupInfo",
     "Change",
+    "Comparison",
+    "Copied",
+    "Difference",
     "Entry",
     "FileInfo",
     "Files",
@@ -24,6 +30,7 @@ __all__ = [
     "HoldallError",
     "LearnedField",
     "Lease",
+    "Loaded",
     "Match",
     "OpEvent",
     "Page",
@@ -31,6 +38,11 @@ __all__ = [
     "Store",
     "Watch",
     "Window",
+    "acompare",
+    "acopy",
+    "check_backup",
+    "compare",
+    "copy",
     "errors",
     "open",
     "ops",

@@ -17,7 +17,7 @@ from . import errors, ops
 from .errors import AmbiguousMatch, Conflict, HoldallError, InvalidInput, InvalidValue, shown
 from .model import file_values
 from .model.values import decode, encode_plain, to_datetime, to_microseconds
-from .ops import Change, Entry, FileInfo, Hit, LearnedField, Op, Page, Stats
+from .ops import Change, Entry, FileInfo, Hit, LearnedField, Op, Page, RecordPage, Stats
 
 #: The media type of a batch and of its reply.
 MEDIA_TYPE = "application/vnd.holdall.batch+msgpack"
@@ -98,6 +98,8 @@ def encode_result(op: Op, result: Any) -> Any:
         return _info(result)
     if isinstance(result, Page):
         return [[_row(one) for one in result], result.next]
+    if isinstance(result, RecordPage):
+        return result
     if isinstance(result, Stats):
         return msgspec.to_builtins(result)
     if isinstance(result, str | list | tuple):  # search fields; namespaces
@@ -138,6 +140,8 @@ def decode_result(op: Op, sent: Any) -> Any:
         return Page([Change(row[0], tuple(row[1]), *row[2:]) for row in sent[0]], sent[1])
     if isinstance(op, ops.Children):
         return Page(sent[0] if op.bare else [_to_info(row) for row in sent[0]], sent[1])
+    if isinstance(op, ops.Records | ops.ChangedRecords):
+        return msgspec.convert(sent, RecordPage)
     if isinstance(op, ops.Grep):
         return Page([tuple(row) for row in sent[0]], sent[1])
     if isinstance(op, ops.IndexTexts):
@@ -203,7 +207,8 @@ def to_record(op: ops.Remember, batch: Sequence[Op], results: Sequence[Any]) -> 
         None if type(one) in ops.READS else encode_result(one, done) for one, done in zip(batch, results, strict=False)
     ]
     packed = base64.b64encode(_encoder.encode(kept)).decode()
-    return ops.Put(op.namespace, op.key, encode_plain({"number": op.number, "results": packed}), op.ttl, op.expect)
+    value: Any = encode_plain({"number": op.number, "results": packed})
+    return ops.Put(op.namespace, op.key, value, op.ttl, op.expect)
 
 
 def from_record(value: dict[str, Any]) -> list[Any]:
@@ -243,7 +248,7 @@ def from_problem(problem: Any) -> HoldallError:
         return HoldallError(detail or f"the server reported {shown(problem)}")
     if issubclass(kind, Conflict):
         namespace = tuple(problem.get("namespace") or ())
-        return kind(*(problem.get("op"), namespace, problem.get("key"), problem.get("expected"), problem.get("actual")))  # type: ignore[arg-type]  # as `to_problem` wrote them
+        return kind(*(problem.get("op"), namespace, problem.get("key"), problem.get("expected"), problem.get("actual")))
     if issubclass(kind, InvalidValue):
         return kind(detail, str(problem.get("path", "")))
     if issubclass(kind, AmbiguousMatch):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import gc
 import importlib.util
 import json
 import os
@@ -54,7 +55,7 @@ class Process:
         theirs.close()
         for pipe in (input, output):
             os.close(pipe)
-        request = [function.__code__.co_filename, self.name, deadline, job, os.getcwd(), dict(os.environ)]
+        request = [function.__code__.co_filename, self.name, deadline, job, str(Path.cwd()), dict(os.environ)]
         self._status.sendall(json.dumps(request).encode() + b"\n")
         self.pid = self._read_status()
 
@@ -248,6 +249,7 @@ def _fork_on_request(requests: socket.socket) -> list[Any] | None:
             request = _receive_request(channel)
             with suppress(BaseException):  # the child raises it again
                 _load_module(request[0])
+            gc.freeze()  # a garbage collection in the child is of the child's own objects
             if child := os.fork():
                 statuses[child] = channel
                 _send_number(channel, child)

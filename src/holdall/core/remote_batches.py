@@ -189,7 +189,7 @@ def _right_of(op: Any) -> str:
         return "lease"
     if isinstance(op, _MAINTENANCE):
         return "admin"
-    if isinstance(op, ops.Changes):
+    if isinstance(op, ops.Changes | ops.ChangedRecords):
         return "watch"
     return "read" if type(op) in READS or type(op) in WALKS else "write"
 
@@ -337,7 +337,7 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
         op = replace(op, limit=wire.MOST_IN_PAGE)
     if getattr(op, "filter", None) is not None:
         filters.load(op.filter)
-    if getattr(op, "after", None) is not None and isinstance(op, ops.Scan | ops.Unembedded):
+    if isinstance(op, ops.Scan | ops.Unembedded | ops.Records) and op.after is not None:
         namespace, key = op.after
         op = replace(op, after=(store._resolve_prefix(namespace), keys.check_key(key)))
     match op:
@@ -369,6 +369,10 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
         case ops.Unembedded():
             found: Page[Any] = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
             return Page([(store._strip_scope(entry), fields) for entry, fields in found], found.next)
+        case ops.Records() | ops.ChangedRecords():
+            read: ops.RecordPage = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
+            depth = len(store._scope)
+            return replace(read, records=[replace(one, namespace=one.namespace[depth:]) for one in read.records])
         case ops.Scan() | ops.Count():
             return (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
     raise InvalidInput(f"a remote client cannot send {type(op).__name__}")

@@ -23,6 +23,7 @@ from ..live.watch import WatchMethods
 from ..model import cursors, filters, keys
 from ..model.field_paths import check_paths
 from ..model.values import decode, encode, to_datetime, to_microseconds
+from ..operate.methods import OperateMethods
 from ..ops import (
     ABSENT,
     ANY,
@@ -49,7 +50,7 @@ from .options import Mode
 logger = logging.getLogger("holdall")
 
 
-class Store(WatchMethods, LeaseMethods):
+class Store(WatchMethods, LeaseMethods, OperateMethods):
     """A durable store of entries. Get one from `holdall.open`.
 
     Sync and async methods may be mixed, from any thread and any event loop.

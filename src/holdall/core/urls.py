@@ -33,8 +33,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 class EngineOptions(TypedDict, total=False):
     """Options that only some engines take.
 
-    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. A server: `token`, `ca_file` and the
-    `pool_` options. PostgreSQL: all others.
+    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. S3: `endpoint`, `region`, `profile`,
+    `credentials`, `cache` and `stale`. A server: `token`, `ca_file` and the `pool_` options. PostgreSQL: all others.
     """
 
     volume: tuple[str, ...]
@@ -49,6 +49,12 @@ class EngineOptions(TypedDict, total=False):
     notify_url: str | None
     token: str | None
     ca_file: str | None
+    endpoint: str
+    region: str
+    profile: str
+    credentials: Callable[[], tuple[str, ...]]
+    cache: str | os.PathLike[str]
+    stale: float | timedelta
 
 
 def open(
@@ -73,9 +79,9 @@ def open(
 
     The URL is `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain
     files), `"memory:"` (private to this store), `"memory:name"` (shared within the process), `"postgresql://…"`,
-    `"redis://…"`, `"redis+cluster://…"`, or `"http://…"` and `"https://…"` for a server (`holdall URL serve`).
-    Some engines have options of their own (`EngineOptions`). Without a URL, the environment variable HOLDALL_URL is
-    used. To use your own engine, pass a function that makes it from `holdall.engine.Options`.
+    `"redis://…"`, `"redis+cluster://…"`, `"s3://bucket/prefix"`, or `"http://…"` and `"https://…"` for a server
+    (`holdall URL serve`). Some engines have options of their own (`EngineOptions`). Without a URL, the environment
+    variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from `holdall.engine.Options`.
 
     - `ttl`: how long entries live unless `put` sets another time; seconds, a timedelta, or None: for ever.
     - `refresh_on_read`: whether `get` restarts an entry's TTL by default.
@@ -194,11 +200,13 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
         return _postgres(url, engine_options, own)
     if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
         return _redis(f"{scheme}:{rest}", engine_options, own)
+    if scheme == "s3":
+        return _s3(url, engine_options, own)
     if scheme in ("http", "https"):
         return _remote(url, engine_options, own)
     raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis: and http:, or a plain"
-        " path"
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis:, s3: and http:, or a"
+        " plain path"
     )
 
 
@@ -253,6 +261,14 @@ def _remote(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     _check_option_names(own, module.RemoteOptions.__slots__)
     given = module.RemoteOptions(**own)
     return ("remote", url, engine_options, given), lambda: module.RemoteEngine(url, engine_options, given)
+
+
+def _s3(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    module = _import_engine("s3", None)
+    _check_option_names(own, module.S3Options.__slots__)
+    given = module.S3Options(**own)
+    address = module.find_address(url, given)
+    return ("s3", address, engine_options, given), lambda: module.S3Engine(address, engine_options, given)
 
 
 def _import_engine(name: str, extra: str | None) -> Any:

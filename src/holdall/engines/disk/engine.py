@@ -28,6 +28,7 @@ from ...ops import (
     ANY,
     READS,
     WALKS,
+    ChangedRecords,
     Delete,
     DeleteTree,
     Grep,
@@ -35,6 +36,7 @@ from ...ops import (
     Namespace,
     Op,
     ReadRange,
+    Records,
     Scan,
     Search,
     Sweep,
@@ -145,9 +147,12 @@ class DiskEngine(SqliteEngine):
                 return self._read_again(lambda: self._read_or_walk(batch), error)
 
     def _read_or_walk(self, batch: Sequence[Op]) -> list[Any]:
-        """Run a read. A walk returns entries whose files may not be read without their contents."""
+        """Run a read. A walk returns entries whose files may not be read without their contents.
+
+        Not so for a copy or a backup, which would lose them.
+        """
         op = batch[0]
-        if type(op) not in WALKS:
+        if type(op) not in WALKS or isinstance(op, Records | ChangedRecords):
             return super()._read(batch)
         with self._folder.skip_unreadable() as skipped:
             [found] = super()._read(batch)

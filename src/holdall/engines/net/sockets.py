@@ -32,8 +32,8 @@ class ConnectionLost(Exception):
 class SocketConnection:
     """A connected socket. It is blocking for threads, and non-blocking for an event loop."""
 
-    #: Errors of the parser that mean that the connection cannot be used any more.
-    parse_errors: tuple[type[Exception], ...] = ()
+    #: The errors of a socket, and those of a parser, after which the connection cannot be used any more.
+    errors: tuple[type[Exception], ...] = (OSError,)
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -46,7 +46,7 @@ class SocketConnection:
             was_sent = True
             while not feed(_not_empty(self._wait_attentively(self.socket.recv, _RECEIVE_BYTES, deadline))):
                 pass
-        except (OSError, *self.parse_errors) as error:
+        except self.errors as error:
             raise to_connection_lost(error, was_sent) from error
 
     def _send(self, data: bytes, deadline: float) -> None:
@@ -98,7 +98,7 @@ class SocketConnection:
                     pass
                 except ssl.SSLWantWriteError:
                     await _wait_for_socket(loop.add_writer, loop.remove_writer, self.socket, deadline)
-        except (OSError, *self.parse_errors) as error:
+        except self.errors as error:
             raise to_connection_lost(error, was_sent=not unsent) from error
 
     def close(self) -> None:

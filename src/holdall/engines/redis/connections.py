@@ -101,7 +101,7 @@ def _to_permanent_error(error: BaseException) -> HoldallError | None:
 class Connection(SocketConnection):
     """A connection to one server."""
 
-    parse_errors = (hiredis.ProtocolError,)
+    errors = (OSError, hiredis.ProtocolError)
 
     def __init__(self, connection: DriverConnection) -> None:
         self._connection = connection

@@ -56,7 +56,7 @@ ConnectionProgram: TypeAlias = Generator[Request, Any, T]
 class Connection(SocketConnection):
     """An HTTP connection that is kept open."""
 
-    parse_errors = (h11.RemoteProtocolError, zlib.error)
+    errors = (OSError, h11.RemoteProtocolError, zlib.error)
 
     def __init__(self, connected: socket.socket) -> None:
         super().__init__(connected)

@@ -33,7 +33,7 @@ from ...model.values import decode, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
 from ...wire import to_record
-from .bounded_reads import BoundedReads, next_page_size, process_rows, split_by_bytes
+from .bounded_reads import BoundedReads, RecordsReader, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
 from .feed import DeletedTrees, LargeDeleteTree, SqlFeed, put_purge_mark, within
 from .files import SqlFiles
@@ -89,6 +89,7 @@ class SqlEntries:
         self._clock = clock
         self._table = dialect.table
         self._reads = BoundedReads(dialect)
+        self._records_reader = RecordsReader(dialect, self._reads)
         self._feed = feed or SqlFeed(dialect)
         self.trees = DeletedTrees(dialect, self._feed)
         self._files = SqlFiles(dialect)
@@ -311,11 +312,18 @@ class SqlEntries:
             return False
         if (yield from self._texts.has_begun()):  # tombstones tell it which documents are gone
             _, more = yield from self._texts.run_step(op.limit, only_changes=True)
-            if more:
+            if more or (yield from self.trees.count_left()):  # a tree that was deleted just now stops it
                 return True
         # In this order: on SQLite the row with the highest version must stay, and the put makes another row that.
         yield [self._statement(put_purge_mark(mark), now), self._feed.delete_tombstones(versions)]
         return len(versions) == op.limit
+
+    def index_all_tombstones(self) -> SqlProgram[None]:
+        """Have the text index, if it has begun, take note of every change. Tombstones are about to be removed."""
+        if (yield from self._texts.has_begun()):
+            more = True
+            while more:
+                _, more = yield from self._texts.run_step(4096, only_changes=True)
 
     def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> SqlProgram[Any]:
         """Return an op's result, or raise the conflict that its rows show."""
@@ -442,6 +450,10 @@ class SqlEntries:
                 return (yield from self._namespaces(op))
             case ops.Changes():
                 return (yield from self._feed.changes(op, self._clock()))
+            case ops.Records():
+                return (yield from self._records(op))
+            case ops.ChangedRecords():
+                return (yield from self._changed_records(op))
             case ops.Children():
                 return (yield from self._files.children(op, self._clock()))
             case ops.Grep():
@@ -588,14 +600,31 @@ class SqlEntries:
         entries = [to_entry(row) for row in (yield from self._reads.load_contents(first))]
         return Page(entries, first[-1][1] if len(first) < len(rows) or len(rows) == op.limit else None)
 
+    def _records(self, op: ops.Records) -> SqlProgram[ops.RecordPage]:
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"{LIVE} {within(op.prefix, True, params)}"
+        after = None if op.after is None else (keys.encode(op.after[0]), op.after[1])
+        rows: Rows = yield from self._in_key_order(where, params, after, op.limit, self._records_reader.columns)
+        records, left = yield from self._records_reader.load(rows)
+        return ops.RecordPage(records, rows[-left - 1][1] if rows else None, left > 0 or len(rows) == op.limit)
+
+    def _changed_records(self, op: ops.ChangedRecords) -> SqlProgram[ops.RecordPage]:
+        columns = self._records_reader.columns
+        rows, cursor, is_held = yield from self._feed.changed_rows(op, columns, self._clock())
+        records, left = yield from self._records_reader.load(rows)
+        if left:
+            cursor = rows[-left - 1][-1]
+        return ops.RecordPage(records, cursor, left > 0 or is_held or len(rows) == op.limit)
+
     def _in_key_order(
-        self, where: str, params: dict[str, Any], after: tuple[str, str] | None, limit: int
+        self, where: str, params: dict[str, Any], after: tuple[str, str] | None, limit: int, columns: str = ""
     ) -> SqlProgram[list[Row]]:
         params = {**params, "limit": limit}
         if after is not None:
             where += " AND (ns, key) > (:after_ns, :after_key)"
             params.update(after_ns=after[0], after_key=after[1])
-        sql = f"SELECT {self._reads.columns} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
+        columns = columns or self._reads.columns
+        sql = f"SELECT {columns} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
         [rows] = yield [(sql, params)]
         return rows  # type: ignore[no-any-return]  # the driver's reply
 

@@ -15,7 +15,7 @@ except ImportError:  # httptools is faster, and not needed
 _HEAD_TIMEOUT = 30.0  # seconds
 
 
-class PatientProtocol(_Base):  # type: ignore[misc,valid-type]  # chosen above
+class PatientProtocol(_Base):
     """Closes a connection on which the head of a request does not arrive in time."""
 
     _head_timer: asyncio.TimerHandle | None = None

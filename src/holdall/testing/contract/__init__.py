@@ -30,6 +30,7 @@ from .lifetimes import LifetimeContract
 from .listing import ListingContract
 from .paths import PathContract
 from .ranking import RankContract
+from .records import RecordContract
 from .refusals import RefusalContract
 from .scopes import ScopeContract
 from .searching import SearchContract
@@ -61,6 +62,7 @@ class StoreContract(
     FindContract,
     FileObjectContract,
     FileValueContract,
+    RecordContract,
     LifecycleContract,
 ):
     """All parts of the contract."""

@@ -1,0 +1,1 @@
+"""Operating a store: copy and move, backup, comparison, export and import, checks."""
