@@ -53,7 +53,7 @@ BELOW_ENGINES = {
     "search/segments/",
     "search/vector_index/",
 }
-CORE = BELOW_ENGINES | {"core/", "live/", "files/"}
+CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools"}
 RULES = {
     "model/": {"errors", "ops"},
@@ -73,6 +73,7 @@ RULES = {
     "core/": CORE,
     "live/": CORE,
     "files/": CORE,
+    "operate/": CORE,
     "faces/": FACE,
     "faces/langgraph/": FACE,
     "faces/deepagents/": FACE,
@@ -82,7 +83,7 @@ RULES = {
     "faces/cli/": FACE | {"faces/langgraph/", "faces/conversations/"},
 }
 TOP = {
-    "__init__": {"errors", "ops", "core/", "files/", "live/"},
+    "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/"},
     "__main__": {"errors", "faces/cli/"},
     "errors": set(),
     "ops": {"runtime/renames"},

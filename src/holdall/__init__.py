@@ -8,7 +8,22 @@ from .errors import HoldallError
 from .files.volume import Files, Match, Window
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
-from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, LearnedField, Page, Stats
+from .operate.history import Rewound
+from .ops import (
+    ABSENT,
+    ANY,
+    DEFAULT,
+    KEEP,
+    Change,
+    Difference,
+    Entry,
+    FileInfo,
+    Hit,
+    LearnedField,
+    Page,
+    Stats,
+    Version,
+)
 
 __all__ = [
     "ABSENT",
@@ -17,6 +32,7 @@ __all__ = [
     "KEEP",
     "AsyncWatch",
     "Change",
+    "Difference",
     "Entry",
     "FileInfo",
     "Files",
@@ -27,8 +43,10 @@ __all__ = [
     "Match",
     "OpEvent",
     "Page",
+    "Rewound",
     "Stats",
     "Store",
+    "Version",
     "Watch",
     "Window",
     "errors",
