@@ -167,6 +167,7 @@ __all__ = [
     "filters",
     "globs",
     "has_phrases",
+    "history_gone",
     "item_exists",
     "keys",
     "no_history",
@@ -506,11 +507,16 @@ class HistorySetting(FrozenStruct, frozen=True):
     def check_position(self, position: int, at: str) -> None:
         """Raise `HistoryGone` if the values of that position of the feed are not kept."""
         if position < max(self.position, self.purged):
-            raise HistoryGone(f"the cursor {shown(at, 60)} is older than the history of this store")
+            raise history_gone(at)
 
     def change(self, keep: int, now: int) -> HistorySetting:
         """Return the setting for another duration. What was purged by now does not come back."""
         return HistorySetting(keep, max(self.since, now - self.keep), self.position, self.purged)
+
+
+def history_gone(cursor: str) -> HistoryGone:
+    """Make the error of a cursor whose old values are not kept."""
+    return HistoryGone(f"the cursor {shown(cursor, 60)} is older than the history of this store")
 
 
 def no_history() -> HistoryGone:

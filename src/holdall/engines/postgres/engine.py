@@ -34,7 +34,23 @@ from ...errors import (
 from ...model.keys import RESERVED, check_flag
 from ...model.keys import encode as encode_namespace
 from ...model.values import decode
-from ...ops import READS, WALKS, Check, Children, Delete, Embed, Get, IndexOrder, IndexTexts, Maintain, Op, Put, Refresh
+from ...ops import (
+    READS,
+    WALKS,
+    Check,
+    Children,
+    Delete,
+    Embed,
+    Get,
+    IndexOrder,
+    IndexTexts,
+    Maintain,
+    Op,
+    PurgeHistory,
+    Put,
+    Refresh,
+    SetHistory,
+)
 from ...runtime.programs import Sleep, Work, adrive, drive
 from ..net.pool import Pool, check_options
 from ..net.retry import retry_delay
@@ -71,7 +87,7 @@ _SINGLE_STATEMENT = LOOK_UPS | {Put, Delete, Refresh}
 #: Seconds after which joined puts are canceled and executed one by one: a row may be locked.
 _JOINED_PATIENCE = 1.0
 #: Ops that may be done twice.
-_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain})
+_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain, SetHistory, PurgeHistory})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +132,7 @@ class PostgresOptions:
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, keeps_history=True)
 
     def __init__(self, url: str, options: Options, own: PostgresOptions) -> None:
         self._url = url

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from ... import ops
-from ...engine import feed_from, parse_revision, to_change
+from ...engine import HistorySetting, feed_from, parse_revision, to_change
 from ...model import keys
 from ...model.values import decode, encode
 from ...ops import Change, Namespace, Page
@@ -56,6 +56,7 @@ class LargeDeleteTree(ops.Op, frozen=True):
     count: int  # of entries, also expired ones, when `position` was the end of the feed
     position: str
     take_snapshot: Callable[[], None]  # called in the transaction, before it writes
+    acting: str | None = None
 
 
 class HeldPage(Page[Change]):
@@ -122,15 +123,27 @@ class SqlFeed:
             f"kind IS DISTINCT FROM 'none' AND {UNEXPIRED} AND (value IS NULL OR {outside_deleted_trees()})"
             f" {_changed_within(op, params)}"
         )
-        columns = "ns, key, coalesce(kind, 'put'), version"
+        columns = "ns, key, coalesce(kind, 'put'), version, acting"
         held = yield from self._find_hold(position)
         if held is not None:
             where += " AND version < :held"
             params["held"], end = held, str(held - 1)
         rows, position = yield from self.since(position, columns, where, params, op.limit, end)
-        changes = [to_change(version, ns, key, kind, make_cursor(after)) for ns, key, kind, version, after in rows]
+        changes = [
+            to_change(version, ns, key, kind, make_cursor(after), acting)
+            for ns, key, kind, version, acting, after in rows
+        ]
         page = HeldPage if held is not None and len(rows) < op.limit else Page
         return page(changes, make_cursor(position))
+
+    def past_conditions(
+        self, cursor: str, setting: HistorySetting, params: dict[str, Any]
+    ) -> SqlProgram[tuple[str, str]]:
+        """Return the conditions that a present and an old row are as of a cursor, and add their parameters."""
+        position, _ = feed_from(cursor, int((yield from self.position())), 0)
+        setting.check_position(position, cursor)
+        params["at"] = position
+        return "version <= :at", "version <= :at AND ended > :at"
 
     def _find_hold(self, position: str) -> SqlProgram[int | None]:
         """Return the first version after a position that is reserved for a tombstone which is not written yet."""
@@ -235,7 +248,7 @@ class DeletedTrees:
         # Expired ones too: by a clock that was set back, they have not expired when the tree is deleted.
         inside = {**params, "now": 0}
         [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", inside)]
-        return LargeDeleteTree(op.namespace, op.path, count, position, take_snapshot)
+        return LargeDeleteTree(op.namespace, op.path, count, position, take_snapshot, op.acting)
 
     def count(self, op: ops.DeleteTree | LargeDeleteTree, now: int | None) -> SqlProgram[int]:
         """Return the exact number of entries of a tree at a time, in the snapshot of this transaction."""
@@ -255,7 +268,7 @@ class DeletedTrees:
             here = at_or_below(low, op.path)
             params |= {"path": op.path, "path_low": here["low"], "path_high": here["high"]}
         params |= {"low": low, "high": high, "from_ns": low, "until": until}
-        params |= {"next_version": until + 1, "last_version": until + count}
+        params |= {"next_version": until + 1, "last_version": until + count, "acting": op.acting}
         names, values = ", ".join(params), ", ".join(f":{name}" for name in params)
         insert = f"INSERT INTO {TREES} ({names}, deleted) VALUES ({values}, :now) RETURNING deleted"
         [[(deleted,)]] = yield [(insert, {**params, "now": now})]
@@ -276,14 +289,15 @@ class DeletedTrees:
         """Replace some entries of the first deleted tree with tombstones; return whether there may be more."""
         start, limit = time.monotonic(), min(self._slice, _LARGEST_SLICE)
         sql = (
-            f"SELECT id, deleted, high, path_high, next_version, from_ns, from_key FROM {TREES} ORDER BY id LIMIT 1"
+            f"SELECT id, deleted, high, path_high, next_version, from_ns, from_key, acting"
+            f" FROM {TREES} ORDER BY id LIMIT 1"
             f"{self._dialect.for_update}"
         )
         [trees] = yield [(sql, {})]
         self.needs_clearing = bool(trees)
         if not trees:
             return False
-        [(number, deleted, high, path_high, first, from_ns, from_key)] = trees
+        [(number, deleted, high, path_high, first, from_ns, from_key, acting)] = trees
         here: dict[str, Any] = {"from_ns": from_ns, "from_key": from_key, "number": number, "limit": limit}
         if path_high is None:
             where, here["high"] = "(ns, key) >= (:from_ns, :from_key) AND ns < :high", high
@@ -301,7 +315,8 @@ class DeletedTrees:
                 f"{among} AND value IS NOT NULL ORDER BY ns, key", "delete", ":first"
             )
             params |= {"now": deleted, "first": first - 1}
-            [written] = yield [(tombstones, {**params, **self._dialect.parameters(ops.DeleteTree(()))})]
+            further = self._dialect.parameters(ops.DeleteTree((), None, acting))
+            [written] = yield [(tombstones, {**params, **further})]
             count = len(written)
         self._slice = max(20, limit // 2) if time.monotonic() - start > _SLICE_SECONDS else limit + 20
         if len(rows) < limit:
