@@ -35,7 +35,7 @@ __all__ = [
     "Copy",
     "Delete",
     "DeleteTree",
-    "Difference",
+    "Diff",
     "Entry",
     "FileInfo",
     "Get",
@@ -200,7 +200,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Diff:
     """An entry that differs between two moments: as it was before and after; None where it did not exist."""
 
     namespace: Namespace

@@ -30,7 +30,7 @@ from ..ops import (
     ANY,
     DEFAULT,
     KEEP,
-    Difference,
+    Diff,
     Entry,
     Expectation,
     Hit,
@@ -446,7 +446,7 @@ class Store(WatchMethods, LeaseMethods):
     @explain_renamed
     def diff(
         self, prefix: Namespace, since: datetime | str, until: datetime | str | None = None
-    ) -> Generator[Difference, None, None]:
+    ) -> Generator[Diff, None, None]:
         """Iterate over the entries in a namespace and below it that differ between two moments, in key order.
 
         The moments are as in `at`; without `until`, it is now.
@@ -456,7 +456,7 @@ class Store(WatchMethods, LeaseMethods):
     @explain_renamed
     def adiff(
         self, prefix: Namespace, since: datetime | str, until: datetime | str | None = None
-    ) -> AsyncGenerator[Difference, None]:
+    ) -> AsyncGenerator[Diff, None]:
         """`diff`, as an async iterator."""
         return apages(self, history.diff_pages(self, prefix, since, until))
 

@@ -18,7 +18,7 @@ from ..errors import Conflict, HistoryGone, InvalidInput, Unsupported, shown
 from ..model import file_values, keys
 from ..model.field_paths import WHOLE
 from ..model.values import decode, encode_plain, to_datetime, to_microseconds
-from ..ops import ABSENT, ANY, Difference, Entry, Namespace, OldHead, OldVersion, Page, Version
+from ..ops import ABSENT, ANY, Diff, Entry, Namespace, OldHead, OldVersion, Page, Version
 from ..runtime.programs import StoreProgram, before_retry
 from .past import Moment, list_heads, load_entries, split_by_bytes
 
@@ -92,13 +92,13 @@ def to_version(one: OldVersion) -> Version:
 
 def diff_pages(
     store: Store, prefix: Namespace, since: Any, until: Any
-) -> Callable[[Any], StoreProgram[tuple[list[Difference], Any]]]:
+) -> Callable[[Any], StoreProgram[tuple[list[Diff], Any]]]:
     """Return the pages of the differences between two moments, in key order."""
     _check_kept(store)
     before, after = to_moment(since, "since"), None if until is None else to_moment(until, "until")
     inside, depth = store._resolve_prefix(prefix), len(store._scope)
 
-    def page(mark: Any) -> StoreProgram[tuple[list[Difference], Any]]:
+    def page(mark: Any) -> StoreProgram[tuple[list[Diff], Any]]:
         begin, end = mark or (None, after)
         if end is None:
             end = yield from _now()
@@ -107,11 +107,11 @@ def diff_pages(
         for side, known in enumerate(sides):
             for group in split_by_bytes([head for pair in changed if (head := pair[side]) is not None]):
                 known.update({_place(entry): entry for entry in (yield from load_entries(group))})
-        found: list[Difference] = []
+        found: list[Diff] = []
         for pair in changed:
             at = _place(pair[0] or pair[1])
             old, new = (_cut(known.get(at), depth) for known in sides)
-            found.append(Difference(at[0][depth:], at[1], old, new))
+            found.append(Diff(at[0][depth:], at[1], old, new))
         return found, None if place is None else (place, end)
 
     return page
