@@ -38,7 +38,7 @@ def scaled() -> Callable[[int, int], int]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the short form, leave out tests of the contract, unless they are asked for by name."""
+    """In the short form, leave out tests of the contract and those marked `not_short`, unless they are asked for."""
     is_asked_for = config.option.keyword or any("::" in argument for argument in config.args)
     if IS_SHORT and not is_asked_for:
         items[:] = [item for item in items if _is_in_short_form(item)]
@@ -46,6 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_in_short_form(item: pytest.Item) -> bool:
     """The whole contract on memory; on the other engines, what an engine takes part in, each test sync or async."""
+    if item.get_closest_marker("not_short") is not None:
+        return False
     bases = item.cls.__mro__ if isinstance(item, pytest.Function) and item.cls is not None else ()
     if not any(base.__name__.endswith("Contract") for base in bases) or item.cls.__name__ == "TestMemory":
         return True

@@ -54,7 +54,7 @@ BELOW_ENGINES = {
     "search/vector_index/",
 }
 CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/"}
-FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools"}
+FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools", "faces/message_log"}
 RULES = {
     "model/": {"errors", "ops"},
     "runtime/": {"errors", "ops"},
@@ -81,6 +81,10 @@ RULES = {
     "faces/deepagents/": FACE,
     "faces/spoon/": FACE,
     "faces/ag2/": FACE,
+    "faces/claude/": FACE,
+    "faces/openai_agents/": FACE,
+    "faces/pydantic_ai/": FACE,
+    "faces/key_value/": FACE,
     "faces/conversations/": FACE | {"faces/langgraph/"},
     "faces/cli/": FACE | {"faces/langgraph/", "faces/conversations/"},
 }
@@ -95,17 +99,21 @@ TOP = {
 OUTSIDE = {
     "Stemmer": ("search/",),
     "ag2": ("faces/ag2/",),
+    "agents": ("faces/openai_agents/",),
+    "anthropic": ("faces/claude/",),
     "apsw": ("engines/sqlite/",),
     "autogen": ("faces/ag2/",),
     "deepagents": ("faces/deepagents/",),
     "hiredis": ("engines/redis/",),
     "hypothesis": ("testing/",),
+    "key_value": ("faces/key_value/",),
     "langchain_core": ("faces/conversations/",),
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
     "msgspec": ("ops.py", "model/", "search/", "engines/"),
     "numpy": ("search/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
-    "pydantic": ("faces/conversations/",),
+    "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),
+    "pydantic_ai": ("faces/pydantic_ai/",),
     "pytest": ("testing/",),
     "redis": ("engines/redis/",),
     "regex": ("files/",),

@@ -120,6 +120,8 @@ OPS: list[ops.Op] = [
     ops.Namespaces(("a", "*"), ("b",), 3, 9, 2, ("c",)),
     ops.Scan(("a",), (("a", "b"), "k"), 9),
     ops.Changes(("a",), "c", 9, "/k"),
+    ops.Records(("n",), (("n",), "k"), 5),
+    ops.ChangedRecords(("n",), "57", 5),
     ops.Children(("a",), "/", "/b", 9, True, "/**/*.{md,txt}", True),
     ops.Grep(("a",), "/", ("tea", "é"), True, "/b", "*.md"),
 ]

@@ -8,7 +8,9 @@ from .errors import HoldallError
 from .files.volume import Files, Match, Window
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
+from .operate.functions import acompare, acopy, compare, copy
 from .operate.history import Rewound
+from .operate.results import Comparison, Copied, Difference
 from .ops import (
     ABSENT,
     ANY,
@@ -32,7 +34,10 @@ __all__ = [
     "KEEP",
     "AsyncWatch",
     "Change",
+    "Comparison",
+    "Copied",
     "Diff",
+    "Difference",
     "Entry",
     "FileInfo",
     "Files",
@@ -49,6 +54,10 @@ __all__ = [
     "Version",
     "Watch",
     "Window",
+    "acompare",
+    "acopy",
+    "compare",
+    "copy",
     "errors",
     "open",
     "ops",

@@ -269,6 +269,37 @@ class IndexLag(FrozenStruct, frozen=True):
     changes: int
 
 
+class Record(FrozenStruct, frozen=True):
+    """Everything that is stored of an entry, for copies and backups. Times and `ttl` are in microseconds.
+
+    A tombstone has no `value`. Of a file, `value` is its template; `content` is None if it is larger than
+    `holdall.model.file_values.LARGEST`, and has to be read with `ReadRange`.
+    """
+
+    namespace: Namespace
+    key: str
+    version: int
+    kind: Literal["put", "delete", "expire"]
+    value: Json | None = None
+    created: int = 0
+    updated: int = 0
+    expires: int | None = None
+    ttl: int | None = None
+    search_fields: str | None = None  # JSON, as in a `Put` for an engine
+    size: int | None = None
+    content: bytes | None = None
+    appended: bool = False
+    vectors: Vectors | None = None
+
+
+class RecordPage(FrozenStruct, frozen=True):
+    """A page of records. `next` is where the next page begins; `more` is whether there was more when it was read."""
+
+    records: list[Record]
+    next: str | None
+    more: bool
+
+
 Ttl: TypeAlias = float | timedelta | None
 # Callers may give more than an engine receives. The store converts it, so an op is plain data by then: msgspec reads
 # the second set of these types, and can encode and decode every op.
@@ -708,6 +739,29 @@ class Changes(Op, frozen=True):
     path: str | None = None
 
 
+class Records(Op, frozen=True):
+    """List entries under a prefix in key order, with everything that is stored of them -> `RecordPage`.
+
+    Those after `after`: at most `limit`, and fewer if they are large. `next` is the last key.
+    """
+
+    prefix: Namespace
+    after: tuple[Namespace, str] | None = None
+    limit: int = 500
+
+
+class ChangedRecords(Op, frozen=True):
+    """Read the feed after a cursor, like `Changes`, with everything that is stored of each entry -> `RecordPage`.
+
+    Changes and records are read at one moment; on a Redis Cluster, at one moment for each root. So once `more` is
+    False, all pages together are the state of that moment: a later record replaces an earlier one.
+    """
+
+    prefix: Namespace = ()
+    since: str | None = None
+    limit: int = 500
+
+
 class Children(Op, frozen=True):
     """List a folder in path order, after the path `after` -> `Page[FileInfo]`, whose `next` is the next `after`.
 
@@ -757,7 +811,21 @@ POINT_OPS: tuple[type[PointOp], ...] = (
 )
 READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath, GetSearchFields, GetVersion})
 WALKS: frozenset[type] = frozenset(
-    {Search, Unembedded, Count, ReadStats, Namespaces, Scan, Changes, Children, Grep, ListVersions, ListPast}
+    {
+        Search,
+        Unembedded,
+        Count,
+        ReadStats,
+        Namespaces,
+        Scan,
+        Changes,
+        Records,
+        ChangedRecords,
+        ListVersions,
+        ListPast,
+        Children,
+        Grep,
+    }
 )
 
 

@@ -28,12 +28,16 @@ class Interrupted(BaseException):
 
 
 class InterruptAt:
-    """Interrupt the code of a `with` block once, at the point with this number; `where` is its location."""
+    """Interrupt the code of a `with` block once, at the point with this number; `where` is its location.
 
-    def __init__(self, number: int) -> None:
+    With `module`, only the points in the file of this name count.
+    """
+
+    def __init__(self, number: int, module: str = "") -> None:
         self.where: str | None = None
         self.passed = 0  # points
         self._number = number
+        self._module = module
         self._before: dict[FrameType, str] = {}
         self._returned_to: FrameType | None = None
 
@@ -63,6 +67,8 @@ class InterruptAt:
         return self
 
     def _reach(self, frame: FrameType) -> None:
+        if not frame.f_code.co_filename.endswith(self._module):
+            return
         self.passed += 1
         if self.passed == self._number + 1:
             self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"

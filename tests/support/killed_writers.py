@@ -22,7 +22,7 @@ PARTS = [f"part{i}" for i in range(5)]
 def kill_at_a_random_moment(writer: Process, once_it_writes: bool) -> list[Any]:
     """Kill most writers while they write, and some while they open the store or before."""
     said = [writer.hear()] if once_it_writes else []
-    time.sleep(random.uniform(0, 0.15 if once_it_writes else 0.4))
+    time.sleep(random.uniform(0, 0.15 if once_it_writes else 0.1))
     return said + writer.kill()
 
 

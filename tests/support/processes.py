@@ -1,4 +1,4 @@
-"""Processes for tests: a function of a test module, run in a new interpreter.
+"""Processes for tests: a function of a test module, run in a process of its own.
 
     writer = start(write_forever, path=str(path))      in the test
     writer.tell("go")                                  ... a message, which the function receives with hear()
@@ -8,22 +8,30 @@
 Messages are JSON, one a line. A process that hangs, or a child that it forked, prints the stack of every thread and
 dies after `deadline` seconds, so no test waits for ever. Any output on stderr (a warning, an unhandled exception) fails
 the test.
+
+Each test process has one fork server: an interpreter that imports a test module once, and forks for each process that
+runs a function of it. A process then starts in milliseconds. To import the modules again takes 0.2 s of CPU time, and 2
+s with AG2.
 """
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import gc
 import importlib.util
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,33 +44,48 @@ class Process:
 
     def __init__(self, function: Callable[..., Any], deadline: int, job: dict[str, Any]) -> None:
         self.name = function.__name__
-        arguments = [function.__code__.co_filename, self.name, str(deadline), json.dumps(job)]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
-        self._popen = subprocess.Popen(
-            [sys.executable, "-W", "error", "-W", _FORKING_IS_MEANT, __file__, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
+        self._status, theirs = socket.socketpair()
+        input, to_process = os.pipe()
+        from_process, output = os.pipe()
+        self._stdin, self._stdout = os.fdopen(to_process, "wb"), os.fdopen(from_process, "rb")
+        self._code: int | None = None
+        files = [input, output, self._errors.fileno(), theirs.fileno()]
+        socket.send_fds(_fork_server(os.getpid()), [b"!"], files)
+        theirs.close()
+        for pipe in (input, output):
+            os.close(pipe)
+        request = [function.__code__.co_filename, self.name, deadline, job, str(Path.cwd()), dict(os.environ)]
+        self._status.sendall(json.dumps(request).encode() + b"\n")
+        self.pid = self._read_status()
 
     @property
     def code(self) -> int | None:
         """The exit code; None while the process runs."""
-        return self._popen.poll()
+        if self._code is None and select.select([self._status], [], [], 0)[0]:
+            self._wait()
+        return self._code
+
+    def _wait(self) -> int:
+        """Wait for the end of the process, and return its exit code: of a signal, minus its number."""
+        if self._code is None:
+            self._code = self._read_status()
+            self._status.close()
+        return self._code
+
+    def _read_status(self) -> int:
+        """Wait for the next number from the fork server: the id of the process, later its exit code."""
+        number = self._status.recv(8, socket.MSG_WAITALL)
+        assert number, "the fork server has ended"
+        return int.from_bytes(number, signed=True)
 
     def tell(self, message: Any) -> None:
-        assert self._popen.stdin is not None
-        self._popen.stdin.write(json.dumps(message).encode() + b"\n")
-        self._popen.stdin.flush()
+        self._stdin.write(json.dumps(message).encode() + b"\n")
+        self._stdin.flush()
 
     def hear(self) -> Any:
         """Wait for the next message; fail if the process ends instead."""
-        assert self._popen.stdout is not None
-        line = self._popen.stdout.readline()
+        line = self._stdout.readline()
         if not line:
             self.finish()
             raise AssertionError(f"{self.name} ended without a message")
@@ -75,30 +98,31 @@ class Process:
 
     def says_something_within(self, seconds: float) -> bool:
         """Whether a message comes within this time."""
-        return bool(select.select([self._popen.stdout], [], [], seconds)[0])
+        return bool(select.select([self._stdout], [], [], seconds)[0])
 
     def finish(self) -> list[Any]:
         """Wait for the end of the process, which must succeed, and return the remaining messages."""
         messages = self.messages()
-        code = self._popen.wait()
+        code = self._wait()
         errors = self._read_stderr()
         assert code == 0 and not errors, f"{self.name} ended with {code}:\n{errors}"
         return messages
 
     def kill(self) -> list[Any]:
         """Kill the process with SIGKILL, and return the remaining messages."""
-        self._popen.kill()
+        if self.code is None:
+            os.kill(self.pid, signal.SIGKILL)
         messages = self.messages()
-        self._popen.wait()
+        self._wait()
         self._errors.close()
         return messages
 
     def messages(self) -> list[Any]:
         """Return all messages until the process and its forked children have ended."""
-        assert self._popen.stdin is not None and self._popen.stdout is not None
-        messages = [json.loads(line) for line in self._popen.stdout if line.endswith(b"\n")]
-        self._popen.stdin.close()
-        self._popen.stdout.close()
+        messages = [json.loads(line) for line in self._stdout if line.endswith(b"\n")]
+        with suppress(BrokenPipeError):  # of a message that was not read
+            self._stdin.close()
+        self._stdout.close()
         return messages
 
     def _read_stderr(self) -> str:
@@ -142,6 +166,23 @@ def beginning(*processes: Process) -> Iterator[tuple[Process, ...]]:
                 process.kill()
 
 
+@cache
+def _fork_server(pid: int) -> socket.socket:
+    """Start the fork server of this process, and return the socket that accepts requests."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-W", "error", "-W", _FORKING_IS_MEANT, __file__, str(theirs.fileno())]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    theirs.close()
+
+    def stop() -> None:
+        ours.close()
+        if os.getpid() == pid:
+            server.wait()
+
+    atexit.register(stop)
+    return ours
+
+
 # In the process ------------------------------------------------------------------------------------------------------
 
 _sending = threading.Lock()
@@ -166,15 +207,89 @@ def wait_to_begin() -> None:
     hear()
 
 
-def _main(file: str, name: str, deadline: str, job: str) -> None:
+def _main(requests: int) -> None:
+    """Serve: fork for each request. Only the forked children return from `_fork_on_request`."""
     sys.path[0] = str(Path(__file__).parents[1])
     sys.modules["support.processes"] = sys.modules["__main__"]
+    request = _fork_on_request(socket.socket(fileno=requests))
+    if request is None:
+        return
+    file, name, deadline, job, folder, environment = request
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
     faulthandler.register(signal.SIGALRM, chain=True)  # prints the stacks; then SIGALRM does what it always does
-    signal.alarm(int(deadline))
-    os.register_at_fork(after_in_child=lambda: _begin_in_child(int(deadline)))
-    getattr(_load_module(file), name)(**json.loads(job))
+    signal.alarm(deadline)
+    os.register_at_fork(after_in_child=lambda: _begin_in_child(deadline))
+    module = sys.modules[Path(file).stem] = _load_module(file)
+    getattr(module, name)(**job)
 
 
+def _fork_on_request(requests: socket.socket) -> list[Any] | None:
+    """Fork for each request, and report each child's id and exit code. Return the request in a child, None at the end.
+
+    A child continues as a new interpreter would: it has imported the test module, and nothing else was done.
+    """
+    ended, wake_up = socket.socketpair()
+    wake_up.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_up.fileno())
+    statuses: dict[int, socket.socket] = {}
+    while True:
+        for ready in select.select([requests, ended], [], [])[0]:
+            if ready is ended:
+                ended.recv(4096)
+                _report_ended(statuses)
+                continue
+            byte, files, _, _ = socket.recv_fds(requests, 1, 4)
+            if not byte:
+                return None
+            *streams, status = files
+            channel = socket.socket(fileno=status)
+            request = _receive_request(channel)
+            with suppress(BaseException):  # the child raises it again
+                _load_module(request[0])
+            gc.freeze()  # a garbage collection in the child is of the child's own objects
+            if child := os.fork():
+                statuses[child] = channel
+                _send_number(channel, child)
+                for stream in streams:
+                    os.close(stream)
+                continue
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            for file in (requests, ended, wake_up, channel, *statuses.values()):
+                file.close()
+            return request
+
+
+def _report_ended(statuses: dict[int, socket.socket]) -> None:
+    while statuses:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if not child:
+            return
+        channel = statuses.pop(child)
+        _send_number(channel, os.waitstatus_to_exitcode(status))
+        channel.close()
+
+
+def _receive_request(channel: socket.socket) -> list[Any]:
+    line = b""
+    while not line.endswith(b"\n"):
+        line += channel.recv(1 << 16)
+    request: list[Any] = json.loads(line)
+    return request
+
+
+def _send_number(channel: socket.socket, number: int) -> None:
+    with suppress(BrokenPipeError):  # a test that has failed does not wait
+        channel.sendall(number.to_bytes(8, signed=True))
+
+
+@cache
 def _load_module(file: str) -> ModuleType:
     """Import a test module by its path: folders of tests are no packages."""
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
@@ -192,4 +307,4 @@ def _begin_in_child(deadline: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main(int(sys.argv[1]))

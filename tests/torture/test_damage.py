@@ -78,11 +78,11 @@ def damage_at_random(path: str, seed: int, rounds: int) -> None:
     intact = Path(path).read_bytes()
     used = [place for place, byte in enumerate(intact) if byte]  # much of a page is empty
     for number in range(rounds):
-        corrupt_entry = bytearray(intact)
+        damaged = bytearray(intact)
         for place in chance.sample(used, chance.choice([1, 1, 1, 4, 40])):
-            corrupt_entry[place] ^= chance.choice([1 << chance.randrange(8), chance.randrange(1, 256)])
+            damaged[place] ^= chance.choice([1 << chance.randrange(8), chance.randrange(1, 256)])
         copy = f"{path}-{number}.db"
-        Path(copy).write_bytes(corrupt_entry)
+        Path(copy).write_bytes(damaged)
         store = holdall.open(copy, **OPTIONS)
         for name, read in READS.items():
             try:

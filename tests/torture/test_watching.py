@@ -59,7 +59,8 @@ def test_a_resumed_stream_is_complete_ordered_and_without_duplicates(
                 watcher.finish()
         finally:
             for process in crew:
-                process._popen.kill()
+                if process.code is None:
+                    process.kill()
         once = {entry.key: entry.version for entry in store.scan((*FEED, "once"))}
         often = {entry.key: entry.version for entry in store.scan((*FEED, "often"))}
     assert len(once) > 20 * kills, "hardly anything was written: this showed nothing"

@@ -23,7 +23,7 @@ from ..model.file_values import to_stored
 from ..model.values import check_text, encode, to_microseconds, ttl_seconds
 from ..operate import past
 from ..ops import ANY, DEFAULT, KEEP, Change, Entry, Expect, Expectation, Namespace, Op, Ttl, TtlOrDefault
-from ..runtime.programs import Call, Sleep, StoreProgram, StoreRequest, Work, adrive, drive
+from ..runtime.programs import Call, EngineBatch, Sleep, StoreProgram, StoreRequest, Work, adrive, drive
 from .engine_handle import EngineHandle
 from .options import OpEvent, StoreOptions
 
@@ -78,6 +78,8 @@ class Dispatcher:
             return result
         if type(request) is Work:
             return request.function(*request.args)
+        if type(request) is EngineBatch:
+            return request.store._require_open().execute(request.batch)
         assert type(request) is Sleep
         return time.sleep(request.seconds)
 
@@ -106,6 +108,8 @@ class Dispatcher:
         if type(request) is Call:
             result = request.function(*request.args)
             return await result if inspect.isawaitable(result) else result
+        if type(request) is EngineBatch:
+            return await request.store._require_open().aexecute(request.batch)
         import asyncio
 
         if type(request) is Work:

@@ -55,6 +55,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "search",
     "sweep",
     # The methods of `Files` as programs; the first argument is the files.
+    "change_text",
     "delete",
     "edit",
     "glob",
@@ -107,6 +108,7 @@ grep = Files._grep
 read_text = Files._read_text
 write = Files._write
 edit = Files._edit
+change_text = Files._change_text
 delete = Files._delete
 write_each = Files._write_each
 read_each = Files._read_each

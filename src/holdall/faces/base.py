@@ -12,7 +12,7 @@ import holdall
 from .. import Store
 from ..core import face_api
 from ..core.face_api import StoreProgram
-from ..errors import InvalidInput, shown
+from ..errors import InvalidInput, MissingExtra, shown
 
 T = TypeVar("T")
 
@@ -33,6 +33,11 @@ def open_store(store_or_url: Any, **options: Any) -> tuple[Store, bool]:
             )
         found = inner
     return found, False
+
+
+def explain_missing(missing: ModuleNotFoundError, what: str, extra: str) -> MissingExtra:
+    """Return the error for a face whose framework is not installed."""
+    return MissingExtra(f"{what} needs the package {missing.name!r}: pip install 'holdall[{extra}]'", name=missing.name)
 
 
 class Face:

@@ -60,24 +60,32 @@ class OpenFile:
         return content
 
     def write(self, data: bytes) -> StoreProgram[None]:
-        if self.mode == "ab":
-            yield from self.files._append(self.path, data, lease=self.lease)
-            return
         self._check_complete()
         self._begun = True
         try:
-            yield [ops.Append(self._upload_home, self._upload, data, ttl=_UPLOAD_TTL)]
-        except BaseException as error:  # the piece may have been written or not, so no other can follow
-            self._failure = error
+            if self.mode == "ab":
+                yield from self.files._append(self.path, data, lease=self.lease)
+            else:
+                yield [ops.Append(self._upload_home, self._upload, data, ttl=_UPLOAD_TTL)]
+        except BaseException as error:
+            self.fail(error)
             raise
 
+    def fail(self, error: BaseException) -> None:
+        """Write no other piece: the last one may have been written or not."""
+        self._failure = self._failure or error
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
+
     def finish(self) -> StoreProgram[None]:
-        """Make the written file visible at its path."""
+        """Make what "wb" has written visible at its path. Raises an error if a piece could not be written."""
+        if self.has_failed:
+            with contextlib.suppress(HoldallError):
+                yield from self.discard()
+        self._check_complete()
         if self.mode == "wb":
-            if self._failure is not None:
-                with contextlib.suppress(HoldallError):
-                    yield from self.discard()
-            self._check_complete()
             if not self._begun:
                 yield from self.write(b"")
             namespace = self.files.namespace
@@ -85,16 +93,17 @@ class OpenFile:
             yield from self.files._change([ops.CheckPath(namespace, self.path), move], self.lease)
 
     def discard(self) -> StoreProgram[None]:
-        """Delete what was written so far."""
-        if self._begun:
+        """Delete what "wb" has written so far."""
+        if self._begun and self.mode == "wb":
             yield [ops.Delete(self._upload_home, self._upload)]
 
     def _check_complete(self) -> None:
-        if self._failure is not None:
-            raise Unavailable(
-                f"a piece of {self.path!r} could not be written, so nothing of it is kept; write it again:"
-                f" {self._failure}"
-            ) from self._failure
+        if self._failure is None:
+            return
+        next_step = "nothing of it is kept; write it again" if self.mode == "wb" else "no other follows; read the file"
+        raise Unavailable(
+            f"a piece of {self.path!r} could not be written, so {next_step}: {self._failure!r}"
+        ) from self._failure
 
     @property
     def _upload_home(self) -> keys.Reserved:
@@ -107,9 +116,9 @@ class _Raw(io.RawIOBase):
     def __init__(self, open_file: OpenFile) -> None:
         self._open_file = open_file
         self._at = 0
-        self._failed = True  # until it is open: Python also closes an object whose constructor failed
+        # Set by `_Writer.close` only: Python also closes what an error or an interrupt has left behind.
+        self.is_complete = False
         open_file.files._run(open_file.begin())
-        self._failed = False
         self.name, self.mode = open_file.path, open_file.mode
 
     def readable(self) -> bool:
@@ -138,16 +147,24 @@ class _Raw(io.RawIOBase):
         return self._at
 
     def write(self, data: Any) -> int:
-        content = bytes(data)
-        self._open_file.files._run(self._open_file.write(content))
-        self._at += len(content)
-        return len(content)
+        try:
+            content = bytes(data)
+            length = len(content)
+            self._open_file.files._run(self._open_file.write(content))
+        except BaseException as error:  # an interrupt may come after the last step of the program, too
+            self._open_file.fail(error)
+            raise
+        self._at += (
+            length  # no call from here on: an interrupt would leave the piece in the buffer, to be written again
+        )
+        return length
 
     def tell(self) -> int:
         return self._at
 
-    def discard(self) -> None:
-        self._failed = True
+    @property
+    def has_failed(self) -> bool:
+        return self._open_file.has_failed
 
     def close(self) -> None:
         if self.closed:
@@ -155,7 +172,7 @@ class _Raw(io.RawIOBase):
         try:
             if self.writable():
                 open_file = self._open_file
-                open_file.files._run(open_file.discard() if self._failed else open_file.finish())
+                open_file.files._run(open_file.finish() if self.is_complete else open_file.discard())
         finally:
             super().close()
 
@@ -166,19 +183,34 @@ class _Writer(io.BufferedWriter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and self.mode == "wb":
-            raw = cast(_Raw, self.raw)
-            raw.discard()
-            with contextlib.suppress(Exception):  # the first exception is the one to raise
-                self.close()
-            return
-        self.close()
+        if kind is not None and self._is_to_discard():
+            self._discard()  # the first exception is the one to raise
+        else:
+            self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self.flush()
+            except BaseException:  # an error of closing must not replace it: it may be a KeyboardInterrupt
+                self._discard()
+                raise
+            cast(_Raw, self.raw).is_complete = True
+        super().close()
 
     def __del__(self) -> None:
-        """Write nothing if the file was not closed."""
-        if not self.closed and self.mode == "wb":
-            cast(_Raw, self.raw).discard()
+        """Write nothing if "wb" was not closed."""
+        if not self.closed and self._is_to_discard():
+            self._discard()
         super().__del__()
+
+    def _is_to_discard(self) -> bool:
+        """Whether what is in the buffer is lost if an exception ends the use of the file."""
+        return self.mode == "wb" or cast(_Raw, self.raw).has_failed
+
+    def _discard(self) -> None:
+        with contextlib.suppress(Exception):
+            super().close()
 
 
 BinaryFile: TypeAlias = io.BufferedReader | io.BufferedWriter
@@ -243,7 +275,7 @@ class AsyncFile:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or self._open_file.mode != "wb":
+        if kind is None or not (self._open_file.mode == "wb" or self._open_file.has_failed):
             await self.close()
         elif not self.closed:
             self.closed = True

@@ -150,19 +150,28 @@ class Files:
         there exactly as given, its \n matches any line end, and the line ends of `new` become the same.
         """
         path = keys.check_path(path)
-        change = replacing(path, old, new, replace_all=replace_all)
+        return (yield from self._change_text(path, replacing(path, old, new, replace_all=replace_all), lease=lease))
+
+    def _change_text(
+        self, path: str, change: Callable[[str], tuple[str, T]], *, lease: Lease | None = None
+    ) -> StoreProgram[T]:
+        """Replace the text of a file by what `change(text)` returns, and return its second result.
+
+        If the file changed in the meantime, do it again. The file keeps its TTL.
+        """
+        path = keys.check_path(path)
         for tries in itertools.count(1):
             info, content = yield [ops.Stat(self._namespace, path), ops.ReadRange(self._namespace, path, 0)]
             if content is None:
                 raise _missing(path, info)
-            text, count = change(_to_text(path, content))
-            file = ops.File(self._template, text.encode())
+            text, result = change(_to_text(path, content))
+            file = ops.File(self._template, _to_bytes(text))
             try:
                 yield from self._change([ops.Put(self._namespace, path, file, KEEP, info.version)], lease)
             except Conflict as conflict:
                 yield from before_retry(conflict, tries)
             else:
-                return count
+                return result
         raise AssertionError("unreachable")
 
     edit = run(_edit)

@@ -1,4 +1,1 @@
-"""Operating a store: looking back, undoing, erasing.
-
-Programs over the ops, written once for all engines. The methods of `Store` and `Files` run them.
-"""
+"""Operating a store: history and undo, copy and move, backup, comparison, export and import, checks, erasing."""

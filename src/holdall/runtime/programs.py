@@ -49,6 +49,16 @@ class Sleep(FrozenStruct, frozen=True):
     seconds: float
 
 
+class EngineBatch(FrozenStruct, frozen=True):
+    """A request to run a batch on the engine of a store, as it is: in the engine's namespaces, and not checked again.
+
+    For programs that move stored data, and for those that use two stores. The store may be another than the driver's.
+    """
+
+    store: Any
+    batch: list[Any]
+
+
 class IsAsync:
     """A request whose reply is whether the driver is async. The drivers answer it themselves."""
 
@@ -58,7 +68,7 @@ IS_ASYNC = IsAsync()
 #: Any program, by its requests and its result. The type of a generator cannot relate a reply to its request.
 Program: TypeAlias = Generator[RequestT, Any, T]
 #: The requests of the store, its files and the faces: a list of ops, which is a batch, or one of these.
-StoreRequest: TypeAlias = Sequence[Op] | Call | Work | Sleep | IsAsync
+StoreRequest: TypeAlias = Sequence[Op] | Call | Work | Sleep | IsAsync | EngineBatch
 StoreProgram: TypeAlias = Generator[StoreRequest, Any, T]
 
 

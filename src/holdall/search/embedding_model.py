@@ -20,8 +20,9 @@ from ..ops import ABSENT, KEEP, Entry, Namespace, replace
 from ..runtime.programs import Call, StoreProgram, before_retry
 from .embedders import Embedder, Metric, is_same_model
 
-_HOME = keys.Reserved(("embedding",))
-_KEY = "model"
+#: The entry that records the model: its namespace in the engine, and its key.
+MODEL_NAMESPACE, MODEL_KEY = (keys.RESERVED, "embedding"), "model"
+_HOME, _KEY = keys.Reserved(("embedding",)), MODEL_KEY
 _SLICE = 100
 
 
@@ -144,10 +145,7 @@ class EmbeddingModel:
         while True:
             entry: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]
             if entry is not None:
-                try:
-                    known = base64.b64decode(entry.value["probe"])
-                except (KeyError, TypeError, ValueError) as error:
-                    raise Corrupt("the record of this store's model is damaged; restore a copy of the store") from error
+                known = read_probe(entry.value)
                 if is_same_model(known, probe):
                     return entry.version
                 if do != "replace":
@@ -163,6 +161,14 @@ class EmbeddingModel:
                 return (yield [ops.Put(_HOME, _KEY, value, None, ABSENT if entry is None else entry)])[0].version  # type: ignore[no-any-return]  # an Entry
             except Conflict:  # another process was faster
                 continue
+
+
+def read_probe(value: dict[str, Any]) -> bytes:
+    """Read the probe of a recorded model."""
+    try:
+        return base64.b64decode(value["probe"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt("the record of this store's model is damaged; restore a copy of the store") from error
 
 
 def _texts(op: Any, default: tuple[str, ...]) -> list[str]:

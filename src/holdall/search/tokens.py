@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from operator import add
+from typing import Any
 
 from ..ops import FrozenStruct
 
@@ -69,7 +70,10 @@ _SIGNS = [
     *zip("\u2018\u2019", "''", strict=True),
     *((sign, " ") for sign in "\u201c\u201d\u2013\u2014\u2026\u2022\xa0_"),
 ]
-_ASCII = {number: chr(number).lower() if chr(number).isalnum() or chr(number) == "'" else " " for number in range(128)}
+#: What an ASCII character is in a word: a lower-case letter, a digit or an apostrophe. The others are between words.
+ASCII_WORDS = {
+    number: chr(number).lower() if chr(number).isalnum() or chr(number) == "'" else " " for number in range(128)
+}
 
 
 class _Cache(dict[str, str]):
@@ -114,20 +118,27 @@ class Numbering:
         """`tokens`, with the number of each token, or the token itself if its number is not known."""
         if not text.isascii():
             return [self.terms.get(token, token) for token in tokens(text)]
-        words = text.translate(_ASCII).split()
+        words = text.translate(ASCII_WORDS).split()
         found: list[int | str | None] = list(map(self._words.get, words))
         if None in found:
             found = [
-                self._look_up(word) if number is None else number for word, number in zip(words, found, strict=True)
+                self._remember(word) if number is None else number for word, number in zip(words, found, strict=True)
             ]
         return list(filter(None, found)) or [*_tokenise(text, _words)]
 
-    def _look_up(self, word: str) -> int | str:
+    def tokenise(self, texts: Sequence[str]) -> list[Sequence[Any]]:
+        """`tokens` of each text. With numpy, those of a text whose numbers are all known are an array."""
+        return [self.tokens(text) for text in texts]
+
+    def look_up(self, word: str) -> int | str:
+        """Return the number of an ASCII word in lower case, or its token if that has no number that is known."""
         token = _tokens[word]
         number = self.terms.get(token) if token else 0
-        if number is None:
-            return token
-        if len(word) <= _CACHED_LENGTH:
+        return token if number is None else number
+
+    def _remember(self, word: str) -> int | str:
+        number = self.look_up(word)
+        if isinstance(number, int) and len(word) <= _CACHED_LENGTH:
             if len(self._words) >= 2 * _CACHED:
                 self._words.clear()
             self._words[word] = number
@@ -143,7 +154,7 @@ class Numbering:
 def _tokenise(text: str, known: _Cache) -> list[str]:
     look_up = known.__getitem__
     if text.isascii():
-        return list(filter(None, map(look_up, text.translate(_ASCII).split())))
+        return list(filter(None, map(look_up, text.translate(ASCII_WORDS).split())))
     for sign, plain in _SIGNS:
         text = text.replace(sign, plain)
     if text.isascii():

@@ -28,6 +28,7 @@ from ...ops import (
     ANY,
     READS,
     WALKS,
+    ChangedRecords,
     Delete,
     DeleteTree,
     Grep,
@@ -35,10 +36,12 @@ from ...ops import (
     Namespace,
     Op,
     ReadRange,
+    Records,
     Scan,
     Search,
     Sweep,
 )
+from ...ops import replace as replace_struct
 from ...runtime.signals import restart_if_signaled
 from ..sql.text_index import PreparedIndexTexts
 from ..sqlite.connection import Connection
@@ -83,6 +86,7 @@ _IMPORT_EDITS = (_ImportEdits(),)
 class DiskEngine(SqliteEngine):
     """Entries in one folder."""
 
+    capabilities = replace_struct(SqliteEngine.capabilities, keeps_history=False)
     dialect = DiskDialect
     _clears_trees = False  # the plain files of a tree must not outlive it
     _at_once = frozenset()  # no read can be answered at once: external edits are imported first
@@ -145,9 +149,12 @@ class DiskEngine(SqliteEngine):
                 return self._read_again(lambda: self._read_or_walk(batch), error)
 
     def _read_or_walk(self, batch: Sequence[Op]) -> list[Any]:
-        """Run a read. A walk returns entries whose files may not be read without their contents."""
+        """Run a read. A walk returns entries whose files may not be read without their contents.
+
+        Not so for a copy or a backup, which would lose them.
+        """
         op = batch[0]
-        if type(op) not in WALKS:
+        if type(op) not in WALKS or isinstance(op, Records | ChangedRecords):
             return super()._read(batch)
         with self._folder.skip_unreadable() as skipped:
             [found] = super()._read(batch)

@@ -26,7 +26,6 @@ from ...engine import (
     check_expectation,
     check_transfer,
     check_unblocked,
-    decode_acting,
     end_of,
     feed_from,
     item_exists,
@@ -34,6 +33,7 @@ from ...engine import (
     parse_revision,
     search,
     system_clock,
+    to_change,
     to_entry,
     to_info,
     to_old_entry,
@@ -540,6 +540,12 @@ class MemoryEngine:
                 return self._namespaces(op)
             case ops.Changes():
                 return self._changes(op)
+            case ops.Records(prefix, after, limit):
+                live = self._under(prefix, self._clock(), after=after and (keys.encode(after[0]), after[1]))
+                page = _make_page(live, limit, _full_record)
+                return ops.RecordPage(list(page), page[-1].key if page else None, page.next is not None)
+            case ops.ChangedRecords():
+                return self._changed_records(op)
             case ops.Children():
                 return self._children(op)
             case ops.Grep():
@@ -630,21 +636,33 @@ class MemoryEngine:
         changes: Page[Change] = Page((), str(self._version))
         if op.limit == 0:
             return changes
+        for version, address, record in self._changed(op.prefix, since, op.path):
+            changes.append(to_change(version, *address, record.kind, cursor(version), record.acting))
+            if len(changes) == op.limit:
+                changes.next = cursor(version)
+                break
+        return changes
+
+    def _changed_records(self, op: ops.ChangedRecords) -> ops.RecordPage:
+        since, cursor = feed_from(op.since, self._version, self._purged)
+        changed = ((address, record) for _, address, record in self._changed(op.prefix, since))
+        page = _make_page(changed, op.limit, _full_record)
+        return ops.RecordPage(
+            list(page), str(self._version) if page.next is None else cursor(page[-1].version), page.next is not None
+        )
+
+    def _changed(
+        self, prefix: Namespace, since: int, path: str | None = None
+    ) -> Iterator[tuple[int, _Address, _Record]]:
+        """Yield the changes after a version, with their versions, in order."""
         now = self._clock()
         for version in self._feed.irange(since, None, inclusive=(False, False)):
             address = self._feed[version]
             record = self._entries[address]
             if record.value is not None and not _is_live(record, now):
                 continue  # its expiry becomes a change of its own, once it is swept
-            if _is_within(address, op.prefix, op.path) and not keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
-                author = decode_acting(record.acting)
-                changes.append(
-                    Change(version, keys.decode(address[0]), address[1], record.kind, cursor(version), *author)
-                )
-                if len(changes) == op.limit:
-                    changes.next = cursor(version)
-                    break
-        return changes
+            if _is_within(address, prefix, path) and not keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
+                yield version, address, record
 
     def _children(self, op: ops.Children) -> Page[Any]:
         ns, now = keys.encode(op.namespace), self._clock()
@@ -718,6 +736,28 @@ def _row(address: _Address, record: _Record, has_content: bool) -> Row:
     if record.size is not None:
         file = _content(record) if has_content else None, int(record.appended), record.size
     return *address, str(record.value), record.version, record.created, record.updated, record.expires, *file
+
+
+def _full_record(address: _Address, record: _Record) -> ops.Record:
+    is_small = record.size is not None and record.size <= file_values.LARGEST
+    kind: Any = record.kind
+    value: Any = record.value
+    return ops.Record(
+        keys.decode(address[0]),
+        address[1],
+        record.version,
+        kind,
+        value,
+        record.created,
+        record.updated,
+        record.expires,
+        record.ttl,
+        record.index,
+        record.size,
+        _content(record) if is_small else None,
+        record.appended,
+        record.vectors,
+    )
 
 
 def _make_page(

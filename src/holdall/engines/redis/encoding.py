@@ -34,7 +34,7 @@ from ...engine import (
 from ...errors import HoldallError
 from ...model import file_values, keys
 from ...model.values import decode, ttl_microseconds
-from ...ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op
+from ...ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Record, Vectors
 
 #: A larger content is sent before its op, in chunks.
 MAX_INLINE_BYTES = 1 << 18
@@ -233,6 +233,39 @@ def to_row(ns: str, key: str, head: bytes, value: bytes, content: bytes | None =
     if size == b"-":
         return ns, key, value.decode(), int(version), *times, None, None, None
     return ns, key, value.decode(), int(version), *times, content, int(appended == b"1"), int(size)
+
+
+def to_record(reply: list[Any]) -> Record:
+    """Make the record of a reply of `read_record` in `walk.lua`, or of a tombstone's head."""
+    entry_id, head, value, paths, content, vectors = reply
+    ns, key = split_id(entry_id)
+    version, created, updated, expires, ttl, kind, size, appended, _, model = head.split(b" ")
+    text: Any = None if value is None else value.decode()
+    stored = None
+    if vectors is not None:
+        length = len(vectors[1]) // int(vectors[0])
+        pieces = tuple(vectors[1][start : start + length] for start in range(0, len(vectors[1]), length))
+        stored = Vectors(int(model), pieces)
+    return Record(
+        keys.decode(ns),
+        key,
+        int(version),
+        _KINDS[kind],
+        text,
+        int(created),
+        int(updated),
+        _parse_number(expires),
+        _parse_number(ttl),
+        paths.decode() if paths else None,
+        _parse_number(size) if text is not None else None,
+        content,
+        appended == b"1",
+        stored,
+    )
+
+
+def _parse_number(field: bytes) -> int | None:
+    return None if field == b"-" else int(field)
 
 
 def to_file_info(path: str, head: bytes) -> FileInfo:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import Any
+from typing import Any, TypeVar
 
 from ... import ops
 from ...engine import PAGE_BYTES, Row, cursor_expired, feed_from, not_a_cursor, parse_revision, search, to_entry
@@ -33,6 +33,7 @@ from .encoding import (
     parse_version,
     split_id,
     to_file_info,
+    to_record,
     to_row,
 )
 from .ranker import RedisRanker
@@ -46,6 +47,8 @@ _GREP_BYTES = 1 << 20  # of contents in one page of candidates; the last file ma
 _ROOTS = 64  # that a walk in key order over many shards reads at once
 _ALL = 1 << 60
 _MAX_TRIES = 5  # of a ranked search, while other clients write what it finds
+
+T = TypeVar("T")
 
 #: Returns the indexed fields of a shard: their stamp, and the number and path of each.
 Declared = Callable[[int], tuple[bytes, Sequence[tuple[str, str]]]]
@@ -91,6 +94,10 @@ class RedisWalks:
                 return (yield from self._namespaces(op))
             case ops.Changes():
                 return (yield from self._changes(op))
+            case ops.Records():
+                return (yield from self._read_records(op))
+            case ops.ChangedRecords():
+                return (yield from self._changed_records(op))
             case ops.Children():
                 return (yield from self._children(op))
             case ops.Grep():
@@ -285,25 +292,34 @@ class RedisWalks:
             return positions[0]
         return "_".join(f"{shard}~{version}" for shard, version in positions.items() if version != "0") or "0"
 
-    def _changes(self, op: ops.Changes) -> ConnectionProgram[Page[Change]]:
+    def _resume(
+        self, since_cursor: str | None, prefix: Namespace
+    ) -> ConnectionProgram[tuple[dict[int, int], dict[int, Callable[[int], str]], dict[int, str], dict[int, str]]]:
+        """Parse a cursor: return, by shard, the version to go on after, how cursors are made, and the positions of the
+        cursor and of the end of the feed."""
         states = yield from self._read_feed_states(self._shards.all)
         if not self._shards.is_cluster and states[0][0] == "0":  # after a flush, a new feed begins
             yield from self._shards.run_once(0, "begin_run", ["", ""])
             states = yield from self._read_feed_states(self._shards.all)
         newest = {shard: position for shard, (position, _) in states.items()}
-        if op.limit == 0:
-            return Page((), self._format_position(newest))
-        since = {} if op.since is None else self._parse_position(op.since)
-        shards = self._shards.below(op.prefix)
+        since = {} if since_cursor is None else self._parse_position(since_cursor)
         positions, starts, cursors = dict(since), {}, {}
-        for shard in self._shards.all if op.since is None else shards:
+        for shard in self._shards.all if since_cursor is None else self._shards.below(prefix):
             try:
                 starts[shard], cursors[shard] = feed_from(since.get(shard), int(newest[shard]), states[shard][1])
             except CursorExpired:
-                raise cursor_expired(op.since) from None
+                raise cursor_expired(since_cursor) from None
             except InvalidInput:
-                raise not_a_cursor(op.since) from None
+                raise not_a_cursor(since_cursor) from None
             positions[shard] = cursors[shard](starts[shard])
+        return starts, cursors, positions, newest
+
+    def _changes(self, op: ops.Changes) -> ConnectionProgram[Page[Change]]:
+        if op.limit == 0:
+            _, _, _, newest = yield from self._resume(None, ())
+            return Page((), self._format_position(newest))
+        starts, cursors, positions, newest = yield from self._resume(op.since, op.prefix)
+        shards = self._shards.below(op.prefix)
         size = _FEED_PAGE if op.prefix else min(op.limit, _FEED_PAGE)
         calls = []
         for shard in shards:
@@ -352,23 +368,69 @@ class RedisWalks:
             args = _encode_feed_args(str(since), size, op.prefix, path=op.path)
             reply = yield from self._shards.run(shard, "changes", *args)
 
+    def _changed_records(self, op: ops.ChangedRecords) -> ConnectionProgram[ops.RecordPage]:
+        """Return the records of a page of changes. One script reads a page of one shard: all of it at one moment."""
+        starts, cursors, positions, _ = yield from self._resume(op.since, op.prefix)
+        records: list[ops.Record] = []
+        for shard in self._shards.below(op.prefix):
+            has_more = True
+            while has_more:
+                size = op.limit - len(records)
+                if op.prefix:  # most changes may be elsewhere
+                    size = max(size, _FEED_PAGE)
+                args = _encode_feed_args(str(starts[shard]), size, op.prefix, "r")
+                cursor_version = positions[shard].rpartition("-")[2]
+                reply = yield from self._shards.run(shard, "changes", *args, "", cursor_version)
+                _, found, after, has_more, *_, is_valid = reply
+                if not is_valid:
+                    raise cursor_expired(op.since)
+                records += map(to_record, found)
+                starts[shard] = max(starts[shard], int(after))
+                positions[shard] = cursors[shard](starts[shard])
+                if len(records) >= op.limit or (has_more and records):
+                    return ops.RecordPage(records, self._format_position(positions), True)
+        return ops.RecordPage(records, self._format_position(positions), False)
+
     # In key order ----------------------------------------------------------------------------------------------------
+
+    def _read_records(self, op: ops.Records) -> ConnectionProgram[ops.RecordPage]:
+        found = yield from self._read_page(op.prefix, op.after, op.limit, "r", to_record)
+        return ops.RecordPage(list(found), found[-1].key if found else None, found.next is not None)
 
     def _read_rows(
         self, prefix: Namespace, after: tuple[Namespace, str] | None, limit: int, model: int | None = None
     ) -> ConnectionProgram[Page[tuple[Row, str | None]]]:
         """Read a page of rows in key order, each with its search fields. If a model is given, only entries that need
         vectors of it. If there may be more, `next` is the last key."""
-        rows: Page[tuple[Row, str | None]] = Page()
+
+        def make(reply: list[Any]) -> tuple[Row, str | None] | None:
+            entry_id, head, value, paths, content = reply
+            if model is not None and not _is_unembedded(head, value, paths, model):
+                return None
+            return to_row(*split_id(entry_id), head, value, content), None if paths is None else paths.decode()
+
+        return (yield from self._read_page(prefix, after, limit, "c", make))
+
+    def _read_page(
+        self,
+        prefix: Namespace,
+        after: tuple[Namespace, str] | None,
+        limit: int,
+        want: str,
+        make: Callable[[list[Any]], T | None],
+    ) -> ConnectionProgram[Page[T]]:
+        """Read a page of entries in key order: `make` of what `scan.lua` returns, or nothing if that is None."""
+        rows: Page[T] = Page()
         last_id = None if after is None else make_id(*after)
         if prefix or not self._shards.is_cluster:
-            yield from self._add_rows(self._shards.of_namespace(prefix or ("",)), prefix, last_id, limit, model, rows)
+            shard = self._shards.of_namespace(prefix or ("",))
+            yield from self._add_rows(shard, prefix, last_id, limit, want, make, rows)
             return rows
         begin = "" if after is None else keys.encode(after[0][:1])
         while True:
             roots = yield from self._read_roots(begin)
             for root in roots:
-                yield from self._add_rows(self._shards.of_namespace(root), root, last_id, limit, model, rows)
+                yield from self._add_rows(self._shards.of_namespace(root), root, last_id, limit, want, make, rows)
                 if rows.next is not None:
                     return rows
             if len(roots) < _ROOTS:
@@ -393,10 +455,12 @@ class RedisWalks:
         prefix: Namespace,
         last_id: str | None,
         limit: int,
-        model: int | None,
-        rows: Page[tuple[Row, str | None]],
+        want: str,
+        make: Callable[[list[Any]], T | None],
+        rows: Page[T],
     ) -> ConnectionProgram[None]:
-        """Read the rows of one shard after an ID, until the page is full."""
+        """Read the entries of one shard after an ID, until the page is full."""
+        room = PAGE_BYTES
         for begin, high in list_ranges(prefix):
             low = begin
             if last_id is not None:
@@ -406,15 +470,17 @@ class RedisWalks:
                     low = f"({last_id}"
             while low:
                 size = min(limit - len(rows), _LARGEST_PAGE)
-                _, found, next_low = yield from self._shards.run(shard, "scan", low, high, size, "c", _ALL)
-                for entry_id, head, value, paths, content in found:
-                    if model is None or _is_unembedded(head, value, paths, model):
-                        row = to_row(*split_id(entry_id), head, value, content)
-                        rows.append((row, None if paths is None else paths.decode()))
+                _, found, next_low = yield from self._shards.run(shard, "scan", low, high, size, want, _ALL)
+                for reply in found:
+                    made = make(reply)
+                    if made is not None:
+                        rows.append(made)
+                        room -= len(reply[4] or b"")
+                        rows.next = split_id(reply[0])[1]
                 low = next_low.decode()
-                if len(rows) == limit or sum(len(row[7] or b"") for row, _ in rows) > PAGE_BYTES:
-                    rows.next = rows[-1][0][1]
+                if len(rows) == limit or room < 0:
                     return
+        rows.next = None
 
     def _count(self, op: ops.Count) -> ConnectionProgram[int]:
         shards = self._shards.below(op.prefix)

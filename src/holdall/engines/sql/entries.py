@@ -33,7 +33,7 @@ from ...model.values import decode, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
 from ..history.sql import HeldPast, SqlHistory
-from .bounded_reads import BoundedReads, next_page_size, process_rows, split_by_bytes
+from .bounded_reads import BoundedReads, RecordsReader, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
 from .feed import DeletedTrees, LargeDeleteTree, SqlFeed, put_purge_mark, within
 from .files import SqlFiles
@@ -91,6 +91,7 @@ class SqlEntries:
         self._clock = clock
         self._table = dialect.table
         self._reads = BoundedReads(dialect)
+        self._records_reader = RecordsReader(dialect, self._reads)
         self._feed = feed or SqlFeed(dialect)
         self.trees = DeletedTrees(dialect, self._feed)
         self._files = SqlFiles(dialect)
@@ -447,6 +448,10 @@ class SqlEntries:
                 return (yield from self._namespaces(op))
             case ops.Changes():
                 return (yield from self._feed.changes(op, self._clock()))
+            case ops.Records():
+                return (yield from self._records(op))
+            case ops.ChangedRecords():
+                return (yield from self._changed_records(op))
             case ops.Children():
                 return (yield from self._files.children(op, self._clock()))
             case ops.Grep():
@@ -599,14 +604,31 @@ class SqlEntries:
         entries = [to_entry(row) for row in (yield from self._reads.load_contents(first))]
         return Page(entries, first[-1][1] if len(first) < len(rows) or len(rows) == op.limit else None)
 
+    def _records(self, op: ops.Records) -> SqlProgram[ops.RecordPage]:
+        params: dict[str, Any] = {"now": self._clock()}
+        where = f"{LIVE} {within(op.prefix, True, params)}"
+        after = None if op.after is None else (keys.encode(op.after[0]), op.after[1])
+        rows: Rows = yield from self._in_key_order(where, params, after, op.limit, self._records_reader.columns)
+        records, left = yield from self._records_reader.load(rows)
+        return ops.RecordPage(records, rows[-left - 1][1] if rows else None, left > 0 or len(rows) == op.limit)
+
+    def _changed_records(self, op: ops.ChangedRecords) -> SqlProgram[ops.RecordPage]:
+        columns = self._records_reader.columns
+        rows, cursor, is_held = yield from self._feed.changed_rows(op, columns, self._clock())
+        records, left = yield from self._records_reader.load(rows)
+        if left:
+            cursor = rows[-left - 1][-1]
+        return ops.RecordPage(records, cursor, left > 0 or is_held or len(rows) == op.limit)
+
     def _in_key_order(
-        self, where: str, params: dict[str, Any], after: tuple[str, str] | None, limit: int
+        self, where: str, params: dict[str, Any], after: tuple[str, str] | None, limit: int, columns: str = ""
     ) -> SqlProgram[list[Row]]:
         params = {**params, "limit": limit}
         if after is not None:
             where += " AND (ns, key) > (:after_ns, :after_key)"
             params.update(after_ns=after[0], after_key=after[1])
-        sql = f"SELECT {self._reads.columns} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
+        columns = columns or self._reads.columns
+        sql = f"SELECT {columns} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
         [rows] = yield [(sql, params)]
         return rows  # type: ignore[no-any-return]  # the driver's reply
 

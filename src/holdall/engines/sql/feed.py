@@ -113,9 +113,19 @@ class SqlFeed:
         return end, str(since), lambda position: cursor_after(int(position))
 
     def changes(self, op: ops.Changes, now: int | None) -> SqlProgram[Page[Change]]:
-        end, position, make_cursor = yield from self.resume(op.since)
         if op.limit == 0:
+            end, _, _ = yield from self.resume(op.since)
             return Page((), end)
+        rows, cursor, is_held = yield from self.changed_rows(op, "ns, key, coalesce(kind, 'put'), version, acting", now)
+        changes = [to_change(version, ns, key, kind, after, acting) for ns, key, kind, version, acting, after in rows]
+        return HeldPage(changes, cursor) if is_held else Page(changes, cursor)
+
+    def changed_rows(
+        self, op: ops.Changes | ops.ChangedRecords, columns: str, now: int | None
+    ) -> SqlProgram[tuple[Rows, str, bool]]:
+        """Return rows that changed after a cursor, each with the cursor after it as a further column; the next cursor;
+        and whether the page ends before tombstones of a deleted tree that are not written yet."""
+        end, position, make_cursor = yield from self.resume(op.since)
         # An expired entry cannot be read. Its expiry becomes a change of its own, once it is swept.
         params: dict[str, Any] = {"now": now}
         # The same is true of an entry of a deleted tree.
@@ -123,18 +133,13 @@ class SqlFeed:
             f"kind IS DISTINCT FROM 'none' AND {UNEXPIRED} AND (value IS NULL OR {outside_deleted_trees()})"
             f" {_changed_within(op, params)}"
         )
-        columns = "ns, key, coalesce(kind, 'put'), version, acting"
         held = yield from self._find_hold(position)
         if held is not None:
             where += " AND version < :held"
             params["held"], end = held, str(held - 1)
         rows, position = yield from self.since(position, columns, where, params, op.limit, end)
-        changes = [
-            to_change(version, ns, key, kind, make_cursor(after), acting)
-            for ns, key, kind, version, acting, after in rows
-        ]
-        page = HeldPage if held is not None and len(rows) < op.limit else Page
-        return page(changes, make_cursor(position))
+        found = [(*row[:-1], make_cursor(row[-1])) for row in rows]
+        return found, make_cursor(position), held is not None and len(rows) < op.limit
 
     def past_conditions(
         self, cursor: str, setting: HistorySetting, params: dict[str, Any]
@@ -375,8 +380,8 @@ def at_or_below(ns: str, path: str) -> dict[str, Any]:
     return {"ns": ns, "key": path, "low": low, "high": high}
 
 
-def _changed_within(op: ops.Changes, params: dict[str, Any]) -> str:
-    if op.path is None:
+def _changed_within(op: ops.Changes | ops.ChangedRecords, params: dict[str, Any]) -> str:
+    if isinstance(op, ops.ChangedRecords) or op.path is None:
         return within(op.prefix, True, params)
     params.update(at_or_below(keys.encode(op.prefix), op.path))
     return f"AND ns = :ns AND {AT_OR_BELOW}"

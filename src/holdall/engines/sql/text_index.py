@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import msgspec
@@ -71,8 +72,10 @@ _COLUMNS = "version, ns, key, value, size, fields"
 STATE = "segments"
 
 
+#: Returns the tokens of each text.
+_Tokenise: TypeAlias = Callable[[list[str]], Sequence[Sequence[Any]]]
 #: A document, the hash of its entry, and its tokens, as far as possible by their numbers.
-Tokenised: TypeAlias = tuple[Document, int, list[Any]]
+Tokenised: TypeAlias = tuple[Document, int, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,7 @@ class SqlTextIndex:
             return None
         # An entry that changed again while the rows were read is among them twice.
         newest = list({(row[1], row[2]): row for row in rows}.values())
-        tokenised = yield from self._tokenise(newest, self._known_terms(state).tokens)
+        tokenised = yield from self._tokenise(newest, self._known_terms(state).tokenise)
         gone = yield from self._read_gone(newest)
         new = yield from self._number_terms(state, tokenised, is_committed)
         is_long = sum(document.length for document, _, _ in tokenised) > _FEW_DOCUMENTS
@@ -279,7 +282,7 @@ class SqlTextIndex:
 
         return Prepared(statements, apply, len(rows), more)
 
-    def _tokenise(self, rows: Rows, tokenise: Callable[[str], list[Any]]) -> SqlProgram[list[Tokenised]]:
+    def _tokenise(self, rows: Rows, tokenise: _Tokenise) -> SqlProgram[list[Tokenised]]:
         """Return the documents of changed rows, sorted by namespace."""
         tokenised: list[Tokenised] = []
         while rows:
@@ -319,7 +322,11 @@ class SqlTextIndex:
 
     def _number_terms(self, state: State, tokenised: list[Tokenised], is_committed: bool) -> SqlProgram[dict[str, int]]:
         """Replace terms by their numbers. Return the new ones among them, of which frequent ones come first."""
-        unnumbered = [found for _, _, found in tokenised if str in set(map(type, found))]
+        unnumbered = [
+            found
+            for _, _, found in tokenised
+            if isinstance(found, list) and not all(type(term) is int for term in found)
+        ]
         if not unnumbered:
             return {}
         unknown = Counter([term for found in unnumbered for term in found if type(term) is str])
@@ -334,7 +341,7 @@ class SqlTextIndex:
     def _known_terms(self, state: State) -> Numbering:
         epoch, numbering = self._numbering
         if epoch != state.epoch:
-            numbering = Numbering()
+            numbering = kernel().numbering()
             self._numbering = state.epoch, numbering
         return numbering
 
@@ -713,7 +720,7 @@ class SqlTextIndex:
             if len(rows) < _PAGE:
                 break
         changed = list(newest.values())
-        tokenised = yield from self._tokenise(changed, tokens)
+        tokenised = yield from self._tokenise(changed, lambda texts: list(map(tokens, texts)))
         unindexed.added = [(document.version, document.length, Counter(found)) for document, _, found in tokenised]
         unindexed.gone = [(length, data) for _, length, data in (yield from self._read_gone(changed))]
         return unindexed
@@ -722,18 +729,25 @@ class SqlTextIndex:
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
-def _tokenise_rows(
-    rows: Rows, contents: dict[int, bytes], tokenise: Callable[[str], list[Any]], tokenised: list[Tokenised]
-) -> None:
+def _tokenise_rows(rows: Rows, contents: dict[int, bytes], tokenise: _Tokenise, tokenised: list[Tokenised]) -> None:
     """Add the documents of changed rows."""
+    entries: list[tuple[str, str, int, int]] = []
+    found: list[str] = []
     for version, ns, key, value, size, index, _ in rows:
         if value is None or keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
             continue
-        found: list[Any] = []
-        for text in texts(value, index, contents.get(version), size is not None):
-            found += tokenise(text)
-        if found:
-            tokenised.append((Document(ns, version, len(found)), hash_entry(ns, key), found))
+        own = texts(value, index, contents.get(version), size is not None)
+        if own:
+            found += own
+            entries.append((ns, key, version, len(own)))
+    each = iter(tokenise(found))
+    for ns, key, version, count in entries:
+        document = next(each)
+        if count > 1:
+            parts: Any = (document, *islice(each, count - 1))  # lists or arrays
+            document = [term for part in parts for term in (part if isinstance(part, list) else part.tolist())]
+        if len(document):
+            tokenised.append((Document(ns, version, len(document)), hash_entry(ns, key), document))
 
 
 def _build_segment(

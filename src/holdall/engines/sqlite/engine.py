@@ -46,6 +46,7 @@ from ...ops import (
     Op,
     PurgeHistory,
     ReadRange,
+    RecordPage,
     Refresh,
     Vector,
 )
@@ -294,9 +295,9 @@ class SqliteEngine:
 
     def _read(self, batch: Sequence[Op]) -> list[Any]:
         results = self._read_once(batch)
-        if type(results[0]) is HeldPage:  # a reader of the feed that has to wait for tombstones writes them itself
+        if _is_held(results[0]):  # a reader of the feed that has to wait for tombstones writes them itself
             until = time.monotonic() + HELD_SECONDS
-            while type(results[0]) is HeldPage and time.monotonic() < until:
+            while _is_held(results[0]) and time.monotonic() < until:
                 self._commits.submit([Maintain()])
                 results = self._read_once(batch)
         while type(results[0]) is HeldPast:
@@ -497,12 +498,24 @@ class SqliteEngine:
                 self._run_members(writer, members)
             self._before_commit(writer, members)
             disallow_restart()
-            writer.execute("COMMIT")
+            self._commit_on(writer)
         except BaseException:
             self._roll_back(writer)
             raise
         for member in members:
             member.finished = True
+
+    def _commit_on(self, writer: Connection) -> None:
+        """Commit. If the fsync fails, the log may have the whole transaction, which then appears after a crash."""
+        try:
+            writer.execute("COMMIT")
+        except apsw.IOError as error:
+            if getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_WRITE:  # the log has a part of it at most
+                raise
+            raise OutcomeUnknown(
+                "the disk or file system failed during a commit, so the write may appear after a crash; read before you"
+                f" write again: {self._path!r}: {error}"
+            ) from error
 
     def _run_alone(self, writer: Connection, batch: Sequence[Op]) -> list[Any]:
         """Run the only batch of a transaction.
@@ -755,6 +768,11 @@ class SqliteEngine:
         if isinstance(error, apsw.Error):
             return HoldallError(f"SQLite refused a statement of holdall; {_CHECK}: {where}")
         return Corrupt(f"the database has data that holdall does not write; {_CHECK}: {where} ({type(error).__name__})")
+
+
+def _is_held(result: Any) -> bool:
+    """Whether a page of the feed ends before tombstones that are not written yet."""
+    return type(result) is HeldPage or (type(result) is RecordPage and result.more and not result.records)
 
 
 def _is_malformed(error: Exception) -> bool:

@@ -21,11 +21,9 @@ try:
 
     from .terminal import Output, Stdout, StdoutClosed, print_files, print_json
 except ModuleNotFoundError as missing:
-    from ...errors import MissingExtra
+    from ..base import explain_missing
 
-    raise MissingExtra(
-        f"the command line needs the package {missing.name!r}: pip install 'holdall[cli]'", name=missing.name
-    ) from missing
+    raise explain_missing(missing, "the command line", "cli") from missing
 
 import holdall
 

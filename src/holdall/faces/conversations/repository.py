@@ -29,11 +29,9 @@ try:
     from ..langgraph.store import HoldallStore
     from .messages import from_stored, to_stored
 except ModuleNotFoundError as missing:
-    from ...errors import MissingExtra
+    from ..base import explain_missing
 
-    raise MissingExtra(
-        f"conversations need the package {missing.name!r}: pip install 'holdall[langgraph]'", name=missing.name
-    ) from missing
+    raise explain_missing(missing, "the conversation repository", "langgraph") from missing
 
 from ... import ABSENT, Entry, Hit, ops
 from ...core import face_api

@@ -30,11 +30,9 @@ try:
     )
     from langgraph.runtime import Runtime, get_runtime
 except ModuleNotFoundError as missing:
-    from ...errors import MissingExtra
+    from ..base import explain_missing
 
-    raise MissingExtra(
-        f"deepagents' backend needs the package {missing.name!r}: pip install 'holdall[deepagents]'", name=missing.name
-    ) from missing
+    raise explain_missing(missing, "deepagents' backend", "deepagents") from missing
 
 from ... import DEFAULT, Files, Store, ops
 from ...core import face_api

@@ -38,11 +38,9 @@ try:
         ensure_embeddings,
     )
 except ModuleNotFoundError as missing:
-    from ...errors import MissingExtra
+    from ..base import explain_missing
 
-    raise MissingExtra(
-        f"LangGraph's store needs the package {missing.name!r}: pip install 'holdall[langgraph]'", name=missing.name
-    ) from missing
+    raise explain_missing(missing, "LangGraph's store", "langgraph") from missing
 
 from ... import ANY, Entry, Hit, Store, ops
 from ...core import face_api

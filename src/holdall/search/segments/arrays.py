@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from .documents import MOST_TIMES, Documents, split_forward
 from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, TERM_MASK, Counts, Found, Weights, bitmap_words
+from .word_table import ArrayNumbering
 
 _Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _Doubles: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -25,9 +26,9 @@ _FIRST, _GROWTH = 64, 16
 class ArrayKernel:
     """Arithmetic on arrays."""
 
-    def count(self, documents: Sequence[Collection[int]]) -> _Ints:
+    def count(self, documents: Sequence[Sequence[int]]) -> _Ints:
         lengths = np.fromiter(map(len, documents), np.int64, len(documents))
-        postings = np.fromiter(chain.from_iterable(documents), np.int64, int(lengths.sum()))
+        postings: _Ints = np.concatenate([*map(_to_array, documents), _NONE])
         postings <<= TERM
         postings |= np.repeat(np.arange(len(documents)) << DOCUMENT, lengths)
         postings.sort()
@@ -219,6 +220,13 @@ class ArrayKernel:
 
     def scores(self, weights: Weights) -> ArrayScores:
         return ArrayScores(weights)
+
+    def numbering(self) -> ArrayNumbering:
+        return ArrayNumbering()
+
+
+def _to_array(numbers: Sequence[int]) -> _Ints:
+    return np.asarray(numbers, np.int64)
 
 
 def _cut(ends: list[int], size: int) -> list[int]:

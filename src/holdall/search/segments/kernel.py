@@ -14,11 +14,12 @@ Scores are the same to the last bit with numpy and without: both do the same ope
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..scoring import BASE, K1_B, idf
+from ..tokens import Numbering
 from .documents import Documents
 
 #: The bits of a posting, from the lowest: 8 for the count, 16 for the document, 1, 31 for the term, 7 for the part.
@@ -87,7 +88,7 @@ class Scores(Protocol):
 class Kernel(Protocol):
     """Arithmetic on many numbers. Postings are of the kernel's own type."""
 
-    def count(self, documents: Sequence[Collection[int]]) -> Any:
+    def count(self, documents: Sequence[Sequence[int]]) -> Any:
         """Return the sorted postings of documents, each given as its terms, in one part."""
 
     def forward(self, postings: Any, documents: int) -> list[bytes]:
@@ -122,6 +123,9 @@ class Kernel(Protocol):
 
     def scores(self, weights: Weights) -> Scores:
         """Return the scores of no documents."""
+
+    def numbering(self) -> Numbering:
+        """Return the numbers of no terms."""
 
 
 @cache

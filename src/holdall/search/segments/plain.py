@@ -5,11 +5,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, compress, groupby, repeat
 from operator import add
 
 from ..ranking import sort_by_score
+from ..tokens import Numbering
 from .documents import MOST_TIMES, Documents, decode_forward, encode_forward, pack, unpack
 from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, Counts, Found, Weights, bitmap_words
 
@@ -19,7 +20,7 @@ _BITS = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
 class PlainKernel:
     """Arithmetic on lists of Python's numbers."""
 
-    def count(self, documents: Sequence[Collection[int]]) -> list[int]:
+    def count(self, documents: Sequence[Sequence[int]]) -> list[int]:
         found: list[int] = []
         for number, terms in enumerate(documents):
             moved = number << DOCUMENT
@@ -112,6 +113,9 @@ class PlainKernel:
 
     def scores(self, weights: Weights) -> PlainScores:
         return PlainScores(weights)
+
+    def numbering(self) -> Numbering:
+        return Numbering()
 
 
 def _encode(lists: list[tuple[int, list[int], list[int], bytes]], documents: int) -> bytes:

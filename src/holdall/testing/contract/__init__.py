@@ -31,6 +31,7 @@ from .lifetimes import LifetimeContract
 from .listing import ListingContract
 from .paths import PathContract
 from .ranking import RankContract
+from .records import RecordContract
 from .refusals import RefusalContract
 from .scopes import ScopeContract
 from .searching import SearchContract
@@ -63,6 +64,7 @@ class StoreContract(
     FileObjectContract,
     FileValueContract,
     HistoryContract,
+    RecordContract,
     LifecycleContract,
 ):
     """All parts of the contract."""

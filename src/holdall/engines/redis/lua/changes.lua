@@ -1,7 +1,8 @@
 -- Read the feed after version ARGV[2], oldest first. The changes are those of IDs that begin with ARGV[3] and not with
 -- ARGV[4]; or, if ARGV[5] is not '', those of that ID and of IDs that begin with ARGV[6]. At most ARGV[7] changes are
 -- looked at. ARGV[8] is what to return of each: 'h' the head, 'c' all of an entry, 'l' all of live entries and no
--- others, 't' all of an entry and its document in the text index of epoch ARGV[10]. Of a content, at most ARGV[9] bytes
+-- others, 't' all of an entry and its document in the text index of epoch ARGV[10], 'r' the record of an entry with its
+-- vectors, or the head of a tombstone. Of a content, at most ARGV[9] bytes
 -- are read. ARGV[11] is the version of the client's cursor, '' for none.
 --
 -- Returns the changes, the version to go on after, whether there may be more, the last version of the feed, the last
@@ -22,6 +23,12 @@ local function read_change(id)
     return { id, head }
   elseif want == 'l' then
     return read_entry(id, 'c', content_limit)
+  elseif want == 'r' then
+    local head = call('HGET', PREFIX .. ':e:' .. id, 'h')
+    if parse_head(head).kind ~= 'p' then
+      return { id, head, false, false, false, false }
+    end
+    return read_record(id)
   end
   local found = call('HMGET', PREFIX .. ':e:' .. id, 'h', 'd', 'x')
   local record = parse_head(found[1])

@@ -84,3 +84,27 @@ local function read_entry(id, want, limit, needles)
   return { id, found[1], found[2], found[3], content }
 end
 
+-- Read the record of an entry: what `read_entry` reads, without the content of a file that is too large for one reply,
+-- and its vectors: their number, and all their bytes. Returns nil if it is not live.
+local function read_record(id)
+  local record = call('HMGET', PREFIX .. ':e:' .. id, 'h', 'd', 'x')
+  local head = record[1] and parse_head(record[1])
+  if not head or not is_live(id, head) then
+    return nil
+  end
+  local content, vectors = false, false
+  if head.size ~= '-' and tonumber(head.size) <= LARGEST_FILE then
+    content = read_body(head.body, 0, tonumber(head.size))
+    bytes_left = bytes_left - #content
+  end
+  if head.model ~= '-' then
+    local found = call('HMGET', PREFIX .. ':v:' .. id, 'n', 'd')
+    if found[2] then
+      vectors = found
+      bytes_left = bytes_left - #found[2]
+    end
+  end
+  bytes_left = bytes_left - #record[2]
+  return { id, record[1], record[2], record[3], content, vectors }
+end
+

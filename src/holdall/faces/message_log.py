@@ -1,0 +1,152 @@
+"""Message logs: the messages of a session, in order, for frameworks that keep a conversation as a list.
+
+A log has one entry for each message, and one entry for itself: its head, which has the number of messages. Every change
+of a log changes its head in the same transaction. So processes that append or remove at the same time lose nothing, and
+a log is listed and found by its head.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from .. import ABSENT, Entry, Store, ops
+from ..core import face_api
+from ..core.face_api import StoreProgram, before_retry
+from ..errors import Conflict, NotFound
+from ..ops import Namespace, Value
+
+Head: TypeAlias = dict[str, Any]
+
+_AT_ONCE = 1000  # messages that one batch reads
+_DIGITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLog:
+    """The log `name`: its head is the entry `name` of `heads`, and its messages are the entries of `messages`."""
+
+    store: Store
+    heads: Namespace
+    name: str
+    messages: Namespace
+
+    def read_head(self) -> StoreProgram[Entry | None]:
+        """Read the head: None if there is no such log."""
+        entry: Entry | None
+        [entry] = yield [ops.Get(self.heads, self.name)]
+        return entry
+
+    def read(self, limit: int | None = None) -> StoreProgram[tuple[Entry | None, list[Value]]]:
+        """Read the head and the messages, or the last `limit` of them, as they were at one moment."""
+        for tries in itertools.count(1):
+            head = yield from self.read_head()
+            if head is None:
+                return None, []
+            length = head.value["length"]
+            numbers = range(0 if limit is None else max(0, length - max(limit, 0)), length)
+            entries: list[Entry | None] = []
+            try:
+                for some in _slices(numbers):
+                    gets = [ops.Get(self.messages, _key(number)) for number in some]
+                    _, *found = yield [ops.Check(self.heads, self.name, head), *gets]
+                    entries += found
+            except Conflict as conflict:  # somebody wrote; the next try reads the new state
+                yield from before_retry(conflict, tries)
+            else:
+                return head, [entry.value for entry in entries if entry is not None]  # an old one may have expired
+        raise AssertionError("unreachable")
+
+    def append(
+        self,
+        messages: Sequence[Value],
+        change_head: Callable[[Head], Head] | None = None,
+        *,
+        create: bool = True,
+        further: Sequence[ops.PointOp] = (),
+    ) -> StoreProgram[Entry]:
+        """Add messages to the end, and run `further` ops in the same transaction. Returns the new head.
+
+        `change_head` gets the head's value and returns the new one. Without `create`, a missing log is `NotFound`.
+        """
+
+        def change(head: Entry | None) -> tuple[int, Sequence[Value], Head]:
+            if head is None and not create:
+                raise NotFound(f"there is no {self.name!r} in {self.heads!r}")
+            value = {"length": 0} if head is None else head.value
+            return value["length"], messages, value if change_head is None else change_head(value)
+
+        return (yield from self._write(change, further))
+
+    def replace(self, messages: Sequence[Value]) -> StoreProgram[Entry]:
+        """Replace all messages."""
+        return (yield from self._write(lambda head: (0, messages, {} if head is None else head.value)))
+
+    def cut(self, length: int) -> StoreProgram[Entry]:
+        """Remove the messages from number `length` on."""
+        return (yield from self._write(lambda head: (length, [], {} if head is None else head.value)))
+
+    def pop(self) -> StoreProgram[Value | None]:
+        """Remove the last message and return it: None if there is none."""
+        for tries in itertools.count(1):
+            head = yield from self.read_head()
+            if head is None or not head.value["length"]:
+                return None
+            length = head.value["length"] - 1
+            last, value = _key(length), {**head.value, "length": length}
+            batch = [
+                ops.Get(self.messages, last),
+                ops.Delete(self.messages, last),
+                ops.Put(self.heads, self.name, value, expect=head),
+            ]
+            try:
+                entry, *_ = yield from face_api.execute(self.store, batch)
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
+            else:
+                if entry is not None:
+                    found: Value = entry.value
+                    return found
+        raise AssertionError("unreachable")
+
+    def delete(self) -> StoreProgram[bool]:
+        """Delete the log with all its messages. Returns whether it was there."""
+        was_there: bool
+        was_there, _ = yield from face_api.execute(
+            self.store, [ops.Delete(self.heads, self.name), ops.DeleteTree(self.messages)]
+        )
+        return was_there
+
+    def _write(
+        self, change: Callable[[Entry | None], tuple[int, Sequence[Value], Head]], further: Sequence[ops.PointOp] = ()
+    ) -> StoreProgram[Entry]:
+        """Write messages from a number on, remove those behind them, and write the head, if it is as it was read."""
+        for tries in itertools.count(1):
+            head = yield from self.read_head()
+            before = 0 if head is None else head.value["length"]
+            start, messages, value = change(head)
+            start = min(start, before)
+            end = start + len(messages)
+            batch: list[ops.PointOp] = [
+                ops.Put(self.heads, self.name, {**value, "length": end}, expect=ABSENT if head is None else head),
+                *(ops.Put(self.messages, _key(start + index), message) for index, message in enumerate(messages)),
+                *(ops.Delete(self.messages, _key(number)) for number in range(end, before)),
+                *further,
+            ]
+            try:
+                written: Entry = (yield from face_api.execute(self.store, batch))[0]
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
+            else:
+                return written
+        raise AssertionError("unreachable")
+
+
+def _key(number: int) -> str:
+    return f"{number:0{_DIGITS}}"
+
+
+def _slices(numbers: range) -> Iterator[range]:
+    return (numbers[start : start + _AT_ONCE] for start in range(0, len(numbers), _AT_ONCE))

@@ -1,0 +1,108 @@
+"""Sessions of the OpenAI Agents SDK on any engine: `HoldallSession` implements `Session`.
+
+    await Runner.run(agent, "Hello", session=HoldallSession("ada-1", "agent.db"))
+
+A session is a message log (`holdall.faces.message_log`). `add_items` and `pop_item` are atomic among processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+try:
+    from agents.memory.session import SessionABC
+    from agents.memory.session_settings import SessionSettings, coerce_session_settings, resolve_session_limit
+except ModuleNotFoundError as missing:
+    from ..base import explain_missing
+
+    raise explain_missing(missing, "a session of the OpenAI Agents SDK", "openai-agents") from missing
+
+from ... import Entry, Hit, Page, Store
+from ...core import face_api
+from ...core.face_api import StoreProgram
+from ...ops import Namespace
+from ..base import Face
+from ..message_log import MessageLog
+
+if TYPE_CHECKING:
+    from agents.items import TResponseInputItem
+
+_NEIGHBOURS = 0.3  # a question and its answer are two items
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session in a listing."""
+
+    session_id: str
+    items: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class HoldallSession(Face, SessionABC):
+    """The conversation of one session.
+
+    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. Sessions are in `namespace`, one
+    entry for each item. `options` are passed to `holdall.open` if a URL is given.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        store_or_url: Any = None,
+        *,
+        namespace: Namespace = ("sessions",),
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.session_id = face_api.check_key(session_id, "session_id")
+        self.session_settings = (
+            SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
+        )
+        #: The `holdall.Store` that this face runs on.
+        self.store: Store = self._open(store_or_url, **options)
+        self._namespace = face_api.check_namespace(namespace)
+        items = face_api.check_namespace((*self._namespace, self.session_id))
+        self._log = MessageLog(self.store, self._namespace, self.session_id, items)
+
+    def __repr__(self) -> str:
+        return f"<HoldallSession {self.session_id!r} of {self._namespace!r} in {self.store!r}>"
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the items in order, or the last `limit` of them."""
+        _, items = await self._arun(self._log.read(resolve_session_limit(limit, self.session_settings)))
+        return cast("list[TResponseInputItem]", items)
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Add items to the end, all or none."""
+        if items:
+            await self._arun(self._log.append(cast("list[dict[str, Any]]", items)))
+        else:
+            await self.store.aexecute([])  # raises if the store is closed
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Remove and return the last item; None if there is none. No two callers get the same one."""
+        return cast("TResponseInputItem | None", await self._arun(self._log.pop()))
+
+    async def clear_session(self) -> None:
+        """Remove all items."""
+        await self._arun(self._log.delete())
+
+    async def list_sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[SessionInfo]:
+        """List the sessions of the namespace, the last changed first. `page.next` is the cursor of the next page."""
+        return await self._arun(self._list_sessions(limit, cursor))
+
+    def _list_sessions(self, limit: int, cursor: str | None) -> StoreProgram[Page[SessionInfo]]:
+        found = yield from face_api.search(self.store, self._namespace, recursive=False, limit=limit, cursor=cursor)
+        return Page([_describe(entry) for entry in found], next=found.next)
+
+    async def search_sessions(self, query: str, *, limit: int = 10) -> Page[Hit]:
+        """Find items of all sessions by a query. The last label of a hit's namespace is the session's id."""
+        return await self.store.asearch(self._namespace, query=query, limit=limit, neighbours=_NEIGHBOURS)
+
+
+def _describe(head: Entry) -> SessionInfo:
+    return SessionInfo(head.key, head.value["length"], head.created_at, head.updated_at)

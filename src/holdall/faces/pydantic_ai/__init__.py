@@ -1,0 +1,5 @@
+"""pydantic-ai: its conversations on any engine."""
+
+from .conversations import HoldallConversationStore
+
+__all__ = ["HoldallConversationStore"]

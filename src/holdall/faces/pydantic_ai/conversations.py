@@ -1,0 +1,197 @@
+"""pydantic-ai's conversations on any engine: `HoldallConversationStore` implements `ConversationStore`.
+
+    conversations = HoldallConversationStore("agent.db")
+    conversation = await conversations.load("ada-1") or Conversation(conversation_id="ada-1")
+    await conversations.save(await agent.run("Hello", conversation=conversation))
+
+A record is one item, and so is each message: both can be searched. A save is one transaction. Each message names
+several messages before it, so that a history is read in few steps, also where forks share it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    from pydantic import TypeAdapter
+    from pydantic_ai.conversation_store import (
+        ConversationConflict,
+        ConversationEntry,
+        ConversationRecord,
+        ConversationStore,
+    )
+except ModuleNotFoundError as missing:
+    from ..base import explain_missing
+
+    raise explain_missing(missing, "a conversation store for pydantic-ai", "pydantic-ai") from missing
+
+from ... import ABSENT, Entry, Store, ops
+from ...core import face_api
+from ...core.face_api import StoreProgram, before_retry
+from ...errors import Conflict
+from ...ops import Expectation, Namespace
+from ..base import Face
+
+_RECORD = TypeAdapter(ConversationRecord)
+_ENTRY = TypeAdapter(ConversationEntry)
+_EARLIER = 16  # how many messages before it a message names
+_PAGE = 1000
+
+
+class HoldallConversationStore(Face, ConversationStore):
+    """Conversations in one namespace of a holdall store.
+
+    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
+    `holdall.open` if a URL is given. Deleting a conversation deletes the messages that no other conversation shares.
+    """
+
+    def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("conversations",), **options: Any) -> None:
+        #: The `holdall.Store` that this face runs on.
+        self.store: Store = self._open(store_or_url, **options)
+        self._records = (*face_api.check_namespace(namespace), "records")
+        self._messages = (*namespace, "messages")
+
+    def __repr__(self) -> str:
+        return f"<HoldallConversationStore of {self._records[:-1]!r} in {self.store!r}>"
+
+    async def read_record(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record of a conversation, or None."""
+        entry = await self.store.aget(self._records, conversation_id)
+        return None if entry is None else _RECORD.validate_python(entry.value["record"])
+
+    async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
+        """Return the records, or those of a scope, the last saved first."""
+        found: list[ConversationRecord] = []
+        cursor: str | None = None
+        filter = None if scope is None else {"record.scope": scope}
+        while limit is None or len(found) < limit:
+            most = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            page = await self.store.asearch(self._records, filter=filter, limit=most, cursor=cursor)
+            found += [_RECORD.validate_python(hit.value["record"]) for hit in page]
+            cursor = page.next
+            if cursor is None:
+                break
+        return sorted(found, key=lambda record: record.updated_at, reverse=True)
+
+    async def read_entry(self, entry_id: str) -> ConversationEntry:
+        """Return one message."""
+        entry = await self.store.aget(self._messages, entry_id)
+        if entry is None:
+            raise LookupError(f"there is no message {entry_id!r}")
+        return _ENTRY.validate_python(entry.value["entry"])
+
+    async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+        """Return the messages from the first up to `head_id`, or the last `limit` of them."""
+        entries = await self._arun(self._read_chain(head_id, limit))
+        return [_ENTRY.validate_python(entry.value["entry"]) for entry in reversed(entries)]
+
+    async def write_record(
+        self,
+        record: ConversationRecord,
+        *,
+        new_entries: Sequence[ConversationEntry] = (),
+        expected_revision: str | None,
+    ) -> None:
+        """Store a record and its new messages in one transaction, if the record has the expected revision."""
+        await self._arun(self._write_record(record, new_entries, expected_revision))
+
+    def _write_record(
+        self, record: ConversationRecord, new_entries: Sequence[ConversationEntry], revision: str | None
+    ) -> StoreProgram[None]:
+        stored = yield from self._check_revision(record.conversation_id, revision)
+        forked_from: Entry | None
+        [forked_from] = (
+            (yield [ops.Get(self._records, record.forked_from)]) if stored is None and record.forked_from else [None]
+        )
+        origin = stored or forked_from
+        family = record.conversation_id if origin is None else origin.value["family"]
+        parent_id = new_entries[0].parent_id if new_entries else record.head_id
+        batch: list[ops.PointOp] = []
+        earlier: list[str] = []
+        if parent_id is not None:
+            [parent] = yield [ops.Get(self._messages, parent_id)]
+            if parent is None:
+                raise ConversationConflict(record.conversation_id)
+            earlier = [parent_id, *parent.value["earlier"]]
+            if stored is None:  # a fork
+                # A new version of the parent: a deletion that has already looked for forks fails, and looks again.
+                batch.append(ops.Put(self._messages, parent_id, parent.value, expect=parent))
+        for entry in new_entries:
+            value = {"entry": _ENTRY.dump_python(entry, mode="json"), "earlier": earlier[:_EARLIER]}
+            batch.append(ops.Put(self._messages, entry.id, value))
+            earlier = [entry.id, *earlier[:_EARLIER]]
+        value = {"record": _RECORD.dump_python(record, mode="json"), "family": family}
+        expect: Expectation = ABSENT if stored is None else stored
+        batch.append(ops.Put(self._records, record.conversation_id, value, expect=expect))
+        try:
+            yield from face_api.execute(self.store, batch)
+        except Conflict:
+            # Either the record changed, or only its parent did: another fork, which is no conflict.
+            yield from self._check_revision(record.conversation_id, revision)
+            yield from self._write_record(record, new_entries, revision)
+
+    async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
+        """Delete a conversation, and the messages that no other conversation shares."""
+        await self._arun(self._delete_record(conversation_id, expected_revision))
+
+    def _delete_record(self, conversation_id: str, revision: str) -> StoreProgram[None]:
+        for tries in itertools.count(1):
+            stored = yield from self._check_revision(conversation_id, revision)
+            if stored is None:
+                raise ConversationConflict(conversation_id)
+            own = yield from self._read_tips(stored)
+            for relative in (yield from self._read_family(stored)):
+                for shared in (yield from self._read_tips(relative)):
+                    own.pop(shared, None)
+            batch: list[ops.PointOp] = [ops.Delete(self._records, conversation_id, expect=stored)]
+            batch += [ops.Delete(self._messages, key, expect=entry) for key, entry in own.items()]
+            try:
+                yield from face_api.execute(self.store, batch)
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
+            else:
+                return
+
+    def _check_revision(self, conversation_id: str, revision: str | None) -> StoreProgram[Entry | None]:
+        stored: Entry | None
+        [stored] = yield [ops.Get(self._records, conversation_id)]
+        if (None if stored is None else stored.value["record"]["revision"]) != revision:
+            raise ConversationConflict(conversation_id)
+        return stored
+
+    def _read_family(self, stored: Entry) -> StoreProgram[list[Entry]]:
+        """Return the other records that may share messages with this one: its fork, what it is a fork of, and so on."""
+        found: list[Entry] = []
+        cursor: str | None = None
+        while True:
+            page = yield from face_api.search(
+                self.store, self._records, filter={"family": stored.value["family"]}, limit=_PAGE, cursor=cursor
+            )
+            found += [hit for hit in page if hit.key != stored.key]
+            cursor = page.next
+            if cursor is None:
+                return found
+
+    def _read_tips(self, stored: Entry) -> StoreProgram[dict[str, Entry]]:
+        """Return the messages of a record's history and of the branches that it has left."""
+        found: dict[str, Entry] = {}
+        record = stored.value["record"]
+        for tip in [record["head_id"], *record["branches"]]:
+            for entry in (yield from self._read_chain(tip, None)):
+                found[entry.key] = entry
+        return found
+
+    def _read_chain(self, tip: str | None, limit: int | None) -> StoreProgram[list[Entry]]:
+        """Return a message and those before it, the last first."""
+        found: list[Entry] = []
+        wanted = [] if tip is None else [tip]
+        while wanted and (limit is None or len(found) < limit):
+            entries: list[Entry | None] = yield [ops.Get(self._messages, key) for key in wanted]
+            for key, entry in zip(wanted, entries, strict=True):
+                if entry is None:
+                    raise LookupError(f"there is no message {key!r}")
+                found.append(entry)
+            wanted = found[-1].value["earlier"]
+        return found if limit is None else found[:limit]

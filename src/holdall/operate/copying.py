@@ -1,0 +1,295 @@
+"""Copying between stores: the feed of the source is read from its beginning, and each change is written once.
+
+The destination keeps how far the copy is, in an entry of holdall's own that is written in the same transaction as each
+page of changes. So a copy that was killed continues where it was, and writes nothing twice. On a Redis Cluster, a
+transaction has only one root: there, the first page after an interruption is compared with what is stored already.
+
+The feed merges the changes of an entry into its newest. Entries arrive in order of change, so that searches for the
+newest entries return the same order in the copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .. import ops
+from ..core.dispatch import Dispatcher
+from ..errors import Conflict, CursorExpired, InvalidInput, Unavailable
+from ..live.notification import Event, LoopEvent, Notifier, ThreadEvent
+from ..model.values import encode, to_microseconds
+from ..ops import ABSENT, Entry, Namespace, Record, RecordPage
+from ..runtime.programs import IS_ASYNC, Call, Sleep, StoreProgram
+from ..runtime.signals import defer_signals
+from .comparing import compare
+from .records import (
+    OPERATE_NAMESPACE,
+    Models,
+    WriteBatch,
+    add_record,
+    execute,
+    find_model,
+    note_model,
+    read_piece,
+)
+from .results import Copied
+
+_PAGE = 500  # changes that are written in one transaction
+_STOP_INTERVAL = 0.1  # seconds between two looks at `stop`
+_FORMAT = 1
+
+
+@dataclass(slots=True)
+class _State:
+    """How far a copy is, as the destination keeps it."""
+
+    key: str
+    version: int | None = None  # of the entry; None before the first page
+    cursor: str | None = None
+    entries: int = 0
+    deletions: int = 0
+    owned: bool = False  # whether the destination was empty when the copy began
+
+    def put(self, cursor: str | None, batch: WriteBatch) -> ops.Put:
+        """Return the put that moves this state on, if it is still the same."""
+        value = encode(
+            {
+                "format": _FORMAT,
+                "cursor": cursor,
+                "entries": self.entries + batch.entries,
+                "deletions": self.deletions + batch.deletions,
+                "owned": self.owned,
+            }
+        )
+        expect: Any = ABSENT if self.version is None else self.version
+        stored: Any = value
+        return ops.Put(OPERATE_NAMESPACE, self.key, stored, None, expect)
+
+
+class Copier:
+    """One copy, from a namespace of a source to a namespace of a destination."""
+
+    def __init__(self, source: Dispatcher, destination: Dispatcher, prefix: Namespace, to: Namespace | None) -> None:
+        self._source, self._destination = source, destination
+        self._from = source._resolve_prefix(prefix)
+        self._to = destination._resolve_prefix(prefix if to is None else to)
+        self._models = Models()
+        self._state = _State("")
+        self._result = Copied()
+        is_same = source._engine_handle is destination._engine_handle
+        shortest = min(len(self._from), len(self._to))
+        if is_same and self._from[:shortest] == self._to[:shortest]:
+            raise InvalidInput("a store can be copied to itself only from one namespace to another one, beside it")
+
+    def copy(
+        self,
+        *,
+        follow: bool = False,
+        verify: bool = False,
+        restart: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> StoreProgram[Copied]:
+        """Copy everything up to now, and with `follow` every later change, until `stop()` is true."""
+        self._models = yield from note_model(self._destination, (yield from find_model(self._source)))
+        self._state = yield from self._read_state()
+        if restart:
+            self._state.cursor, self._state.entries, self._state.deletions = None, 0, 0
+        self._result.resumed = self._state.cursor is not None
+        count = ops.Count(self._from)
+        total: int = (yield from execute(self._source, [count]))[0] if progress is not None else 0
+        with _listening(self._source, (yield IS_ASYNC)) as event:
+            while True:
+                event.clear()
+                yield from self._catch_up(progress, total, stop)
+                if not follow or (stop is not None and stop()):
+                    break
+                if progress is not None:
+                    total = self._state.entries
+                    yield Call(progress, (total, total))
+                poll = self._source._engine_handle.companion(Notifier).poll_interval
+                yield Call(event.wait, (poll if stop is None else _STOP_INTERVAL,))
+        if restart and self._state.owned:
+            yield from self._delete_extra()
+        if verify:
+            yield from self._verify()
+        self._result.entries, self._result.deletions = self._state.entries, self._state.deletions
+        self._result.vectors_left_out = self._models.left_out
+        return self._result
+
+    def _catch_up(
+        self, progress: Callable[[int, int], object] | None, total: int, stop: Callable[[], bool] | None
+    ) -> StoreProgram[None]:
+        """Copy pages of changes up to the end of the feed."""
+        may_repeat = self._result.resumed and not self._destination._engine_handle.engine.capabilities.spans_roots
+        while True:
+            walk = ops.ChangedRecords(self._from, self._state.cursor, _PAGE)
+            try:
+                page: RecordPage = (yield from execute(self._source, [walk]))[0]
+            except CursorExpired as error:
+                raise CursorExpired(
+                    "this copy was interrupted for longer than the source keeps deletions (feed_retention=), so it"
+                    " cannot be continued: run it again with restart=True (--restart)"
+                ) from error
+            records = page.records
+            if may_repeat:
+                records = yield from self._leave_out_equal(records)
+                may_repeat = False
+            is_whole = yield from self._write(records, page.next)
+            if progress is not None:
+                yield Call(progress, (self._state.entries, max(self._state.entries, total)))
+            if (is_whole and not page.more) or (stop is not None and stop()):
+                return
+            if not page.records:
+                yield Sleep(0.01)  # a large tree is being deleted, and its tombstones are not all written yet
+
+    def _write(self, records: list[Record], cursor: str | None) -> StoreProgram[bool]:
+        """Write a page of changes, and how far the copy is, in one transaction where the engine can.
+
+        Returns False if a large file has changed since the page was read. Then a later page has it.
+        """
+        batch, is_whole = WriteBatch(), True
+        for record in records:
+            is_whole = (yield from self._add(batch, record)) and is_whole
+        if cursor == self._state.cursor and not records:
+            return True
+        state = self._state.put(cursor, batch)
+        written = batch.ops()
+        try:
+            if self._destination._engine_handle.engine.capabilities.spans_roots:
+                *_, entry = yield from execute(self._destination, [*written, state])
+            else:
+                for group in _split_by_root(written):
+                    yield from execute(self._destination, group)
+                [entry] = yield from execute(self._destination, [state])
+        except Conflict as conflict:
+            if conflict.namespace == OPERATE_NAMESPACE:
+                raise Unavailable(
+                    "another process runs the same copy, and has written since: stop one of them"
+                ) from conflict
+            raise
+        if any(type(op) is ops.Backdate and op.expires_at is not None for op in batch.others):
+            self._destination._engine_handle.needs_sweeping = True
+        self._state.version, self._state.cursor = entry.version, cursor
+        self._state.entries += batch.entries
+        self._state.deletions += batch.deletions
+        self._result.vectors += batch.vectors
+        return is_whole
+
+    def _add(self, batch: WriteBatch, record: Record) -> StoreProgram[bool]:
+        if record.vectors is not None and record.vectors.model != self._models.source:  # the source has a new model
+            left_out = self._models.left_out
+            self._models = yield from note_model(self._destination, (yield from find_model(self._source)))
+            self._models.left_out += left_out
+        try:
+            yield from add_record(
+                batch,
+                self._destination,
+                record,
+                self._target(record.namespace),
+                self._models,
+                lambda start, end: read_piece(self._source, record, start, end),
+            )
+        except Conflict:
+            return False
+        return True
+
+    def _target(self, namespace: Namespace) -> Namespace:
+        """Return the namespace of a copy."""
+        target = self._to + namespace[len(self._from) :]
+        if not target:
+            raise InvalidInput(
+                f"entries of the namespace {namespace!r} itself need a namespace in the destination; pass to="
+            )
+        return target
+
+    # Resuming --------------------------------------------------------------------------------------------------------
+
+    def _read_state(self) -> StoreProgram[_State]:
+        source = yield from _identify(self._source)
+        asked = repr((source, self._from, self._to)).encode()
+        state = _State("copy " + hashlib.blake2b(asked, digest_size=16).hexdigest())
+        entry: Entry | None = (yield from execute(self._destination, [ops.Get(OPERATE_NAMESPACE, state.key)]))[0]
+        if entry is None:
+            [count] = yield from execute(self._destination, [ops.Count(self._to)])
+            state.owned = count == 0
+            return state
+        state.version = entry.version
+        state.cursor = entry.value["cursor"]
+        state.entries, state.deletions = entry.value["entries"], entry.value["deletions"]
+        state.owned = entry.value["owned"]
+        return state
+
+    def _leave_out_equal(self, records: list[Record]) -> StoreProgram[list[Record]]:
+        """Return the records that the destination does not have yet."""
+        changed = []
+        for record in records:
+            get = ops.Get(self._target(record.namespace), record.key)
+            here: Entry | None = (yield from execute(self._destination, [get]))[0]
+            if not _is_copied(record, here):
+                changed.append(record)
+        return changed
+
+    def _delete_extra(self) -> StoreProgram[None]:
+        """Delete what the source does not have. Only this copy has written to the destination."""
+        while True:
+            found = yield from compare(self._source, self._destination, self._from, self._to, 500, only_extra=True)
+            if not found.differences:
+                return
+            extra = [ops.Delete(self._to + one.namespace, one.key) for one in found.differences]
+            for group in _split_by_root(extra):
+                yield from execute(self._destination, group)
+
+    def _verify(self) -> StoreProgram[None]:
+        """Compare both sides. What differs is looked at again: the source may have changed meanwhile."""
+        for tries in range(3):
+            found = yield from compare(self._source, self._destination, self._from, self._to)
+            self._result.verified, self._result.differences = found.entries, found.differences
+            if not found.differences or tries == 2:
+                return
+            yield from self._catch_up(None, 0, None)
+
+
+def _identify(store: Dispatcher) -> StoreProgram[str]:
+    """Return the identity of a store. The first call makes one, so that two stores never have the same."""
+    while True:
+        entry: Entry | None = (yield from execute(store, [ops.Get(OPERATE_NAMESPACE, "identity")]))[0]
+        if entry is not None:
+            return str(entry.value["id"])
+        value: Any = encode({"id": secrets.token_hex(16)})
+        try:
+            yield from execute(store, [ops.Put(OPERATE_NAMESPACE, "identity", value, None, ABSENT)])
+        except Conflict:  # another process was faster
+            continue
+
+
+def _is_copied(record: Record, entry: Entry | None) -> bool:
+    """Whether an entry of the destination is the copy of this record: it has the same times, to the microsecond."""
+    if entry is None or record.value is None:
+        return entry is None and record.value is None
+    expires = None if entry.expires_at is None else to_microseconds(entry.expires_at)
+    times = to_microseconds(entry.created_at), to_microseconds(entry.updated_at), expires
+    return times == (record.created, record.updated, record.expires)
+
+
+def _split_by_root(batch: list[Any]) -> Iterator[list[Any]]:
+    by_root: dict[str, list[Any]] = {}
+    for op in batch:
+        by_root.setdefault(op.namespace[0], []).append(op)
+    yield from by_root.values()
+
+
+@contextmanager
+def _listening(store: Dispatcher, is_async: bool) -> Iterator[Event]:
+    """Give an event that is set when the store may have changed."""
+    notifier = store._engine_handle.companion(Notifier)
+    event: Event = LoopEvent() if is_async else ThreadEvent()
+    defer_signals(notifier.add, event)
+    try:
+        yield event
+    finally:
+        notifier.remove_soon(event)

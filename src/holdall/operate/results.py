@@ -1,0 +1,49 @@
+"""What the functions of this folder return. `import holdall` loads this module, and not the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ops import Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An entry that is not the same in two stores: its address relative to both, and what differs.
+
+    `what` is "only in the first", "only in the second", or names of fields, such as "value" and "expires_at".
+    """
+
+    namespace: Namespace
+    key: str
+    what: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The result of a comparison. `entries` were compared; `differences` are the first ones that were found."""
+
+    entries: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+
+@dataclass(slots=True)
+class Copied:
+    """The result of a copy, of this call and of those that it continued.
+
+    `differences` is what `verify=True` found; empty if the copy is equal. `vectors_left_out` is how many entries have
+    vectors of a model that the destination does not have.
+    """
+
+    entries: int = 0
+    deletions: int = 0
+    vectors: int = 0
+    vectors_left_out: int = 0
+    resumed: bool = False
+    verified: int = 0
+    differences: list[Difference] = field(default_factory=list)

@@ -1,0 +1,88 @@
+"""py-key-value's stores on every engine. Its own suite is run by `make faces-suites`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from key_value.aio.errors import InvalidKeyError, SerializationError
+from key_value.aio.protocols.key_value import AsyncKeyValue
+
+import holdall
+from holdall.faces.key_value import HoldallKeyValue
+from support.processes import finish_together, start, wait_to_begin
+from support.stores import new_location, open_at
+
+
+def test_values_are_items_of_a_collection(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    async def main() -> None:
+        store = HoldallKeyValue(any_store, namespace=place)
+        assert isinstance(store, AsyncKeyValue)
+        await store.put("k", {"a": 1}, collection="c")
+        assert any_store.get((*place, "c"), "k").value == {"a": 1}  # type: ignore[union-attr]
+        await store.put_many(["x", "y"], [{"n": 1}, {"n": 2}], collection="c", ttl=100)
+        assert await store.get_many(["x", "missing", "y"], collection="c") == [{"n": 1}, None, {"n": 2}]
+        value, ttl = await store.ttl("x", collection="c")
+        assert value == {"n": 1} and ttl is not None and 90 < ttl <= 100
+        assert await store.ttl("k", collection="c") == ({"a": 1}, None)
+        assert await store.keys("c") == ["k", "x", "y"]
+        assert await store.keys("c", limit=2) == ["x", "y"]
+        await store.put("z", {}, collection="d")
+        assert sorted(await store.collections()) == ["c", "d"]
+        assert await store.delete_many(["x", "missing"], collection="c") == 1
+        assert await store.destroy_collection("c") is True
+        assert await store.destroy_collection("c") is False
+        assert await store.destroy() is True
+        assert any_store.count(place) == 0
+
+    asyncio.run(main())
+
+
+def test_what_has_expired_is_gone() -> None:
+    async def main() -> None:
+        async with HoldallKeyValue("memory:") as store:
+            await store.put("k", {"a": 1}, ttl=0.05)
+            assert await store.get("k") == {"a": 1}
+            await asyncio.sleep(0.1)
+            assert await store.get("k") is None
+            await store.cull()
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_stored_is_an_error_of_py_key_value() -> None:
+    async def main() -> None:
+        async with HoldallKeyValue("memory:") as store:
+            with pytest.raises(SerializationError):
+                await store.put("k", {"a": object()})
+            with pytest.raises(SerializationError):  # all or none
+                await store.put_many(["k", "l"], [{"a": 1}, {"a": object()}])
+            assert await store.get("k") is None
+            with pytest.raises(InvalidKeyError):
+                await store.put("", {"a": 1})
+
+    asyncio.run(main())
+
+
+@pytest.mark.not_short
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_processes_lose_nothing(engine: str, tmp_path: Path) -> None:
+    at = new_location(engine, tmp_path)
+    with open_at(at) as store:
+        store.setup()
+        finish_together([start(put_some, at=at, name=name) for name in range(4)])
+        assert store.count(("key-value", "default_collection")) == 80
+
+
+def put_some(at: dict[str, str], name: int) -> None:
+    async def main() -> None:
+        async with open_at(at) as opened:
+            store = HoldallKeyValue(opened)
+            wait_to_begin()
+            for n in range(10):
+                keys: list[Any] = [f"{name} {n} {i}" for i in range(2)]
+                await store.put_many(keys, [{"n": n}] * 2)
+
+    asyncio.run(main())

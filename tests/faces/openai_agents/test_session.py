@@ -1,0 +1,112 @@
+"""Sessions of the OpenAI Agents SDK on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Agent, Runner, SQLiteSession
+from agents.memory.session import Session
+from agents.memory.session_settings import SessionSettings
+
+import holdall
+from holdall.errors import InvalidInput, InvalidValue, StoreClosed
+from holdall.faces.openai_agents import HoldallSession
+from support.openai_models import ScriptedModel
+from support.processes import finish_together, start, wait_to_begin
+from support.stores import new_location, open_at
+
+
+def said(text: str, role: str = "user") -> Any:
+    return {"role": role, "content": text}
+
+
+def test_it_does_what_the_sdks_own_session_does(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    ours, theirs = HoldallSession("s", any_store, namespace=place), SQLiteSession("s")
+    assert isinstance(ours, Session)
+
+    async def steps(session: Any) -> list[Any]:
+        seen: list[Any] = [await session.get_items(), await session.pop_item()]
+        await session.add_items([said(f"message {n}") for n in range(5)])
+        await session.add_items([])
+        seen += [await session.get_items(), await session.get_items(2), await session.get_items(0)]
+        seen += [await session.pop_item(), await session.get_items()]
+        await session.add_items([said("again", "assistant")])
+        seen.append(await session.get_items())
+        await session.clear_session()
+        seen += [await session.get_items(), await session.pop_item()]
+        return seen
+
+    assert asyncio.run(steps(ours)) == asyncio.run(steps(theirs))
+
+
+def test_an_agent_remembers_between_runs_and_stores(tmp_path: Path) -> None:
+    async def turn(text: str, answer: str) -> Any:
+        model = ScriptedModel([answer])
+        async with HoldallSession("ada", str(tmp_path / "agent.db")) as session:
+            await Runner.run(Agent("helper", model=model), text, session=session)
+        return model.inputs[-1]
+
+    asyncio.run(turn("I am allergic to peanuts.", "Noted."))
+    seen = asyncio.run(turn("What am I allergic to?", "Peanuts."))
+    assert "allergic to peanuts" in str(seen)
+    with holdall.open(tmp_path / "agent.db") as store:
+        assert [hit.namespace for hit in store.search(query="peanuts")][:1] == [("sessions", "ada")]
+
+
+def test_sessions_are_listed_and_searched(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    async def main() -> None:
+        ada, bob = (HoldallSession(name, any_store, namespace=place) for name in ("ada", "bob"))
+        await ada.add_items([said("Where is the blue notebook?"), said("In the kitchen.", "assistant")])
+        await bob.add_items([said("hello")])
+        page = await ada.list_sessions()
+        assert [(info.session_id, info.items) for info in page] == [("bob", 1), ("ada", 2)]
+        assert (await ada.list_sessions(limit=1)).next is not None
+        found = await bob.search_sessions("blue notebook")
+        assert [(hit.namespace[-1], hit.value["content"]) for hit in found] == [
+            ("ada", "Where is the blue notebook?"),
+            ("ada", "In the kitchen."),  # beside the question
+        ]
+
+    asyncio.run(main())
+
+
+def test_settings_bound_what_is_read() -> None:
+    async def main() -> None:
+        async with HoldallSession("s", "memory:", session_settings=SessionSettings(limit=2)) as session:
+            await session.add_items([said(str(n)) for n in range(5)])
+            assert [item["content"] for item in await session.get_items()] == ["3", "4"]  # type: ignore[typeddict-item]
+            with pytest.raises(InvalidValue):
+                await session.add_items([said(object())])  # type: ignore[arg-type]
+        with pytest.raises(StoreClosed):
+            await session.add_items([])
+
+    asyncio.run(main())
+    with pytest.raises(InvalidInput, match="session_id"):
+        HoldallSession("", "memory:")
+
+
+@pytest.mark.not_short
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_processes_add_and_pop_atomically(engine: str, tmp_path: Path) -> None:
+    at = new_location(engine, tmp_path)
+    with open_at(at) as store:
+        finish_together([start(talk, at=at, name=name) for name in range(4)])
+        items = asyncio.run(HoldallSession("shared", store).get_items())
+        pairs = [(items[n]["content"], items[n + 1]["content"]) for n in range(0, len(items), 2)]  # type: ignore[typeddict-item]
+        # What was added together stands together, and each process removed one item for each three that it added.
+        assert len(items) == 4 * 10 * 2
+        assert all(question.replace("q", "a") == answer for question, answer in pairs)
+
+
+def talk(at: dict[str, str], name: int) -> None:
+    async def main() -> None:
+        async with open_at(at) as store:
+            session = HoldallSession("shared", store)
+            wait_to_begin()
+            for n in range(10):
+                await session.add_items([said(f"q {name} {n}"), said(f"a {name} {n}")])
+
+    asyncio.run(main())

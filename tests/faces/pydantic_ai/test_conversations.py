@@ -1,0 +1,145 @@
+"""pydantic-ai's conversations, compared step by step with its own store in memory, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, ModelRequest, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.conversation import Conversation
+from pydantic_ai.conversation_store import ConversationConflict, InMemoryConversationStore
+from pydantic_ai.models.function import FunctionModel
+
+import holdall
+from holdall.faces.pydantic_ai import HoldallConversationStore
+from support.processes import finish_together, start, tell, wait_to_begin
+from support.stores import new_location, open_at
+
+
+def new_agent() -> Agent[None, str]:
+    numbers = itertools.count()
+    return Agent(FunctionModel(lambda messages, info: ModelResponse(parts=[TextPart(f"answer {next(numbers)}")])))
+
+
+def texts(conversation: Conversation | None) -> list[str] | None:
+    if conversation is None:
+        return None
+    return [str(part.content) for message in conversation.messages for part in message.parts]  # type: ignore[union-attr]
+
+
+async def steps(store: Any) -> list[Any]:
+    agent, seen = new_agent(), []
+
+    async def turn(name: str, text: str) -> None:
+        conversation = await store.load(name) or Conversation(conversation_id=name)
+        await store.save(await agent.run(text, conversation=conversation), scope="team")
+
+    for n in range(20):
+        await turn("ada", f"question {n}")
+    seen.append(texts(await store.load("ada")))
+    seen.append(texts(await store.load("ada", limit=3)))
+    seen.append(texts(await store.load("ada", scope="other")))
+    fork = await store.fork("ada", at=10, new_conversation_id="fork")
+    await store.save(await agent.run("in the fork", conversation=fork))
+    loaded = await store.load("ada")
+    branched = await store.branch("ada", at=4, expected_revision=loaded.revision)
+    await store.save(await agent.run("in the branch", conversation=branched))
+    seen += [texts(await store.load(name)) for name in ("ada", "fork", "missing")]
+    seen.append(len((await store.read_record("ada")).branches))
+    seen.append([record.conversation_id for record in await store.read_records(scope="team", limit=5)])
+    with pytest.raises(ConversationConflict):  # the revision that was loaded before is gone
+        await store.save(loaded)
+    with pytest.raises(ConversationConflict):
+        await store.save(Conversation(conversation_id="ada", messages=[]))
+    record = await store.read_record("ada")
+    with pytest.raises(ConversationConflict):
+        await store.delete_record("ada", expected_revision="another")
+    await store.delete_record("ada", expected_revision=record.revision)
+    seen += [texts(await store.load(name)) for name in ("ada", "fork")]
+    with pytest.raises(LookupError):
+        await store.read_entry(record.head_id)
+    return seen
+
+
+def test_it_does_what_the_store_in_memory_does(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    ours = HoldallConversationStore(any_store, namespace=place)
+    assert asyncio.run(steps(ours)) == asyncio.run(steps(InMemoryConversationStore()))
+    # The fork's 12 messages are left, and nothing that only the deleted conversation had.
+    assert any_store.count((*place, "messages")) == 12
+
+
+def test_a_long_history_is_read_in_few_steps() -> None:
+    batches = 0
+
+    def count(_: holdall.OpEvent) -> None:
+        nonlocal batches
+        batches += 1
+
+    async def main() -> int:
+        nonlocal batches
+        async with HoldallConversationStore("memory:", on_op=count) as store:
+            messages: list[Any] = [ModelRequest(parts=[UserPromptPart(f"message {n}")]) for n in range(320)]
+            await store.save(Conversation(conversation_id="long", messages=messages))
+            batches = 0
+            assert len((await store.load("long")).messages) == 320  # type: ignore[union-attr]
+            return batches
+
+    assert asyncio.run(main()) < 25
+
+
+def test_a_fork_and_a_deletion_at_once_leave_a_readable_fork(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with HoldallConversationStore(str(tmp_path / "agent.db"), durability="relaxed") as store:
+            for n in range(10):
+                messages: list[Any] = [ModelRequest(parts=[UserPromptPart(f"message {i}")]) for i in range(6)]
+                await store.save(Conversation(conversation_id="c", messages=messages))
+                record = await store.read_record("c")
+                assert record is not None
+                deleted, forked = await asyncio.gather(
+                    store.delete_record("c", expected_revision=record.revision),
+                    store.fork("c", at=3, new_conversation_id=f"fork {n}"),
+                    return_exceptions=True,
+                )
+                assert deleted is None
+                found = await store.load(f"fork {n}")
+                if isinstance(forked, BaseException):
+                    assert found is None
+                else:
+                    assert found is not None and len(found.messages) == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.not_short
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_of_processes_that_save_at_once_one_wins_each_time(engine: str, tmp_path: Path) -> None:
+    at = new_location(engine, tmp_path)
+    with open_at(at) as store:
+        store.setup()
+        saved = finish_together([start(save_some, at=at, name=name) for name in range(4)])
+        found = asyncio.run(HoldallConversationStore(store).load("shared"))
+        assert sorted(texts(found) or []) == sorted(text for [some] in saved for text in some)
+
+
+def save_some(at: dict[str, str], name: int) -> None:
+    async def main() -> list[str]:
+        done = []
+        async with open_at(at) as store:
+            conversations = HoldallConversationStore(store)
+            wait_to_begin()
+            for n in range(8):
+                while True:
+                    found = await conversations.load("shared") or Conversation(conversation_id="shared")
+                    found.messages.append(ModelRequest(parts=[UserPromptPart(f"{name} {n}")]))
+                    try:
+                        await conversations.save(found)
+                    except ConversationConflict:
+                        continue
+                    done.append(f"{name} {n}")
+                    break
+        return done
+
+    tell(asyncio.run(main()))

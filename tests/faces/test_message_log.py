@@ -1,0 +1,98 @@
+"""Message logs: several processes append to one and remove from it, and nothing is lost or given twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.core import face_api
+from holdall.errors import InvalidValue, NotFound
+from holdall.faces.message_log import MessageLog
+from support.processes import finish_together, start, tell, wait_to_begin
+from support.stores import new_location, open_at
+
+
+def log_of(store: holdall.Store, place: tuple[str, ...] = ("logs",)) -> MessageLog:
+    return MessageLog(store, place, "one", (*place, "one"))
+
+
+def numbers(store: holdall.Store, log: MessageLog, limit: int | None = None) -> list[int]:
+    return [message["n"] for message in face_api.run(store, log.read(limit))[1]]
+
+
+def test_messages_are_read_in_order_from_the_end(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    log = log_of(any_store, place)
+    assert face_api.run(any_store, log.read()) == (None, [])
+    assert face_api.run(any_store, log.pop()) is None
+    for first in (0, 3):
+        head = face_api.run(any_store, log.append([{"n": first + index} for index in range(3)]))
+    assert head.value["length"] == 6
+    assert numbers(any_store, log) == [0, 1, 2, 3, 4, 5]
+    assert numbers(any_store, log, 2) == [4, 5]
+    assert numbers(any_store, log, 0) == []
+    assert face_api.run(any_store, log.pop()) == {"n": 5}
+    face_api.run(any_store, log.cut(3))
+    assert numbers(any_store, log) == [0, 1, 2]
+    face_api.run(any_store, log.replace([{"n": 7}]))
+    assert numbers(any_store, log) == [7]
+    assert any_store.count(log.messages) == 1
+    assert face_api.run(any_store, log.delete()) is True
+    assert face_api.run(any_store, log.delete()) is False
+    assert any_store.count(place) == 0
+
+
+def test_a_message_that_cannot_be_stored_leaves_the_log_as_it_was() -> None:
+    with holdall.open("memory:") as store:
+        log = log_of(store)
+        face_api.run(store, log.append([{"n": 1}]))
+        with pytest.raises(InvalidValue):
+            face_api.run(store, log.append([{"n": 2}, {"n": object()}]))
+        assert numbers(store, log) == [1]
+        missing = MessageLog(store, ("logs",), "two", ("logs", "two"))
+        with pytest.raises(NotFound):
+            face_api.run(store, missing.append([{"n": 1}], create=False))
+
+
+def test_a_long_log_is_read_whole() -> None:
+    with holdall.open("memory:") as store:
+        log = log_of(store)
+        face_api.run(store, log.append([{"n": number} for number in range(2500)]))
+        assert numbers(store, log) == list(range(2500))
+        assert numbers(store, log, 1001) == list(range(1499, 2500))
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "redis"])
+def test_processes_lose_no_message_and_pop_none_twice(engine: str, tmp_path: Path) -> None:
+    at = new_location(engine, tmp_path)
+    with open_at(at) as store:
+        store.setup()
+        finish_together([start(append_some, at=at, name=name) for name in range(4)])
+        log = log_of(store)
+        _, messages = face_api.run(store, log.read())
+        assert sorted((one["by"], one["n"]) for one in messages) == [(by, n) for by in range(4) for n in range(20)]
+        for by in range(4):  # each process' own messages are in its order
+            assert [one["n"] for one in messages if one["by"] == by] == list(range(20))
+        popped = finish_together([start(pop_some, at=at) for _ in range(4)])
+        got = [tuple(one) for [some] in popped for one in some]
+        assert len(got) == 40 and len(set(got)) == 40
+        assert len(numbers(store, log)) == 40
+
+
+def append_some(at: dict[str, str], name: int) -> None:
+    with open_at(at) as store:
+        log = log_of(store)
+        wait_to_begin()
+        for number in range(0, 20, 2):
+            messages = [{"by": name, "n": number + index} for index in range(2)]
+            face_api.run(store, log.append(messages))
+
+
+def pop_some(at: dict[str, str]) -> None:
+    with open_at(at) as store:
+        log = log_of(store)
+        wait_to_begin()
+        found: list[Any] = [face_api.run(store, log.pop()) for _ in range(10)]
+        tell([[one["by"], one["n"]] for one in found])
