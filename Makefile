@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SECTIONS ?= all
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench torture ag2-beta clean
@@ -14,10 +15,10 @@ demo: .venv/dev.stamp ## See the main job done, in under a minute
 	@$(BIN)/python examples/demo.py
 
 test: check ## Lint, types and the tests, in less than six minutes
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 test-all: check ## Every test on every engine, sync and async, and more random examples
-	HOLDALL_TESTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	HOLDALL_TESTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 check: .venv/dev.stamp ## Lint and types
 	$(BIN)/ruff check .

@@ -25,6 +25,7 @@ HEAVY = (
     "ag2",
     "apsw",
     "asyncio",
+    "botocore",
     "deepagents",
     "hypothesis",
     "langgraph",
@@ -53,7 +54,7 @@ BELOW_ENGINES = {
     "search/segments/",
     "search/vector_index/",
 }
-CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/"}
+CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/", "history/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools", "faces/message_log"}
 RULES = {
     "model/": {"errors", "ops"},
@@ -72,10 +73,12 @@ RULES = {
     "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/"},
     "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/", "engines/history/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},
+    "engines/s3/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/sqlite/vectors/", "engines/net/"},
     "core/": CORE,
     "live/": CORE,
     "files/": CORE,
     "operate/": CORE,
+    "history/": CORE,
     "faces/": FACE,
     "faces/langgraph/": FACE,
     "faces/deepagents/": FACE,
@@ -89,7 +92,7 @@ RULES = {
     "faces/cli/": FACE | {"faces/langgraph/", "faces/conversations/"},
 }
 TOP = {
-    "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/"},
+    "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/", "history/"},
     "__main__": {"errors", "faces/cli/"},
     "errors": set(),
     "ops": {"runtime/renames"},
@@ -101,15 +104,16 @@ OUTSIDE = {
     "ag2": ("faces/ag2/",),
     "agents": ("faces/openai_agents/",),
     "anthropic": ("faces/claude/",),
-    "apsw": ("engines/sqlite/",),
+    "apsw": ("engines/sqlite/", "engines/s3/"),
     "autogen": ("faces/ag2/",),
+    "botocore": ("engines/s3/",),
     "deepagents": ("faces/deepagents/",),
     "hiredis": ("engines/redis/",),
     "hypothesis": ("testing/",),
     "key_value": ("faces/key_value/",),
     "langchain_core": ("faces/conversations/",),
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
-    "msgspec": ("ops.py", "model/", "search/", "engines/"),
+    "msgspec": ("ops.py", "model/", "operate/", "search/", "engines/"),
     "numpy": ("search/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
     "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),

@@ -6,11 +6,11 @@ from .core.store import Store
 from .core.urls import open
 from .errors import HoldallError
 from .files.volume import Files, Match, Window
+from .history.versions import Rewound
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
-from .operate.functions import acompare, acopy, compare, copy
-from .operate.history import Rewound
-from .operate.results import Comparison, Copied, Difference
+from .operate.functions import acompare, acopy, check_backup, compare, copy
+from .operate.results import BackupInfo, Comparison, Copied, Difference, Loaded
 from .ops import (
     ABSENT,
     ANY,
@@ -33,6 +33,7 @@ __all__ = [
     "DEFAULT",
     "KEEP",
     "AsyncWatch",
+    "BackupInfo",
     "Change",
     "Comparison",
     "Copied",
@@ -45,6 +46,7 @@ __all__ = [
     "HoldallError",
     "LearnedField",
     "Lease",
+    "Loaded",
     "Match",
     "OpEvent",
     "Page",
@@ -56,6 +58,7 @@ __all__ = [
     "Window",
     "acompare",
     "acopy",
+    "check_backup",
     "compare",
     "copy",
     "errors",

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 from .. import ops
 from ..engine import system_clock
 from ..errors import Conflict, InvalidInput, StoreClosed, shown
+from ..history import past
 from ..model import keys
 from ..model.field_paths import WHOLE, check_paths
 from ..model.file_values import to_stored
 from ..model.values import check_text, encode, to_microseconds, ttl_seconds
-from ..operate import past
 from ..ops import ANY, DEFAULT, KEEP, Change, Entry, Expect, Expectation, Namespace, Op, Ttl, TtlOrDefault
 from ..runtime.programs import Call, EngineBatch, Sleep, StoreProgram, StoreRequest, Work, adrive, drive
 from .engine_handle import EngineHandle

@@ -18,13 +18,14 @@ from typing import Any, Literal
 from .. import ops
 from ..errors import Conflict, InvalidInput, InvalidValue, NotFound, Unavailable, Unsupported, shown
 from ..files.volume import Files
+from ..history import versions
+from ..history.versions import Rewound
 from ..live.leases import Lease, LeaseMethods
 from ..live.watch import WatchMethods
 from ..model import cursors, filters, keys
 from ..model.field_paths import check_paths
 from ..model.values import decode, encode, to_datetime, to_microseconds
-from ..operate import history
-from ..operate.history import Rewound
+from ..operate.methods import OperateMethods
 from ..ops import (
     ABSENT,
     ANY,
@@ -53,7 +54,7 @@ from .options import Mode
 logger = logging.getLogger("holdall")
 
 
-class Store(WatchMethods, LeaseMethods):
+class Store(WatchMethods, LeaseMethods, OperateMethods):
     """A durable store of entries. Get one from `holdall.open`.
 
     Sync and async methods may be mixed, from any thread and any event loop.
@@ -427,7 +428,7 @@ class Store(WatchMethods, LeaseMethods):
 
         The present one is the first, unless the entry was deleted or has expired: that is a version, too.
         """
-        return (yield from history.read_history(self, namespace, key, limit))
+        return (yield from versions.read_history(self, namespace, key, limit))
 
     history = run(_history)
     ahistory = arun(_history)
@@ -440,7 +441,7 @@ class Store(WatchMethods, LeaseMethods):
         `HistoryGone` if old values of that moment are not kept. An entry is there until its last known expiry; at a
         cursor, until its expiry was in the feed.
         """
-        options = replace(self._options, at=history.to_moment(when), refresh_on_read=False)
+        options = replace(self._options, at=versions.to_moment(when), refresh_on_read=False)
         return Store(self._engine_handle, options, self, self._scope)
 
     @explain_renamed
@@ -451,14 +452,14 @@ class Store(WatchMethods, LeaseMethods):
 
         The moments are as in `at`; without `until`, it is now.
         """
-        return pages(self, history.diff_pages(self, prefix, since, until))
+        return pages(self, versions.diff_pages(self, prefix, since, until))
 
     @explain_renamed
     def adiff(
         self, prefix: Namespace, since: datetime | str, until: datetime | str | None = None
     ) -> AsyncGenerator[Diff, None]:
         """`diff`, as an async iterator."""
-        return apages(self, history.diff_pages(self, prefix, since, until))
+        return apages(self, versions.diff_pages(self, prefix, since, until))
 
     def _restore(
         self, namespace: Namespace, key: str, version: int, *, lease: Lease | None = None
@@ -467,7 +468,7 @@ class Store(WatchMethods, LeaseMethods):
 
         `HistoryGone` if the store does not keep that version.
         """
-        entry: Entry = yield from history.restore(self, namespace, key, version, lease)
+        entry: Entry = yield from versions.restore(self, namespace, key, version, lease)
         return entry
 
     restore = run(_restore)
@@ -487,7 +488,7 @@ class Store(WatchMethods, LeaseMethods):
         So watchers see it, and a rewind can be rewound. `when` is as in `at`. With `dry_run`, nothing is changed. It is
         one transaction of at most 100,000 changes; `sliced` allows several transactions, and any number.
         """
-        return (yield from history.rewind(self, prefix, when, dry_run, sliced, lease))
+        return (yield from versions.rewind(self, prefix, when, dry_run, sliced, lease))
 
     rewind = run(_rewind)
     arewind = arun(_rewind)
@@ -495,7 +496,7 @@ class Store(WatchMethods, LeaseMethods):
     @explain_renamed
     def acting(self, author: str, *, reason: str | None = None) -> Store:
         """Return a view whose writes carry an author and a reason, which `Change` and `history` show."""
-        options = replace(self._options, acting=history.encode_acting(author, reason))
+        options = replace(self._options, acting=versions.encode_acting(author, reason))
         return Store(self._engine_handle, options, self, self._scope)
 
     # Views -----------------------------------------------------------------------------------------------------------

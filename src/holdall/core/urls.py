@@ -33,7 +33,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 class EngineOptions(TypedDict, total=False):
     """Options that only some engines take.
 
-    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. PostgreSQL: all others.
+    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. S3: `endpoint`, `region`, `profile`,
+    `credentials`, `cache` and `stale`. PostgreSQL: all others.
     """
 
     volume: tuple[str, ...]
@@ -46,6 +47,12 @@ class EngineOptions(TypedDict, total=False):
     prepare: bool | None
     connection: Any
     notify_url: str | None
+    endpoint: str
+    region: str
+    profile: str
+    credentials: Callable[[], tuple[str, ...]]
+    cache: str | os.PathLike[str]
+    stale: float | timedelta
 
 
 def open(
@@ -71,9 +78,9 @@ def open(
 
     The URL is `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain
     files), `"memory:"` (private to this store), `"memory:name"` (shared within the process), `"postgresql://…"`,
-    `"redis://…"` or `"redis+cluster://…"`. Some engines have options of their own (`EngineOptions`). Without a URL,
-    the environment variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from
-    `holdall.engine.Options`.
+    `"redis://…"`, `"redis+cluster://…"` or `"s3://bucket/prefix"`. Some engines have options of their own
+    (`EngineOptions`). Without a URL, the environment variable HOLDALL_URL is used. To use your own engine, pass a
+    function that makes it from `holdall.engine.Options`.
 
     - `ttl`: how long entries live unless `put` sets another time; seconds, a timedelta, or None: for ever.
     - `refresh_on_read`: whether `get` restarts an entry's TTL by default.
@@ -207,8 +214,10 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
         return _postgres(url, engine_options, own)
     if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
         return _redis(f"{scheme}:{rest}", engine_options, own)
+    if scheme == "s3":
+        return _s3(url, engine_options, own)
     raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql: and redis:, or a plain path"
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis:, s3:, or a plain path"
     )
 
 
@@ -256,6 +265,14 @@ def _redis(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     _check_option_names(own, module.RedisOptions.__slots__)
     given = module.RedisOptions(**own)
     return ("redis", url, engine_options, given), lambda: module.RedisEngine(url, engine_options, given)
+
+
+def _s3(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    module = _import_engine("s3", None)
+    _check_option_names(own, module.S3Options.__slots__)
+    given = module.S3Options(**own)
+    address = module.find_address(url, given)
+    return ("s3", address, engine_options, given), lambda: module.S3Engine(address, engine_options, given)
 
 
 def _import_engine(name: str, extra: str | None) -> Any:

@@ -27,9 +27,9 @@ from ..errors import (
     NotText,
     shown,
 )
+from ..history.versions import list_versions, restore, to_version
 from ..live.watch import AsyncWatch, Watch
 from ..model import file_values, globs, keys
-from ..operate import history
 from ..ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp, Version
 from ..runtime.programs import StoreProgram, Work, apages, arun, before_retry, each, pages, run
 
@@ -184,8 +184,8 @@ class Files:
 
         They come without their contents: `read(path, version=...)` returns one.
         """
-        versions = yield from history.list_versions(self._store, self._namespace, keys.check_path(path), limit)
-        return [history.to_version(one) for one in versions]
+        versions = yield from list_versions(self._store, self._namespace, keys.check_path(path), limit)
+        return [to_version(one) for one in versions]
 
     history = run(_history)
     ahistory = arun(_history)
@@ -194,7 +194,7 @@ class Files:
         """Write an old version of a file again, as a new change. `HistoryGone` if the store does not keep it."""
         path = keys.check_path(path)
         yield [ops.CheckPath(self._namespace, path)]
-        yield from history.restore(self._store, self._namespace, path, version, lease)
+        yield from restore(self._store, self._namespace, path, version, lease)
         info: FileInfo = (yield [ops.Stat(self._namespace, path)])[0]
         return info
 

@@ -1,1 +1,1 @@
-"""Operating a store: history and undo, copy and move, backup, comparison, export and import, checks, erasing."""
+"""Operating a store: copy and move, backup, comparison, export and import, checks."""

@@ -47,6 +47,9 @@ class PostgresEntries(SqlEntries):
     _feed: PostgresFeed
     ranker: PostgresRanker
 
+    #: Whether this role may delete large trees by a note.
+    can_note_trees = False
+
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock, PostgresFeed(dialect), PostgresRanker)
         rows = (
@@ -155,6 +158,7 @@ class PostgresEntries(SqlEntries):
             f"UPDATE {dialect.history} SET xid = '3', ended_xid = '3'",
             f"DELETE FROM {dialect.state} WHERE name = '{TEXTS_STATE}'",
             *(f"DELETE FROM {table}" for table in (dialect.words, dialect.forward, dialect.lists)),
+            f"UPDATE {dialect.trees} SET xid = '3', snapshot = '3:3:'",
             self._feed.move_mark("pg_current_xact_id()"),
         ]
 
@@ -171,6 +175,22 @@ class PostgresEntries(SqlEntries):
         if rows:
             schema, version, oid = rows[0]
             self._dialect.use_pgvector(schema, tuple(map(int, re.findall(r"\d+", version or ""))), oid)
+
+    def detect_rights(self) -> SqlProgram[None]:
+        """Find out whether this role can delete large trees by a note, and whether some are to be cleared."""
+        rights_of = (
+            "has_sequence_privilege(:versions::regclass, 'UPDATE'), has_table_privilege(:gate::regclass, 'DELETE')"
+        )
+        params = {"versions": f"{self._dialect.schema}.versions", "gate": self._dialect.tree_gate}
+        [[rights]] = yield [(f"SELECT {rights_of}", params)]
+        self.can_note_trees = all(rights)
+        yield from self.trees.count_left()
+
+    def progress(self) -> SqlProgram[object]:
+        """Return what changes whenever there is more of the feed to read."""
+        position = yield from self.position()
+        trees = yield [(f"SELECT id, from_ns, from_key FROM {self._dialect.trees}", {})]
+        return position, trees
 
     def use_index_builder(self, builder: IndexBuilder) -> None:
         """Set who builds the indexes of vectors."""
@@ -420,19 +440,51 @@ class PostgresEntries(SqlEntries):
 class PostgresFeed(SqlFeed):
     """The feed of snapshots."""
 
+    _dialect: PostgresDialect
+
     def position(self) -> SqlProgram[str]:
-        """Return the current snapshot, cut off after the highest transaction id in the table.
+        """Return the current snapshot, cut off after the highest transaction id in the tables.
 
         After a crash, PostgreSQL may assign ids above it again, to changes that come after this position. Ids up to the
         highest committed one are not assigned again.
         """
-        last_xid = f"SELECT xid FROM {self._table} ORDER BY xid DESC LIMIT 1"
-        sql = f"SELECT pg_current_snapshot()::text, coalesce(({last_xid}), '2')::text"
-        [[(snapshot, last)]] = yield [(sql, {})]
-        least, most, running = snapshot.split(":")
-        end = min(int(most), int(last) + 1)
-        before_end = [xid for xid in running.split(",") if xid and int(xid) < end]
-        return f"{min(int(least), end)}:{end}:{','.join(before_end)}"
+        [[(snapshot, last)]] = yield [(f"SELECT {self._position_columns()}", {})]
+        return _cut_off(snapshot, last)
+
+    def _position_columns(self) -> str:
+        last, last_of_trees = (
+            f"(SELECT xid FROM {table} ORDER BY xid DESC LIMIT 1)" for table in (self._table, self._dialect.trees)
+        )
+        return f"pg_current_snapshot()::text, coalesce(greatest({last}, {last_of_trees}), '2')::text"
+
+    def indexable_end(self) -> SqlProgram[str | None]:
+        """Return the end of the feed, or the position before the first tree that is not cleared.
+
+        One query finds both: a tree may be deleted between two.
+        """
+        trees = self._dialect.trees
+        first = f"SELECT snapshot FROM {trees} ORDER BY id LIMIT 1"
+        [[(held, snapshot, last)]] = yield [(f"SELECT ({first}), {self._position_columns()}", {})]
+        return held or _cut_off(snapshot, last)
+
+    def _find_hold(self, position: str) -> SqlProgram[tuple[str, str] | None]:
+        since, _, _ = _parse_position(position)
+        sql, params = f"SELECT snapshot FROM {self._dialect.trees}", {}
+        if since:
+            sql, params = f"{sql} WHERE NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)", {"since": since}
+        [rows] = yield [(f"{sql} ORDER BY id LIMIT 1", params)]
+        return (rows[0][0], "") if rows else None
+
+    def tree_columns(self) -> SqlProgram[dict[str, Any]]:
+        """Return this transaction and the position before it. No other one writes entries at this time."""
+        sql = f"SELECT pg_current_xact_id()::text, {self._position_columns()}"
+        [[(xid, snapshot, last)]] = yield [(sql, {})]
+        least, end, running = _cut_off(snapshot, last).split(":")
+        others = {int(other) for other in running.split(",") if other}
+        if int(xid) < int(end):  # PostgreSQL counts the own transaction as complete
+            others.add(int(xid))
+        before = f"{min(int(least), *others, int(end))}:{end}:{','.join(map(str, sorted(others)))}"
+        return {"xid": xid, "snapshot": before}
 
     def resume(self, cursor: str | None) -> SqlProgram[tuple[str, str, Callable[[str], str]]]:
         """The same with snapshots. A cursor expires if its snapshot does not see a tombstone that was purged."""
@@ -517,6 +569,14 @@ def _matching(op: ops.Search, rows: Rows) -> list[tuple[Hit, str]]:
     """Return the rows that match a filter as hits, each with the position after it."""
     hits = ((to_entry(tuple(row), Hit), after) for *row, after in rows)
     return [(hit, after) for hit, after in hits if filters.matches(op.filter, hit.value)]
+
+
+def _cut_off(snapshot: str, last: str) -> str:
+    """Return a snapshot without the transactions after the last one."""
+    least, most, running = snapshot.split(":")
+    end = min(int(most), int(last) + 1)
+    before_end = [xid for xid in running.split(",") if xid and int(xid) < end]
+    return f"{min(int(least), end)}:{end}:{','.join(before_end)}"
 
 
 def _parse_position(position: str) -> tuple[str, str | None, int]:

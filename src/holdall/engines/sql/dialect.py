@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from ...ops import Op
 from .narrowing import Fields
-from .statements import ManyTimes, Rows, SqlProgram, Statement
+from .statements import TREES, ManyTimes, Rows, SqlProgram, Statement
 
 #: A query of the index of contents, and a function of its rows: a query for versions, or None if there are too many.
 ContentQuery: TypeAlias = tuple[Statement, Callable[[Rows], Statement | None]]
@@ -43,7 +43,7 @@ class Dialect(Fields):
     feed_mark: str = "version"  # an expression: the position of a row in the feed, as a number
     settled: str = ""  # a further condition: every reader of the feed from now on can see the row
     purge_lock: str = ""  # a query: whether this transaction alone may purge tombstones
-    notes_trees: bool = False  # a large tree is deleted by a note (`feed.DeletedTrees`)
+    trees: str = TREES  # the table of `feed.DeletedTrees`
 
     # History
     history: str  # the table of old rows (`engines/history`)
@@ -55,6 +55,7 @@ class Dialect(Fields):
 
     # Files
     chunks: str  # the table of the pieces of bodies
+    piece_length: str = "length(data)"  # an expression: the bytes of a piece, as far as merging small ones is concerned
     next_body: str  # an expression: the id of a new body
     content: str  # an expression: the whole body of an entry, null if it has none
     whole: str = ""  # the same in a form that `part` makes bytes of, if that is faster
@@ -105,9 +106,9 @@ class Dialect(Fields):
         Their versions are new, or those above the expression `above`.
         """
 
+    @abstractmethod
     def reserve_versions(self, count: int, now: int | None) -> SqlProgram[int]:
         """Reserve versions that no later write takes; return the version before them, the last one that is in use."""
-        raise NotImplementedError(f"{type(self).__name__} notes no trees")
 
     @abstractmethod
     def next_namespace(self, ns: str, depth: int | None) -> str:

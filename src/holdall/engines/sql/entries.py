@@ -313,11 +313,18 @@ class SqlEntries:
             return False
         if (yield from self._texts.has_begun()):  # tombstones tell it which documents are gone
             _, more = yield from self._texts.run_step(op.limit, only_changes=True)
-            if more:
+            if more or (yield from self.trees.count_left()):  # a tree that was deleted just now stops it
                 return True
         # In this order: on SQLite the row with the highest version must stay, and the put makes another row that.
         yield [self._statement(put_purge_mark(mark), now), self._feed.delete_tombstones(versions)]
         return len(versions) == op.limit
+
+    def index_all_tombstones(self) -> SqlProgram[None]:
+        """Have the text index, if it has begun, take note of every change. Tombstones are about to be removed."""
+        if (yield from self._texts.has_begun()):
+            more = True
+            while more:
+                _, more = yield from self._texts.run_step(4096, only_changes=True)
 
     def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> SqlProgram[Any]:
         """Return an op's result, or raise the conflict that its rows show."""

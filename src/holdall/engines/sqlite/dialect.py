@@ -194,7 +194,12 @@ NOTE_NUL_KEY = "PRAGMA user_version = 1"
 def has_nul_key(op: Op) -> bool:
     """Whether an op puts JSON with NUL in a key. SQLite ends a key there, and may take it for another one."""
     value: Any = op.value if isinstance(op, Put) else ""
-    return not isinstance(value, File) and "\\u0000" in value and _find_nul_key(decode(value))
+    return not isinstance(value, File) and has_nul_key_in(value)
+
+
+def has_nul_key_in(value: str) -> bool:
+    """Whether the JSON of a value has NUL in a key."""
+    return "\\u0000" in value and _find_nul_key(decode(value))
 
 
 def _find_nul_key(value: Any) -> bool:
@@ -231,7 +236,6 @@ class SqliteDialect(Dialect):
     old_texts = "holdall_terms", "holdall_documents", "holdall_texts"
     vectors = "holdall_vectors"
     single_writer = True
-    notes_trees = True
     unindexed = "holdall_unindexed"
     misread_check = "PRAGMA user_version"  # see NOTE_NUL_KEY
 

@@ -1,0 +1,5 @@
+"""The object-store engine: a store in a bucket of S3 or a service like it, with a local cache."""
+
+from .engine import S3Engine, S3Options, find_address
+
+__all__ = ["S3Engine", "S3Options", "find_address"]
