@@ -55,7 +55,7 @@ BELOW_ENGINES = {
     "search/segments/",
     "search/vector_index/",
 }
-CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/"}
+CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/", "history/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools", "faces/message_log"}
 SERVER = {"", "errors", "ops", "wire", "core/face_api"} | {
     f"server/{folder}" for folder in ("", "auth/", "rest/", "run/", "mcp/")
@@ -67,20 +67,23 @@ RULES = {
     "search/vector_index/": {"errors", "ops", "model/", "runtime/", "search/"},
     "search/segments/": {"errors", "ops", "model/", "runtime/", "search/"},
     "engines/memory/": BELOW_ENGINES,
-    "engines/sql/": BELOW_ENGINES,
+    "engines/sql/": BELOW_ENGINES | {"engines/history/"},
+    "engines/history/": BELOW_ENGINES | {"engines/sql/"},
     "engines/net/": BELOW_ENGINES,
     "engines/learned/": BELOW_ENGINES | {"engines/sql/"},
-    "engines/sqlite/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/"},
+    "engines/sqlite/": BELOW_ENGINES
+    | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/", "engines/history/"},
     "engines/sqlite/vectors/": BELOW_ENGINES | {"engines/sql/"},
-    "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/"},
-    "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/"},
-    "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/"},
+    "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/"},
+    "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/", "engines/history/"},
+    "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},
     "engines/remote/": BELOW_ENGINES | {"engines/net/"},
     "engines/s3/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/sqlite/vectors/", "engines/net/"},
     "core/": CORE,
     "live/": CORE,
     "files/": CORE,
     "operate/": CORE,
+    "history/": CORE,
     "faces/": FACE,
     "faces/langgraph/": FACE,
     "faces/deepagents/": FACE,
@@ -100,7 +103,7 @@ RULES = {
     "server/mcp/": SERVER,
 }
 TOP = {
-    "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/"},
+    "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/", "history/"},
     "__main__": {"errors", "faces/cli/"},
     "errors": set(),
     "ops": {"runtime/renames"},

@@ -6,11 +6,26 @@ from .core.store import Store
 from .core.urls import open
 from .errors import HoldallError
 from .files.volume import Files, Match, Window
+from .history.versions import Rewound
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
 from .operate.functions import acompare, acopy, check_backup, compare, copy
 from .operate.results import BackupInfo, Comparison, Copied, Difference, Loaded
-from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, LearnedField, Page, Stats
+from .ops import (
+    ABSENT,
+    ANY,
+    DEFAULT,
+    KEEP,
+    Change,
+    Diff,
+    Entry,
+    FileInfo,
+    Hit,
+    LearnedField,
+    Page,
+    Stats,
+    Version,
+)
 
 __all__ = [
     "ABSENT",
@@ -22,6 +37,7 @@ __all__ = [
     "Change",
     "Comparison",
     "Copied",
+    "Diff",
     "Difference",
     "Entry",
     "FileInfo",
@@ -34,8 +50,10 @@ __all__ = [
     "Match",
     "OpEvent",
     "Page",
+    "Rewound",
     "Stats",
     "Store",
+    "Version",
     "Watch",
     "Window",
     "acompare",

@@ -9,6 +9,7 @@
     │   └── LeaseLost                       the lease expired or was released; writes with it are refused
     ├── NotFound (LookupError)              there is no such entry
     │   └── FileNotFound (FileNotFoundError)  there is no such file or folder
+    ├── HistoryGone                         the old values that were asked for are not kept (any more)
     ├── IsADirectory (IsADirectoryError)    a folder is where a file should be
     ├── NotADirectory (NotADirectoryError)  a file is where a folder should be
     ├── AlreadyExists (FileExistsError)     another file or item is there and would be lost
@@ -41,6 +42,7 @@ __all__ = [
     "CursorExpired",
     "EmbeddingError",
     "FileNotFound",
+    "HistoryGone",
     "HoldallError",
     "InvalidInput",
     "InvalidValue",
@@ -126,6 +128,10 @@ class NotFound(HoldallError, LookupError):
 
 class FileNotFound(NotFound, FileNotFoundError):
     """There is no such file or folder."""
+
+
+class HistoryGone(HoldallError):
+    """The old values that were asked for are not kept: they are older than `history=`, or from before it was on."""
 
 
 class IsADirectory(HoldallError, IsADirectoryError):

@@ -100,6 +100,14 @@ def encode_result(op: Op, result: Any) -> Any:
         return [[_row(one) for one in result], result.next]
     if isinstance(result, RecordPage):
         return result
+    if isinstance(result, ops.OldEntry):
+        entry = result.entry
+        return [
+            _row(Entry(*(getattr(entry, name) for name in Entry.__match_args__))),
+            result.file,
+            result.search_fields,
+            result.ttl,
+        ]
     if isinstance(result, Stats):
         return msgspec.to_builtins(result)
     if isinstance(result, str | list | tuple):  # search fields; namespaces
@@ -140,6 +148,13 @@ def decode_result(op: Op, sent: Any) -> Any:
         return Page([Change(row[0], tuple(row[1]), *row[2:]) for row in sent[0]], sent[1])
     if isinstance(op, ops.Children):
         return Page(sent[0] if op.bare else [_to_info(row) for row in sent[0]], sent[1])
+    if isinstance(op, ops.GetVersion):
+        file = None if sent[1] is None else msgspec.convert(sent[1], ops.File)
+        return ops.OldEntry(_to_entry(sent[0]), file, sent[2], sent[3])
+    if isinstance(op, ops.ListVersions):
+        return msgspec.convert(sent, list[ops.OldVersion])
+    if isinstance(op, ops.ListPast):
+        return Page(msgspec.convert(sent[0], list[ops.OldHead]), sent[1])
     if isinstance(op, ops.Records | ops.ChangedRecords):
         return msgspec.convert(sent, RecordPage)
     if isinstance(op, ops.Grep):
@@ -155,7 +170,7 @@ def _row(one: Any) -> Any:
     if type(one) is Entry:
         return [one.namespace, one.key, _text(one.value), *_times(one)]
     if type(one) is Change:
-        return [one.version, one.namespace, one.key, one.kind, one.cursor]
+        return [one.version, one.namespace, one.key, one.kind, one.cursor, one.author, one.reason]
     if type(one) is FileInfo:
         return _info(one)
     if type(one) is tuple and type(one[0]) is Entry:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from .. import ops, wire
 from ..errors import AccessDenied, Conflict, Corrupt, InvalidInput, InvalidValue, OutcomeUnknown, shown
+from ..history.versions import encode_acting
 from ..live.leases import lease_home
 from ..model import file_values, filters, globs, keys
 from ..model.values import decode, duration_seconds, to_datetime
@@ -26,8 +27,8 @@ Allow: TypeAlias = Callable[[str], None]
 
 _LARGE_TREE = 500  # entries: a larger tree is deleted in steps, so the record of its deletion is written before
 _CLIENT = re.compile(r"[0-9a-f]{16,64}")
-_MAINTENANCE = (ops.PurgeTombstones, ops.Maintain, ops.LearnFields, ops.IndexTexts, ops.IndexOrder)
-_ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.Embed})
+_MAINTENANCE = (ops.PurgeTombstones, ops.PurgeHistory, ops.Maintain, ops.LearnFields, ops.IndexTexts, ops.IndexOrder)
+_ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.Embed, ops.GetVersion})
 _ON_LEASES = (ops.Put, ops.Get, ops.Check, ops.Refresh, ops.Delete)
 _ON_UPLOADS = (ops.Append, ops.Delete, ops.Move)
 _ON_MODEL = (ops.Get, ops.Check, ops.Put)
@@ -49,6 +50,12 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
     if isinstance(first, ops.Sweep):
         done = (yield [replace(first, prefix=store._resolve_prefix(first.prefix), limit=min(first.limit, 500))])[0]
         return wire.Reply([done])
+    if isinstance(first, ops.SetHistory):
+        if first.keep is not None and store._scope:
+            raise AccessDenied("only a token for the whole store may turn its history on or off")
+        return wire.Reply([(yield [first])[0]])
+    if isinstance(first, ops.PurgeHistory) and store._scope:
+        return wire.Reply([False])
     if isinstance(first, ops.PurgeTombstones):
         retention = store._engine_handle.feed_retention
         if retention is None or store._scope:
@@ -56,6 +63,9 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
         first = replace(first, age=max(first.age, retention))
     if isinstance(first, _MAINTENANCE):
         return wire.Reply([wire.encode_result(first, (yield [first])[0])])
+    acting: str | None = next(filter(None, (getattr(op, "acting", None) for op in batch.ops)), None)
+    if acting is not None:
+        store = Store(store._engine_handle, replace(store._options, acting=_check_acting(acting)), store, store._scope)
     admitted = [_admit(store, op) for op in batch.ops]
     if batch.slot is not None and not all(type(op) in READS for op in admitted):
         return (yield from _run_once(store, batch, admitted))
@@ -187,11 +197,21 @@ def _right_of(op: Any) -> str:
     namespace = getattr(op, "namespace", ())
     if namespace[:1] == (keys.RESERVED,) and "leases" in namespace[1:3] and type(op) is not ops.Check:
         return "lease"
-    if isinstance(op, _MAINTENANCE):
+    if isinstance(op, _MAINTENANCE) or (isinstance(op, ops.SetHistory) and op.keep is not None):
         return "admin"
+    if isinstance(op, ops.GetVersion | ops.ListVersions | ops.ListPast) or getattr(op, "version", None) is not None:
+        return "history" if not isinstance(op, ops.Embed) else "write"
+    if isinstance(op, ops.SetHistory):
+        return "read"
     if isinstance(op, ops.Changes | ops.ChangedRecords):
         return "watch"
     return "read" if type(op) in READS or type(op) in WALKS else "write"
+
+
+def _check_acting(text: str) -> str:
+    """Check the author and the reason that a client has encoded."""
+    known = _decode_value(text)
+    return encode_acting(known.get("author"), known.get("reason"))
 
 
 def _admit(store: Store, op: Any) -> Op:
@@ -337,7 +357,7 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
         op = replace(op, limit=wire.MOST_IN_PAGE)
     if getattr(op, "filter", None) is not None:
         filters.load(op.filter)
-    if isinstance(op, ops.Scan | ops.Unembedded | ops.Records) and op.after is not None:
+    if isinstance(op, ops.Scan | ops.Unembedded | ops.Records | ops.ListPast) and op.after is not None:
         namespace, key = op.after
         op = replace(op, after=(store._resolve_prefix(namespace), keys.check_key(key)))
     match op:
@@ -373,6 +393,14 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
             read: ops.RecordPage = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
             depth = len(store._scope)
             return replace(read, records=[replace(one, namespace=one.namespace[depth:]) for one in read.records])
+        case ops.ListVersions():
+            return (yield [replace(op, namespace=store._resolve_namespace(op.namespace), key=keys.check_key(op.key))])[
+                0
+            ]
+        case ops.ListPast():
+            heads: Page[ops.OldHead] = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
+            depth = len(store._scope)
+            return Page([replace(one, namespace=one.namespace[depth:]) for one in heads], heads.next)
         case ops.Scan() | ops.Count():
             return (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
     raise InvalidInput(f"a remote client cannot send {type(op).__name__}")

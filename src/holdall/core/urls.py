@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from ..engine import Clock, Engine, Options
-from ..errors import InvalidInput, MissingExtra, shown
+from ..errors import InvalidInput, MissingExtra, Unsupported, shown
 from ..model import keys
 from ..model.field_paths import WHOLE, check_paths
 from ..model.filters import check_field
@@ -67,6 +67,7 @@ def open(
     timeout: float | timedelta = 30.0,
     sweep_interval: float | timedelta | None = 60.0,
     feed_retention: float | timedelta | None = timedelta(days=7),
+    history: float | timedelta | None = None,
     embed: Any = None,
     search_fields: Sequence[str] | None = None,
     metric: Metric = "cosine",
@@ -92,6 +93,9 @@ def open(
       `sweep()` is called.
     - `feed_retention`: how long deletions stay in the feed, so how old a cursor may be that `watch` continues from;
       seconds, a timedelta, or None: for ever.
+    - `history`: how long the values of overwritten, deleted and expired entries are kept, for `history`, `at` and
+      `rewind`; seconds or a timedelta; 0: not at all. It is a setting of the store itself, which every process obeys.
+      None: as the store has it; a new store keeps none.
     - `embed`: an embedder, so that a query finds texts with the same meaning: a function of a list of texts, sync or
       async, an object with `embed_documents` and `embed_query`, or `"local"` (`holdall[local]`).
     - `search_fields`: the fields of a value that a query searches, such as `["title", "notes[*].text"]`; None: all.
@@ -122,11 +126,15 @@ def open(
         full_text,
         WHOLE if search_fields is None else check_paths(search_fields),
         None if embed is None else EmbeddingModel(Embedder(embed), metric),
+        clock,
     )
+    kept = None if history is None else duration_seconds("history", history, least=0, most=None, or_else=" or None")
     retention = None
     if feed_retention is not None:
         retention = duration_seconds("feed_retention", feed_retention, least=0, most=None, or_else=" or None for ever")
-    return defer_signals(_open, url, engine_options, cast("dict[str, Any]", own), store_options, interval, retention)
+    return defer_signals(
+        _open, url, engine_options, cast("dict[str, Any]", own), store_options, interval, retention, kept
+    )
 
 
 def _open(
@@ -136,11 +144,19 @@ def _open(
     store_options: StoreOptions,
     interval: float | None,
     feed_retention: float | None,
+    history: float | None,
 ) -> Store:
     key, make = (
         _own_engine(url, engine_options, own) if callable(url) else _target(_check_url(url), engine_options, own)
     )
-    return Store(get_or_make_handle(key, make, interval, feed_retention), store_options)
+    handle = get_or_make_handle(key, make, interval, feed_retention)
+    if history is not None:
+        try:
+            handle.request_history(history)
+        except Unsupported:
+            handle.release()
+            raise
+    return Store(handle, store_options)
 
 
 def _own_engine(make: Callable[[Options], Engine], engine_options: Options, own: dict[str, Any]) -> _Target:

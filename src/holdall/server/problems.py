@@ -13,6 +13,7 @@ from ..errors import HoldallError
 #: The first match counts.
 _STATUS: tuple[tuple[type[HoldallError], int], ...] = (
     (errors.CursorExpired, 410),
+    (errors.HistoryGone, 410),
     (errors.InvalidInput, 400),
     (errors.LeaseHeld, 409),
     (errors.LeaseLost, 409),

@@ -48,10 +48,13 @@ from ...ops import (
     LearnFields,
     Maintain,
     Op,
+    PurgeHistory,
     Put,
     Refresh,
+    SetHistory,
 )
 from ...runtime.programs import Sleep, Work, adrive, drive
+from ..history.sql import HeldPast
 from ..net.pool import Pool, check_options
 from ..net.retry import retry_delay
 from ..sql.entries import LOOK_UPS, expects_a_row, is_multi_statement
@@ -94,7 +97,7 @@ _JOINED_PATIENCE = 1.0
 #: Ops that change no entry that anybody can read.
 _WITHOUT_CHANGES = frozenset({IndexOrder, IndexTexts, Maintain, LearnFields})
 #: Ops that may be done twice.
-_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain})
+_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain, SetHistory, PurgeHistory})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ class PostgresOptions:
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, remembers=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, keeps_history=True, remembers=True)
 
     def __init__(self, url: str, options: Options, own: PostgresOptions) -> None:
         self._url = url
@@ -259,6 +262,9 @@ class PostgresEngine:
         while type(result) is HeldPage and time.monotonic() < until:
             yield from self._write([Maintain()], deadline)
             yield from self._notify_listeners(deadline)  # also this one, which waits for the next tombstones
+            result = yield from self._read(self._sql.walk, op, deadline)
+        while type(result) is HeldPast:  # old values of a deleted tree, which have to be written first
+            yield from self._write([Maintain()], deadline)
             result = yield from self._read(self._sql.walk, op, deadline)
         return result
 

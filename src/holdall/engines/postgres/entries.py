@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any, TypeGuard, TypeVar
 
 from ... import ops
-from ...engine import cursor_expired, not_a_cursor, put_entry, to_entry
+from ...engine import HistorySetting, cursor_expired, history_gone, not_a_cursor, put_entry, to_entry
 from ...errors import SchemaTooNew
 from ...model import filters, keys
 from ...model.values import decode, ttl_microseconds
@@ -59,7 +59,7 @@ class PostgresEntries(SqlEntries):
         nulls = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
         self._put_many_of_model = self._upsert(
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
-            f" coalesce(projection, value)::jsonb, {nulls.rsplit(', ', 2)[0]}, fields, :model"
+            f" NULL::text, NULL::bigint, coalesce(projection, value)::jsonb, {nulls.rsplit(', ', 2)[0]}, fields, :model"
             f" FROM {rows[:-1]}, :all_fields::text[]) AS row (ns, key, value, projection, ttl, fields)",
             self._put_columns,
             returning="RETURNING version, created, updated, ns, key",
@@ -69,7 +69,7 @@ class PostgresEntries(SqlEntries):
         self._put_many, self._put_many_once = (
             self._upsert(
                 f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(),"
-                f" :token, coalesce(projection, value)::jsonb, {nulls}"
+                f" :token, NULL::text, NULL::bigint, coalesce(projection, value)::jsonb, {nulls}"
                 f" FROM {rows} AS row (ns, key, value, projection, ttl)",
                 self._put_columns,
                 where=where,
@@ -155,6 +155,7 @@ class PostgresEntries(SqlEntries):
             return []
         return [
             f"UPDATE {self._table} SET xid = '3' WHERE {is_foreign}",
+            f"UPDATE {dialect.history} SET xid = '3', ended_xid = '3'",
             f"DELETE FROM {dialect.state} WHERE name = '{TEXTS_STATE}'",
             *(f"DELETE FROM {table}" for table in (dialect.words, dialect.forward, dialect.lists)),
             f"UPDATE {dialect.trees} SET xid = '3', snapshot = '3:3:'",
@@ -315,6 +316,7 @@ class PostgresEntries(SqlEntries):
                 "projection": project(value),
                 "now": self._clock(),
                 "token": new_token(),
+                "acting": None,
                 "size": None,
             }
         sql, params = self.statement(op)
@@ -526,6 +528,29 @@ class PostgresFeed(SqlFeed):
             if not resumed:
                 return found, since
 
+    def past_conditions(
+        self, cursor: str, setting: HistorySetting, params: dict[str, Any]
+    ) -> SqlProgram[tuple[str, str]]:
+        since, until, above = _parse_position(cursor)
+        here = yield from self.position()
+        seen = since or until or ""
+        if not seen or int(seen.split(":")[1]) > int(here.split(":")[1]):
+            raise cursor_expired(cursor)
+        # It must see the transaction that turned history on, and all that ended values which were purged.
+        began = "SELECT pg_visible_in_snapshot(:p0::text::xid8, :p1::pg_snapshot)"
+        [[(sees_begin,)]] = yield [(began, {"p0": str(setting.position), "p1": seen})]
+        if not sees_begin or setting.purged >= int(seen.split(":")[0]):
+            raise history_gone(cursor)
+        conditions = []
+        for xid, version in (("xid", "version"), ("ended_xid", "ended")):
+            visible = [f"pg_visible_in_snapshot({xid}, :at::pg_snapshot)"] if since else []
+            if until is not None:
+                visible.append(f"(pg_visible_in_snapshot({xid}, :until::pg_snapshot) AND {version} <= :above)")
+            conditions.append(f"({' OR '.join(visible)})")
+        params.update({"at": since} if since else {})
+        params.update({"until": until, "above": above} if until is not None else {})
+        return conditions[0], f"{conditions[0]} AND NOT {conditions[1]}"
+
     def count_since(self, position: str) -> SqlProgram[int]:
         since, _, _ = _parse_position(position)
         sql, bounds = f"SELECT count(*) FROM {self._table}", {}
@@ -600,6 +625,7 @@ def _has_plain_vectors(op: Op) -> TypeGuard[ops.Put]:
         and op.vectors is not None
         and op.expect is ANY
         and op.ttl is not KEEP
+        and op.acting is None
         and type(op.value) is not ops.File
     )
 

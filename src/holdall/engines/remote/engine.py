@@ -67,7 +67,7 @@ class RemoteOptions:
 class RemoteEngine:
     """Entries of a store that a server serves."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, keeps_history=True)
 
     def __init__(self, url: str, options: Options, own: RemoteOptions) -> None:
         try:
@@ -131,7 +131,9 @@ class RemoteEngine:
         first = batch[0]
         if isinstance(first, _ANSWERED_HERE):
             return [None if isinstance(first, ops.IndexOrder) else False]
-        if isinstance(first, ops.PurgeTombstones | ops.IndexTexts | ops.Sweep):
+        if isinstance(first, ops.SetHistory):
+            return (yield from self._send(batch, None)).results
+        if isinstance(first, ops.PurgeTombstones | ops.PurgeHistory | ops.IndexTexts | ops.Sweep):
             return [(yield from self._maintain(first))]
         if isinstance(first, ops.Search) and first.limit > wire.MOST_IN_PAGE:
             return [(yield from self._search(first))]
@@ -276,6 +278,8 @@ class RemoteEngine:
         if op.end is not None and op.end - op.start <= _PIECE:
             content: bytes | None = (yield from self._send([op], None)).results[0]
             return content
+        if op.version is not None:
+            return (yield from self._send([op], None)).results[0]  # type: ignore[no-any-return]  # bytes or None
         while True:
             first = replace(op, end=op.start + _PIECE)
             info, content = (yield from self._send([ops.Stat(op.namespace, op.key), first], None)).results

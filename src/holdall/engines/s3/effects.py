@@ -38,6 +38,7 @@ SHIPPED = (
     Shipped("holdall_chunks", ("body_id", "start")),
     Shipped("holdall_vectors", ("version",), is_unique=False, local=("id",)),
     Shipped("holdall_trees", ("id",)),
+    Shipped("holdall_history", ("ended",)),
 )
 #: The tables that each cache makes from the others.
 DERIVED = (

@@ -30,6 +30,7 @@ from ...engine import Options
 from ...errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, StoreClosed, Timeout, Unavailable, shown
 from ...model.values import duration_seconds
 from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op
+from ...ops import replace as replace_struct
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, restart_if_signaled
 from ..sql.text_index import PreparedIndexTexts
@@ -113,6 +114,8 @@ class _CatchUp(Op, frozen=True):
 class S3Engine(SqliteEngine):
     """Entries in a bucket."""
 
+    # The setting would have to be shipped, too, and each cache would have to obey it.
+    capabilities = replace_struct(SqliteEngine.capabilities, keeps_history=False)
     dialect = S3Dialect
     _dialect: S3Dialect
 

@@ -45,6 +45,14 @@ class Dialect(Fields):
     purge_lock: str = ""  # a query: whether this transaction alone may purge tombstones
     trees: str = TREES  # the table of `feed.DeletedTrees`
 
+    # History
+    history: str  # the table of old rows (`engines/history`)
+    start_history: Sequence[str] = ()  # statements that have old rows kept from now on
+    stop_history: Sequence[str] = ()
+    history_lock: Sequence[Statement] = ()  # precede a change of the setting, by one process at a time
+    history_mark: str = "ended"  # an expression: the number, in the feed, of the change that replaced an old row
+    old_content: str  # an expression: the body of an old row, at least up to its size
+
     # Files
     chunks: str  # the table of the pieces of bodies
     piece_length: str = "length(data)"  # an expression: the bytes of a piece, as far as merging small ones is concerned
@@ -81,6 +89,15 @@ class Dialect(Fields):
         """Return the parameters that the expressions above need for an op."""
         del op
         return _NOTHING
+
+    def lock_bodies(self, bodies: Sequence[int]) -> Sequence[Statement]:
+        """Return statements that lock bodies until the end of the transaction, before their last user may go."""
+        del bodies
+        return ()
+
+    @abstractmethod
+    def history_position(self) -> SqlProgram[int]:
+        """Return the number, in the feed, of the last change that no trigger has copied."""
 
     @abstractmethod
     def make_tombstones(self, which: str, kind: str, above: str = "") -> str:

@@ -33,6 +33,7 @@ from ...model.values import decode, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
 from ...wire import to_record
+from ..history.sql import HeldPast, SqlHistory
 from .bounded_reads import BoundedReads, RecordsReader, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
 from .feed import DeletedTrees, LargeDeleteTree, SqlFeed, put_purge_mark, within
@@ -71,6 +72,8 @@ _MULTI_STATEMENT = frozenset(
         ops.Copy,
         ops.Maintain,
         ops.LearnFields,
+        ops.SetHistory,
+        ops.PurgeHistory,
     }
 )
 
@@ -94,6 +97,7 @@ class SqlEntries:
         self.trees = DeletedTrees(dialect, self._feed)
         self._files = SqlFiles(dialect)
         self._texts = SqlTextIndex(dialect, self._feed)
+        self._history = SqlHistory(dialect, self._feed)
         self.ranker = ranker(dialect, clock, self._reads, self._feed, self._texts)
         self._make_statements()
 
@@ -130,6 +134,7 @@ class SqlEntries:
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
         self._backdate = (
             f"UPDATE {table} SET created = coalesce(:created, created), updated = coalesce(:updated, updated),"
+            f" changed = CASE WHEN CAST(:updated AS bigint) IS NULL THEN changed ELSE coalesce(changed, updated) END,"
             f" expires = coalesce(:expires, expires) WHERE {here} RETURNING version"
         )
 
@@ -255,6 +260,12 @@ class SqlEntries:
                 return (yield from self._files.maintain(op, now))
             case ops.LearnFields():
                 return (yield from self._learn(op, now))
+            case ops.SetHistory():
+                return (yield from self._history.set(op, now))
+            case ops.PurgeHistory():
+                if (yield from self._clear_trees()):  # their entries become old values
+                    return True
+                return (yield from self._history.purge(op, now))
         raise TypeError(f"not an op of several statements: {op!r}")
 
     def _put_with_parts(self, op: ops.Put, now: int | None) -> SqlProgram[Any]:
@@ -275,6 +286,7 @@ class SqlEntries:
             if offset is not None:
                 return offset
             put = ops.Put(op.namespace, op.key, ops.File(file_values.NATIVE, op.data), op.ttl, ABSENT)
+            put = ops.replace(put, acting=op.acting)
             sql, params = self._statement(put, now)
             [rows] = yield [(sql, params)]
             if rows:
@@ -339,7 +351,7 @@ class SqlEntries:
         if isinstance(op, ops.Get):  # the most frequent ops first: a match takes longer
             return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         if isinstance(op, ops.ReadRange):
-            return self._files.range_statement(op, now)
+            return self._files.range_statement(op, now) if op.version is None else self._history.range_statement(op)
         if isinstance(op, ops.Stat):
             return self._files.stat_statement(op, now)
         if isinstance(op, ops.Put):
@@ -363,6 +375,8 @@ class SqlEntries:
                 return self._put_absent, params
             return self._put_at_version[keep], {**params, "expect": expect}
         match op:
+            case ops.GetVersion():
+                return self._history.get_statement(op)
             case ops.Delete(namespace, key, expect):
                 params = {"ns": keys.encode(namespace), "key": key, "now": now, **self._dialect.parameters(op)}
                 if expect is ANY:
@@ -398,7 +412,7 @@ class SqlEntries:
         if isinstance(op, ops.Get):
             return to_entry(rows[0]) if rows else None
         if isinstance(op, ops.ReadRange):
-            return self._files.range_result(op, rows)
+            return self._files.range_result(op, rows) if op.version is None else self._history.range_result(op, rows)
         if isinstance(op, ops.Stat):
             return self._files.stat_result(op, rows)
         if isinstance(op, ops.Put):
@@ -418,6 +432,8 @@ class SqlEntries:
                 return bool(rows)
             case ops.GetSearchFields():
                 return rows[0][0] if rows else None
+            case ops.GetVersion():
+                return self._history.get_result(op, rows)
             case ops.Sweep():
                 return len(rows)
         return self._files.result(op, rows)
@@ -458,6 +474,12 @@ class SqlEntries:
                 return (yield from self._files.children(op, self._clock()))
             case ops.Grep():
                 return (yield from self._files.grep(op, self._clock()))
+            case ops.ListVersions() | ops.ListPast():
+                if (yield from self.trees.count_left()):  # their entries are not old values yet
+                    return HeldPast()
+                if isinstance(op, ops.ListVersions):
+                    return (yield from self._history.list_versions(op))
+                return (yield from self._history.list_past(op, self._clock()))
         raise TypeError(f"not a walk: {op!r}")
 
     def position(self) -> SqlProgram[str]:
@@ -695,6 +717,7 @@ def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
         and op.ttl is not KEEP
         and op.search_fields is None
         and op.vectors is None
+        and op.acting is None
         and type(op.value) is not ops.File
     )
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from ... import ops
-from ...engine import feed_from, parse_revision, to_change
+from ...engine import HistorySetting, feed_from, parse_revision, to_change
 from ...model import keys
 from ...model.values import decode, encode
 from ...ops import Change, Namespace, Page
@@ -56,6 +56,7 @@ class LargeDeleteTree(ops.Op, frozen=True):
     count: int  # of entries, also expired ones, when `position` was the end of the feed
     position: str
     take_snapshot: Callable[[], None]  # called in the transaction, before it writes
+    acting: str | None = None
 
 
 class HeldPage(Page[Change]):
@@ -115,8 +116,8 @@ class SqlFeed:
         if op.limit == 0:
             end, _, _ = yield from self.resume(op.since)
             return Page((), end)
-        rows, cursor, is_held = yield from self.changed_rows(op, "ns, key, coalesce(kind, 'put'), version", now)
-        changes = [to_change(version, ns, key, kind, after) for ns, key, kind, version, after in rows]
+        rows, cursor, is_held = yield from self.changed_rows(op, "ns, key, coalesce(kind, 'put'), version, acting", now)
+        changes = [to_change(version, ns, key, kind, after, acting) for ns, key, kind, version, acting, after in rows]
         return HeldPage(changes, cursor) if is_held else Page(changes, cursor)
 
     def changed_rows(
@@ -139,6 +140,15 @@ class SqlFeed:
         rows, position = yield from self.since(position, columns, where, params, op.limit, end)
         found = [(*row[:-1], make_cursor(row[-1])) for row in rows]
         return found, make_cursor(position), held is not None and len(rows) < op.limit
+
+    def past_conditions(
+        self, cursor: str, setting: HistorySetting, params: dict[str, Any]
+    ) -> SqlProgram[tuple[str, str]]:
+        """Return the conditions that a present and an old row are as of a cursor, and add their parameters."""
+        position, _ = feed_from(cursor, int((yield from self.position())), 0)
+        setting.check_position(position, cursor)
+        params["at"] = position
+        return "version <= :at", "version <= :at AND ended > :at"
 
     def _find_hold(self, position: str) -> SqlProgram[tuple[str, str] | None]:
         """Return how far the feed may be read after a position, because tombstones follow that are not written yet.
@@ -257,7 +267,7 @@ class DeletedTrees:
         # Expired ones too: by a clock that was set back, they have not expired when the tree is deleted.
         inside = {**params, "now": 0}
         [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", inside)]
-        return LargeDeleteTree(op.namespace, op.path, count, position, take_snapshot)
+        return LargeDeleteTree(op.namespace, op.path, count, position, take_snapshot, op.acting)
 
     def count(self, op: ops.DeleteTree | LargeDeleteTree, now: int | None) -> SqlProgram[int]:
         """Return the exact number of entries of a tree at a time, in the snapshot of this transaction."""
@@ -278,7 +288,7 @@ class DeletedTrees:
             here = at_or_below(low, op.path)
             params |= {"path": op.path, "path_low": here["low"], "path_high": here["high"]}
         params |= {"low": low, "high": high, "from_ns": low, "until": until}
-        params |= {"next_version": until + 1, "last_version": until + count}
+        params |= {"next_version": until + 1, "last_version": until + count, "acting": op.acting}
         params |= yield from self._feed.tree_columns()
         names, values = ", ".join(params), ", ".join(f":{name}" for name in params)
         insert = f"INSERT INTO {self._dialect.trees} ({names}, deleted) VALUES ({values}, :now) RETURNING deleted"
@@ -298,7 +308,7 @@ class DeletedTrees:
         """Replace some entries of the first deleted tree with tombstones; return whether there may be more."""
         start, limit = time.monotonic(), min(self._slice, _LARGEST_SLICE)
         sql = (
-            f"SELECT id, deleted, high, path_high, next_version, from_ns, from_key FROM {self._dialect.trees}"
+            f"SELECT id, deleted, high, path_high, next_version, from_ns, from_key, acting FROM {self._dialect.trees}"
             f" ORDER BY id LIMIT 1{self._dialect.for_update}"
         )
         [trees] = yield [(sql, {})]
@@ -306,7 +316,7 @@ class DeletedTrees:
             self.needs_clearing = False
             return (yield from self.count_left()) > 0
         self.needs_clearing = True
-        [(number, deleted, high, path_high, first, from_ns, from_key)] = trees
+        [(number, deleted, high, path_high, first, from_ns, from_key, acting)] = trees
         here: dict[str, Any] = {"from_ns": from_ns, "from_key": from_key, "number": number, "limit": limit}
         if path_high is None:
             where, here["high"] = "(ns, key) >= (:from_ns, :from_key) AND ns < :high", high
@@ -324,7 +334,8 @@ class DeletedTrees:
                 f"{among} AND value IS NOT NULL ORDER BY ns, key", "delete", ":first"
             )
             params |= {"now": deleted, "first": first - 1, "number": number}
-            [written] = yield [(tombstones, {**params, **self._dialect.parameters(ops.DeleteTree(()))})]
+            further = self._dialect.parameters(ops.DeleteTree((), None, acting))
+            [written] = yield [(tombstones, {**params, **further})]
             count = len(written)
         self._slice = max(20, limit // 2) if time.monotonic() - start > _SLICE_SECONDS else limit + 20
         if len(rows) < limit:
