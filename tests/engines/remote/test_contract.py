@@ -65,7 +65,8 @@ class TestScopedToken(Served, *((contract.LeaseContract,) if IS_SHORT else ALL))
 
     def open_store(self, url: str, **options: Any) -> holdall.Store:
         with server().open_directly(url, sweep_interval=None) as direct:
-            _, text = Tokens(direct).create(scope=("tenants", "42"), allow=["read", "write", "watch", "lease", "history"])
+            rights = ["read", "write", "watch", "lease", "history"]
+            _, text = Tokens(direct).create(scope=("tenants", "42"), allow=rights)
         return super().open_store(url, token=text, **options)  # type: ignore[misc]  # of `Served`
 
 
