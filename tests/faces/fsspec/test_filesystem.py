@@ -15,7 +15,6 @@ from holdall.faces.fsspec import HoldallFileSystem
 from support.processes import finish_together, start, wait_to_begin
 from support.stores import new_location, open_at
 
-
 #: fsspec's suite has fixtures of a kind that pytest 10 will remove.
 pytestmark = pytest.mark.filterwarnings("ignore:Class-scoped fixtures:pytest.PytestRemovedIn10Warning")
 
