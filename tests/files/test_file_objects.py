@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ import pytest
 import holdall
 from holdall import Files
 from holdall.errors import Unavailable
+from holdall.runtime import closers
 from support import processes
 from support.interrupts import InterruptAt, Interrupted
 from support.stores import new_location, open_at
@@ -115,13 +115,17 @@ def collect_in_the_engine(at: dict[str, str], mode: str) -> None:
         assert store.files().exists("/a") == (mode == "ab")
 
 
-def test_closing_a_store_waits_for_what_was_appended_to_a_file_that_was_not_closed(tmp_path: Path) -> None:
-    def clock() -> int:
-        if threading.current_thread().name == "holdall-closer":
-            time.sleep(0.1)
-        return time.time_ns() // 1000
+def test_closing_a_store_waits_for_what_was_appended_to_a_file_that_was_not_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = closers._close_awaited
 
-    with holdall.open(tmp_path / "agent.db", clock=clock) as store:
+    def close_late(function: Callable[[], None]) -> None:
+        time.sleep(0.1)
+        close(function)
+
+    monkeypatch.setattr(closers, "_close_awaited", close_late)
+    with holdall.open(tmp_path / "agent.db") as store:
         store.files().open("/log", "ab").write(b"x")
     with holdall.open(tmp_path / "agent.db") as store:
         assert store.files().read("/log") == b"x"
