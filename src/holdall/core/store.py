@@ -44,6 +44,7 @@ from ..ops import (
     Version,
     replace,
 )
+from ..runtime.closers import wait_for_closers
 from ..runtime.programs import Call, StoreProgram, apages, arun, before_retry, pages, run
 from ..runtime.renames import explain_renamed
 from ..runtime.signals import defer_signals
@@ -536,6 +537,8 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         defer_signals(self._close)
 
     def _close(self) -> None:
+        if self._finalizer is not None and self._finalizer.alive:
+            wait_for_closers()  # a file object that was collected may still have to write
         self._closed = True
         self._engine_handle.notify()  # subscriptions end with their store
         if self._finalizer is not None and self._finalizer.detach():
