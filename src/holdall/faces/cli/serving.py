@@ -1,4 +1,4 @@
-"""The commands of the server: `serve`, and `token create`, `token list`, `token revoke`."""
+"""The commands of the server: `serve`, `mcp`, and `token create`, `token list`, `token revoke`."""
 
 from __future__ import annotations
 
@@ -82,6 +82,21 @@ def _parse_option(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def mcp(
+    context: typer.Context,
+    scope: Annotated[str, typer.Option(metavar="A/B", help="The namespace that the model sees; all by default.")] = "",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer only tools that read.")] = False,
+    embed: Annotated[str | None, typer.Option(help="An embedder, such as 'local'.")] = None,
+) -> int:
+    """Serve the store to a model over stdio (MCP)."""
+    _require_server()
+    from ...server.mcp.stdio import run_stdio
+
+    with open_store(context, embed) as store:
+        run_stdio(store.scoped(decode_namespace(scope)) if decode_namespace(scope) else store, read_only=read_only)
+    return DONE
+
+
 token = typer.Typer(help="Make, list and revoke the tokens of a server.", rich_markup_mode=None)
 
 
@@ -159,4 +174,5 @@ def _parse_duration(text: str) -> timedelta:
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(serve)
+    app.command()(mcp)
     app.add_typer(token, name="token")
