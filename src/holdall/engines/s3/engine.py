@@ -46,7 +46,7 @@ from .contents import Contents, Reference, S3Dialect, join_heads, join_pieces
 from .credentials import find_region, find_source
 from .effects import SCHEMA, Effects, move_triggers, read_position
 from .listener import LogListener
-from .objects import Effect, Header, decode_effect, decode_lines, encode_effect, encode_lines, make_nonce
+from .objects import Effect, Header, decode_effects, decode_lines, encode_effect, encode_lines, make_nonce
 
 logger = logging.getLogger("holdall")
 
@@ -158,8 +158,8 @@ class S3Engine(SqliteEngine):
     # The engine's methods --------------------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        self._bucket.check_conditions(self._bucket.make_deadline())
         super().setup()
+        self._bucket.check_conditions(self._bucket.make_deadline())
 
     async def asetup(self) -> None:
         import asyncio
@@ -384,7 +384,7 @@ class S3Engine(SqliteEngine):
                     continue
                 found = decode_lines(record)
                 header, lines = (Header(), []) if found is None else found
-                effects = [*map(decode_effect, lines)]
+                effects = decode_effects(lines)
                 self._index_tombstones(writer, effects)
                 self._effects.apply(effects, header.columns)
                 self._advance(writer, number, header.t, record)
@@ -462,6 +462,8 @@ class S3Engine(SqliteEngine):
     def _connect_writer(self) -> Connection:
         deadline = self._bucket.make_deadline()
         self._bucket.open(deadline)
+        if self._damage_note.exists():
+            self._remove_cache()
         try:
             writer = super()._connect_writer()
         except (apsw.NotADBError, apsw.CorruptError, Corrupt, InvalidInput):
@@ -490,9 +492,28 @@ class S3Engine(SqliteEngine):
     def _remove_cache(self) -> None:
         """Remove a cache that cannot be used."""
         logger.warning("the cache %r cannot be used, and is built again", self._path)
-        for suffix in ("", "-wal", "-shm"):
+        for path in (*(Path(self._path + suffix) for suffix in ("", "-wal", "-shm")), self._damage_note):
             with contextlib.suppress(OSError):
-                Path(self._path + suffix).unlink()
+                path.unlink()
+
+    @property
+    def _damage_note(self) -> Path:
+        """A file whose presence means that the cache is damaged."""
+        return Path(self._path + "-damaged")
+
+    def _translated(self, error: Exception) -> HoldallError:
+        translated = super()._translated(error)
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            with contextlib.suppress(OSError):
+                self._damage_note.touch()
+            return Corrupt(f"{translated}; this is only a cache: open the store again, and it is built from the bucket")
+        return translated
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(
+            f"the cache {self._path!r}, or its -wal or -shm file, was deleted, moved or replaced while it was open;"
+            " close every store on it in this process, and open it again: it is built from the bucket"
+        )
 
     def _connect(self, flags: int) -> Connection:
         connection = super()._connect(flags)
