@@ -40,7 +40,7 @@ def run(bench: Bench) -> None:
     with new_server(bench.folder) as endpoint:
 
         def open_store(prefix: str, cache: str, **options: Any) -> holdall.Store:
-            own = {"endpoint": endpoint, "credentials": _credentials, "cache": bench.folder / cache}
+            own: dict[str, Any] = {"endpoint": endpoint, "credentials": _credentials, "cache": bench.folder / cache}
             return holdall.open(f"s3://bench/{prefix}", sweep_interval=None, **own, **options)
 
         raw = Client(Address(endpoint, "bench", "raw/", "us-east-1", True), lambda: Credentials(*_credentials()))
