@@ -25,6 +25,7 @@ import pytest
 import holdall
 from holdall.errors import Conflict
 from holdall.ops import Delete, Get, Put
+from holdall.runtime.closers import wait_for_closers
 from support.interrupts import InterruptAt, Interrupted, Signals
 from support.processes import run, tell
 from support.stores import ENGINES, new_location, open_at
@@ -110,6 +111,7 @@ class Streaming(Appending):
             file.write(str(self.number).encode() * 1000)
 
     def check(self) -> None:
+        wait_for_closers()  # of a file object that an interrupt has left open
         super().check()
         whole = self.store.files().read_text("/whole") if self.store.files().exists("/whole") else ""
         assert whole in self.written | {str(self.number) * 1000}, f"{len(whole)} bytes: {whole:.20}"
