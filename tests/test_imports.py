@@ -31,6 +31,7 @@ HEAVY = (
     "langgraph",
     "numpy",
     "psycopg",
+    "pyarrow",
     "pydantic",
     "pytest",
     "redis",
@@ -99,6 +100,7 @@ RULES = {
     "faces/conversations/": FACE | {"faces/langgraph/"},
     "faces/cli/": FACE
     | {"faces/langgraph/", "faces/conversations/", "server/", "server/auth/", "server/run/", "server/mcp/"},
+    "faces/cli/shell/": FACE | {"faces/cli/"},
     "server/": SERVER,
     "server/auth/": SERVER,
     "server/rest/": SERVER,
@@ -135,6 +137,7 @@ OUTSIDE = {
     "mcp_types": ("server/mcp/",),
     "msgspec": ("ops.py", "wire.py", "model/", "operate/", "search/", "engines/", "server/"),
     "numpy": ("search/",),
+    "pyarrow": ("operate/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
     "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),
     "pydantic_ai": ("faces/pydantic_ai/",),
