@@ -99,7 +99,15 @@ RULES = {
     "faces/fsspec/": FACE,
     "faces/conversations/": FACE | {"faces/langgraph/"},
     "faces/cli/": FACE
-    | {"faces/langgraph/", "faces/conversations/", "server/", "server/auth/", "server/run/", "server/mcp/"},
+    | {
+        "faces/cli/shell/",
+        "faces/langgraph/",
+        "faces/conversations/",
+        "server/",
+        "server/auth/",
+        "server/run/",
+        "server/mcp/",
+    },
     "faces/cli/shell/": FACE | {"faces/cli/"},
     "server/": SERVER,
     "server/auth/": SERVER,

@@ -557,7 +557,4 @@ for _group in (items.app, conversations, langgraph):
     app.add_typer(_group)
 serving.register(app)
 
-COMMANDS = frozenset(
-    [command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None]
-    + [str(group.name or group.typer_instance.info.name) for group in app.registered_groups]
-)
+COMMANDS = frozenset(typer.main.get_command(app).commands)  # type: ignore[attr-defined]  # a group
