@@ -11,8 +11,8 @@ WORKERS ?= 3
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-demo: .venv/dev.stamp ## See the main job done, in under a minute
-	@$(BIN)/python examples/demo.py
+demo: .venv/dev.stamp ## See the main job done, in under a minute; URL=s3 does it in a bucket
+	@$(BIN)/python examples/demo.py $(if $(URL),--url $(URL))
 
 test: check ## Lint, types and the tests, in less than six minutes
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
