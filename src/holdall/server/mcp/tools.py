@@ -80,9 +80,9 @@ def _safely(tool: Callable[P, Awaitable[dict[str, Any]]]) -> Callable[P, Corouti
     return call
 
 
-_READS = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
-_ADDS = ToolAnnotations(readOnlyHint=False, destructiveHint=False, idempotentHint=False, openWorldHint=False)
-_REPLACES = ToolAnnotations(readOnlyHint=False, destructiveHint=True, idempotentHint=True, openWorldHint=False)
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+_REPLACES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
 def add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
@@ -125,7 +125,8 @@ def add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
         files = store_of("read").files()
         info = await files.astat(path)
         window = await files.aread_lines(path, offset, min(limit, 2000))
-        lines, size = [], 0
+        lines: list[str] = []
+        size = 0
         for line in window.lines:
             size += len(line) + 1
             if size > _MOST_CHARACTERS and lines:
