@@ -23,7 +23,10 @@ _MEMORY = Path("/dev/shm")
 if IS_SHORT and "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 4 << 30:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
-settings.register_profile("short", max_examples=30)
+#: Of these engines, each test of a face is on one in the short form.
+_THIRD_ENGINES = ("postgres", "redis", "disk")
+
+settings.register_profile("short", max_examples=20)
 settings.register_profile("all", max_examples=100)
 settings.register_profile("long", max_examples=300)
 settings.load_profile(EXTENT)
@@ -45,9 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_in_short_form(item: pytest.Item) -> bool:
-    """The whole contract on memory; on the other engines, what an engine takes part in, each test sync or async."""
-    if item.get_closest_marker("not_short") is not None:
+    """The whole contract on memory; on the other engines, what an engine takes part in, each test sync or async.
+
+    Tests of faces are on memory, on SQLite, and on one of the other engines. Tests of the faults of servers are sync or
+    async.
+    """
+    if item.get_closest_marker("not_short") is not None or not _is_on_engine_of(item):
         return False
+    if "torture" in item.path.parts:
+        return _is_turn_of(item)
     bases = item.cls.__mro__ if isinstance(item, pytest.Function) and item.cls is not None else ()
     if not any(base.__name__.endswith("Contract") for base in bases) or item.cls.__name__ == "TestMemory":
         return True
@@ -62,6 +71,17 @@ def _is_turn_of(item: pytest.Item) -> bool:
         return True
     others = [name, *(word for word in words if word not in ("sync", "async"))]
     return ("sync" in words) == (zlib.crc32("-".join(others).encode()) % 2 == 0)
+
+
+def _is_on_engine_of(item: pytest.Item) -> bool:
+    """Choose the third engine of a test of a face by its name and parameters, so that each engine has as many."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    engine = parameters.get("any_store", parameters.get("open_store"))
+    if engine not in _THIRD_ENGINES:
+        return True
+    name, _, words = item.nodeid.partition("[")
+    chosen = zlib.crc32((name + words.replace(engine, "", 1)).encode()) % len(_THIRD_ENGINES)
+    return bool(engine == _THIRD_ENGINES[chosen])
 
 
 def pytest_collection_finish() -> None:

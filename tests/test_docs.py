@@ -11,7 +11,7 @@ The lines with `holdall agent.db` of a ```sh block that begins so are run, too.
 
 A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest,
 too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL, and one that
-reads REDIS_URL a Valkey.
+reads REDIS_URL a Valkey. One that reads BUCKET_URL gets a bucket.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import holdall
 from holdall import testing
 from holdall.engines.disk import DiskOptions
 from holdall.engines.postgres import PostgresOptions
+from holdall.engines.s3 import S3Options
 from holdall.errors import Unavailable
 from holdall.faces import ag2, spoon
 from holdall.faces.ag2 import protocol as ag2_protocol
@@ -44,7 +45,7 @@ from holdall.faces.langgraph import store as langgraph
 from holdall.faces.spoon import protocol as spoon_protocol
 from holdall.files.volume import Files, Match, Window
 from holdall.ops import FileInfo
-from support.servers import postgres_url, redis_url
+from support.servers import postgres_url, redis_url, s3_credentials, s3_server
 from support.signatures import documented_signature, signature_of
 
 ROOT = Path(__file__).parents[1]
@@ -104,7 +105,8 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
             cwd=tmp_path,
             env=os.environ
             | ({"DATABASE_URL": new_database()} if "DATABASE_URL" in code else {})
-            | ({"REDIS_URL": redis_url()} if "REDIS_URL" in code else {}),
+            | ({"REDIS_URL": redis_url()} if "REDIS_URL" in code else {})
+            | (bucket_environment(tmp_path) if "BUCKET_URL" in code else {}),
             capture_output=True,
             text=True,
             timeout=300,
@@ -132,6 +134,18 @@ def test_the_commands_run(page: Path, tmp_path: Path) -> None:
             timeout=60,
         )
         assert run.returncode in (0, 1), f"{page}: {line}\n{run.stderr}"
+
+
+def bucket_environment(folder: Path) -> dict[str, str]:
+    """Where a page finds a bucket, as a user's environment says it."""
+    server, (key, secret) = s3_server(), s3_credentials()
+    return {
+        "BUCKET_URL": f"s3://{server.bucket}/docs",
+        "AWS_ENDPOINT_URL_S3": server.endpoint,
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "XDG_CACHE_HOME": str(folder),
+    }
 
 
 _databases = itertools.count()
@@ -229,7 +243,7 @@ OPTIONS = [
     for name, parameter in inspect.signature(holdall.open).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY
 ]
-OPTIONS += [field.name for options in (DiskOptions, PostgresOptions) for field in fields(options)]
+OPTIONS += [field.name for options in (DiskOptions, PostgresOptions, S3Options) for field in fields(options)]
 OPS = [
     op
     for op in vars(holdall.ops).values()
@@ -371,7 +385,7 @@ def signatures_under(page: str, heading: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in SYNC_METHODS if name not in ("scoped", "files", "lease", "with_embedder")]
+    "name", [name for name in SYNC_METHODS if name not in ("scoped", "files", "lease", "with_embedder", "at", "acting")]
 )
 def test_an_async_twin_takes_what_the_method_takes(name: str) -> None:
     """So that the reference can give one signature for both."""

@@ -25,11 +25,13 @@ HEAVY = (
     "ag2",
     "apsw",
     "asyncio",
+    "botocore",
     "deepagents",
     "hypothesis",
     "langgraph",
     "numpy",
     "psycopg",
+    "pyarrow",
     "pydantic",
     "pytest",
     "redis",
@@ -47,14 +49,18 @@ BELOW_ENGINES = {
     "errors",
     "ops",
     "engine",
+    "wire",
     "model/",
     "runtime/",
     "search/",
     "search/segments/",
     "search/vector_index/",
 }
-CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/"}
+CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/", "history/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools", "faces/message_log"}
+SERVER = {"", "errors", "ops", "wire", "core/face_api"} | {
+    f"server/{folder}" for folder in ("", "auth/", "rest/", "run/", "mcp/")
+}
 RULES = {
     "model/": {"errors", "ops"},
     "runtime/": {"errors", "ops"},
@@ -62,18 +68,23 @@ RULES = {
     "search/vector_index/": {"errors", "ops", "model/", "runtime/", "search/"},
     "search/segments/": {"errors", "ops", "model/", "runtime/", "search/"},
     "engines/memory/": BELOW_ENGINES,
-    "engines/sql/": BELOW_ENGINES,
+    "engines/sql/": BELOW_ENGINES | {"engines/history/"},
+    "engines/history/": BELOW_ENGINES | {"engines/sql/"},
     "engines/net/": BELOW_ENGINES,
     "engines/learned/": BELOW_ENGINES | {"engines/sql/"},
-    "engines/sqlite/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/"},
+    "engines/sqlite/": BELOW_ENGINES
+    | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/", "engines/history/"},
     "engines/sqlite/vectors/": BELOW_ENGINES | {"engines/sql/"},
-    "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/"},
-    "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/"},
-    "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/"},
+    "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/"},
+    "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/", "engines/history/"},
+    "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},
+    "engines/remote/": BELOW_ENGINES | {"engines/net/"},
+    "engines/s3/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/sqlite/vectors/", "engines/net/"},
     "core/": CORE,
     "live/": CORE,
     "files/": CORE,
     "operate/": CORE,
+    "history/": CORE,
     "faces/": FACE,
     "faces/langgraph/": FACE | {"faces/langgraph/checkpoints/"},
     "faces/langgraph/checkpoints/": FACE | {"faces/langgraph/"},
@@ -84,15 +95,34 @@ RULES = {
     "faces/openai_agents/": FACE,
     "faces/pydantic_ai/": FACE,
     "faces/key_value/": FACE,
+    "faces/adk/": FACE,
+    "faces/langchain/": FACE,
+    "faces/fsspec/": FACE,
     "faces/conversations/": FACE | {"faces/langgraph/"},
-    "faces/cli/": FACE | {"faces/langgraph/", "faces/conversations/"},
+    "faces/cli/": FACE
+    | {
+        "faces/cli/shell/",
+        "faces/langgraph/",
+        "faces/conversations/",
+        "server/",
+        "server/auth/",
+        "server/run/",
+        "server/mcp/",
+    },
+    "faces/cli/shell/": FACE | {"faces/cli/"},
+    "server/": SERVER,
+    "server/auth/": SERVER,
+    "server/rest/": SERVER,
+    "server/run/": SERVER,
+    "server/mcp/": SERVER,
 }
 TOP = {
-    "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/"},
+    "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/", "history/"},
     "__main__": {"errors", "faces/cli/"},
     "errors": set(),
     "ops": {"runtime/renames"},
     "engine": {"errors", "ops", "model/", "runtime/", "search/"},
+    "wire": {"errors", "ops", "model/"},
 }
 #: The folders, or modules, that may import each package from outside.
 OUTSIDE = {
@@ -100,16 +130,23 @@ OUTSIDE = {
     "ag2": ("faces/ag2/",),
     "agents": ("faces/openai_agents/",),
     "anthropic": ("faces/claude/",),
-    "apsw": ("engines/sqlite/",),
+    "apsw": ("engines/sqlite/", "engines/s3/"),
     "autogen": ("faces/ag2/",),
+    "botocore": ("engines/s3/",),
     "deepagents": ("faces/deepagents/",),
+    "h11": ("engines/remote/",),
+    "fsspec": ("faces/fsspec/",),
+    "google": ("faces/adk/",),
     "hiredis": ("engines/redis/",),
     "hypothesis": ("testing/",),
     "key_value": ("faces/key_value/",),
-    "langchain_core": ("faces/conversations/", "faces/langgraph/checkpoints/"),
+    "langchain_core": ("faces/conversations/", "faces/langchain/", "faces/langgraph/checkpoints/"),
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
-    "msgspec": ("ops.py", "model/", "search/", "engines/", "faces/langgraph/checkpoints/"),
+    "mcp": ("server/mcp/",),
+    "mcp_types": ("server/mcp/",),
+    "msgspec": ("ops.py", "wire.py", "model/", "operate/", "search/", "engines/", "server/", "faces/langgraph/checkpoints/"),
     "numpy": ("search/",),
+    "pyarrow": ("operate/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
     "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),
     "pydantic_ai": ("faces/pydantic_ai/",),
@@ -120,8 +157,10 @@ OUTSIDE = {
     "safetensors": ("search/",),
     "sortedcontainers": ("engines/memory/",),
     "spoon_ai": ("faces/spoon/",),
+    "starlette": ("server/",),
     "tokenizers": ("search/",),
     "typer": ("faces/cli/",),
+    "uvicorn": ("server/run/",),
     "wcmatch": ("model/",),
 }
 
@@ -158,7 +197,7 @@ def test_a_rule_may_name_one_module_of_a_folder() -> None:
 
 def test_the_face_api_has_every_name_that_faces_take_from_it_and_no_other() -> None:
     taken = set()
-    for module in (name for name in MODULES if name.startswith("faces/")):
+    for module in (name for name in MODULES if name.startswith(("faces/", "server/"))):
         for node in ast.walk(tree(module)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("core.face_api"):
                 taken |= {alias.name for alias in node.names}
@@ -190,7 +229,9 @@ def test_a_file_name_does_not_repeat_its_folder(module: str) -> None:
 
 
 #: The command's way in, which nothing imports, is not of the core.
-CORE_AND_ENGINES = [name for name in MODULES if not name.startswith(("faces/", "testing/")) and name != "__main__.py"]
+CORE_AND_ENGINES = [
+    name for name in MODULES if not name.startswith(("faces/", "server/", "testing/")) and name != "__main__.py"
+]
 
 
 @pytest.mark.parametrize("module", CORE_AND_ENGINES)
@@ -198,7 +239,7 @@ def test_the_core_and_the_engines_know_no_face_and_no_test_suite(module: str) ->
     assert {name for name in ours(module) if name.startswith(("holdall.faces", "holdall.testing"))} == set()
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("faces/")])
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("faces/", "server/"))])
 def test_faces_touch_nothing_private_of_the_core(module: str) -> None:
     """They have `holdall.core.face_api`. What they call `self._x` is their own."""
     imported = {

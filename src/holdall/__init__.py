@@ -6,11 +6,26 @@ from .core.store import Store
 from .core.urls import open
 from .errors import HoldallError
 from .files.volume import Files, Match, Window
+from .history.versions import Rewound
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
-from .operate.functions import acompare, acopy, compare, copy
-from .operate.results import Comparison, Copied, Difference
-from .ops import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, LearnedField, Page, Stats
+from .operate.functions import acompare, acopy, check_backup, compare, copy
+from .operate.results import BackupInfo, Comparison, Copied, Difference, Loaded
+from .ops import (
+    ABSENT,
+    ANY,
+    DEFAULT,
+    KEEP,
+    Change,
+    Diff,
+    Entry,
+    FileInfo,
+    Hit,
+    LearnedField,
+    Page,
+    Stats,
+    Version,
+)
 
 __all__ = [
     "ABSENT",
@@ -18,9 +33,11 @@ __all__ = [
     "DEFAULT",
     "KEEP",
     "AsyncWatch",
+    "BackupInfo",
     "Change",
     "Comparison",
     "Copied",
+    "Diff",
     "Difference",
     "Entry",
     "FileInfo",
@@ -29,15 +46,19 @@ __all__ = [
     "HoldallError",
     "LearnedField",
     "Lease",
+    "Loaded",
     "Match",
     "OpEvent",
     "Page",
+    "Rewound",
     "Stats",
     "Store",
+    "Version",
     "Watch",
     "Window",
     "acompare",
     "acopy",
+    "check_backup",
     "compare",
     "copy",
     "errors",

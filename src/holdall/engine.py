@@ -19,6 +19,7 @@ from .errors import (
     Corrupt,
     CursorExpired,
     FileNotFound,
+    HistoryGone,
     InvalidInput,
     IsADirectory,
     NotADirectory,
@@ -47,6 +48,7 @@ from .ops import (
     FileInfo,
     FrozenStruct,
     GetSearchFields,
+    GetVersion,
     Grep,
     Hit,
     IndexLag,
@@ -55,19 +57,27 @@ from .ops import (
     Json,
     LearnedField,
     LearnFields,
+    ListPast,
+    ListVersions,
     Maintain,
     Move,
     Namespaces,
+    OldEntry,
+    OldHead,
+    OldVersion,
     Op,
     Page,
+    PurgeHistory,
     PurgeTombstones,
     Put,
     ReadStats,
     Record,
     RecordPage,
     Records,
+    Remember,
     Scan,
     Search,
+    SetHistory,
     Stats,
     Sweep,
     Unembedded,
@@ -113,21 +123,29 @@ __all__ = [
     "File",
     "Finder",
     "GetSearchFields",
+    "GetVersion",
     "Grep",
+    "HistorySetting",
     "IndexLag",
     "IndexOrder",
     "IndexTexts",
     "Json",
     "LearnFields",
     "LearnedField",
+    "ListPast",
+    "ListVersions",
     "Listener",
     "LocalRanking",
     "Maintain",
     "Matrix",
     "Namespaces",
+    "OldEntry",
+    "OldHead",
+    "OldVersion",
     "Op",
     "Options",
     "Program",
+    "PurgeHistory",
     "PurgeTombstones",
     "Ranker",
     "Ranking",
@@ -135,9 +153,11 @@ __all__ = [
     "Record",
     "RecordPage",
     "Records",
+    "Remember",
     "Row",
     "Scan",
     "Search",
+    "SetHistory",
     "Stats",
     "Sweep",
     "TextIndex",
@@ -151,12 +171,16 @@ __all__ = [
     "conflict",
     "corrupt_entry",
     "cursor_expired",
+    "decode_acting",
+    "end_of",
     "feed_from",
     "filters",
     "globs",
     "has_phrases",
+    "history_gone",
     "item_exists",
     "keys",
+    "no_history",
     "not_a_cursor",
     "parse_revision",
     "put_entry",
@@ -170,6 +194,7 @@ __all__ = [
     "to_change",
     "to_entry",
     "to_info",
+    "to_old_entry",
     "transfer_result",
 ]
 
@@ -191,7 +216,9 @@ class Capabilities(FrozenStruct, frozen=True):
     multiprocess: bool  # several processes may open the same store at once
     ranks: bool = False  # `Search` takes a query and a vector
     learns: bool = False  # `LearnFields` builds indexes of fields
+    keeps_history: bool = False  # old values are kept if `SetHistory` asks for it
     spans_roots: bool = True  # a batch may write to several roots (first labels of namespaces)
+    remembers: bool = False  # a batch may end with `Remember`
 
 
 class Listener(Protocol):
@@ -311,11 +338,26 @@ def corrupt_entry(ns: Any, key: Any, error: Exception) -> Corrupt:
     )
 
 
-def to_change(version: int, ns: str, key: str, kind: Any, cursor: str) -> Change:
+def to_change(version: int, ns: str, key: str, kind: Any, cursor: str, acting: str | None = None) -> Change:
     """Make the `Change` of a stored row."""
     if type(key) is not str or kind not in _KINDS:
         raise corrupt_entry(ns, key, ValueError(f"not a change: {shown(kind)}"))
-    return Change(version, decode_namespace(ns), key, kind, cursor)
+    return Change(version, decode_namespace(ns), key, kind, cursor, *decode_acting(acting))
+
+
+def decode_acting(acting: str | None) -> tuple[str | None, str | None]:
+    """Return the author and the reason of a change."""
+    if acting is None:
+        return None, None
+    found = decode(acting)
+    return found.get("author"), found.get("reason")
+
+
+def to_old_entry(row: Row, search_fields: str | None, ttl: int | None) -> OldEntry:
+    """Make the `OldEntry` of a stored row. Without its content, it has no `file`."""
+    entry, content, size = to_entry(row), row[7], row[9]
+    file = None if size is None or (content is None and size) else File(Json(row[2]), content or b"")
+    return OldEntry(entry, file, search_fields, ttl)
 
 
 def put_entry(op: Put, value: dict[str, Any], version: int, created: int, updated: int, expires: int | None) -> Entry:
@@ -457,6 +499,45 @@ def cursor_expired(since: str | None) -> CursorExpired:
         f"the cursor {shown(since, 60)} is older than feed_retention= keeps deletions, or is another store's: take a"
         " new one from store.cursor(), read what is there now, and watch since= that cursor"
     )
+
+
+class HistorySetting(FrozenStruct, frozen=True):
+    """The setting of a store's history, as an engine stores it. Times are microseconds, positions are numbers."""
+
+    keep: int  # how long old values are kept
+    since: int  # all old values since then are kept, as far as `keep` allows
+    position: int  # the last change before it was turned on
+    purged: int = 0  # the last change that ended a value which was purged
+
+    def check_time(self, when: int, now: int) -> None:
+        """Raise `HistoryGone` if the values of that time are not kept."""
+        if when < max(self.since, now - self.keep):
+            first = to_datetime(max(self.since, now - self.keep))
+            raise HistoryGone(f"the history of this store begins at {first}, later than {to_datetime(when)}")
+
+    def check_position(self, position: int, at: str) -> None:
+        """Raise `HistoryGone` if the values of that position of the feed are not kept."""
+        if position < max(self.position, self.purged):
+            raise history_gone(at)
+
+    def change(self, keep: int, now: int) -> HistorySetting:
+        """Return the setting for another duration. What was purged by now does not come back."""
+        return HistorySetting(keep, max(self.since, now - self.keep), self.position, self.purged)
+
+
+def history_gone(cursor: str) -> HistoryGone:
+    """Make the error of a cursor whose old values are not kept."""
+    return HistoryGone(f"the cursor {shown(cursor, 60)} is older than the history of this store")
+
+
+def no_history() -> HistoryGone:
+    """Make the error of a store that keeps no history."""
+    return HistoryGone("this store keeps no history: open it with history=, the time for which old values are kept")
+
+
+def end_of(kind: Any, expires: int | None, ended: int) -> int:
+    """Return the time at which a value ended: of an expired one, the expiry and not its removal."""
+    return ended if kind != "expire" or expires is None else min(expires, ended)
 
 
 def not_a_cursor(position: str | None) -> InvalidInput:

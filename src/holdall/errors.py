@@ -9,6 +9,7 @@
     │   └── LeaseLost                       the lease expired or was released; writes with it are refused
     ├── NotFound (LookupError)              there is no such entry
     │   └── FileNotFound (FileNotFoundError)  there is no such file or folder
+    ├── HistoryGone                         the old values that were asked for are not kept (any more)
     ├── IsADirectory (IsADirectoryError)    a folder is where a file should be
     ├── NotADirectory (NotADirectoryError)  a file is where a folder should be
     ├── AlreadyExists (FileExistsError)     another file or item is there and would be lost
@@ -18,6 +19,8 @@
     ├── Unavailable                         the storage cannot be reached or written now; nothing was written
     │   ├── Timeout (TimeoutError)          the storage was busy for as long as `timeout` allows
     │   └── OutcomeUnknown                  the write may have happened: read before you write again
+    ├── AccessDenied (PermissionError)      a server refuses the token, or the token does not allow this
+    ├── QuotaExceeded                       a token has used what it may use; nothing was written
     ├── EmbeddingError                      the embedder failed, or did not return vectors
     ├── Corrupt                             what is stored is not what holdall wrote
     ├── SchemaTooNew                        a newer holdall wrote this store
@@ -31,6 +34,7 @@ The engine translates a driver's error once and keeps it as `__cause__`.
 from __future__ import annotations
 
 __all__ = [
+    "AccessDenied",
     "AlreadyExists",
     "AmbiguousMatch",
     "Conflict",
@@ -38,6 +42,7 @@ __all__ = [
     "CursorExpired",
     "EmbeddingError",
     "FileNotFound",
+    "HistoryGone",
     "HoldallError",
     "InvalidInput",
     "InvalidValue",
@@ -50,6 +55,7 @@ __all__ = [
     "NotFound",
     "NotText",
     "OutcomeUnknown",
+    "QuotaExceeded",
     "SchemaTooNew",
     "StoreClosed",
     "Timeout",
@@ -124,6 +130,10 @@ class FileNotFound(NotFound, FileNotFoundError):
     """There is no such file or folder."""
 
 
+class HistoryGone(HoldallError):
+    """The old values that were asked for are not kept: they are older than `history=`, or from before it was on."""
+
+
 class IsADirectory(HoldallError, IsADirectoryError):
     """A folder is where a file should be."""
 
@@ -170,6 +180,14 @@ class Timeout(Unavailable, TimeoutError):
 
 class OutcomeUnknown(Unavailable):
     """A write may have happened or not, and there is no way to know: read before you write again."""
+
+
+class AccessDenied(HoldallError, PermissionError):
+    """A server refuses the token, or the token does not allow this operation. Nothing was written."""
+
+
+class QuotaExceeded(HoldallError):
+    """A token has used what it may use: requests a second, entries or bytes. Nothing was written."""
 
 
 class EmbeddingError(HoldallError):

@@ -35,6 +35,7 @@ __all__ = [
     "Copy",
     "Delete",
     "DeleteTree",
+    "Diff",
     "Entry",
     "FileInfo",
     "Get",
@@ -48,6 +49,7 @@ __all__ = [
     "Refresh",
     "Stat",
     "Stats",
+    "Version",
     "replace",
 ]
 
@@ -162,13 +164,52 @@ class Hit(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change in the feed: this entry is now at this version. `cursor` resumes after it."""
+    """A change in the feed: this entry is now at this version. `cursor` resumes after it.
+
+    `author` and `reason` are those of `Store.acting`.
+    """
 
     version: int
     namespace: Namespace
     key: str
     kind: Literal["put", "delete", "expire"]
     cursor: str
+    author: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of an entry: the value that a change wrote, or None if it removed the entry.
+
+    `time` is when the change was made, or when the entry expired. `expires_at` is its last known expiry. Of a file,
+    `size` is the number of its bytes, and `Files.history` leaves `value` out: `Files.read` reads a version's content.
+    """
+
+    version: int
+    kind: Literal["put", "delete", "expire"]
+    time: datetime
+    value: dict[str, Any] | None = None
+    author: str | None = None
+    reason: str | None = None
+    expires_at: datetime | None = None
+    size: int | None = None
+
+    def __hash__(self) -> int:
+        return hash((self.version, self.kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """An entry that differs between two moments: as it was before and after; None where it did not exist."""
+
+    namespace: Namespace
+    key: str
+    before: Entry | None
+    after: Entry | None
+
+    def __hash__(self) -> int:
+        return hash((self.namespace, self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +364,7 @@ class Put(PointOp, frozen=True):
     #: "notes[*].text". An engine receives None or a JSON list of paths.
     search_fields: SearchFields = None
     vectors: Vectors | None = None  # set by the store, which calls the embedder
+    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
 
 
 class Delete(PointOp, frozen=True):
@@ -331,6 +373,7 @@ class Delete(PointOp, frozen=True):
     namespace: Namespace
     key: str
     expect: Expectation = ANY
+    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
 
 
 class Check(PointOp, frozen=True):
@@ -369,6 +412,7 @@ class DeleteTree(PointOp, frozen=True):
 
     namespace: Namespace
     path: str | None = None
+    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
 
 
 class Append(PointOp, frozen=True):
@@ -382,15 +426,20 @@ class Append(PointOp, frozen=True):
     data: bytes
     expect: Expectation = ANY
     ttl: TtlOrDefault = DEFAULT  # of a file that is created
+    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
 
 
 class ReadRange(PointOp, frozen=True):
-    """Read the bytes `[start, end)` of a file -> `bytes`, or None if it does not exist. `end=None`: to its end."""
+    """Read the bytes `[start, end)` of a file -> `bytes`, or None if it does not exist. `end=None`: to its end.
+
+    With a `version`: of the file as it was then, or None if that version is not kept.
+    """
 
     namespace: Namespace
     key: str
     start: int
     end: int | None = None
+    version: int | None = None
 
 
 class Stat(PointOp, frozen=True):
@@ -415,6 +464,7 @@ class Move(PointOp, frozen=True):
     dst: str
     source: Namespace | None = None  # of `src`, if another; then `created_at` is that of the file which is replaced
     ttl: TtlOrDefault = KEEP
+    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
 
 
 class Copy(PointOp, frozen=True):
@@ -423,6 +473,7 @@ class Copy(PointOp, frozen=True):
     namespace: Namespace
     src: str
     dst: str
+    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
 
 
 class GetSearchFields(Op, frozen=True):
@@ -439,6 +490,20 @@ class Embed(PointOp, frozen=True):
     key: str
     version: int
     vectors: Vectors
+
+
+class Remember(Op, frozen=True):
+    """Store the results of the ops before it, as an item of holdall's own -> the version of that item.
+
+    It is the last op of a batch, in whose transaction the item is written. The server sends it, so that a client whose
+    connection was lost can ask for the results (`holdall.wire.to_record`).
+    """
+
+    namespace: Namespace
+    key: str
+    number: int
+    ttl: float
+    expect: Expectation = ABSENT
 
 
 class IndexTexts(Op, frozen=True):
@@ -501,7 +566,99 @@ class PurgeTombstones(Op, frozen=True):
     limit: int = 500
 
 
+# History -------------------------------------------------------------------------------------------------------------
+
+
+class SetHistory(Op, frozen=True):
+    """Set for how many seconds old values are kept -> the seconds, or None if none are kept. Not a change.
+
+    0 turns history off: old values are no longer kept, and those that are kept are purged. With `keep=None`, nothing
+    is changed. The setting is part of the store: every process obeys it from its next write on.
+    """
+
+    keep: float | None = None
+
+
+class PurgeHistory(Op, frozen=True):
+    """Remove up to `limit` old values that are older than the setting allows -> whether more may be left."""
+
+    limit: int = 500
+
+
+class GetVersion(Op, frozen=True):
+    """Read a version of an entry, which may be the present one -> `OldEntry | None`.
+
+    Without `content`, the content of a file is left out.
+    """
+
+    namespace: Namespace
+    key: str
+    version: int
+    content: bool = True
+
+
+class OldEntry(FrozenStruct, frozen=True):
+    """An entry at one of its versions, with everything that a put can set."""
+
+    entry: Entry
+    file: File | None  # of a file: its content and template
+    search_fields: str | None
+    ttl: int | None  # microseconds
+
+
+class OldVersion(FrozenStruct, frozen=True):
+    """A version of an entry without its value, as `ListVersions` lists it. Times are microseconds."""
+
+    version: int
+    kind: Literal["put", "delete", "expire"]
+    time: int
+    expires: int | None = None
+    size: int | None = None  # of a file
+    acting: str | None = None
+
+
+class OldHead(FrozenStruct, frozen=True):
+    """An entry as it was at a moment, without its value, as `ListPast` lists it. Times are microseconds."""
+
+    namespace: Namespace
+    key: str
+    version: int
+    created: int
+    updated: int
+    expires: int | None
+    size: int | None  # of a file
+
+
 # Walks ---------------------------------------------------------------------------------------------------------------
+
+
+class ListVersions(Op, frozen=True):
+    """List the versions of an entry that are kept, newest first, with the present one -> `list[OldVersion]`.
+
+    Those below `before`, if that is given. A deletion or expiry is a version of its own.
+    """
+
+    namespace: Namespace
+    key: str
+    before: int | None = None
+    limit: int = 100
+
+
+class ListPast(Op, frozen=True):
+    """List the entries under a prefix as they were at a moment, in key order -> `Page[OldHead]`.
+
+    `at` is a cursor, which stands for the moment after its change, or a time in microseconds. `HistoryGone` if the old
+    values of that moment are not kept. With a `key`: only that entry. With a `folder`, which ends in "/": only the
+    files below it. Both in exactly this namespace. `next` is None after the last.
+    """
+
+    prefix: Namespace
+    at: str | int
+    after: tuple[Namespace, str] | None = None
+    limit: int = 1000
+    recursive: bool = True
+    key: str | None = None
+    folder: str | None = None
 
 
 class Search(Op, frozen=True):
@@ -667,7 +824,7 @@ POINT_OPS: tuple[type[PointOp], ...] = (
     Move,
     Copy,
 )
-READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath, GetSearchFields})
+READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath, GetSearchFields, GetVersion})
 WALKS: frozenset[type] = frozenset(
     {
         Search,
@@ -679,6 +836,8 @@ WALKS: frozenset[type] = frozenset(
         Changes,
         Records,
         ChangedRecords,
+        ListVersions,
+        ListPast,
         Children,
         Grep,
     }

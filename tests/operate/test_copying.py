@@ -14,6 +14,7 @@ from holdall import ops
 from holdall.errors import CursorExpired, InvalidInput, Unavailable
 from holdall.operate import copying, records
 from holdall.testing import Clock
+from support.large_contents import leave_out_contents
 from support.stores import ENGINES, new_location, open_at
 
 
@@ -186,25 +187,6 @@ def test_a_large_file_that_changes_while_it_is_copied_arrives_as_it_is_then(
     assert destination.files().read("/large") == b"new!" * 1000
     monkeypatch.undo()
     assert holdall.compare(source, destination).equal
-
-
-def leave_out_contents(store: holdall.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the engine of a store return records without contents of more than 1,000 bytes."""
-    engine = store._engine_handle.engine
-    execute = engine.execute
-
-    def shortened(batch: list[ops.PointOp]) -> list[object]:
-        results = execute(batch)
-        for number, page in enumerate(results):
-            if isinstance(page, ops.RecordPage):
-                cut = [
-                    ops.replace(record, content=None) if (record.size or 0) > 1000 else record
-                    for record in page.records
-                ]
-                results[number] = ops.replace(page, records=cut)
-        return results
-
-    monkeypatch.setattr(engine, "execute", shortened)
 
 
 def test_vectors_are_left_out_if_the_destination_has_another_model(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,6 +21,8 @@ from typing import Any
 
 import psutil
 import psycopg
+
+import holdall
 
 
 @cache
@@ -278,6 +282,104 @@ class RedisCluster:
                 return
             assert time.monotonic() < deadline, states
             time.sleep(0.05)
+
+
+class S3:
+    """A SeaweedFS that one test may kill and start again: `with S3() as server: … server.options`."""
+
+    bucket = "tests"
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="holdall-s3-"))
+        self._ports = [free_port() for _ in range(4)]
+        self.port = self._ports[0]
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        identity = {
+            "name": "tests",
+            "credentials": [{"accessKey": "key", "secretKey": "secret"}],
+            "actions": ["Admin", "Read", "Write", "List"],
+        }
+        (self._folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `holdall.open` that lead to this server."""
+        return {"endpoint": self.endpoint, "region": "us-east-1", "credentials": s3_credentials}
+
+    def __enter__(self) -> S3:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start, after a crash too, and wait until the bucket is there."""
+        s3, master, volume, filer = self._ports
+        grpc = [free_port() for _ in range(4)]
+        command = f"""
+            server -dir={self._folder} -ip=127.0.0.1 -ip.bind=127.0.0.1 -filer -s3 -s3.config={self._folder}/s3.json
+            -master.port={master} -volume.port={volume} -filer.port={filer} -s3.port={s3}
+            -master.port.grpc={grpc[0]} -volume.port.grpc={grpc[1]} -filer.port.grpc={grpc[2]} -s3.port.grpc={grpc[3]}
+            -s3.port.iceberg=0 -s3.port.lance=0 -master.volumeSizeLimitMB=64 -volume.max=20 -master.telemetry=false
+            -master.electionTimeout=1s -master.heartbeatInterval=100ms"""
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [Path(sys.executable).with_name("weed"), *command.split()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+            )
+        deadline = time.monotonic() + 60
+        while not self._has_bucket():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError((self._folder / "log").read_text()[-2000:])
+            time.sleep(0.05)
+
+    def _has_bucket(self) -> bool:
+        """Create the bucket, and write to it: the parts of the server are ready one after another."""
+        client = self.client()
+        until = time.monotonic() + 0.5
+        try:
+            client.make_bucket(until)
+            client.put("ready", b"ready", until)
+            return client.get("ready", until) == b"ready"
+        except holdall.HoldallError:
+            return False
+        finally:
+            client.close()
+
+    def client(self, prefix: str = "") -> Any:
+        """Return a client for the objects below a prefix."""
+        from holdall.engines.s3.client import Address, Client
+        from holdall.engines.s3.credentials import Credentials
+
+        address = Address(self.endpoint, self.bucket, prefix, "us-east-1", is_path_style=True)
+        return Client(address, lambda: Credentials(*s3_credentials()))
+
+    def kill(self) -> None:
+        """Kill the server with SIGKILL; it takes long to stop otherwise."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def s3_credentials() -> tuple[str, str]:
+    return "key", "secret"
+
+
+@cache
+def s3_server() -> S3:
+    """Start SeaweedFS, which is stopped and deleted when the process ends."""
+    server = S3()
+    server.start()
+    pid = os.getpid()
+    atexit.register(lambda: os.getpid() == pid and server.__exit__())
+    return server
 
 
 def open_connections(port: int) -> int:

@@ -21,11 +21,13 @@ import holdall
 from holdall.errors import Conflict, NotFound
 from holdall.files.volume import Files
 from holdall.ops import Append, ReadRange, Stat
+from support.extent import IS_SHORT
 from support.processes import Process, finish_together, hear, start, tell, wait_to_begin
 from support.stores import new_location
 from support.threads import together
 
 PROCESSES = 8
+EDITS, APPENDS = (20, 200) if IS_SHORT else (40, 500)  # of each process
 NS = ("filesystem",)
 
 
@@ -63,30 +65,30 @@ def ready(where: dict[str, str]) -> Files:
 # Nothing is lost -----------------------------------------------------------------------------------------------------
 
 
-def test_8_processes_x_40_edits_of_one_file_are_all_there(files: Files, where: dict[str, str]) -> None:
-    """deepagents kept 95 of 320."""
-    todo = [f"<{worker}.{n}>" for n in range(40) for worker in range(PROCESSES)]
+def test_the_edits_of_8_processes_to_one_file_are_all_there(files: Files, where: dict[str, str]) -> None:
+    """Of 320, deepagents kept 95."""
+    todo = [f"<{worker}.{n}>" for n in range(EDITS) for worker in range(PROCESSES)]
     files.write("/notes.md", "".join(f"{task} open\r\n" for task in todo))
-    assert at_once(make_edits, where) == [[[1] * 40]] * PROCESSES
+    assert at_once(make_edits, where) == [[[1] * EDITS]] * PROCESSES
     window = files.read_lines("/notes.md")
     assert window.lines == [f"{task} done" for task in todo]
-    assert files.read("/notes.md").count(b"\r\n") == 320
+    assert files.read("/notes.md").count(b"\r\n") == EDITS * PROCESSES
 
 
 def make_edits(where: dict[str, str], worker: int) -> None:
     files = ready(where)
-    tell([files.edit("/notes.md", f"<{worker}.{n}> open", f"<{worker}.{n}> done") for n in range(40)])
+    tell([files.edit("/notes.md", f"<{worker}.{n}> open", f"<{worker}.{n}> done") for n in range(EDITS)])
     files.store.close()
 
 
-def test_8_processes_x_500_appends_to_one_file_are_all_there(files: Files, where: dict[str, str]) -> None:
+def test_the_appends_of_8_processes_to_one_file_are_all_there(files: Files, where: dict[str, str]) -> None:
     """AG2's concurrent disk appends return wrong offsets."""
     told = at_once(make_appends, where)
     content = files.read("/log")
     lines = content.decode().splitlines(keepends=True)
-    assert sorted(lines) == sorted(line(worker, n) for worker in range(PROCESSES) for n in range(500))
+    assert sorted(lines) == sorted(line(worker, n) for worker in range(PROCESSES) for n in range(APPENDS))
     for worker, [offsets] in enumerate(told):
-        assert len(offsets) == 500
+        assert len(offsets) == APPENDS
         assert offsets == sorted(offsets)
         for n, offset in enumerate(offsets):
             expected = line(worker, n).encode()
@@ -105,9 +107,9 @@ def make_appends(where: dict[str, str], worker: int) -> None:
     files = ready(where)
 
     async def appends() -> list[int]:
-        return [await files.aappend("/log", line(worker, n)) for n in range(500)]
+        return [await files.aappend("/log", line(worker, n)) for n in range(APPENDS)]
 
-    tell(asyncio.run(appends()) if worker % 2 else [files.append("/log", line(worker, n)) for n in range(500)])
+    tell(asyncio.run(appends()) if worker % 2 else [files.append("/log", line(worker, n)) for n in range(APPENDS)])
     files.store.close()
 
 
@@ -178,15 +180,21 @@ def test_copies_stay_whole_whoever_changes_them(files: Files, scaled: Callable[[
     """Copies share their bytes: threads and tasks that grow, replace, copy and delete them must not meet in these."""
     paths, until = [f"/{n}" for n in range(4)], time.monotonic() + scaled(3, 30)
     done: Counter[str] = Counter()
+    deeds = ["append", "append", "append", "copy", "copy", "move", "write", "delete"]
+
+    def is_over() -> bool:
+        """The time is over; on a busy machine, once each was done."""
+        now = time.monotonic()
+        return now > until + 60 or (now > until and done.keys() == {*deeds})
 
     async def meddle(seed: str) -> None:
         chance = random.Random(seed)
-        while time.monotonic() < until:
+        while not is_over():
             path, other = chance.sample(paths, 2)
             info, data = await files.store.aexecute([Stat(NS, path), ReadRange(NS, path, 0)])
             count = check_numbered(data or b"")
             assert (info.size if info else None) == (len(data) if data is not None else None)
-            deed = chance.choice(["append", "append", "append", "copy", "copy", "move", "write", "delete"])
+            deed = chance.choice(deeds)
             with contextlib.suppress(Conflict, NotFound):
                 match deed:
                     case "append":
@@ -208,7 +216,7 @@ def test_copies_stay_whole_whoever_changes_them(files: Files, scaled: Callable[[
     together([lambda name=name: asyncio.run(crowd(name)) for name in "abcd"])  # type: ignore[misc]  # bound early
     for info in files.walk():
         check_numbered(files.read(info.path))
-    assert min(done[deed] for deed in ("append", "copy", "move", "write", "delete")) > 0, done
+    assert done.keys() == {*deeds}, done
 
 
 def numbered(n: int) -> bytes:

@@ -4,39 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 
 import holdall
+from holdall.engines.postgres import engine as postgres_engine
 from holdall.engines.sql import feed
-from holdall.engines.sqlite import engine
-from holdall.ops import Put
+from holdall.engines.sqlite import engine as sqlite_engine
+from holdall.errors import Conflict
+from holdall.ops import Check, Put
 from holdall.testing.caller import WatchCaller
 from support.killed_writers import kill_at_a_random_moment
 from support.processes import start, tell
+from support.servers import postgres_url
 
+_numbers = itertools.count()
 KEYS = [f"k{n:02}" for n in range(60)]
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The arguments of `holdall.open`."""
+    if request.param == "sqlite":
+        return {"url": str(tmp_path / "agent.db")}
+    return {"url": postgres_url(), "schema": f"trees_{next(_numbers)}_{os.getpid()}"}
+
+
 def test_a_tree_is_whole_or_gone_after_kill_9_and_others_clear_it(
-    tmp_path: Path, scaled: Callable[[int, int], int]
+    where: dict[str, str], scaled: Callable[[int, int], int]
 ) -> None:
-    path = str(tmp_path / "agent.db")
     deleted = unfinished = 0
-    with holdall.open(path, sweep_interval=None) as store:  # in this process, only what reads the feed clears trees
+    with holdall.open(**where, sweep_interval=None) as store:  # in this process, only what reads the feed clears trees
         cursor = store.cursor()
         for number in range(scaled(6, 60)):
-            writer = start(delete_trees_until_killed, path=path, number=str(number))
+            writer = start(delete_trees_until_killed, number=str(number), **where)
             said = kill_at_a_random_moment(writer, once_it_writes=number % 4 != 3)
             deleted += sum(what == "deleted" for what, _ in said)
-            unfinished += bool(trees_left(path))
+            unfinished += bool(trees_left(where))
             check_trees(store, str(number), said)
         store.put(("end",), "end", {})
         seen: dict[tuple[Any, str], str] = {}
@@ -52,21 +66,21 @@ def test_a_tree_is_whole_or_gone_after_kill_9_and_others_clear_it(
         assert {entry for entry, kind in seen.items() if kind == "put"} == living
     assert deleted > 0 < unfinished, "the writers were killed before they deleted a tree: this showed nothing"
     for number in itertools.count():
-        writer = start(delete_trees_until_killed, path=path, number=f"last {number}")
+        writer = start(delete_trees_until_killed, number=f"last {number}", **where)
         kill_at_a_random_moment(writer, once_it_writes=True)
-        if trees_left(path):
+        if trees_left(where):
             break
-    with holdall.open(path) as store:  # the next to open the store goes on
+    with holdall.open(**where) as store:  # the next to open the store goes on
         until = time.monotonic() + 30
-        while trees_left(path):
+        while trees_left(where):
             store.put(("end",), "end", {})
             assert time.monotonic() < until
             time.sleep(0.01)
 
 
-def delete_trees_until_killed(path: str, number: str) -> None:
+def delete_trees_until_killed(number: str, **where: str) -> None:
     feed.LARGE_TREE, feed._LARGEST_SLICE = 20, 3
-    store = holdall.open(path)
+    store = holdall.open(**where)
     for step in itertools.count():
         home = ("tree", number, str(step))
         store.execute([Put(home, key, {"step": step}) for key in KEYS])
@@ -91,8 +105,11 @@ def check_trees(store: holdall.Store, number: str, said: list[Any]) -> None:
             assert entries[KEYS[30]] == {"new": step}
 
 
-def trees_left(path: str) -> int:
-    connection = apsw.Connection(path)
+def trees_left(where: dict[str, str]) -> int:
+    if "schema" in where:
+        with psycopg.connect(where["url"]) as server:
+            return len(server.execute(f"SELECT 1 FROM {where['schema']}.trees").fetchall())
+    connection = apsw.Connection(where["url"])
     try:
         return len(connection.execute("SELECT 1 FROM holdall_trees").fetchall())
     except apsw.SQLError:  # the process died before it created the table
@@ -102,11 +119,11 @@ def trees_left(path: str) -> int:
 
 
 def test_no_writer_waits_long_while_a_large_tree_is_deleted_and_cleared(
-    tmp_path: Path, scaled: Callable[[int, int], int]
+    where: dict[str, str], scaled: Callable[[int, int], int]
 ) -> None:
     count = scaled(30_000, 300_000)
     waits: list[float] = []
-    with holdall.open(tmp_path / "agent.db") as store:
+    with holdall.open(**where) as store:
         for begin in range(0, count, 5000):
             store.execute([Put(("tree", str(n % 77)), str(n), {"n": n}) for n in range(begin, begin + 5000)])
         cursor = store.cursor()
@@ -133,17 +150,55 @@ def test_no_writer_waits_long_while_a_large_tree_is_deleted_and_cleared(
 
 
 def test_a_watcher_that_waits_for_a_tree_is_woken_though_nobody_else_clears_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name, value in ((feed, "LARGE_TREE", 20), (feed, "_LARGEST_SLICE", 3), (engine, "HELD_SECONDS", 0.001)):
+    for module, name, value in ((feed, "LARGE_TREE", 20), (feed, "_LARGEST_SLICE", 3)):
         monkeypatch.setattr(module, name, value)
-    with holdall.open(tmp_path / "agent.db", durability="relaxed", sweep_interval=None) as store:
+    for module in (sqlite_engine, postgres_engine):
+        monkeypatch.setattr(module, "HELD_SECONDS", 0.001)
+    with holdall.open(**where, durability="relaxed", sweep_interval=None) as store:
         store.execute([Put(("tree", str(n)), key, {}) for n in range(50) for key in KEYS])
         cursor = store.cursor()
         store.delete_tree(("tree",))
         store.put(("other",), "k", {})
         with store.watch(("other",), since=cursor) as watch:
             assert [change.key for change in WatchCaller(watch, None).take(1)] == ["k"]
+
+
+def test_no_conditional_write_survives_the_deletion_of_its_tree(
+    where: dict[str, str], scaled: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers that only replace entries: each comes before the deletion, or finds no entry."""
+    monkeypatch.setattr(feed, "LARGE_TREE", 20)
+    with holdall.open(**where, durability="relaxed") as store, ThreadPoolExecutor(4) as threads:
+        written = 0
+        for number in range(scaled(16, 200)):
+            home = ("tree", str(number))
+            store.execute([Put(home, key, {}) for key in KEYS])
+            writers = [threads.submit(replace_until_gone, store, home, seed, seed % 2 == 0) for seed in range(4)]
+            time.sleep(random.uniform(0, 0.02))
+            assert store.delete_tree(home) == len(KEYS)
+            written += sum(writer.result(30) for writer in writers)
+            assert list(store.scan(home)) == []
+            assert store.count(home) == 0
+        assert written > 0
+
+
+def replace_until_gone(store: holdall.Store, home: tuple[str, ...], seed: int, in_batches: bool) -> int:
+    """Replace entries at the version that was read, one by one or in pairs; return how many."""
+    chance = random.Random(seed)
+    for written in itertools.count():
+        one, other = (store.get(home, key) for key in chance.sample(KEYS, 2))
+        if one is None or other is None:
+            return written
+        try:
+            if in_batches:
+                store.execute([Check(home, one.key, one.version), Put(home, other.key, {}, expect=other.version)])
+            else:
+                store.put(home, one.key, {}, expect=one)
+        except Conflict:
+            continue
+    raise AssertionError("unreachable")
 
 
 def test_a_cancelled_deletion_leaves_a_tree_whole_or_gone_and_no_reader_behind(

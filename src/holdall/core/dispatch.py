@@ -15,7 +15,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import ops
+from ..engine import system_clock
 from ..errors import Conflict, InvalidInput, StoreClosed, shown
+from ..history import past
 from ..model import keys
 from ..model.field_paths import WHOLE, check_paths
 from ..model.file_values import to_stored
@@ -59,7 +61,10 @@ class Dispatcher:
         if type(request) is list:
             batch, began = [self._prepare(op) for op in request], time.perf_counter()
             try:
-                results = self._require_open().execute(batch)
+                if self._options.at is None:
+                    results = self._require_open().execute(batch)
+                else:
+                    results = drive(past.read(batch, self._options.at), self._require_open().execute)
             except BaseException as error:
                 self._report_error(batch, began, error)
                 raise
@@ -92,7 +97,10 @@ class Dispatcher:
         if type(request) is list:
             batch, began = [self._prepare(op) for op in request], time.perf_counter()
             try:
-                results = await self._require_open().aexecute(batch)
+                if self._options.at is None:
+                    results = await self._require_open().aexecute(batch)
+                else:
+                    results = await adrive(past.read(batch, self._options.at), self._require_open().aexecute)
             except BaseException as error:
                 self._report_error(batch, began, error)
                 raise
@@ -119,6 +127,10 @@ class Dispatcher:
     def _is_closed(self) -> bool:
         return self._closed or (self._parent is not None and self._parent._is_closed)
 
+    def _now(self) -> int:
+        """Return the time, in microseconds since 1970."""
+        return (self._options.clock or system_clock)()
+
     def _resolve_prefix(self, prefix: Namespace) -> Namespace:
         """Check a prefix, and move it into the scope."""
         return self._scope + keys.check_namespace(prefix, empty=True)
@@ -136,21 +148,26 @@ class Dispatcher:
             if op.search_fields is None and (
                 self._options.search_fields is WHOLE or ttl is KEEP or type(kept) is ops.File
             ):
-                return ops.Put(self._resolve_namespace(op.namespace), key, kept, ttl, expect, None, op.vectors)
-            search_fields: Any = self._encode_search_fields(op.search_fields)
-            return ops.Put(self._resolve_namespace(op.namespace), key, kept, ttl, expect, search_fields, op.vectors)
+                search_fields: Any = None
+            else:
+                search_fields = self._encode_search_fields(op.search_fields)
+            home, acting = self._resolve_namespace(op.namespace), self._options.acting
+            return ops.Put(home, key, kept, ttl, expect, search_fields, op.vectors, acting)
         if isinstance(op, ops.ReadRange):
             if op.start or op.end is not None:
                 keys.check_count("start", op.start, most=2**62)
                 keys.check_count("end", 0 if op.end is None else op.end, most=2**62)
             home, key = self._resolve_namespace(op.namespace), keys.check_path(op.key)
-            return op if home is op.namespace and key is op.key else ops.ReadRange(home, key, op.start, op.end)
+            if home is op.namespace and key is op.key:
+                return op
+            return ops.ReadRange(home, key, op.start, op.end, op.version)
         if isinstance(op, ops.Stat):
             return ops.Stat(self._resolve_namespace(op.namespace), keys.check_folder(op.path)[:-1])
         match op:
             case ops.Delete(namespace, key, expect):
                 self._engine_handle.needs_sweeping = True
-                return ops.Delete(self._resolve_namespace(namespace), keys.check_key(key), _resolve_expect(expect, key))
+                home, expect = self._resolve_namespace(namespace), _resolve_expect(expect, key)
+                return ops.Delete(home, keys.check_key(key), expect, self._options.acting)
             case ops.Check(namespace, key, expect):
                 return ops.Check(self._resolve_namespace(namespace), keys.check_key(key), _resolve_expect(expect, key))
             case ops.Refresh(namespace, key):
@@ -166,7 +183,9 @@ class Dispatcher:
                     raise InvalidInput("delete_tree(()) would delete the whole store; name a namespace")
                 self._engine_handle.needs_sweeping = True
                 return ops.DeleteTree(
-                    self._resolve_namespace(namespace), None if path is None else keys.check_folder(path)[:-1] or "/"
+                    self._resolve_namespace(namespace),
+                    None if path is None else keys.check_folder(path)[:-1] or "/",
+                    self._options.acting,
                 )
             case ops.GetSearchFields(namespace, key):
                 return ops.GetSearchFields(self._resolve_namespace(namespace), keys.check_key(key))
@@ -181,16 +200,24 @@ class Dispatcher:
                     data,
                     _resolve_expect(expect, key),
                     self._resolve_ttl(ttl),
+                    self._options.acting,
                 )
             case ops.CheckPath(namespace, path):
                 return ops.CheckPath(self._resolve_namespace(namespace), keys.check_path(path))
             case ops.Move(namespace, src, dst, source, ttl):
                 elsewhere = None if source is None else self._resolve_namespace(source)
                 return ops.Move(
-                    self._resolve_namespace(namespace), *keys.check_paths(src, dst), elsewhere, self._resolve_ttl(ttl)
+                    self._resolve_namespace(namespace),
+                    *keys.check_paths(src, dst),
+                    elsewhere,
+                    self._resolve_ttl(ttl),
+                    self._options.acting,
                 )
             case ops.Copy(namespace, src, dst):
-                return ops.Copy(self._resolve_namespace(namespace), *keys.check_paths(src, dst))
+                home, paths = self._resolve_namespace(namespace), keys.check_paths(src, dst)
+                return ops.Copy(home, *paths, self._options.acting)
+            case ops.GetVersion(namespace, key):
+                return ops.replace(op, namespace=self._resolve_namespace(namespace), key=keys.check_key(key))
         return op
 
     def _resolve_namespace(self, namespace: Namespace) -> Namespace:

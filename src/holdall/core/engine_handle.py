@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..engine import Engine
-from ..errors import HoldallError, StoreClosed
+from ..errors import HoldallError, StoreClosed, Unsupported
 from ..live.notification import Notifier
 from ..ops import (
     ANY,
@@ -32,9 +32,11 @@ from ..ops import (
     LearnFields,
     Maintain,
     Op,
+    PurgeHistory,
     PurgeTombstones,
     Put,
     ReadRange,
+    SetHistory,
     Stat,
     Sweep,
 )
@@ -80,7 +82,8 @@ def _can_join(op: Op) -> bool:
     if type(op) is not Put or op.expect is not ANY or op.ttl is KEEP:
         return False
     value: Any = op.value  # its JSON text, or a `File`
-    return op.search_fields is None and op.vectors is None and type(value) is str and len(value) <= _LONGEST_JOINED
+    is_plain = op.search_fields is None and op.vectors is None and op.acting is None
+    return is_plain and type(value) is str and len(value) <= _LONGEST_JOINED
 
 
 class EngineHandle:
@@ -105,6 +108,7 @@ class EngineHandle:
         self.is_learning = False  # set by the sweeper while learned indexes are being built
         self.indexes_texts = False  # set by the first search by text: the sweeper then updates the index
         self.indexes_order = False  # set once a search with neighbours has built their index, or could not
+        self._wanted_history: float | None = None  # the setting to make before the next batch; None: leave it as it is
         self.needs_sweeping = engine.capabilities.durable  # entries expire, or leave tombstones
         # Of the type: a wrapper may forward unknown names to its inner engine.
         self._is_async_reentrant = getattr(type(engine), "is_async_reentrant", False)
@@ -131,12 +135,44 @@ class EngineHandle:
 
     def execute(self, batch: Sequence[Op]) -> list[Any]:
         """Run a batch for a sync caller, and wake subscriptions."""
+        if self._wanted_history is not None:
+            self._set_history()
         if self._look_up is not None and is_in_main_thread():
             found: list[Any] | None = self._look_up(self.engine, batch)
             if found is not None:
                 self._maintain_if_needed(batch)
                 return found
         return defer_signals(self._execute, batch)
+
+    def setup(self) -> None:
+        """Set up the engine, and the history if an option of `holdall.open` asks for it."""
+        defer_signals(self.engine.setup)
+        if self._wanted_history is not None:
+            self._set_history()
+
+    async def asetup(self) -> None:
+        """`setup`, awaited."""
+        await self.engine.asetup()
+        if self._wanted_history is not None:
+            await self._aset_history()
+
+    def request_history(self, keep: float) -> None:
+        """Have old values kept for so many seconds, from the next batch on."""
+        if not self.engine.capabilities.keeps_history:
+            raise Unsupported("this engine keeps no history: leave history= out")
+        self._wanted_history, self.needs_sweeping = keep, True
+
+    def _set_history(self) -> None:
+        wanted = self._wanted_history
+        defer_signals(self.engine.execute, [SetHistory(wanted)])
+        if self._wanted_history == wanted:  # not before, as it may fail
+            self._wanted_history = None
+
+    async def _aset_history(self) -> None:
+        wanted = self._wanted_history
+        await self._aexecute_alone([SetHistory(wanted)])
+        if self._wanted_history == wanted:
+            self._wanted_history = None
 
     def new_coalescer(self, execute: Any = None) -> Coalescer:
         """Return a queue for the ops of tasks, for an engine that joins them."""
@@ -146,6 +182,8 @@ class EngineHandle:
 
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
         """`execute`, awaited. Single gets and puts of several tasks may share a batch of the engine."""
+        if self._wanted_history is not None:
+            await self._aset_history()
         if self.joins_tasks and len(batch) == 1:
             op: Any = batch[0]
             if type(op) is Get:
@@ -279,7 +317,7 @@ class EngineHandle:
     def release_soon(self) -> None:
         """`release` in another thread, for a finalizer: that may run during any code, even the engine's own."""
         if not _program_has_ended:
-            closers.start_closer(self.release)
+            defer_signals(closers.start_closer, self.release)
 
     def before_fork(self) -> None:
         self.engine.before_fork()
@@ -389,6 +427,8 @@ def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wa
                     next_index = now
                 if handle.feed_retention is not None:
                     _repeat(handle, PurgeTombstones(handle.feed_retention), wakeup)
+                if handle.engine.capabilities.keeps_history:
+                    _repeat(handle, PurgeHistory(), wakeup)
             if wakeup.maintains and now >= paused_until:
                 wakeup.maintains = False
                 if getattr(handle.engine, "needs_maintenance", False):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from ..engine import Clock
 from ..errors import InvalidInput, shown
 from ..model.field_paths import WHOLE
 from ..ops import FrozenStruct
@@ -36,6 +37,9 @@ class StoreOptions(FrozenStruct, frozen=True):
     full_text: bool = True
     search_fields: tuple[str, ...] = WHOLE
     embedding: EmbeddingModel | None = None
+    clock: Clock | None = None
+    at: str | int | None = None  # a view of the store as it was: a cursor, or microseconds since 1970
+    acting: str | None = None  # the author and the reason that writes carry
 
     def ranking(self, query: Any, mode: Any) -> tuple[str, Mode] | tuple[None, None]:
         """Check a query and its mode, and choose the default mode. (None, None) if there is nothing to rank by."""

@@ -18,16 +18,20 @@ from typing import Any, Literal
 from .. import ops
 from ..errors import Conflict, InvalidInput, InvalidValue, NotFound, Unavailable, Unsupported, shown
 from ..files.volume import Files
+from ..history import versions
+from ..history.versions import Rewound
 from ..live.leases import Lease, LeaseMethods
 from ..live.watch import WatchMethods
 from ..model import cursors, filters, keys
 from ..model.field_paths import check_paths
 from ..model.values import decode, encode, to_datetime, to_microseconds
+from ..operate.methods import OperateMethods
 from ..ops import (
     ABSENT,
     ANY,
     DEFAULT,
     KEEP,
+    Diff,
     Entry,
     Expectation,
     Hit,
@@ -37,8 +41,10 @@ from ..ops import (
     Stats,
     TtlOrDefault,
     Value,
+    Version,
     replace,
 )
+from ..runtime.closers import wait_for_closers
 from ..runtime.programs import Call, StoreProgram, apages, arun, before_retry, pages, run
 from ..runtime.renames import explain_renamed
 from ..runtime.signals import defer_signals
@@ -49,7 +55,7 @@ from .options import Mode
 logger = logging.getLogger("holdall")
 
 
-class Store(WatchMethods, LeaseMethods):
+class Store(WatchMethods, LeaseMethods, OperateMethods):
     """A durable store of entries. Get one from `holdall.open`.
 
     Sync and async methods may be mixed, from any thread and any event loop.
@@ -234,15 +240,20 @@ class Store(WatchMethods, LeaseMethods):
                 exact=exact,
                 neighbours=part,
             )
-            if part and not self._engine_handle.indexes_order:
-                yield from self._index_order()
+        page = yield from self._find(walk)
+        if page.next is not None:
+            page.next = f"{asked}.{page.next}"
+        return page
+
+    def _find(self, walk: ops.Search) -> StoreProgram[Page[Hit]]:
+        """Run a search in the engine. Indexes that it needs are brought up to date first."""
+        if walk.neighbours and not self._engine_handle.indexes_order:
+            yield from self._index_order()
         page: Page[Hit] | ops.IndexLag = (yield [walk])[0]
         if isinstance(page, ops.IndexLag):
             yield from self._index_texts(page.changes)
             page = (yield [replace(walk, caught_up=True)])[0]
             assert isinstance(page, Page)
-        if page.next is not None:
-            page.next = f"{asked}.{page.next}"
         return page
 
     search = run(_search)
@@ -392,7 +403,7 @@ class Store(WatchMethods, LeaseMethods):
     # Sweeping --------------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> StoreProgram[int]:
-        """Remove expired entries, and tombstones older than `feed_retention`, now instead of in the background.
+        """Remove expired entries, old tombstones and old versions now instead of in the background.
 
         Returns how many entries had expired.
         """
@@ -406,12 +417,93 @@ class Store(WatchMethods, LeaseMethods):
         if retention is not None and not self._scope:
             while (yield [ops.PurgeTombstones(retention)])[0]:
                 pass
+        if not self._scope and self._engine_handle.engine.capabilities.keeps_history:
+            while (yield [ops.PurgeHistory()])[0]:
+                pass
         while getattr(self._engine_handle.engine, "needs_maintenance", False) and (yield [ops.Maintain()])[0]:
             pass
         return total
 
     sweep = run(_sweep)
     asweep = arun(_sweep)
+
+    # History ---------------------------------------------------------------------------------------------------------
+
+    def _history(self, namespace: Namespace, key: str, *, limit: int = 100) -> StoreProgram[list[Version]]:
+        """Return the versions of an entry that the store keeps (`history=` of `holdall.open`), newest first.
+
+        The present one is the first, unless the entry was deleted or has expired: that is a version, too.
+        """
+        return (yield from versions.read_history(self, namespace, key, limit))
+
+    history = run(_history)
+    ahistory = arun(_history)
+
+    @explain_renamed
+    def at(self, when: datetime | str) -> Store:
+        """Return a view of the store as it was at a moment: all that reads works on it, except a `query`.
+
+        `when` is an aware datetime, or a cursor, which stands for the moment after its change. Reading raises
+        `HistoryGone` if old values of that moment are not kept. An entry is there until its last known expiry; at a
+        cursor, until its expiry was in the feed.
+        """
+        options = replace(self._options, at=versions.to_moment(when), refresh_on_read=False)
+        return Store(self._engine_handle, options, self, self._scope)
+
+    @explain_renamed
+    def diff(
+        self, prefix: Namespace, since: datetime | str, until: datetime | str | None = None
+    ) -> Generator[Diff, None, None]:
+        """Iterate over the entries in a namespace and below it that differ between two moments, in key order.
+
+        The moments are as in `at`; without `until`, it is now.
+        """
+        return pages(self, versions.diff_pages(self, prefix, since, until))
+
+    @explain_renamed
+    def adiff(
+        self, prefix: Namespace, since: datetime | str, until: datetime | str | None = None
+    ) -> AsyncGenerator[Diff, None]:
+        """`diff`, as an async iterator."""
+        return apages(self, versions.diff_pages(self, prefix, since, until))
+
+    def _restore(
+        self, namespace: Namespace, key: str, version: int, *, lease: Lease | None = None
+    ) -> StoreProgram[Entry]:
+        """Write an old version of an entry again, as a new change, and return it. Its TTL restarts.
+
+        `HistoryGone` if the store does not keep that version.
+        """
+        entry: Entry = yield from versions.restore(self, namespace, key, version, lease)
+        return entry
+
+    restore = run(_restore)
+    arestore = arun(_restore)
+
+    def _rewind(
+        self,
+        prefix: Namespace,
+        when: datetime | str,
+        *,
+        dry_run: bool = False,
+        sliced: bool = False,
+        lease: Lease | None = None,
+    ) -> StoreProgram[Rewound]:
+        """Bring everything in a namespace and below it back to how it was at a moment, as new changes.
+
+        So watchers see it, and a rewind can be rewound. `when` is as in `at`. With `dry_run`, nothing is changed. It is
+        one transaction of at most 100,000 changes; `sliced` allows several transactions, and any number.
+        """
+        return (yield from versions.rewind(self, prefix, when, dry_run, sliced, lease))
+
+    rewind = run(_rewind)
+    arewind = arun(_rewind)
+
+    @explain_renamed
+    def acting(self, author: str, *, reason: str | None = None) -> Store:
+        """Return a view whose writes carry an author and a reason, which `Change` and `history` show."""
+        options = replace(self._options, acting=versions.encode_acting(author, reason))
+        return Store(self._engine_handle, options, self, self._scope)
 
     # Views -----------------------------------------------------------------------------------------------------------
 
@@ -434,17 +526,19 @@ class Store(WatchMethods, LeaseMethods):
 
     def setup(self) -> None:
         """Connect, create and migrate now instead of on first use."""
-        defer_signals(self._require_open().engine.setup)
+        self._require_open().setup()
 
     async def asetup(self) -> None:
         """`setup`, awaited."""
-        await self._require_open().engine.asetup()
+        await self._require_open().asetup()
 
     def close(self) -> None:
         """Close the store. The last store of a URL closes the connections. Closing twice is allowed."""
         defer_signals(self._close)
 
     def _close(self) -> None:
+        if self._finalizer is not None and self._finalizer.alive:
+            wait_for_closers()  # a file object that was collected may still have to write
         self._closed = True
         self._engine_handle.notify()  # subscriptions end with their store
         if self._finalizer is not None and self._finalizer.detach():

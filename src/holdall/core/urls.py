@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from ..engine import Clock, Engine, Options
-from ..errors import InvalidInput, MissingExtra, shown
+from ..errors import InvalidInput, MissingExtra, Unsupported, shown
 from ..model import keys
 from ..model.field_paths import WHOLE, check_paths
 from ..model.filters import check_field
@@ -33,7 +33,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 class EngineOptions(TypedDict, total=False):
     """Options that only some engines take.
 
-    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. PostgreSQL: all others.
+    Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. S3: `endpoint`, `region`, `profile`,
+    `credentials`, `cache` and `stale`. A server: `token`, `ca_file` and the `pool_` options. PostgreSQL: all others.
     """
 
     volume: tuple[str, ...]
@@ -46,6 +47,14 @@ class EngineOptions(TypedDict, total=False):
     prepare: bool | None
     connection: Any
     notify_url: str | None
+    token: str | None
+    ca_file: str | None
+    endpoint: str
+    region: str
+    profile: str
+    credentials: Callable[[], tuple[str, ...]]
+    cache: str | os.PathLike[str]
+    stale: float | timedelta
 
 
 def open(
@@ -58,6 +67,7 @@ def open(
     timeout: float | timedelta = 30.0,
     sweep_interval: float | timedelta | None = 60.0,
     feed_retention: float | timedelta | None = timedelta(days=7),
+    history: float | timedelta | None = None,
     embed: Any = None,
     search_fields: Sequence[str] | None = None,
     metric: Metric = "cosine",
@@ -70,9 +80,9 @@ def open(
 
     The URL is `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain
     files), `"memory:"` (private to this store), `"memory:name"` (shared within the process), `"postgresql://…"`,
-    `"redis://…"` or `"redis+cluster://…"`. Some engines have options of their own (`EngineOptions`). Without a URL,
-    the environment variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from
-    `holdall.engine.Options`.
+    `"redis://…"`, `"redis+cluster://…"`, `"s3://bucket/prefix"`, or `"http://…"` and `"https://…"` for a server
+    (`holdall URL serve`). Some engines have options of their own (`EngineOptions`). Without a URL, the environment
+    variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from `holdall.engine.Options`.
 
     - `ttl`: how long entries live unless `put` sets another time; seconds, a timedelta, or None: for ever.
     - `refresh_on_read`: whether `get` restarts an entry's TTL by default.
@@ -83,6 +93,9 @@ def open(
       `sweep()` is called.
     - `feed_retention`: how long deletions stay in the feed, so how old a cursor may be that `watch` continues from;
       seconds, a timedelta, or None: for ever.
+    - `history`: how long the values of overwritten, deleted and expired entries are kept, for `history`, `at` and
+      `rewind`; seconds or a timedelta; 0: not at all. It is a setting of the store itself, which every process obeys.
+      None: as the store has it; a new store keeps none.
     - `embed`: an embedder, so that a query finds texts with the same meaning: a function of a list of texts, sync or
       async, an object with `embed_documents` and `embed_query`, or `"local"` (`holdall[local]`).
     - `search_fields`: the fields of a value that a query searches, such as `["title", "notes[*].text"]`; None: all.
@@ -113,11 +126,15 @@ def open(
         full_text,
         WHOLE if search_fields is None else check_paths(search_fields),
         None if embed is None else EmbeddingModel(Embedder(embed), metric),
+        clock,
     )
+    kept = None if history is None else duration_seconds("history", history, least=0, most=None, or_else=" or None")
     retention = None
     if feed_retention is not None:
         retention = duration_seconds("feed_retention", feed_retention, least=0, most=None, or_else=" or None for ever")
-    return defer_signals(_open, url, engine_options, cast("dict[str, Any]", own), store_options, interval, retention)
+    return defer_signals(
+        _open, url, engine_options, cast("dict[str, Any]", own), store_options, interval, retention, kept
+    )
 
 
 def _open(
@@ -127,11 +144,19 @@ def _open(
     store_options: StoreOptions,
     interval: float | None,
     feed_retention: float | None,
+    history: float | None,
 ) -> Store:
     key, make = (
         _own_engine(url, engine_options, own) if callable(url) else _target(_check_url(url), engine_options, own)
     )
-    return Store(get_or_make_handle(key, make, interval, feed_retention), store_options)
+    handle = get_or_make_handle(key, make, interval, feed_retention)
+    if history is not None:
+        try:
+            handle.request_history(history)
+        except Unsupported:
+            handle.release()
+            raise
+    return Store(handle, store_options)
 
 
 def _own_engine(make: Callable[[Options], Engine], engine_options: Options, own: dict[str, Any]) -> _Target:
@@ -191,8 +216,13 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
         return _postgres(url, engine_options, own)
     if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
         return _redis(f"{scheme}:{rest}", engine_options, own)
+    if scheme == "s3":
+        return _s3(url, engine_options, own)
+    if scheme in ("http", "https"):
+        return _remote(url, engine_options, own)
     raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql: and redis:, or a plain path"
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis:, s3: and http:, or a"
+        " plain path"
     )
 
 
@@ -240,6 +270,21 @@ def _redis(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     _check_option_names(own, module.RedisOptions.__slots__)
     given = module.RedisOptions(**own)
     return ("redis", url, engine_options, given), lambda: module.RedisEngine(url, engine_options, given)
+
+
+def _remote(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    module = _import_engine("remote", "remote")
+    _check_option_names(own, module.RemoteOptions.__slots__)
+    given = module.RemoteOptions(**own)
+    return ("remote", url, engine_options, given), lambda: module.RemoteEngine(url, engine_options, given)
+
+
+def _s3(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    module = _import_engine("s3", None)
+    _check_option_names(own, module.S3Options.__slots__)
+    given = module.S3Options(**own)
+    address = module.find_address(url, given)
+    return ("s3", address, engine_options, given), lambda: module.S3Engine(address, engine_options, given)
 
 
 def _import_engine(name: str, extra: str | None) -> Any:

@@ -18,6 +18,7 @@ from ..errors import (
     AmbiguousMatch,
     Conflict,
     FileNotFound,
+    HistoryGone,
     HoldallError,
     InvalidInput,
     InvalidValue,
@@ -26,9 +27,10 @@ from ..errors import (
     NotText,
     shown,
 )
+from ..history.versions import list_versions, restore, to_version
 from ..live.watch import AsyncWatch, Watch
 from ..model import file_values, globs, keys
-from ..ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp
+from ..ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp, Version
 from ..runtime.programs import StoreProgram, Work, apages, arun, before_retry, each, pages, run
 
 if TYPE_CHECKING:
@@ -104,9 +106,17 @@ class Files:
         put = ops.Put(self._namespace, path, file, DEFAULT, _version(expect))
         return [ops.CheckPath(self._namespace, path), put]
 
-    def _read(self, path: str) -> StoreProgram[bytes]:
-        """Read the bytes of a file."""
-        return (yield from self._range(keys.check_path(path), 0, None))
+    def _read(self, path: str, *, version: int | None = None) -> StoreProgram[bytes]:
+        """Read the bytes of a file; with a `version` from `history`, as they were then."""
+        path = keys.check_path(path)
+        if version is None:
+            return (yield from self._range(path, 0, None))
+        if type(version) is not int:
+            raise InvalidInput(f"version is the number of a version from history(), not {shown(version)}")
+        content: bytes | None = (yield [ops.ReadRange(self._namespace, path, 0, None, version)])[0]
+        if content is None:
+            raise HistoryGone(f"version {version} of {path!r} is not kept, or is a deletion; see history()")
+        return content
 
     read = run(_read)
     aread = arun(_read)
@@ -166,6 +176,30 @@ class Files:
 
     edit = run(_edit)
     aedit = arun(_edit)
+
+    # History ---------------------------------------------------------------------------------------------------------
+
+    def _history(self, path: str, *, limit: int = 100) -> StoreProgram[list[Version]]:
+        """Return the versions of a file that the store keeps, newest first, as `Store.history` does.
+
+        They come without their contents: `read(path, version=...)` returns one.
+        """
+        versions = yield from list_versions(self._store, self._namespace, keys.check_path(path), limit)
+        return [to_version(one) for one in versions]
+
+    history = run(_history)
+    ahistory = arun(_history)
+
+    def _restore(self, path: str, version: int, *, lease: Lease | None = None) -> StoreProgram[FileInfo]:
+        """Write an old version of a file again, as a new change. `HistoryGone` if the store does not keep it."""
+        path = keys.check_path(path)
+        yield [ops.CheckPath(self._namespace, path)]
+        yield from restore(self._store, self._namespace, path, version, lease)
+        info: FileInfo = (yield [ops.Stat(self._namespace, path)])[0]
+        return info
+
+    restore = run(_restore)
+    arestore = arun(_restore)
 
     # Several files, each with its own result, for faces --------------------------------------------------------------
 

@@ -34,7 +34,9 @@ from .records import (
     execute,
     find_model,
     note_model,
+    read_clock,
     read_piece,
+    split_by_root,
 )
 from .results import Copied
 
@@ -52,6 +54,7 @@ class _State:
     cursor: str | None = None
     entries: int = 0
     deletions: int = 0
+    began: int = 0  # when, by the clock of the source
     owned: bool = False  # whether the destination was empty when the copy began
 
     def put(self, cursor: str | None, batch: WriteBatch) -> ops.Put:
@@ -62,6 +65,7 @@ class _State:
                 "cursor": cursor,
                 "entries": self.entries + batch.entries,
                 "deletions": self.deletions + batch.deletions,
+                "began": self.began,
                 "owned": self.owned,
             }
         )
@@ -99,6 +103,8 @@ class Copier:
         self._state = yield from self._read_state()
         if restart:
             self._state.cursor, self._state.entries, self._state.deletions = None, 0, 0
+        if self._state.cursor is None:
+            self._state.began = yield from read_clock(self._source)
         self._result.resumed = self._state.cursor is not None
         count = ops.Count(self._from, hidden=True)
         total: int = (yield from execute(self._source, [count]))[0] if progress is not None else 0
@@ -154,6 +160,8 @@ class Copier:
         """
         batch, is_whole = WriteBatch(), True
         for record in records:
+            if record.value is None and record.updated < self._state.began:
+                continue  # it was gone before the copy began: an entry of that name in the destination is another
             is_whole = (yield from self._add(batch, record)) and is_whole
         if cursor == self._state.cursor and not records:
             return True
@@ -163,7 +171,7 @@ class Copier:
             if self._destination._engine_handle.engine.capabilities.spans_roots:
                 *_, entry = yield from execute(self._destination, [*written, state])
             else:
-                for group in _split_by_root(written):
+                for group in split_by_root(written):
                     yield from execute(self._destination, group)
                 [entry] = yield from execute(self._destination, [state])
         except Conflict as conflict:
@@ -221,7 +229,7 @@ class Copier:
         state.version = entry.version
         state.cursor = entry.value["cursor"]
         state.entries, state.deletions = entry.value["entries"], entry.value["deletions"]
-        state.owned = entry.value["owned"]
+        state.began, state.owned = entry.value["began"], entry.value["owned"]
         return state
 
     def _leave_out_equal(self, records: list[Record]) -> StoreProgram[list[Record]]:
@@ -241,7 +249,7 @@ class Copier:
             if not found.differences:
                 return
             extra = [ops.Delete(self._to + one.namespace, one.key) for one in found.differences]
-            for group in _split_by_root(extra):
+            for group in split_by_root(extra):
                 yield from execute(self._destination, group)
 
     def _verify(self) -> StoreProgram[None]:
@@ -274,13 +282,6 @@ def _is_copied(record: Record, entry: Entry | None) -> bool:
     expires = None if entry.expires_at is None else to_microseconds(entry.expires_at)
     times = to_microseconds(entry.created_at), to_microseconds(entry.updated_at), expires
     return times == (record.created, record.updated, record.expires)
-
-
-def _split_by_root(batch: list[Any]) -> Iterator[list[Any]]:
-    by_root: dict[str, list[Any]] = {}
-    for op in batch:
-        by_root.setdefault(op.namespace[0], []).append(op)
-    yield from by_root.values()
 
 
 @contextmanager

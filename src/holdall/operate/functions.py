@@ -14,7 +14,7 @@ from ..runtime.programs import StoreProgram
 
 if TYPE_CHECKING:
     from ..core.store import Store
-    from .results import Comparison, Copied
+    from .results import BackupInfo, Comparison, Copied
 
 
 def copy(
@@ -91,6 +91,16 @@ async def acompare(
     async with AsyncExitStack() as stack:
         first, second = (_open(side, stack) for side in (one, other))
         return await first._arun(_compare(first, second, prefix, to, limit))
+
+
+def check_backup(path: str | os.PathLike[str]) -> BackupInfo:
+    """Read a backup to its end, and describe it.
+
+    `Corrupt` if it is damaged, `SchemaTooNew` if a newer holdall made it.
+    """
+    from .backup import check_backup as check
+
+    return check(path)
 
 
 def _open(side: Any, stack: ExitStack | AsyncExitStack) -> Store:

@@ -7,7 +7,7 @@ A record has everything that is stored of an entry (`ops.Record`). Ops made here
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from .. import ops
 from ..core.dispatch import Dispatcher
 from ..errors import Conflict
 from ..model import file_values, keys
-from ..model.values import encode
+from ..model.values import encode, to_microseconds
 from ..ops import ABSENT, Entry, Namespace, Op, Record
 from ..runtime.programs import EngineBatch, StoreProgram
 from ..search.embedders import is_same_model
@@ -57,6 +57,21 @@ def execute(store: Dispatcher, batch: list[Any]) -> StoreProgram[list[Any]]:
     """Run a batch on the engine of a store."""
     results: list[Any] = yield EngineBatch(store, batch)
     return results
+
+
+def read_clock(store: Dispatcher) -> StoreProgram[int]:
+    """Return the time by the clock that the engine writes entries with."""
+    value: Any = encode({})
+    [entry] = yield from execute(store, [ops.Put(OPERATE_NAMESPACE, "clock", value, None)])
+    return to_microseconds(entry.updated_at)
+
+
+def split_by_root(batch: list[Any]) -> Iterator[list[Any]]:
+    """Split a batch for an engine whose transactions have one root."""
+    by_root: dict[str, list[Any]] = {}
+    for op in batch:
+        by_root.setdefault(op.namespace[0], []).append(op)
+    yield from by_root.values()
 
 
 def find_model(store: Dispatcher) -> StoreProgram[tuple[int, bytes] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from ..ops import Namespace
 
@@ -47,3 +48,28 @@ class Copied:
     resumed: bool = False
     verified: int = 0
     differences: list[Difference] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BackupInfo:
+    """What a backup has. An entry that changed while the backup ran counts each time that it was written."""
+
+    entries: int = 0
+    deletions: int = 0
+    files: int = 0
+    vectors: int = 0
+    bytes: int = 0
+    prefix: Namespace = ()
+    created_at: datetime | None = None
+    holdall: str = ""  # the version that made it
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The result of loading a backup; `resumed` is whether an interrupted call was continued."""
+
+    entries: int = 0
+    deletions: int = 0
+    vectors: int = 0
+    vectors_left_out: int = 0
+    resumed: bool = False

@@ -27,6 +27,17 @@ class Caller:
     def scoped(self, namespace: Namespace) -> Caller:
         return Caller(self.store.scoped(namespace), self._runner)
 
+    def at(self, when: Any) -> Caller:
+        return Caller(self.store.at(when), self._runner)
+
+    def acting(self, author: Any, **options: Any) -> Caller:
+        return Caller(self.store.acting(author, **options), self._runner)
+
+    def diff(self, *args: Any) -> list[Any]:
+        if self._runner is None:
+            return list(self.store.diff(*args))
+        return self._runner.run(_collect(self.store.adiff(*args)))
+
     def files(self, *args: Any) -> FilesCaller:
         return FilesCaller(self.store.files(*args), self._runner)
 

@@ -200,7 +200,7 @@ def test_a_read_of_all_roots_waits_for_a_node_that_does_not_answer_no_longer_tha
 def test_a_node_that_is_gone_is_reported_and_recovered_from(caplog: pytest.LogCaptureFixture) -> None:
     """Its entries are unavailable until it is back, and no call hangs."""
     durable = RedisCluster("--appendonly", "yes", "--appendfsync", "always")
-    with durable as cluster, holdall.open(cluster.url, timeout=1, sweep_interval=None) as store:
+    with durable as cluster, holdall.open(cluster.url, timeout=0.3, sweep_interval=None) as store:
         for root in ROOTS:
             store.put((root,), "k", {"root": root})
         cluster.nodes[1].kill()

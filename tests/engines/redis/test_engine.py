@@ -257,7 +257,7 @@ class Counted:
 def server_keys(prefix: str) -> list[bytes]:
     """Return all members of the indexes of fields."""
     client = connect()
-    return [m for name in client.scan_iter(f"{prefix}:*:i:*") for m in client.zrange(name, 0, -1)]
+    return [m for name in client.scan_iter(f"{prefix}:*:i:*", count=10_000) for m in client.zrange(name, 0, -1)]
 
 
 def connect() -> Any:
@@ -588,7 +588,11 @@ def test_put_and_batch_scripts_leave_the_same_keys(steps: list[Any]) -> None:
                             engine._put(op) if way == "_put" else engine._run_batch([op]),
                             engine._shards.connections.perform,
                         )
-            names = [one for one in client.scan_iter(home + "*") if b":d:" not in one and not one.endswith(b":m")]
+            names = [
+                one
+                for one in client.scan_iter(home + "*", count=10_000)
+                if b":d:" not in one and not one.endswith(b":m")
+            ]
             left.append({one.removeprefix(home.encode()): _contents(client, one) for one in names})
     assert left[0] == left[1]
     assert left[0] or not steps

@@ -383,27 +383,29 @@ def schema() -> str:
     return f"learning_{next(_numbers)}"
 
 
-def test_an_entry_that_changes_between_two_reads_of_the_feed_is_learned_once(
+def test_an_entry_that_changes_while_a_slice_is_read_is_learned_once(
     schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slice that goes on where one ended reads twice, and sees such an entry twice."""
+    """A slice that goes on where one ended reads twice, up to an end that it has read before."""
     with (
         holdall.open(postgres_url(), schema=schema) as store,
         holdall.open(postgres_url(), schema=schema, timeout=29) as other,
     ):
         store.execute([Put(NS, key, {"text": f"tea {key}"}) for key in "abc"])
         assert engine_of(store).execute([IndexTexts(2)]) == [(2, True)]
-        position = PostgresFeed.position
+        read_end = PostgresFeed.indexable_end
         changes = iter(["again"])
 
         def changing(self: PostgresFeed) -> Any:
+            end = yield from read_end(self)
             for text in changes:
                 other.put(NS, "c", {"text": f"tea c {text}"})
-            return (yield from position(self))
+            return end
 
-        monkeypatch.setattr(PostgresFeed, "position", changing)
-        assert engine_of(store).execute([IndexTexts(9)]) == [(2, False)]
+        monkeypatch.setattr(PostgresFeed, "indexable_end", changing)
+        assert engine_of(store).execute([IndexTexts(9)]) == [(0, False)]
         assert next(changes, None) is None
+        assert engine_of(store).execute([IndexTexts(9)]) == [(1, False)]
         check_lexical(store, "tea", "c", "again")
 
 

@@ -284,11 +284,15 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "setup": (),
     "watch": (),
     "cursor": (),
+    "history": (("home",), "key"),
+    "diff": (("home",), "1"),
+    "restore": (("home",), "key", 1),
+    "rewind": (("home",), "1"),
 }
 PUBLIC = [name for name, _ in inspect.getmembers(holdall.Store, callable) if not name.startswith("_")]
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("close", "aclose", "files")])
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("close", "aclose", "files", "at", "acting")])
 def test_a_closed_store_refuses_everything(path: str, name: str) -> None:
     store = holdall.open(path)
     store.put(("home",), "key", {})

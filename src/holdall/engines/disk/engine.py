@@ -41,6 +41,7 @@ from ...ops import (
     Search,
     Sweep,
 )
+from ...ops import replace as replace_struct
 from ...runtime.signals import restart_if_signaled
 from ..sql.text_index import PreparedIndexTexts
 from ..sqlite.connection import Connection
@@ -85,6 +86,7 @@ _IMPORT_EDITS = (_ImportEdits(),)
 class DiskEngine(SqliteEngine):
     """Entries in one folder."""
 
+    capabilities = replace_struct(SqliteEngine.capabilities, keeps_history=False)
     dialect = DiskDialect
     _clears_trees = False  # the plain files of a tree must not outlive it
     _at_once = frozenset()  # no read can be answered at once: external edits are imported first

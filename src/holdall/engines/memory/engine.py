@@ -6,6 +6,7 @@ stays as a tombstone. A value is stored as its JSON text and decoded for each re
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,18 +20,23 @@ from ...engine import (
     NO_FILE,
     PAGE_BYTES,
     Capabilities,
+    HistorySetting,
     Options,
+    Row,
     check_expectation,
     check_transfer,
     check_unblocked,
+    end_of,
     feed_from,
     item_exists,
+    no_history,
     parse_revision,
     search,
     system_clock,
     to_change,
     to_entry,
     to_info,
+    to_old_entry,
     transfer_result,
 )
 from ...errors import StoreClosed
@@ -42,6 +48,7 @@ from ...runtime.programs import Program, Work, drive
 from ...runtime.signals import defer_signals
 from ...search.ranking import LARGEST_GAP, rank_entries
 from ...search.text_index import MOST_BYTES
+from ...wire import to_record
 from .ranker import MemoryRanker
 
 _GREP_BYTES = 1 << 20  # of contents, after which a page of candidates ends
@@ -63,12 +70,25 @@ class _Record:
     appended: bool = False
     index: str | None = None
     vectors: ops.Vectors | None = None
+    changed: int = 0  # when it was written; `Backdate` does not set it
+    acting: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _OldRecord:
+    """A record that another one has replaced."""
+
+    record: _Record
+    ended: int  # the version that replaced it
+    kind: str  # of that change
+    time: int
+    acting: str | None
 
 
 class MemoryEngine:
     """Entries in the memory of this process, lost when it ends."""
 
-    capabilities = Capabilities(durable=False, multiprocess=False, ranks=True)
+    capabilities = Capabilities(durable=False, multiprocess=False, ranks=True, keeps_history=True, remembers=True)
     is_async_reentrant = True
 
     def __init__(self, options: Options) -> None:
@@ -82,6 +102,11 @@ class MemoryEngine:
         self._version = 0
         self._tombstones: Any = SortedSet()  # versions
         self._purged = 0  # the version of the last tombstone that was purged
+        self._setting: HistorySetting | None = None  # of the history; None: off
+        self._old: Any = SortedDict()  # _Address -> [_OldRecord], in the order of their ends
+        self._ends: Any = SortedDict()  # version that ended an old record -> _Address
+        self._kept: list[int] = []  # the keys of `_ends` that the batch has added
+        self._acting: str | None = None  # of the op that runs
         self._closed = False
         self._ranker = MemoryRanker(
             self._newer_than,
@@ -102,11 +127,21 @@ class MemoryEngine:
             if len(batch) == 1 and type(batch[0]) in WALKS:
                 return [drive(self._walk(batch[0]), _refuse_request)]
             undo: dict[_Address, _Record | None] = {}
+            self._kept = []
             try:
-                return [self._point(op, undo) for op in batch]
+                results: list[Any] = []
+                for op in batch:
+                    self._acting = getattr(op, "acting", None)
+                    if type(op) is ops.Remember:
+                        results.append(self._point(to_record(op, batch, results), undo).version)
+                    else:
+                        results.append(self._point(op, undo))
+                return results
             except BaseException:
                 for address, record in undo.items():
                     self._restore(address, record)
+                for ended in reversed(self._kept):
+                    self._drop_old(ended)
                 raise
 
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
@@ -126,6 +161,8 @@ class MemoryEngine:
             self._expiring.clear()
             self._order = None
             self._tombstones.clear()
+            self._old.clear()
+            self._ends.clear()
             self._ranker.clear()
 
     def before_fork(self) -> None:
@@ -167,9 +204,20 @@ class MemoryEngine:
                 return None if record is None else record.index
             case ops.Append():
                 return self._append(op, now, undo)
-            case ops.ReadRange(namespace, key, start, end):
-                record = self._file((keys.encode(namespace), key), now)
-                return None if record is None else _content(record, start, end)
+            case ops.ReadRange(namespace, key, start, end, version):
+                address = keys.encode(namespace), key
+                record = self._file(address, now) if version is None else self._find_version(address, version)
+                return None if record is None or record.size is None else _content(record, start, end)
+            case ops.GetVersion(namespace, key, version, content):
+                address = keys.encode(namespace), key
+                record = self._find_version(address, version)
+                if record is None:
+                    return None
+                return to_old_entry(_row(address, record, content), record.index, record.ttl)
+            case ops.SetHistory(keep):
+                return self._set_history(keep, now)
+            case ops.PurgeHistory(limit):
+                return self._purge_history(limit, now)
             case ops.Stat(namespace, path):
                 return self._stat(keys.encode(namespace), path, now)
             case ops.CheckPath(namespace, path):
@@ -330,7 +378,12 @@ class MemoryEngine:
         self._write(address, _Record(self._next_version(), None, old.created, now, kind=kind), undo)
 
     def _write(self, address: _Address, record: _Record, undo: dict[_Address, _Record | None]) -> None:
-        undo.setdefault(address, self._entries.get(address))
+        old: _Record | None = self._entries.get(address)
+        undo.setdefault(address, old)
+        if old is None or old.version != record.version:
+            record = replace(record, changed=record.updated, acting=self._acting)
+            if old is not None:
+                self._keep_old(address, old, record)
         self._restore(address, record)
 
     def _restore(self, address: _Address, record: _Record | None) -> None:
@@ -352,6 +405,115 @@ class MemoryEngine:
                 self._tombstones.add(record.version)
             elif self._order is not None:
                 self._order.add((address[0], record.created, address[1]))
+
+    # History ---------------------------------------------------------------------------------------------------------
+
+    def _set_history(self, keep: float | None, now: int) -> float | None:
+        if keep is not None:
+            duration = round(keep * 1_000_000)
+            if not keep:
+                self._setting = None
+            elif self._setting is None:
+                while self._purge_history(len(self._ends), now):  # of an earlier time
+                    pass
+                self._setting = HistorySetting(duration, now, self._version)
+            else:
+                self._setting = self._setting.change(duration, now)
+        return None if self._setting is None else self._setting.keep / 1_000_000
+
+    def _keep_old(self, address: _Address, old: _Record, new: _Record) -> None:
+        if self._setting is None or old.value is None or keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
+            return
+        kept = _OldRecord(replace(old, vectors=None), new.version, new.kind, new.changed, new.acting)
+        self._old.setdefault(address, []).append(kept)
+        self._ends[new.version] = address
+        self._kept.append(new.version)
+
+    def _drop_old(self, ended: int) -> None:
+        address = self._ends.pop(ended)
+        left = [old for old in self._old[address] if old.ended != ended]
+        if left:
+            self._old[address] = left
+        else:
+            del self._old[address]
+
+    def _purge_history(self, limit: int, now: int) -> bool:
+        setting = self._setting
+        purged = 0
+        for ended in self._ends.keys()[:limit]:
+            old = next(old for old in self._old[self._ends[ended]] if old.ended == ended)
+            if setting is not None and old.time > now - setting.keep:
+                break
+            self._drop_old(ended)
+            if setting is not None:
+                setting = self._setting = ops.replace(setting, purged=ended)
+            purged += 1
+        return bool(limit) and purged == limit
+
+    def _find_version(self, address: _Address, version: int) -> _Record | None:
+        record: _Record | None = self._entries.get(address)
+        if record is not None and record.version == version and record.value is not None:
+            return record
+        return next((old.record for old in self._old.get(address, ()) if old.record.version == version), None)
+
+    def _list_versions(self, op: ops.ListVersions) -> list[ops.OldVersion]:
+        address = keys.encode(op.namespace), op.key
+        current: _Record | None = self._entries.get(address)
+        records = [old.record for old in self._old.get(address, ())]
+        if current is not None and current.value is not None:
+            records.append(current)
+        found = [ops.OldVersion(one.version, "put", one.changed, one.expires, one.size, one.acting) for one in records]
+        for old in self._old.get(address, ()):
+            if old.kind != "put":
+                time = end_of(old.kind, old.record.expires, old.time)
+                found.append(ops.OldVersion(old.ended, old.kind, time, acting=old.acting))
+        found.sort(key=lambda version: -version.version)
+        return [one for one in found if op.before is None or one.version < op.before][: op.limit]
+
+    def _list_past(self, op: ops.ListPast) -> Page[ops.OldHead]:
+        setting = self._setting
+        if setting is None:
+            raise no_history()
+        position = 0
+        if isinstance(op.at, str):
+            position, _ = feed_from(op.at, self._version, 0)
+            setting.check_position(position, op.at)
+        else:
+            setting.check_time(op.at, self._clock())
+        page: Page[ops.OldHead] = Page()
+        low, high = keys.below(keys.encode(op.prefix))
+        first = (low, "") if op.after is None else (keys.encode(op.after[0]), op.after[1])
+        end = None if high is None else (high, "")
+        addresses = (one.irange(first, end, inclusive=(False, False)) for one in (self._entries, self._old))
+        for address, _ in itertools.groupby(heapq.merge(*addresses)):
+            if not _is_selected(address, op):
+                continue
+            record = self._find_at(address, op.at, position)
+            if record is None or (op.folder is not None and record.size is None):
+                continue
+            if len(page) == op.limit:
+                page.next = page[-1].key
+                break
+            times = record.created, record.updated, record.expires
+            page.append(ops.OldHead(keys.decode(address[0]), address[1], record.version, *times, record.size))
+        return page
+
+    def _find_at(self, address: _Address, at: int | str, position: int) -> _Record | None:
+        """Return the record at an address as it was at a time, or, for a cursor, at its position."""
+        time = at if isinstance(at, int) else None
+        current: _Record | None = self._entries.get(address)
+        if current is not None and current.value is not None:
+            if time is None and current.version <= position:
+                return current
+            if time is not None and current.changed <= time and _is_live(current, time):
+                return current
+        for old in reversed(self._old.get(address, ())):
+            record: _Record = old.record
+            if time is None and record.version <= position < old.ended:
+                return record
+            if time is not None and record.changed <= time < old.time and _is_live(record, time):
+                return record
+        return None
 
     # Walks -----------------------------------------------------------------------------------------------------------
 
@@ -392,6 +554,10 @@ class MemoryEngine:
                 return self._children(op)
             case ops.Grep():
                 return self._grep(op)
+            case ops.ListVersions():
+                return self._list_versions(op)
+            case ops.ListPast():
+                return self._list_past(op)
         raise TypeError(f"not a walk: {op!r}")
 
     def position(self) -> Program[Work, str]:
@@ -484,7 +650,7 @@ class MemoryEngine:
         if op.limit == 0:
             return changes
         for version, address, record in self._changed(op.prefix, since, op.path):
-            changes.append(to_change(version, *address, record.kind, cursor(version)))
+            changes.append(to_change(version, *address, record.kind, cursor(version), record.acting))
             if len(changes) == op.limit:
                 changes.next = cursor(version)
                 break
@@ -564,13 +730,25 @@ def _is_unembedded(record: _Record, model: int) -> bool:
     return not has_vectors and record.index != "[]" and record.value not in file_values.WRITTEN
 
 
+def _is_selected(address: _Address, op: ops.ListPast) -> bool:
+    """Whether an address is one that a walk over the past lists."""
+    ns, key = address
+    if op.key is not None or op.folder is not None:
+        return ns == keys.encode(op.prefix) and (key == op.key or (op.folder is not None and key.startswith(op.folder)))
+    if not op.recursive:
+        return ns == keys.encode(op.prefix)
+    return _is_within(address, op.prefix) and not (not op.prefix and keys.HIDDEN[0] <= ns < keys.HIDDEN[1])
+
+
 def _entry(address: _Address, record: _Record, kind: Callable[..., Any] = Entry) -> Any:
+    return to_entry(_row(address, record, (record.size or 0) <= file_values.LARGEST), kind)
+
+
+def _row(address: _Address, record: _Record, has_content: bool) -> Row:
     file: Any = NO_FILE
     if record.size is not None:
-        content = _content(record) if record.size <= file_values.LARGEST else None
-        file = content, int(record.appended), record.size
-    times = record.created, record.updated, record.expires
-    return to_entry((*address, str(record.value), record.version, *times, *file), kind)
+        file = _content(record) if has_content else None, int(record.appended), record.size
+    return *address, str(record.value), record.version, record.created, record.updated, record.expires, *file
 
 
 def _full_record(address: _Address, record: _Record) -> ops.Record:

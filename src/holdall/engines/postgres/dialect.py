@@ -28,11 +28,12 @@ from ...errors import InvalidInput
 from ...model.filters import check_field
 from ...model.values import decode
 from ...ops import Op
+from ..history.sql import copy_row, is_kept
 from ..sql.dialect import ContentQuery, Dialect
 from ..sql.narrowing import Binder, Path, index_name
-from ..sql.statements import SqlProgram, Statement, without_deleted_trees
+from ..sql.statements import TREES, SqlProgram, Statement, outside_deleted_trees
 from .trigrams import TrigramIndex
-from .views import VIEWS
+from .views import REPLACED_VIEW, VIEWS
 
 #: SQL with numbered parameters, and the name of each.
 NumberedSql: TypeAlias = tuple[bytes, tuple[str, ...]]
@@ -197,6 +198,100 @@ MIGRATIONS = (
     CREATE TABLE {schema}.lists (id bigint PRIMARY KEY, data bytea NOT NULL);
     ALTER TABLE {schema}.lists ALTER data SET STORAGE EXTERNAL;
     """,
+    # Deleted trees (`feed.DeletedTrees`). `xid` and `snapshot` are those of the deletion. Every write locks the table
+    # `tree_gate`, by naming it; a transaction that adds a tree waits until no write is under way. Roles have the rights
+    # that they have on the entries.
+    """
+    CREATE TABLE {schema}.trees (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        low text COLLATE "C" NOT NULL,
+        high text COLLATE "C" NOT NULL,
+        path text COLLATE "C",
+        path_low text COLLATE "C",
+        path_high text COLLATE "C",
+        until bigint NOT NULL,
+        deleted bigint NOT NULL,
+        next_version bigint NOT NULL,
+        last_version bigint NOT NULL,
+        from_ns text COLLATE "C" NOT NULL,
+        from_key text COLLATE "C" NOT NULL,
+        xid xid8 NOT NULL,
+        snapshot text NOT NULL
+    );
+    CREATE TABLE {schema}.tree_gate (is_closed boolean);
+    ANALYZE {schema}.trees, {schema}.tree_gate;  -- otherwise the planner expects many rows in these empty tables
+    DO $$
+    DECLARE
+        granted record;
+    BEGIN
+        FOR granted IN SELECT acl.* FROM pg_class, aclexplode(relacl) AS acl
+            WHERE relname = 'entries' AND relnamespace =
+                (SELECT relnamespace FROM pg_class WHERE oid = (SELECT min(tableoid) FROM {schema}.schema_version))
+        LOOP
+            EXECUTE 'GRANT ' || granted.privilege_type || $do$ ON {schema}.trees, {schema}.tree_gate TO $do$
+                || CASE WHEN granted.grantee = 0 THEN 'PUBLIC' ELSE granted.grantee::regrole::text END;
+        END LOOP;
+    END
+    $$;
+    """
+    + REPLACED_VIEW,
+    # History (`engines/history`), and the author and reason of a change
+    f"""
+    ALTER TABLE {{schema}}.entries ADD changed bigint, ADD acting text;
+    ALTER TABLE {{schema}}.trees ADD acting text;
+    CREATE TABLE {{schema}}.history (
+        ended bigint PRIMARY KEY,
+        ns text COLLATE "C" NOT NULL,
+        key text COLLATE "C" NOT NULL,
+        version bigint NOT NULL,
+        created bigint NOT NULL,
+        updated bigint NOT NULL,
+        changed bigint NOT NULL,
+        expires bigint,
+        ttl bigint,
+        body bigint,
+        size bigint,
+        appended bigint,
+        fields text,
+        acting text,
+        ended_kind text NOT NULL,
+        ended_at bigint NOT NULL,
+        ended_acting text,
+        xid xid8 NOT NULL,
+        ended_xid xid8 NOT NULL,
+        value text NOT NULL
+    );
+    CREATE INDEX history_of ON {{schema}}.history (ns, key, ended);
+    CREATE INDEX history_bodies ON {{schema}}.history (body) WHERE body IS NOT NULL;
+    CREATE FUNCTION {{schema}}.keep_old() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        {copy_row("{schema}.history", {"xid": "old.xid", "ended_xid": "new.xid"})};
+        RETURN NULL;
+    END
+    $$;
+    CREATE OR REPLACE FUNCTION {{schema}}.file_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF old.version <> new.version THEN
+            IF old.body IS NOT NULL THEN
+                INSERT INTO {{schema}}.unindexed VALUES (old.version, true)
+                    ON CONFLICT (version) DO UPDATE SET gone = true;
+            END IF;
+            IF new.body IS NOT NULL THEN
+                INSERT INTO {{schema}}.unindexed VALUES (new.version, NULL) ON CONFLICT DO NOTHING;
+            END IF;
+        END IF;
+        IF old.body IS NOT NULL AND old.body IS DISTINCT FROM new.body THEN  -- delete chunks, unless they are shared
+            IF old.shared IS NOT NULL OR EXISTS (SELECT 1 FROM {{schema}}.history WHERE body = old.body) THEN
+                PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' body', old.body));
+            END IF;
+            DELETE FROM {{schema}}.chunks WHERE body_id = old.body AND NOT EXISTS (
+                SELECT 1 FROM {{schema}}.entries WHERE shared IS NOT NULL AND body = old.body
+            ) AND NOT EXISTS (SELECT 1 FROM {{schema}}.history WHERE body = old.body);
+        END IF;
+        RETURN NULL;
+    END
+    $$;
+    """,
 )
 
 #: The types of the columns that `insert_many` and `delete_many` are called for.
@@ -219,6 +314,7 @@ class PostgresDialect(Dialect):
     """What the statements of `engines/sql` contain that is PostgreSQL's own, for one schema."""
 
     feed_mark = "xid::text::bigint"
+    history_mark = "ended_xid::text::bigint"
     settled = "AND xid < pg_snapshot_xmin(pg_current_snapshot())"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     most_files, most_bytes = 1024, 1 << 20
@@ -254,9 +350,26 @@ class PostgresDialect(Dialect):
         self.state, self.words, self.forward, self.lists, self.vectors = (
             f"{self.schema}.{name}" for name in ("state", "words", "forward", "lists", "vectors")
         )
+        self.trees, self.tree_gate = f"{self.schema}.trees", f"{self.schema}.tree_gate"
+        #: Locks the gate until the end of a transaction that writes.
+        self.read_xid = f"SELECT pg_current_xact_id()::text, EXISTS (SELECT 1 FROM {self.tree_gate})"
         self.old_texts = f"{self.schema}.terms", f"{self.schema}.documents", f"{self.schema}.texts"
         self.purge_lock = f"SELECT pg_try_advisory_xact_lock({lock_id(f'holdall history {schema}')})"
-        self.stamps = {"xid": "pg_current_xact_id()", "token": ":token"}
+        self.stamps = {"xid": "pg_current_xact_id()", "token": ":token", "acting": ":acting", "changed": "NULL"}
+        self.history = f"{self.schema}.history"
+        self.history_lock = ((f"SELECT pg_advisory_xact_lock({lock_id(f'holdall history setting {schema}')})", {}),)
+        self.old_content = f"CASE WHEN size > 0 THEN ({pieces} AND start < size) END"
+        # Triggers run in the order of their names: this one before `entries_file_changed`, which removes the pieces of
+        # a body that no old row refers to. The index finds the entry that still has the body of an old row.
+        self.start_history = (
+            f"CREATE TRIGGER entries_changed AFTER UPDATE OF version ON {self.table} FOR EACH ROW"
+            f" WHEN ({is_kept(self)}) EXECUTE FUNCTION {self.schema}.keep_old()",
+            f"CREATE INDEX IF NOT EXISTS entries_bodies ON {self.table} (body) WHERE body IS NOT NULL",
+        )
+        self.stop_history = (
+            f"DROP TRIGGER IF EXISTS entries_changed ON {self.table}",
+            f"DROP INDEX IF EXISTS {self.schema}.entries_bodies",
+        )
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
         self.pgvector: str | None = None  # the schema of pgvector, if the column of vectors has its type
         self.pgvector_version: tuple[int, ...] = ()
@@ -271,7 +384,7 @@ class PostgresDialect(Dialect):
             self._indexed |= {path, (field,)}  # with dots, it names both a nested field and a key
         #: Returns SQL with numbered parameters in place of named ones.
         self.number_parameters = lru_cache(maxsize=512)(
-            lambda sql: _number_parameters(without_deleted_trees(sql), server_clock)
+            lambda sql: _number_parameters(self._name_trees(sql), server_clock)
         )
 
     def use_pgvector(self, schema: str, version: tuple[int, ...], oid: int) -> None:
@@ -282,21 +395,53 @@ class PostgresDialect(Dialect):
         self.vector_out = f"{schema}.vector_send(data)", from_pgvector
 
     def parameters(self, op: Op) -> dict[str, Any]:
-        token = {"token": new_token()}
+        token = {"token": new_token(), "acting": getattr(op, "acting", None)}
         if not isinstance(op, ops.Put):
             return token
         value = op.value.template if isinstance(op.value, ops.File) else str(op.value)
         return token | {"projection": project(value)}
 
+    def lock_bodies(self, bodies: Sequence[int]) -> Sequence[Statement]:
+        # One statement each: in which order one statement would lock them is not known.
+        lock = "SELECT pg_advisory_xact_lock(hashtextextended(:p0::text, :body::bigint))"
+        return [(lock, {"p0": f"{self.schema_name} body", "body": body}) for body in sorted(bodies)]
+
+    def history_position(self) -> SqlProgram[int]:
+        [[(xid,)]] = yield [("SELECT pg_current_xact_id()::text::bigint", {})]
+        return int(xid)
+
+    def _name_trees(self, sql: str) -> str:
+        """Return a statement with the name of our table of trees. If it writes, it names the gate, too."""
+        if sql.lstrip()[:6] != "SELECT":
+            for row in ("", "old.", "file.", "near."):
+                outside = outside_deleted_trees(row)
+                sql = sql.replace(outside, f"(NOT EXISTS (SELECT 1 FROM {self.tree_gate}) AND {outside})")
+        return sql.replace(TREES, self.trees)
+
     def make_tombstones(self, which: str, kind: str, above: str = "") -> str:
-        del above  # a large tree is deleted as a small one
+        chosen = f"SELECT ns, key FROM {self.table} WHERE {which} FOR UPDATE"
+        version, xid = self.next_version, "pg_current_xact_id()"
+        if above:  # the change belongs to the transaction that has deleted the tree
+            chosen = f"SELECT ns, key, row_number() OVER (ORDER BY ns, key) AS number FROM ({chosen}) AS locked"
+            version, xid = (
+                f"{above} + deleted.number",
+                f"(SELECT tree.xid FROM {self.trees} AS tree WHERE id = :number)",
+            )
         return f"""
-            WITH deleted AS (SELECT ns, key FROM {self.table} WHERE {which} FOR UPDATE)
+            WITH deleted AS ({chosen})
             UPDATE {self.table} AS entry SET
-                version = {self.next_version}, value = NULL, projection = NULL, expires = NULL, ttl = NULL,
-                updated = :now, kind = '{kind}', xid = pg_current_xact_id(), token = :token,
+                version = {version}, value = NULL, projection = NULL, expires = NULL, ttl = NULL,
+                updated = :now, kind = '{kind}', xid = {xid}, token = :token,
+                changed = NULL, acting = :acting,
                 body = NULL, size = NULL, appended = NULL, shared = NULL, fields = NULL, vectors = NULL
             FROM deleted WHERE entry.ns = deleted.ns AND entry.key = deleted.key RETURNING version"""
+
+    def reserve_versions(self, count: int, now: int | None) -> SqlProgram[int]:
+        del now
+        drawn = f"WITH drawn AS MATERIALIZED (SELECT {self.next_version} AS until)"
+        sql = f"{drawn} SELECT until, setval(:versions::regclass, until + :count) FROM drawn"
+        [[(until, _)]] = yield [(sql, {"versions": f"{self.schema}.versions", "count": count})]
+        return int(until)
 
     def find_text(self, text: str, part: str) -> str:
         return f"strpos({text}, {part})"

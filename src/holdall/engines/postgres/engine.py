@@ -34,11 +34,31 @@ from ...errors import (
 from ...model.keys import RESERVED, check_flag
 from ...model.keys import encode as encode_namespace
 from ...model.values import decode
-from ...ops import READS, WALKS, Check, Children, Delete, Embed, Get, IndexOrder, IndexTexts, Maintain, Op, Put, Refresh
+from ...ops import (
+    READS,
+    WALKS,
+    Check,
+    Children,
+    Delete,
+    DeleteTree,
+    Embed,
+    Get,
+    IndexOrder,
+    IndexTexts,
+    LearnFields,
+    Maintain,
+    Op,
+    PurgeHistory,
+    Put,
+    Refresh,
+    SetHistory,
+)
 from ...runtime.programs import Sleep, Work, adrive, drive
+from ..history.sql import HeldPast
 from ..net.pool import Pool, check_options
 from ..net.retry import retry_delay
 from ..sql.entries import LOOK_UPS, expects_a_row, is_multi_statement
+from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
 from ..sql.statements import Rows, SqlProgram, Statement
 from .connections import (
     Acquire,
@@ -66,12 +86,18 @@ _BEGIN_SNAPSHOT: Statement = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
 _COMMIT: Statement = ("COMMIT", {})
 _ROLLBACK: Statement = ("ROLLBACK", {})
 _READ_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
+#: The deletion of a large tree waits so long for writes under way, while later writes wait for it. Then it retries.
+_GATE_MILLISECONDS = 20
+#: Seconds after which it gives up, and deletes the tree in the usual way, which takes long.
+_GATE_PATIENCE = 3.0
 #: Ops that are one autocommit statement if they are a batch of their own.
 _SINGLE_STATEMENT = LOOK_UPS | {Put, Delete, Refresh}
 #: Seconds after which joined puts are canceled and executed one by one: a row may be locked.
 _JOINED_PATIENCE = 1.0
+#: Ops that change no entry that anybody can read.
+_WITHOUT_CHANGES = frozenset({IndexOrder, IndexTexts, Maintain, LearnFields})
 #: Ops that may be done twice.
-_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain})
+_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain, SetHistory, PurgeHistory})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +142,7 @@ class PostgresOptions:
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, keeps_history=True, remembers=True)
 
     def __init__(self, url: str, options: Options, own: PostgresOptions) -> None:
         self._url = url
@@ -124,7 +150,8 @@ class PostgresEngine:
         self._own = own
         clock = options.clock
         self._dialect = PostgresDialect(own.schema, options.filter_fields, server_clock=clock is None)
-        self._sql = PostgresEntries(self._dialect, clock or (lambda: None))
+        self._clock: Callable[[], int | None] = clock or (lambda: None)
+        self._sql = PostgresEntries(self._dialect, self._clock)
         self._channel = Channel(own.schema)
         self._closed = False
         self._reset()
@@ -183,11 +210,11 @@ class PostgresEngine:
         def connect(deadline: float) -> Any:
             return self._connections.connect(self._own.notify_url or self._url, deadline)
 
-        def read_position(connection: Any) -> str:
+        def read_position(connection: Any) -> object:
             def execute(statements: Any) -> list[Rows]:
                 return [connection.execute(sql).fetchall() for sql, _ in statements]
 
-            return drive(self._sql.position(), execute)
+            return drive(self._sql.progress(), execute)
 
         return NotifyListener(connect, self._channel, read_position, notify)
 
@@ -217,16 +244,29 @@ class PostgresEngine:
         elif kind is Children and first.glob is None:  # type: ignore[attr-defined]  # Children have it
             return [(yield from self._list_children(first, deadline))]
         elif kind in WALKS:
-            return [(yield from self._read(self._sql.walk, first, deadline))]
+            return [(yield from self._walk(first, deadline))]
         elif all(type(op) in READS for op in batch):
             several = not all(type(op) is Get for op in batch)  # statements: gets are one
             results = yield from self._read(self._sql.batch, batch, deadline, snapshot=several and len(batch) > 1)
         else:
-            results = yield from self._write(batch, deadline)
+            results = (yield from self._delete_large(batch, deadline)) or (yield from self._write(batch, deadline))
             if time.monotonic() > self._next_notification:
                 yield from self._notify_listeners(deadline)
         self._note_versions(results)
         return results
+
+    def _walk(self, op: Op, deadline: float) -> ConnectionProgram[Any]:
+        """Run a walk. A reader of the feed that has to wait for tombstones writes them itself."""
+        result = yield from self._read(self._sql.walk, op, deadline)
+        until = min(deadline, time.monotonic() + HELD_SECONDS)
+        while type(result) is HeldPage and time.monotonic() < until:
+            yield from self._write([Maintain()], deadline)
+            yield from self._notify_listeners(deadline)  # also this one, which waits for the next tombstones
+            result = yield from self._read(self._sql.walk, op, deadline)
+        while type(result) is HeldPast:  # old values of a deleted tree, which have to be written first
+            yield from self._write([Maintain()], deadline)
+            result = yield from self._read(self._sql.walk, op, deadline)
+        return result
 
     def _run_joined(self, batch: Sequence[Op]) -> ConnectionProgram[list[Any] | None]:
         """Execute gets, or plain puts, that do not depend on each other."""
@@ -423,7 +463,11 @@ class PostgresEngine:
         first_replies: list[Rows] = []
         try:
             program = self._sql.batch(batch, token)
-            first = [_BEGIN, _READ_XID]
+            changes_entries = not all(type(op) in _WITHOUT_CHANGES for op in batch)
+            first = [_BEGIN, (self._dialect.read_xid, {}) if changes_entries else _READ_XID]
+            if type(batch[-1]) is LargeDeleteTree:
+                close_gate = f"LOCK TABLE {self._dialect.tree_gate} IN ACCESS EXCLUSIVE MODE"
+                first = [_BEGIN, _READ_XID, (f"SET LOCAL lock_timeout = {_GATE_MILLISECONDS}", {}), (close_gate, {})]
             if any(map(_is_lease_check, batch)) and connection.info.server_version >= 170000:
                 # The check locks the lease's row. If this process is suspended before it commits, the next holder must
                 # not wait for ever. idle_in_transaction_session_timeout would not do: the end of a pipeline stops it.
@@ -436,6 +480,49 @@ class PostgresEngine:
             raise
         ready += [first_replies[1][0][0], results]
         yield Pipeline(connection, [_COMMIT], deadline)
+
+    def _delete_large(self, batch: Sequence[Op], deadline: float) -> ConnectionProgram[list[Any] | None]:
+        """Delete a large tree by a note of it (`feed.DeletedTrees`); return None if nothing was done.
+
+        That is for a small tree, a batch that writes something else, and where there is no second connection or right.
+        """
+        *others, op = batch
+        if (
+            not isinstance(op, DeleteTree)
+            or not all(type(one) in READS for one in others)
+            or not self._sql.can_note_trees
+            or self._own.connection is not None
+        ):
+            return None
+        snapshot = _Snapshot(self._connect_to_build, self._dialect)
+        prepared = yield from self._read(
+            lambda op: self._sql.trees.prepare(op, self._clock(), snapshot.take), op, deadline
+        )
+        if prepared is None:
+            return None
+        is_deleted = False
+        try:
+            yield Work(snapshot.connect, (deadline,))
+            until = min(deadline, time.monotonic() + _GATE_PATIENCE)
+            for failures in itertools.count():
+                try:
+                    *results, deleted = yield from self._write([*others, prepared], deadline)
+                    is_deleted = True
+                    break
+                except Timeout:  # somebody writes for long, or reads the whole schema, as a dump does
+                    delay = retry_delay(failures, until)
+                    if delay is None:
+                        return None
+                    yield Sleep(delay)
+            return [*results, (yield Work(snapshot.read, (self._sql.trees.count(prepared, deleted),)))]
+        except psycopg.Error as error:
+            if is_deleted:
+                raise OutcomeUnknown(
+                    f"the tree {op.namespace!r} is deleted; the connection that counted its entries was lost"
+                ) from error
+            return None
+        finally:
+            snapshot.close()
 
     def _put_joined(self, batch: Sequence[Any], deadline: float) -> ConnectionProgram[list[Any] | None]:
         """Execute plain puts of several tasks as one autocommit statement.
@@ -631,10 +718,53 @@ class PostgresEngine:
                 yield Pipeline(connection, [(sql, {})], deadline)
             yield Pipeline(connection, [_COMMIT], deadline)
         yield from self._run_statements(connection, self._sql.detect_pgvector(), deadline)
+        yield from self._run_statements(connection, self._sql.detect_rights(), deadline)
         [[(newest,)]] = yield Pipeline(
             connection, [(f"SELECT last_value FROM {self._dialect.schema}.versions", {})], deadline
         )
         self._newest_seen = max(self._newest_seen, newest)
+
+
+class _Snapshot:
+    """A snapshot of the entries right before a large tree is deleted, on a connection of its own.
+
+    In it, the entries of the tree are counted after the commit, so that no other writer waits for that.
+    """
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], dialect: PostgresDialect) -> None:
+        self._is_taken = False
+        self._connect_for_thread = connect
+        self._dialect = dialect
+        self._connection: Any = None
+
+    def connect(self, deadline: float) -> None:
+        self._connection = self._connect_for_thread()
+        self._connection.deadline = deadline
+
+    def take(self) -> None:
+        """Take the snapshot. The transaction that calls this keeps others from writing meanwhile."""
+        if self._is_taken:  # by an earlier try
+            self._connection.execute("ROLLBACK")
+        self._is_taken = True
+        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        self._connection.execute("SELECT pg_current_snapshot()")
+
+    def read(self, program: SqlProgram[T]) -> T:
+        """Run a program of queries in the snapshot."""
+
+        def execute(statements: Any) -> list[Rows]:
+            found: list[Rows] = []
+            for sql, params in statements:
+                numbered, names = self._dialect.number_parameters(sql)
+                cursor = self._connection.cursor()
+                found.append(cursor.execute(numbered, [params[name] for name in names], binary=True).fetchall())
+            return found
+
+        return drive(program, execute)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.pgconn.finish()
 
 
 def _replaced(op: Put | Delete) -> OutcomeUnknown:

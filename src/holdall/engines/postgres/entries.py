@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any, TypeGuard, TypeVar
 
 from ... import ops
-from ...engine import cursor_expired, not_a_cursor, put_entry, to_entry
+from ...engine import HistorySetting, cursor_expired, history_gone, not_a_cursor, put_entry, to_entry
 from ...errors import SchemaTooNew
 from ...model import filters, keys
 from ...model.values import decode, ttl_microseconds
@@ -47,6 +47,9 @@ class PostgresEntries(SqlEntries):
     _feed: PostgresFeed
     ranker: PostgresRanker
 
+    #: Whether this role may delete large trees by a note.
+    can_note_trees = False
+
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock, PostgresFeed(dialect), PostgresRanker)
         rows = (
@@ -56,7 +59,7 @@ class PostgresEntries(SqlEntries):
         nulls = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
         self._put_many_of_model = self._upsert(
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
-            f" coalesce(projection, value)::jsonb, {nulls.rsplit(', ', 2)[0]}, fields, :model"
+            f" NULL::text, NULL::bigint, coalesce(projection, value)::jsonb, {nulls.rsplit(', ', 2)[0]}, fields, :model"
             f" FROM {rows[:-1]}, :all_fields::text[]) AS row (ns, key, value, projection, ttl, fields)",
             self._put_columns,
             returning="RETURNING version, created, updated, ns, key",
@@ -66,7 +69,7 @@ class PostgresEntries(SqlEntries):
         self._put_many, self._put_many_once = (
             self._upsert(
                 f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(),"
-                f" :token, coalesce(projection, value)::jsonb, {nulls}"
+                f" :token, NULL::text, NULL::bigint, coalesce(projection, value)::jsonb, {nulls}"
                 f" FROM {rows} AS row (ns, key, value, projection, ttl)",
                 self._put_columns,
                 where=where,
@@ -152,8 +155,10 @@ class PostgresEntries(SqlEntries):
             return []
         return [
             f"UPDATE {self._table} SET xid = '3' WHERE {is_foreign}",
+            f"UPDATE {dialect.history} SET xid = '3', ended_xid = '3'",
             f"DELETE FROM {dialect.state} WHERE name = '{TEXTS_STATE}'",
             *(f"DELETE FROM {table}" for table in (dialect.words, dialect.forward, dialect.lists)),
+            f"UPDATE {dialect.trees} SET xid = '3', snapshot = '3:3:'",
             self._feed.move_mark("pg_current_xact_id()"),
         ]
 
@@ -170,6 +175,22 @@ class PostgresEntries(SqlEntries):
         if rows:
             schema, version, oid = rows[0]
             self._dialect.use_pgvector(schema, tuple(map(int, re.findall(r"\d+", version or ""))), oid)
+
+    def detect_rights(self) -> SqlProgram[None]:
+        """Find out whether this role can delete large trees by a note, and whether some are to be cleared."""
+        rights_of = (
+            "has_sequence_privilege(:versions::regclass, 'UPDATE'), has_table_privilege(:gate::regclass, 'DELETE')"
+        )
+        params = {"versions": f"{self._dialect.schema}.versions", "gate": self._dialect.tree_gate}
+        [[rights]] = yield [(f"SELECT {rights_of}", params)]
+        self.can_note_trees = all(rights)
+        yield from self.trees.count_left()
+
+    def progress(self) -> SqlProgram[object]:
+        """Return what changes whenever there is more of the feed to read."""
+        position = yield from self.position()
+        trees = yield [(f"SELECT id, from_ns, from_key FROM {self._dialect.trees}", {})]
+        return position, trees
 
     def use_index_builder(self, builder: IndexBuilder) -> None:
         """Set who builds the indexes of vectors."""
@@ -213,6 +234,8 @@ class PostgresEntries(SqlEntries):
         """
         if len(batch) > 1 and all(type(op) is ops.Get for op in batch):
             return (yield from self._get_all(batch))
+        if type(batch[-1]) is ops.Remember:
+            return (yield from self._remember(batch, token))
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
         if not any(map(_needs_several, batch)):
@@ -293,6 +316,7 @@ class PostgresEntries(SqlEntries):
                 "projection": project(value),
                 "now": self._clock(),
                 "token": new_token(),
+                "acting": None,
                 "size": None,
             }
         sql, params = self.statement(op)
@@ -418,19 +442,51 @@ class PostgresEntries(SqlEntries):
 class PostgresFeed(SqlFeed):
     """The feed of snapshots."""
 
+    _dialect: PostgresDialect
+
     def position(self) -> SqlProgram[str]:
-        """Return the current snapshot, cut off after the highest transaction id in the table.
+        """Return the current snapshot, cut off after the highest transaction id in the tables.
 
         After a crash, PostgreSQL may assign ids above it again, to changes that come after this position. Ids up to the
         highest committed one are not assigned again.
         """
-        last_xid = f"SELECT xid FROM {self._table} ORDER BY xid DESC LIMIT 1"
-        sql = f"SELECT pg_current_snapshot()::text, coalesce(({last_xid}), '2')::text"
-        [[(snapshot, last)]] = yield [(sql, {})]
-        least, most, running = snapshot.split(":")
-        end = min(int(most), int(last) + 1)
-        before_end = [xid for xid in running.split(",") if xid and int(xid) < end]
-        return f"{min(int(least), end)}:{end}:{','.join(before_end)}"
+        [[(snapshot, last)]] = yield [(f"SELECT {self._position_columns()}", {})]
+        return _cut_off(snapshot, last)
+
+    def _position_columns(self) -> str:
+        last, last_of_trees = (
+            f"(SELECT xid FROM {table} ORDER BY xid DESC LIMIT 1)" for table in (self._table, self._dialect.trees)
+        )
+        return f"pg_current_snapshot()::text, coalesce(greatest({last}, {last_of_trees}), '2')::text"
+
+    def indexable_end(self) -> SqlProgram[str | None]:
+        """Return the end of the feed, or the position before the first tree that is not cleared.
+
+        One query finds both: a tree may be deleted between two.
+        """
+        trees = self._dialect.trees
+        first = f"SELECT snapshot FROM {trees} ORDER BY id LIMIT 1"
+        [[(held, snapshot, last)]] = yield [(f"SELECT ({first}), {self._position_columns()}", {})]
+        return held or _cut_off(snapshot, last)
+
+    def _find_hold(self, position: str) -> SqlProgram[tuple[str, str] | None]:
+        since, _, _ = _parse_position(position)
+        sql, params = f"SELECT snapshot FROM {self._dialect.trees}", {}
+        if since:
+            sql, params = f"{sql} WHERE NOT pg_visible_in_snapshot(xid, :since::pg_snapshot)", {"since": since}
+        [rows] = yield [(f"{sql} ORDER BY id LIMIT 1", params)]
+        return (rows[0][0], "") if rows else None
+
+    def tree_columns(self) -> SqlProgram[dict[str, Any]]:
+        """Return this transaction and the position before it. No other one writes entries at this time."""
+        sql = f"SELECT pg_current_xact_id()::text, {self._position_columns()}"
+        [[(xid, snapshot, last)]] = yield [(sql, {})]
+        least, end, running = _cut_off(snapshot, last).split(":")
+        others = {int(other) for other in running.split(",") if other}
+        if int(xid) < int(end):  # PostgreSQL counts the own transaction as complete
+            others.add(int(xid))
+        before = f"{min(int(least), *others, int(end))}:{end}:{','.join(map(str, sorted(others)))}"
+        return {"xid": xid, "snapshot": before}
 
     def resume(self, cursor: str | None) -> SqlProgram[tuple[str, str, Callable[[str], str]]]:
         """The same with snapshots. A cursor expires if its snapshot does not see a tombstone that was purged."""
@@ -472,6 +528,29 @@ class PostgresFeed(SqlFeed):
             if not resumed:
                 return found, since
 
+    def past_conditions(
+        self, cursor: str, setting: HistorySetting, params: dict[str, Any]
+    ) -> SqlProgram[tuple[str, str]]:
+        since, until, above = _parse_position(cursor)
+        here = yield from self.position()
+        seen = since or until or ""
+        if not seen or int(seen.split(":")[1]) > int(here.split(":")[1]):
+            raise cursor_expired(cursor)
+        # It must see the transaction that turned history on, and all that ended values which were purged.
+        began = "SELECT pg_visible_in_snapshot(:p0::text::xid8, :p1::pg_snapshot)"
+        [[(sees_begin,)]] = yield [(began, {"p0": str(setting.position), "p1": seen})]
+        if not sees_begin or setting.purged >= int(seen.split(":")[0]):
+            raise history_gone(cursor)
+        conditions = []
+        for xid, version in (("xid", "version"), ("ended_xid", "ended")):
+            visible = [f"pg_visible_in_snapshot({xid}, :at::pg_snapshot)"] if since else []
+            if until is not None:
+                visible.append(f"(pg_visible_in_snapshot({xid}, :until::pg_snapshot) AND {version} <= :above)")
+            conditions.append(f"({' OR '.join(visible)})")
+        params.update({"at": since} if since else {})
+        params.update({"until": until, "above": above} if until is not None else {})
+        return conditions[0], f"{conditions[0]} AND NOT {conditions[1]}"
+
     def count_since(self, position: str) -> SqlProgram[int]:
         since, _, _ = _parse_position(position)
         sql, bounds = f"SELECT count(*) FROM {self._table}", {}
@@ -492,6 +571,14 @@ def _matching(op: ops.Search, rows: Rows) -> list[tuple[Hit, str]]:
     """Return the rows that match a filter as hits, each with the position after it."""
     hits = ((to_entry(tuple(row), Hit), after) for *row, after in rows)
     return [(hit, after) for hit, after in hits if filters.matches(op.filter, hit.value)]
+
+
+def _cut_off(snapshot: str, last: str) -> str:
+    """Return a snapshot without the transactions after the last one."""
+    least, most, running = snapshot.split(":")
+    end = min(int(most), int(last) + 1)
+    before_end = [xid for xid in running.split(",") if xid and int(xid) < end]
+    return f"{min(int(least), end)}:{end}:{','.join(before_end)}"
 
 
 def _parse_position(position: str) -> tuple[str, str | None, int]:
@@ -538,6 +625,7 @@ def _has_plain_vectors(op: Op) -> TypeGuard[ops.Put]:
         and op.vectors is not None
         and op.expect is ANY
         and op.ttl is not KEEP
+        and op.acting is None
         and type(op.value) is not ops.File
     )
 

@@ -61,7 +61,7 @@ class NotifyListener(ServerListener):
         self,
         connect: Callable[[float], Any],
         channel: Channel,
-        read_position: Callable[[Any], str],
+        read_position: Callable[[Any], object],
         notify: Callable[[], None],
     ) -> None:
         super().__init__(notify)
@@ -83,7 +83,7 @@ class NotifyListener(ServerListener):
                 connection.execute(statement)
         usual_wait = _WITHOUT_NOTIFICATIONS if has_pooler else _USUALLY
         first_period_end = time.monotonic() + (0 if has_pooler else _FIRST_PERIOD)
-        wait, last_position = 0.0, None
+        wait, last_position = 0.0, object()
         with selectors.DefaultSelector() as selector:  # a new one: the next connection's socket may get the same number
             selector.register(self._wake_up, selectors.EVENT_READ)
             selector.register(connection.pgconn.socket, selectors.EVENT_READ)

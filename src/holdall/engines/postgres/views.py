@@ -79,3 +79,28 @@ VIEWS = r"""
             CASE WHEN jsonb_typeof(messages) = 'array' THEN messages ELSE '[]' END
         ) WITH ORDINALITY AS each_one (message, number);
 """
+
+#: The first view again, without entries of deleted trees (`feed.DeletedTrees`).
+REPLACED_VIEW = """
+    CREATE OR REPLACE VIEW {schema}.holdall_entries AS
+        SELECT
+            {schema}.labels(ns) AS namespace,
+            key,
+            {schema}.shown(value) AS value,
+            version,
+            {schema}.moment(created) AS created_at,
+            {schema}.moment(updated) AS updated_at,
+            {schema}.moment(expires) AS expires_at,
+            size
+        FROM {schema}.entries
+        WHERE value IS NOT NULL
+            AND (expires IS NULL OR expires > date_part('epoch', statement_timestamp()) * 1000000)
+            AND NOT (ns >= '__holdall__' || chr(1) AND ns < '__holdall__' || chr(2))
+            AND NOT EXISTS (
+                SELECT 1 FROM {schema}.trees AS tree
+                WHERE version <= tree.until AND ns >= tree.low AND ns < tree.high
+                    AND (expires IS NULL OR expires > tree.deleted)
+                    AND (tree.path IS NULL OR (body IS NOT NULL AND key >= tree.path AND key < tree.path_high
+                        AND (key = tree.path OR key >= tree.path_low)))
+            );
+"""

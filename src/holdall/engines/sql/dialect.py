@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from ...ops import Op
 from .narrowing import Fields
-from .statements import ManyTimes, Rows, SqlProgram, Statement
+from .statements import TREES, ManyTimes, Rows, SqlProgram, Statement
 
 #: A query of the index of contents, and a function of its rows: a query for versions, or None if there are too many.
 ContentQuery: TypeAlias = tuple[Statement, Callable[[Rows], Statement | None]]
@@ -43,10 +43,19 @@ class Dialect(Fields):
     feed_mark: str = "version"  # an expression: the position of a row in the feed, as a number
     settled: str = ""  # a further condition: every reader of the feed from now on can see the row
     purge_lock: str = ""  # a query: whether this transaction alone may purge tombstones
-    notes_trees: bool = False  # a large tree is deleted by a note (`feed.DeletedTrees`)
+    trees: str = TREES  # the table of `feed.DeletedTrees`
+
+    # History
+    history: str  # the table of old rows (`engines/history`)
+    start_history: Sequence[str] = ()  # statements that have old rows kept from now on
+    stop_history: Sequence[str] = ()
+    history_lock: Sequence[Statement] = ()  # precede a change of the setting, by one process at a time
+    history_mark: str = "ended"  # an expression: the number, in the feed, of the change that replaced an old row
+    old_content: str  # an expression: the body of an old row, at least up to its size
 
     # Files
     chunks: str  # the table of the pieces of bodies
+    piece_length: str = "length(data)"  # an expression: the bytes of a piece, as far as merging small ones is concerned
     next_body: str  # an expression: the id of a new body
     content: str  # an expression: the whole body of an entry, null if it has none
     whole: str = ""  # the same in a form that `part` makes bytes of, if that is faster
@@ -81,6 +90,15 @@ class Dialect(Fields):
         del op
         return _NOTHING
 
+    def lock_bodies(self, bodies: Sequence[int]) -> Sequence[Statement]:
+        """Return statements that lock bodies until the end of the transaction, before their last user may go."""
+        del bodies
+        return ()
+
+    @abstractmethod
+    def history_position(self) -> SqlProgram[int]:
+        """Return the number, in the feed, of the last change that no trigger has copied."""
+
     @abstractmethod
     def make_tombstones(self, which: str, kind: str, above: str = "") -> str:
         """Return a statement that makes tombstones of the rows that `which` selects. It returns one row for each.
@@ -88,9 +106,9 @@ class Dialect(Fields):
         Their versions are new, or those above the expression `above`.
         """
 
+    @abstractmethod
     def reserve_versions(self, count: int, now: int | None) -> SqlProgram[int]:
         """Reserve versions that no later write takes; return the version before them, the last one that is in use."""
-        raise NotImplementedError(f"{type(self).__name__} notes no trees")
 
     @abstractmethod
     def next_namespace(self, ns: str, depth: int | None) -> str:

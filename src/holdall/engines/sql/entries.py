@@ -32,6 +32,8 @@ from ...model import file_values, filters, keys
 from ...model.values import decode, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
+from ...wire import to_record
+from ..history.sql import HeldPast, SqlHistory
 from .bounded_reads import BoundedReads, RecordsReader, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
 from .feed import DeletedTrees, LargeDeleteTree, SqlFeed, put_purge_mark, within
@@ -70,6 +72,8 @@ _MULTI_STATEMENT = frozenset(
         ops.Copy,
         ops.Maintain,
         ops.LearnFields,
+        ops.SetHistory,
+        ops.PurgeHistory,
     }
 )
 
@@ -93,6 +97,7 @@ class SqlEntries:
         self.trees = DeletedTrees(dialect, self._feed)
         self._files = SqlFiles(dialect)
         self._texts = SqlTextIndex(dialect, self._feed)
+        self._history = SqlHistory(dialect, self._feed)
         self.ranker = ranker(dialect, clock, self._reads, self._feed, self._texts)
         self._make_statements()
 
@@ -129,6 +134,7 @@ class SqlEntries:
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
         self._backdate = (
             f"UPDATE {table} SET created = coalesce(:created, created), updated = coalesce(:updated, updated),"
+            f" changed = CASE WHEN CAST(:updated AS bigint) IS NULL THEN changed ELSE coalesce(changed, updated) END,"
             f" expires = coalesce(:expires, expires) WHERE {here} RETURNING version"
         )
 
@@ -199,7 +205,17 @@ class SqlEntries:
 
     def batch(self, batch: Sequence[Op]) -> SqlProgram[list[Any]]:
         """Run a batch: statements that cannot fail go together, the others are checked before the next runs."""
+        if type(batch[-1]) is ops.Remember:
+            return (yield from self._remember(batch))
         return (yield from self._one_by_one(batch, self._clock()))
+
+    def _remember(self, batch: Sequence[Op], *args: Any) -> SqlProgram[list[Any]]:
+        """Run a batch that ends with `Remember`."""
+        *others, last = batch
+        assert isinstance(last, ops.Remember)
+        results = yield from self.batch(others, *args)
+        [record] = yield from self.batch([to_record(last, others, results)], *args)
+        return [*results, record.version]
 
     def _one_by_one(self, batch: Sequence[Op], now: int | None) -> SqlProgram[list[Any]]:
         results: list[Any] = []
@@ -244,6 +260,12 @@ class SqlEntries:
                 return (yield from self._files.maintain(op, now))
             case ops.LearnFields():
                 return (yield from self._learn(op, now))
+            case ops.SetHistory():
+                return (yield from self._history.set(op, now))
+            case ops.PurgeHistory():
+                if (yield from self._clear_trees()):  # their entries become old values
+                    return True
+                return (yield from self._history.purge(op, now))
         raise TypeError(f"not an op of several statements: {op!r}")
 
     def _put_with_parts(self, op: ops.Put, now: int | None) -> SqlProgram[Any]:
@@ -264,6 +286,7 @@ class SqlEntries:
             if offset is not None:
                 return offset
             put = ops.Put(op.namespace, op.key, ops.File(file_values.NATIVE, op.data), op.ttl, ABSENT)
+            put = ops.replace(put, acting=op.acting)
             sql, params = self._statement(put, now)
             [rows] = yield [(sql, params)]
             if rows:
@@ -301,11 +324,18 @@ class SqlEntries:
             return False
         if (yield from self._texts.has_begun()):  # tombstones tell it which documents are gone
             _, more = yield from self._texts.run_step(op.limit, only_changes=True)
-            if more:
+            if more or (yield from self.trees.count_left()):  # a tree that was deleted just now stops it
                 return True
         # In this order: on SQLite the row with the highest version must stay, and the put makes another row that.
         yield [self._statement(put_purge_mark(mark), now), self._feed.delete_tombstones(versions)]
         return len(versions) == op.limit
+
+    def index_all_tombstones(self) -> SqlProgram[None]:
+        """Have the text index, if it has begun, take note of every change. Tombstones are about to be removed."""
+        if (yield from self._texts.has_begun()):
+            more = True
+            while more:
+                _, more = yield from self._texts.run_step(4096, only_changes=True)
 
     def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> SqlProgram[Any]:
         """Return an op's result, or raise the conflict that its rows show."""
@@ -321,7 +351,7 @@ class SqlEntries:
         if isinstance(op, ops.Get):  # the most frequent ops first: a match takes longer
             return self._get, {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         if isinstance(op, ops.ReadRange):
-            return self._files.range_statement(op, now)
+            return self._files.range_statement(op, now) if op.version is None else self._history.range_statement(op)
         if isinstance(op, ops.Stat):
             return self._files.stat_statement(op, now)
         if isinstance(op, ops.Put):
@@ -345,6 +375,8 @@ class SqlEntries:
                 return self._put_absent, params
             return self._put_at_version[keep], {**params, "expect": expect}
         match op:
+            case ops.GetVersion():
+                return self._history.get_statement(op)
             case ops.Delete(namespace, key, expect):
                 params = {"ns": keys.encode(namespace), "key": key, "now": now, **self._dialect.parameters(op)}
                 if expect is ANY:
@@ -380,7 +412,7 @@ class SqlEntries:
         if isinstance(op, ops.Get):
             return to_entry(rows[0]) if rows else None
         if isinstance(op, ops.ReadRange):
-            return self._files.range_result(op, rows)
+            return self._files.range_result(op, rows) if op.version is None else self._history.range_result(op, rows)
         if isinstance(op, ops.Stat):
             return self._files.stat_result(op, rows)
         if isinstance(op, ops.Put):
@@ -400,6 +432,8 @@ class SqlEntries:
                 return bool(rows)
             case ops.GetSearchFields():
                 return rows[0][0] if rows else None
+            case ops.GetVersion():
+                return self._history.get_result(op, rows)
             case ops.Sweep():
                 return len(rows)
         return self._files.result(op, rows)
@@ -440,6 +474,12 @@ class SqlEntries:
                 return (yield from self._files.children(op, self._clock()))
             case ops.Grep():
                 return (yield from self._files.grep(op, self._clock()))
+            case ops.ListVersions() | ops.ListPast():
+                if (yield from self.trees.count_left()):  # their entries are not old values yet
+                    return HeldPast()
+                if isinstance(op, ops.ListVersions):
+                    return (yield from self._history.list_versions(op))
+                return (yield from self._history.list_past(op, self._clock()))
         raise TypeError(f"not a walk: {op!r}")
 
     def position(self) -> SqlProgram[str]:
@@ -680,6 +720,7 @@ def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
         and op.ttl is not KEEP
         and op.search_fields is None
         and op.vectors is None
+        and op.acting is None
         and type(op.value) is not ops.File
     )
 

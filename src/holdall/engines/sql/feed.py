@@ -16,14 +16,14 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from ... import ops
-from ...engine import feed_from, parse_revision, to_change
+from ...engine import HistorySetting, feed_from, parse_revision, to_change
 from ...model import keys
 from ...model.values import decode, encode
 from ...ops import Change, Namespace, Page
 from ...runtime.programs import Work
 from .dialect import Dialect
 from .narrowing import narrow
-from .statements import LIVE, TREES, UNEXPIRED, Rows, SqlProgram, Statement, in_deleted_tree, outside_deleted_trees
+from .statements import LIVE, UNEXPIRED, Rows, SqlProgram, Statement, in_deleted_tree, outside_deleted_trees
 
 # Stored data: the names must not change.
 MARK_NAMESPACE, MARK_KEY = (keys.RESERVED, "history"), "forgotten"
@@ -56,6 +56,7 @@ class LargeDeleteTree(ops.Op, frozen=True):
     count: int  # of entries, also expired ones, when `position` was the end of the feed
     position: str
     take_snapshot: Callable[[], None]  # called in the transaction, before it writes
+    acting: str | None = None
 
 
 class HeldPage(Page[Change]):
@@ -115,8 +116,8 @@ class SqlFeed:
         if op.limit == 0:
             end, _, _ = yield from self.resume(op.since)
             return Page((), end)
-        rows, cursor, is_held = yield from self.changed_rows(op, "ns, key, coalesce(kind, 'put'), version", now)
-        changes = [to_change(version, ns, key, kind, after) for ns, key, kind, version, after in rows]
+        rows, cursor, is_held = yield from self.changed_rows(op, "ns, key, coalesce(kind, 'put'), version, acting", now)
+        changes = [to_change(version, ns, key, kind, after, acting) for ns, key, kind, version, acting, after in rows]
         return HeldPage(changes, cursor) if is_held else Page(changes, cursor)
 
     def changed_rows(
@@ -134,19 +135,42 @@ class SqlFeed:
         )
         held = yield from self._find_hold(position)
         if held is not None:
-            where += " AND version < :held"
-            params["held"], end = held, str(held - 1)
+            end, condition = held
+            where += condition
         rows, position = yield from self.since(position, columns, where, params, op.limit, end)
         found = [(*row[:-1], make_cursor(row[-1])) for row in rows]
         return found, make_cursor(position), held is not None and len(rows) < op.limit
 
-    def _find_hold(self, position: str) -> SqlProgram[int | None]:
-        """Return the first version after a position that is reserved for a tombstone which is not written yet."""
-        if not self._dialect.notes_trees:
-            return None
-        sql = f"SELECT min(next_version) FROM {TREES} WHERE last_version > :above"
+    def past_conditions(
+        self, cursor: str, setting: HistorySetting, params: dict[str, Any]
+    ) -> SqlProgram[tuple[str, str]]:
+        """Return the conditions that a present and an old row are as of a cursor, and add their parameters."""
+        position, _ = feed_from(cursor, int((yield from self.position())), 0)
+        setting.check_position(position, cursor)
+        params["at"] = position
+        return "version <= :at", "version <= :at AND ended > :at"
+
+    def _find_hold(self, position: str) -> SqlProgram[tuple[str, str] | None]:
+        """Return how far the feed may be read after a position, because tombstones follow that are not written yet.
+
+        That is a position, and a further condition on rows; None if no tombstone is missing.
+        """
+        sql = f"SELECT min(next_version) FROM {self._dialect.trees} WHERE last_version > :above"
         [[(held,)]] = yield [(sql, {"above": parse_revision(position or "0")})]
-        return held  # type: ignore[no-any-return]  # a row's column
+        return None if held is None else (str(held - 1), f" AND version < {held:d}")
+
+    def indexable_end(self) -> SqlProgram[str | None]:
+        """Return the position that the text index must not pass; None for the end of the feed.
+
+        Here no tree is deleted while the index reads the feed, and those before are cleared.
+        """
+        return None
+        yield
+
+    def tree_columns(self) -> SqlProgram[dict[str, Any]]:
+        """Return further columns of the note of a tree that is deleted now."""
+        return {}
+        yield
 
     # Tombstones ------------------------------------------------------------------------------------------------------
 
@@ -243,12 +267,13 @@ class DeletedTrees:
         # Expired ones too: by a clock that was set back, they have not expired when the tree is deleted.
         inside = {**params, "now": 0}
         [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", inside)]
-        return LargeDeleteTree(op.namespace, op.path, count, position, take_snapshot)
+        return LargeDeleteTree(op.namespace, op.path, count, position, take_snapshot, op.acting)
 
     def count(self, op: ops.DeleteTree | LargeDeleteTree, now: int | None) -> SqlProgram[int]:
         """Return the exact number of entries of a tree at a time, in the snapshot of this transaction."""
         where, params = _in_tree(op)
-        [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", {**params, "now": now})]
+        then = where.replace(":now", ":deleted")  # `:now` may stand for the time of the server
+        [[(count,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {then}", {**params, "deleted": now})]
         return count  # type: ignore[no-any-return]  # a row's column
 
     def delete(self, op: LargeDeleteTree, now: int | None) -> SqlProgram[int]:
@@ -263,18 +288,17 @@ class DeletedTrees:
             here = at_or_below(low, op.path)
             params |= {"path": op.path, "path_low": here["low"], "path_high": here["high"]}
         params |= {"low": low, "high": high, "from_ns": low, "until": until}
-        params |= {"next_version": until + 1, "last_version": until + count}
+        params |= {"next_version": until + 1, "last_version": until + count, "acting": op.acting}
+        params |= yield from self._feed.tree_columns()
         names, values = ", ".join(params), ", ".join(f":{name}" for name in params)
-        insert = f"INSERT INTO {TREES} ({names}, deleted) VALUES ({values}, :now) RETURNING deleted"
+        insert = f"INSERT INTO {self._dialect.trees} ({names}, deleted) VALUES ({values}, :now) RETURNING deleted"
         [[(deleted,)]] = yield [(insert, {**params, "now": now})]
         self.needs_clearing = True
         return deleted  # type: ignore[no-any-return]  # a row's column
 
     def count_left(self) -> SqlProgram[int]:
         """Return about how many entries of deleted trees are not tombstones yet."""
-        if not self._dialect.notes_trees:
-            return 0
-        sql = f"SELECT coalesce(sum(last_version - next_version + 2), 0) FROM {TREES}"
+        sql = f"SELECT coalesce(sum(last_version - next_version + 2), 0) FROM {self._dialect.trees}"
         [[(left,)]] = yield [(sql, {})]
         if left:  # not false otherwise: this snapshot may be older than a tree that is known
             self.needs_clearing = True
@@ -284,14 +308,15 @@ class DeletedTrees:
         """Replace some entries of the first deleted tree with tombstones; return whether there may be more."""
         start, limit = time.monotonic(), min(self._slice, _LARGEST_SLICE)
         sql = (
-            f"SELECT id, deleted, high, path_high, next_version, from_ns, from_key FROM {TREES} ORDER BY id LIMIT 1"
-            f"{self._dialect.for_update}"
+            f"SELECT id, deleted, high, path_high, next_version, from_ns, from_key, acting FROM {self._dialect.trees}"
+            f" ORDER BY id LIMIT 1{self._dialect.for_update}"
         )
         [trees] = yield [(sql, {})]
-        self.needs_clearing = bool(trees)
-        if not trees:
-            return False
-        [(number, deleted, high, path_high, first, from_ns, from_key)] = trees
+        if not trees:  # or another process has just deleted the row of the first one
+            self.needs_clearing = False
+            return (yield from self.count_left()) > 0
+        self.needs_clearing = True
+        [(number, deleted, high, path_high, first, from_ns, from_key, acting)] = trees
         here: dict[str, Any] = {"from_ns": from_ns, "from_key": from_key, "number": number, "limit": limit}
         if path_high is None:
             where, here["high"] = "(ns, key) >= (:from_ns, :from_key) AND ns < :high", high
@@ -308,15 +333,18 @@ class DeletedTrees:
             tombstones = self._dialect.make_tombstones(
                 f"{among} AND value IS NOT NULL ORDER BY ns, key", "delete", ":first"
             )
-            params |= {"now": deleted, "first": first - 1}
-            [written] = yield [(tombstones, {**params, **self._dialect.parameters(ops.DeleteTree(()))})]
+            params |= {"now": deleted, "first": first - 1, "number": number}
+            further = self._dialect.parameters(ops.DeleteTree((), None, acting))
+            [written] = yield [(tombstones, {**params, **further})]
             count = len(written)
         self._slice = max(20, limit // 2) if time.monotonic() - start > _SLICE_SECONDS else limit + 20
         if len(rows) < limit:
-            yield [(f"DELETE FROM {TREES} WHERE id = :number", {"number": number})]
+            yield [(f"DELETE FROM {self._dialect.trees} WHERE id = :number", {"number": number})]
             return True
         ns, key = rows[-1][:2]
-        moved = f"UPDATE {TREES} SET next_version = :first, from_ns = :ns, from_key = :key WHERE id = :number"
+        moved = (
+            f"UPDATE {self._dialect.trees} SET next_version = :first, from_ns = :ns, from_key = :key WHERE id = :number"
+        )
         yield [(moved, {"first": first + count, "ns": ns, "key": key + "\x01", "number": number})]
         return True
 

@@ -292,7 +292,7 @@ class SqlFiles:
         if not found:
             return
         [(body,)] = found
-        sizes = f"SELECT start, length(data) FROM {self._chunks} WHERE body_id = :body ORDER BY start"
+        sizes = f"SELECT start, {self._dialect.piece_length} FROM {self._chunks} WHERE body_id = :body ORDER BY start"
         [pieces] = yield [(sizes, {"body": body})]
         runs = _small_runs(pieces)
         if len(runs) > _RUNS_AT_ONCE:
@@ -511,7 +511,7 @@ def _small_runs(pieces: Rows) -> list[tuple[int, int]]:
     """Return the `[start, end)` of each run of two or more neighbours that fit into one piece."""
     runs: list[tuple[int, int, int]] = []
     for start, length in pieces:
-        if runs and start + length - runs[-1][0] <= PIECE:
+        if runs and runs[-1][1] == start and start + length - runs[-1][0] <= PIECE:
             runs[-1] = runs[-1][0], start + length, runs[-1][2] + 1
         else:
             runs.append((start, start + length, 1))

@@ -19,7 +19,7 @@ SqlRequest: TypeAlias = Iterable[Statement | ManyTimes] | Work
 SqlProgram: TypeAlias = Generator[SqlRequest, Any, T]
 
 
-#: The table of `feed.DeletedTrees`.
+#: The table of `feed.DeletedTrees`, as these conditions name it.
 TREES = "holdall_trees"
 
 
@@ -39,13 +39,6 @@ def in_deleted_tree(row: str = "", tree: str = "true") -> str:
 def outside_deleted_trees(row: str = "") -> str:
     """Return the opposite condition. Without deleted trees a database looks at their empty table once a statement."""
     return f"(NOT EXISTS (SELECT 1 FROM {TREES}) OR NOT {in_deleted_tree(row)})"
-
-
-def without_deleted_trees(sql: str) -> str:
-    """Return a statement without those conditions, for a database that deletes no tree by a note."""
-    for row in ("", "old.", "file.", "near."):
-        sql = sql.replace(outside_deleted_trees(row), "true")
-    return sql
 
 
 def live(row: str = "") -> str:

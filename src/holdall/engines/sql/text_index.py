@@ -238,7 +238,8 @@ class SqlTextIndex:
     # A slice of changes
 
     def _prepare_slice(self, limit: int, state: State, is_committed: bool) -> SqlProgram[Prepared | None]:
-        rows, position = yield from self._feed.since(state.position, _COLUMNS, "true", {}, limit)
+        end = yield from self._feed.indexable_end()
+        rows, position = yield from self._feed.since(state.position, _COLUMNS, "true", {}, limit, end)
         more = len(rows) == limit
         if len(first := take_first(rows, _SLICE_BYTES)) < len(rows):
             rows, position, more = first, first[-1][-1], True

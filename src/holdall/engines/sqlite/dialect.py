@@ -6,8 +6,9 @@ The id of a row is its version, so the table itself is in the order of the feed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -17,7 +18,8 @@ from ...errors import InvalidInput
 from ...model import keys
 from ...model.filters import check_field
 from ...model.values import decode, ttl_microseconds
-from ...ops import Count, Entry, File, LearnedField, LearnFields, Op, Put
+from ...ops import Count, Entry, File, LearnedField, LearnFields, Op, Put, Remember
+from ..history.sql import copy_row, is_kept
 from ..learned.sqlite import MIGRATION as LEARNED_FIELDS
 from ..learned.sqlite import LearnedFields
 from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect
@@ -140,6 +142,42 @@ MIGRATIONS = (
         from_key TEXT NOT NULL
     );
     """,
+    # History (`engines/history`), and the author and reason of a change
+    """
+    ALTER TABLE holdall_entries ADD COLUMN changed INTEGER;
+    ALTER TABLE holdall_entries ADD COLUMN acting TEXT;
+    ALTER TABLE holdall_trees ADD COLUMN acting TEXT;
+    CREATE TABLE holdall_history (
+        ended INTEGER PRIMARY KEY,
+        ns TEXT NOT NULL,
+        key TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        created INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        changed INTEGER NOT NULL,
+        expires INTEGER,
+        ttl INTEGER,
+        body INTEGER,
+        size INTEGER,
+        appended INTEGER,
+        fields TEXT,
+        acting TEXT,
+        ended_kind TEXT NOT NULL,
+        ended_at INTEGER NOT NULL,
+        ended_acting TEXT,
+        value TEXT NOT NULL
+    );
+    CREATE INDEX holdall_history_of ON holdall_history (ns, key, ended);
+    CREATE INDEX holdall_history_bodies ON holdall_history (body) WHERE body IS NOT NULL;
+    DROP TRIGGER holdall_unused;
+    CREATE TRIGGER holdall_unneeded AFTER UPDATE OF body ON holdall_entries
+    WHEN old.body IS NOT NULL AND old.body IS NOT new.body
+    BEGIN
+        DELETE FROM holdall_chunks WHERE body_id = old.body AND NOT EXISTS (
+            SELECT 1 FROM holdall_entries WHERE shared IS NOT NULL AND body = old.body
+        ) AND NOT EXISTS (SELECT 1 FROM holdall_history WHERE body = old.body);
+    END;
+    """,
 )
 
 #: Not in the migrations: only searches with neighbours need it, and it makes every put slower.
@@ -156,7 +194,12 @@ NOTE_NUL_KEY = "PRAGMA user_version = 1"
 def has_nul_key(op: Op) -> bool:
     """Whether an op puts JSON with NUL in a key. SQLite ends a key there, and may take it for another one."""
     value: Any = op.value if isinstance(op, Put) else ""
-    return not isinstance(value, File) and "\\u0000" in value and _find_nul_key(decode(value))
+    return not isinstance(value, File) and has_nul_key_in(value)
+
+
+def has_nul_key_in(value: str) -> bool:
+    """Whether the JSON of a value has NUL in a key."""
+    return "\\u0000" in value and _find_nul_key(decode(value))
 
 
 def _find_nul_key(value: Any) -> bool:
@@ -183,16 +226,28 @@ class SqliteDialect(Dialect):
     head = """(SELECT holdall_joined(data) FROM (
         SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
     ))"""
+    history = "holdall_history"
+    stamps = MappingProxyType({"acting": ":acting", "changed": "NULL"})
+    stop_history = ("DROP TRIGGER IF EXISTS holdall_kept", "DROP INDEX IF EXISTS holdall_bodies")
+    old_content = """CASE WHEN size > 0 THEN (SELECT holdall_joined(data) FROM (
+        SELECT data FROM holdall_chunks WHERE body_id = body AND start < size ORDER BY start
+    )) END"""
     state, words, forward, lists = "holdall_state", "holdall_words", "holdall_forward", "holdall_lists"
     old_texts = "holdall_terms", "holdall_documents", "holdall_texts"
     vectors = "holdall_vectors"
     single_writer = True
-    notes_trees = True
     unindexed = "holdall_unindexed"
     misread_check = "PRAGMA user_version"  # see NOTE_NUL_KEY
 
     def __init__(self, indexed: Sequence[str]) -> None:
         self.declared = tuple(indexed)
+        # BEFORE: another trigger removes the pieces of a body that no old row refers to. The index finds the entry that
+        # still has the body of an old row.
+        self.start_history = (
+            f"CREATE TRIGGER holdall_kept BEFORE UPDATE OF version ON holdall_entries WHEN {is_kept(self)}"
+            f" BEGIN {copy_row(self.history)}; END",
+            "CREATE INDEX holdall_bodies ON holdall_entries (body) WHERE body IS NOT NULL",
+        )
         self._indexed: set[Path] = set()
         for field in indexed:
             path = check_field(field)
@@ -202,11 +257,19 @@ class SqliteDialect(Dialect):
                 )
             self._indexed |= {path, (field,)}  # a key with dots means both
 
+    def parameters(self, op: Op) -> Mapping[str, Any]:
+        return {"acting": getattr(op, "acting", None)}
+
+    def history_position(self) -> SqlProgram[int]:
+        [[(newest,)]] = yield [("SELECT coalesce(max(version), 0) FROM holdall_entries", {})]
+        return int(newest)
+
     def make_tombstones(self, which: str, kind: str, above: str = "") -> str:
         return f"""
             UPDATE holdall_entries SET
                 version = {above or "(SELECT max(version) FROM holdall_entries)"} + chosen.number,
                 value = NULL, expires = NULL, ttl = NULL, updated = :now, kind = '{kind}',
+                changed = NULL, acting = :acting,
                 body = NULL, size = NULL, appended = NULL, shared = NULL, fields = NULL, vectors = NULL
             FROM (
                 SELECT version AS old, row_number() OVER () AS number
@@ -395,6 +458,8 @@ class SqliteEntries(SqlEntries):
             if isinstance(batch[0], PublishIndex):
                 return [(yield from self.ranker.publish(batch[0]))]
             return (yield from self._one_by_one(batch, now))
+        if type(batch[-1]) is Remember:
+            return (yield from self._remember(batch))
         results: list[Any] = []
         for is_plain, group in groupby(batch, is_plain_put):
             members: list[Any] = list(group)
@@ -428,7 +493,7 @@ class SqliteEntries(SqlEntries):
         return list(map(make_entry, puts, rows, versions, (created.get(row[:2]) for row in rows)))
 
 
-_NO_FILE_FIELDS_OR_MODEL = (None, None, None)
+_NO_FILE_FIELDS_OR_MODEL = (None, None, None, None)  # and no author
 
 
 def plain_parameters(put: Put, now: int) -> tuple[Any, ...]:

@@ -44,6 +44,7 @@ from ...ops import (
     LearnFields,
     Maintain,
     Op,
+    PurgeHistory,
     ReadRange,
     RecordPage,
     Refresh,
@@ -51,6 +52,7 @@ from ...ops import (
 )
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, run_pending_handlers
+from ..history.sql import HeldPast
 from ..sql.entries import LOOK_UPS, is_multi_statement, is_plain_put
 from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
 from ..sql.text_index import PreparedIndexTexts
@@ -83,7 +85,16 @@ _CHECK = "run PRAGMA integrity_check, and report this if the file is whole"
 #: The driver's errors, and those that damaged bytes cause where they are decoded.
 _UNREADABLE = (apsw.Error, struct.error, *DECODE_ERRORS)
 #: Ops whose loss in a power cut does no harm.
-_NO_CHANGES = READS | {Refresh, Maintain, IndexOrder, IndexTexts, LearnFields, PreparedIndexTexts, PublishIndex}
+_NO_CHANGES = READS | {
+    Refresh,
+    Maintain,
+    IndexOrder,
+    IndexTexts,
+    LearnFields,
+    PreparedIndexTexts,
+    PublishIndex,
+    PurgeHistory,
+}
 #: What changes whenever there is more of the feed to read.
 _PROGRESS = (
     "SELECT max(version), NULL, NULL FROM holdall_entries UNION ALL SELECT id, from_ns, from_key FROM holdall_trees"
@@ -144,7 +155,9 @@ class _LargeDeletion:
 class SqliteEngine:
     """Entries in one SQLite file."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, learns=True)
+    capabilities = Capabilities(
+        durable=True, multiprocess=True, ranks=True, learns=True, keeps_history=True, remembers=True
+    )
     is_async_reentrant = True
     dialect: type[SqliteDialect] = SqliteDialect
     _at_once: frozenset[type[Op]] = LOOK_UPS  # the ops that `look_up` can run
@@ -289,6 +302,10 @@ class SqliteEngine:
             while _is_held(results[0]) and time.monotonic() < until:
                 self._commits.submit([Maintain()])
                 results = self._read_once(batch)
+        while type(results[0]) is HeldPast:
+            run_pending_handlers()
+            self._commits.submit([Maintain()])
+            results = self._read_once(batch)
         return results
 
     def _read_once(self, batch: Sequence[Op]) -> list[Any]:

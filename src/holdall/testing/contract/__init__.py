@@ -21,6 +21,7 @@ from .file_values import FileValueContract
 from .files import FileContract
 from .filtering import FilterContract
 from .finding import FindContract
+from .history import HistoryContract
 from .items import ItemContract
 from .large_trees import LargeTreeContract
 from .learning import LearningContract
@@ -62,6 +63,7 @@ class StoreContract(
     FindContract,
     FileObjectContract,
     FileValueContract,
+    HistoryContract,
     RecordContract,
     LifecycleContract,
 ):

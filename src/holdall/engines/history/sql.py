@@ -1,0 +1,262 @@
+"""The history of SQL engines: old rows of the table of entries, in a table of their own.
+
+While history is on, a trigger copies each row there that a change replaces, in the transaction of that change. While it
+is off, there is no trigger, so it costs nothing, and every process obeys at once. A row is a value from its change to
+its end:
+
+    ended              the version of the change that replaced it, which is unique
+    ended_kind, ended_at, ended_acting   of that change
+    changed            when the value was written
+    all others         as in the table of entries
+
+The old row keeps its body: the pieces of a body are removed with the last row, in either table, that refers to it. An
+append leaves the old row with the same body and its former size. So contents are shared between versions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ... import ops
+from ...engine import HistorySetting, Row, no_history, to_old_entry
+from ...model import keys
+from ...ops import OldHead, OldVersion, Page
+from ..sql.bounded_reads import COLUMNS
+from ..sql.dialect import Dialect
+from ..sql.feed import SqlFeed, within
+from ..sql.statements import Rows, SqlProgram, Statement
+
+#: The name of the setting in the table `state`. Stored data: it must not change.
+SETTING = "history"
+#: What the trigger copies, and what a version is read from.
+KEPT = "ns, key, version, created, updated, expires, ttl, body, size, appended, fields, acting, value"
+#: The columns of the table that the trigger fills, and the expression of each.
+_NEW = {
+    "ended": "new.version",
+    **{name: f"old.{name}" for name in KEPT.split(", ")},
+    "changed": "coalesce(old.changed, old.updated)",
+    "ended_kind": "coalesce(new.kind, 'put')",
+    "ended_at": "new.updated",
+    "ended_acting": "new.acting",
+}
+_HEAD = "ns, key, version, created, updated, expires, size"
+
+
+class HeldPast(Page[Any]):
+    """No page: deleted trees must be cleared before the past can be read."""
+
+
+def copy_row(table: str, further: dict[str, str] | None = None) -> str:
+    """Return the statement of the trigger, which copies the row `old` that the row `new` replaces."""
+    columns = {**_NEW, **(further or {})}
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
+
+
+def is_kept(dialect: Dialect) -> str:
+    """Return the condition of the trigger: the row `old` is an entry, and not one of holdall's own."""
+    low, high = (f"'{keys.RESERVED}' || {dialect.character(code)}" for code in (1, 2))
+    return f"old.value IS NOT NULL AND old.version <> new.version AND NOT (old.ns >= {low} AND old.ns < {high})"
+
+
+class SqlHistory:
+    """The ops on old values, as programs over statements."""
+
+    def __init__(self, dialect: Dialect, feed: SqlFeed) -> None:
+        self._dialect, self._feed = dialect, feed
+        self._table, self._old = dialect.table, dialect.history
+        both = " UNION ALL ".join(
+            f"SELECT {KEPT} FROM {table} WHERE ns = :ns AND key = :key AND version = :version AND value IS NOT NULL"
+            for table in (self._table, self._old)
+        )
+        self._get = (
+            f"SELECT {COLUMNS}, CASE WHEN :content = 1 THEN {dialect.old_content} END, appended, size, fields, ttl"
+            f" FROM ({both}) AS found LIMIT 1"
+        )
+        chunks = dialect.chunks
+        self._range = (
+            f"SELECT file.size, piece.start, piece.data FROM (SELECT body, size FROM ({both}) AS found"
+            f" WHERE body IS NOT NULL LIMIT 1) AS file LEFT JOIN {chunks} AS piece"
+            f" ON piece.body_id = file.body AND piece.start < file.size AND piece.start < :end"
+            f" AND piece.start >= coalesce((SELECT max(start) FROM {chunks}"
+            f" WHERE body_id = file.body AND start <= :start), 0) ORDER BY piece.start"
+        )
+        here = "ns = :ns AND key = :key"
+        known = "CAST(:before AS bigint) IS NULL OR"
+        put = "version AS number, 'put' AS kind, {changed}, expires, size, acting"
+        end = (
+            "ended AS number, ended_kind AS kind, CASE WHEN ended_kind = 'expire' AND expires < ended_at THEN expires"
+            " ELSE ended_at END, CAST(NULL AS bigint), CAST(NULL AS bigint), ended_acting"
+        )
+        old = f"FROM {self._old} WHERE {here}"
+        present = put.format(changed="coalesce(changed, updated)")
+        self._list = (
+            f"SELECT * FROM (SELECT {present} FROM {self._table} WHERE {here} AND value IS NOT NULL) AS present"
+            f" WHERE {known} number < :before UNION ALL"
+            f" SELECT * FROM (SELECT {put.format(changed='changed')} {old} AND ({known} version < :before)"
+            f" ORDER BY ended DESC LIMIT :limit) AS puts UNION ALL"
+            f" SELECT * FROM (SELECT {end} {old} AND ({known} ended < :before) AND ended_kind <> 'put'"
+            f" ORDER BY ended DESC LIMIT :limit) AS ends ORDER BY 1 DESC LIMIT :limit"
+        )
+
+    # The setting -----------------------------------------------------------------------------------------------------
+
+    def _read_setting(self) -> SqlProgram[HistorySetting | None]:
+        [rows] = yield [(f"SELECT value FROM {self._dialect.state} WHERE name = :name", {"name": SETTING})]
+        return msgspec.json.decode(rows[0][0], type=HistorySetting) if rows else None
+
+    def _write_setting(self, setting: HistorySetting) -> Statement:
+        sql = (
+            f"INSERT INTO {self._dialect.state} (name, value) VALUES (:name, :value)"
+            f" ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+        )
+        return sql, {"name": SETTING, "value": msgspec.json.encode(setting).decode()}
+
+    def set(self, op: ops.SetHistory, now: int | None) -> SqlProgram[float | None]:
+        """Run `SetHistory`."""
+        setting = yield from self._read_setting()
+        if op.keep is None or (setting.keep if setting else 0) == round(op.keep * 1_000_000):
+            return setting.keep / 1_000_000 if setting else None
+        dialect, keep = self._dialect, round(op.keep * 1_000_000)
+        yield [*dialect.history_lock]
+        setting = yield from self._read_setting()  # another process may have set it meanwhile
+        if not keep:
+            yield [(sql, {}) for sql in dialect.stop_history]
+            yield [(f"DELETE FROM {dialect.state} WHERE name = :name", {"name": SETTING})]
+            return None
+        present = yield from self._now(now)
+        if setting is not None:
+            yield [self._write_setting(setting.change(keep, present))]
+            return keep / 1_000_000
+        while (yield from self._purge_some(ops.PurgeHistory(), now, None)):  # what is left of an earlier history
+            pass
+        yield [(sql, {}) for sql in (*dialect.stop_history, *dialect.start_history)]
+        begin = yield from dialect.history_position()
+        yield [self._write_setting(HistorySetting(keep, (yield from self._now(now)), begin))]
+        return keep / 1_000_000
+
+    def _now(self, now: int | None) -> SqlProgram[int]:
+        if now is not None:
+            return now
+        [[(present,)]] = yield [("SELECT CAST(:now AS bigint)", {"now": None})]
+        return int(present)
+
+    # Purging ---------------------------------------------------------------------------------------------------------
+
+    def purge(self, op: ops.PurgeHistory, now: int | None) -> SqlProgram[bool]:
+        """Remove old values of which the time is over; all of them if history is off. Return whether more is left."""
+        return (yield from self._purge_some(op, now, (yield from self._read_setting())))
+
+    def _purge_some(self, op: ops.PurgeHistory, now: int | None, setting: HistorySetting | None) -> SqlProgram[bool]:
+        dialect = self._dialect
+        oldest = (
+            f"SELECT ended, body, {dialect.history_mark} AS mark, ended_at FROM {self._old} ORDER BY ended LIMIT :limit"
+        )
+        due = "" if setting is None else " WHERE ended_at <= :now - :keep"
+        params = {"limit": op.limit} if setting is None else {"limit": op.limit, "now": now, "keep": setting.keep}
+        [found] = yield [(f"SELECT ended, body, mark FROM ({oldest}) AS oldest{due}", params)]
+        if not found:
+            return False
+        yield from self.remove([row[0] for row in found], sorted({row[1] for row in found if row[1] is not None}))
+        if setting is not None:
+            mark = max(setting.purged, *(row[2] for row in found))
+            yield [self._write_setting(ops.replace(setting, purged=mark))]
+        return len(found) == op.limit
+
+    def remove(self, ended: list[int], bodies: list[int]) -> SqlProgram[None]:
+        """Remove old values, and the pieces of their bodies that no other row refers to."""
+        dialect = self._dialect
+        among, params = dialect.among("ended", ended)
+        yield [*dialect.lock_bodies(bodies), (f"DELETE FROM {self._old} WHERE {among}", params)]
+        if bodies:
+            yield [self.delete_unused(bodies)]
+
+    def delete_unused(self, bodies: list[int]) -> Statement:
+        """Return the statement that removes the pieces of bodies to which no row refers."""
+        among, params = self._dialect.among("body_id", bodies)
+        unused = " AND ".join(
+            f"NOT EXISTS (SELECT 1 FROM {table} AS user_of WHERE user_of.body = {self._dialect.chunks}.body_id)"
+            for table in (self._table, self._old)
+        )
+        return f"DELETE FROM {self._dialect.chunks} WHERE {among} AND {unused}", params
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def get_statement(self, op: ops.GetVersion) -> Statement:
+        here = {"ns": keys.encode(op.namespace), "key": op.key, "version": op.version}
+        return self._get, {**here, "content": int(op.content)}
+
+    def get_result(self, op: ops.GetVersion, rows: Rows) -> ops.OldEntry | None:
+        if not rows:
+            return None
+        *columns, search_fields, ttl = rows[0]
+        content, size = columns[7], columns[9]
+        if content is not None:  # the body may have grown since
+            columns[7] = bytes(content)[:size]
+        elif op.content and size == 0:
+            columns[7] = b""
+        row: Row = tuple(columns)
+        return to_old_entry(row, search_fields, ttl)
+
+    def range_statement(self, op: ops.ReadRange) -> Statement:
+        here = {"ns": keys.encode(op.namespace), "key": op.key, "version": op.version}
+        return self._range, {**here, "start": op.start, "end": 2**62 if op.end is None else op.end}
+
+    def range_result(self, op: ops.ReadRange, rows: Rows) -> bytes | None:
+        if not rows:
+            return None
+        size, part = rows[0][0], self._dialect.part
+        end = size if op.end is None else min(op.end, size)
+        return b"".join(
+            part(data, max(op.start - start, 0), max(end - start, 0)) for _, start, data in rows if data is not None
+        )
+
+    def list_versions(self, op: ops.ListVersions) -> SqlProgram[list[OldVersion]]:
+        here = {"ns": keys.encode(op.namespace), "key": op.key}
+        [rows] = yield [(self._list, {**here, "before": op.before, "limit": op.limit})]
+        return [OldVersion(*row) for row in rows]
+
+    def list_past(self, op: ops.ListPast, now: int | None) -> SqlProgram[Page[OldHead]]:
+        setting = yield from self._read_setting()
+        if setting is None:
+            raise no_history()
+        params: dict[str, Any] = {"limit": op.limit + 1}
+        if isinstance(op.at, int):
+            setting.check_time(op.at, (yield from self._now(now)))
+            params["at"] = op.at
+            unexpired = "(expires IS NULL OR expires > :at)"
+            present = f"coalesce(changed, updated) <= :at AND {unexpired}"
+            past = f"changed <= :at AND ended_at > :at AND {unexpired}"
+        else:
+            present, past = yield from self._feed.past_conditions(op.at, setting, params)
+        inside = _selected(op, params)
+        if op.after is not None:
+            inside += " AND (ns, key) > (:after_ns, :after_key)"
+            params.update(after_ns=keys.encode(op.after[0]), after_key=op.after[1])
+        sql = " UNION ALL ".join(
+            f"SELECT * FROM (SELECT {_HEAD} FROM {table} WHERE value IS NOT NULL AND {condition} {inside}"
+            f" ORDER BY ns, key LIMIT :limit) AS {name}"
+            for table, condition, name in ((self._table, present, "present"), (self._old, past, "past"))
+        )
+        [rows] = yield [(f"{sql} ORDER BY ns, key, version LIMIT :limit", params)]
+        page: Page[OldHead] = Page()
+        for ns, key, *numbers in rows[: op.limit]:
+            if page and (page[-1].key, keys.encode(page[-1].namespace)) == (key, ns):  # a clock was set back
+                page.pop()
+            page.append(OldHead(keys.decode(ns), key, *numbers))
+        if len(rows) > op.limit:
+            page.next = page[-1].key
+        return page
+
+
+def _selected(op: ops.ListPast, params: dict[str, Any]) -> str:
+    """Return the condition that a row is one that the walk lists, and add its parameters."""
+    if op.key is not None:
+        params.update(ns=keys.encode(op.prefix), key=op.key)
+        return "AND ns = :ns AND key = :key"
+    if op.folder is not None:
+        low, high = keys.in_folder(op.folder)
+        params.update(ns=keys.encode(op.prefix), low=low, high=high)
+        return "AND ns = :ns AND key >= :low AND key < :high AND body IS NOT NULL"
+    return within(op.prefix, op.recursive, params)

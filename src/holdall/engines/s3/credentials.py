@@ -1,0 +1,107 @@
+"""Where the credentials of a bucket come from.
+
+In this order: the option `credentials=`, a function; the environment; the profile in `~/.aws/credentials`; and
+botocore, if it is installed, for everything else that AWS has: instance roles, single sign-on, assumed roles.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import InvalidInput, MissingExtra, shown
+
+
+class Credentials(NamedTuple):
+    """What signs a request."""
+
+    access_key: str
+    secret_key: str
+    token: str | None = None
+
+
+def find_source(given: Callable[[], Any] | None, profile: str | None) -> Callable[[], Credentials]:
+    """Return a function that returns the credentials of this moment: some expire and are renewed."""
+    if given is not None:
+        return lambda: _check(given())
+    if profile is None and os.environ.get("AWS_ACCESS_KEY_ID"):
+        return _read_environment
+    name = profile or os.environ.get("AWS_PROFILE", "default")
+    found = _read_profile(name)
+    if found is not None:
+        return lambda: found
+    return _find_with_botocore(profile)
+
+
+def find_region(profile: str | None) -> str | None:
+    """Return the region that the environment or the profile names."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        if os.environ.get(name):
+            return os.environ[name]
+    name = profile or os.environ.get("AWS_PROFILE", "default")
+    config = _read_file("AWS_CONFIG_FILE", "~/.aws/config")
+    for section in (f"profile {name}", name):
+        if config.has_option(section, "region"):
+            return config.get(section, "region")
+    return None
+
+
+def _check(given: Any) -> Credentials:
+    """Check what the function `credentials=` has returned."""
+    if isinstance(given, (tuple, list)) and len(given) in (2, 3) and all(isinstance(part, str) for part in given[:2]):
+        return Credentials(*given)
+    raise InvalidInput(
+        "credentials= must return (access key, secret key) or (access key, secret key, session token), not"
+        f" {type(given).__name__}"
+    )
+
+
+def _read_environment() -> Credentials:
+    secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
+    if not secret:
+        raise InvalidInput("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not; set both")
+    return Credentials(os.environ["AWS_ACCESS_KEY_ID"], secret, os.environ.get("AWS_SESSION_TOKEN") or None)
+
+
+def _read_file(variable: str, usual: str) -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser()
+    path = Path(os.environ.get(variable) or usual).expanduser()
+    try:
+        parser.read(path, encoding="utf-8")
+    except configparser.Error as error:
+        raise InvalidInput(f"{str(path)!r} is not a file of profiles: {error}") from error
+    return parser
+
+
+def _read_profile(name: str) -> Credentials | None:
+    file = _read_file("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
+    if not file.has_option(name, "aws_access_key_id") or not file.has_option(name, "aws_secret_access_key"):
+        return None
+    token = file.get(name, "aws_session_token", fallback=None)
+    return Credentials(file.get(name, "aws_access_key_id"), file.get(name, "aws_secret_access_key"), token)
+
+
+def _find_with_botocore(profile: str | None) -> Callable[[], Credentials]:
+    try:
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            "no credentials for the bucket: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, write them to"
+            " ~/.aws/credentials, or pass credentials=; for instance roles and single sign-on:"
+            " pip install 'holdall[s3]'",
+            name=error.name,
+        ) from error
+    try:
+        found: Any = Session(profile=profile).get_credentials()
+    except BotoCoreError as error:
+        raise InvalidInput(f"no credentials of the profile {shown(profile)}: {error}") from error
+    if found is None:
+        raise InvalidInput(
+            "no credentials for the bucket: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, write them to"
+            " ~/.aws/credentials, or pass credentials="
+        )
+    return lambda: Credentials(*found.get_frozen_credentials()[:3])

@@ -1,0 +1,291 @@
+"""Effects: what a transaction has changed in the cache, and how the effects of others are applied to it.
+
+Triggers of the connection that writes note the key of each changed row of the tables that are shipped, whatever changed
+it. Before the commit, `collect` reads the rows of these keys. `apply` brings the rows of a key into the state of an
+effect. Everything else in the cache is derived from the shipped tables, and each machine maintains it by itself.
+
+Some triggers of the schema change shipped tables. While effects are applied they must not run: what they changed is in
+the effects, and the order of changes within a transaction is not. So they are moved from the file to the connection,
+where they have a further condition. Other triggers maintain what is derived, and always run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from ...errors import SchemaTooNew
+from ..sqlite.connection import Connection
+from ..sqlite.dialect import NOTE_NUL_KEY, has_nul_key_in
+from .objects import Effect
+
+
+class Shipped(NamedTuple):
+    """A table whose rows are the truth, so that they go to the bucket."""
+
+    name: str
+    key: tuple[str, ...]  # the columns by which effects name rows
+    is_unique: bool = True  # a key has at most one row
+    local: tuple[str, ...] = ()  # columns that each cache numbers by itself
+
+
+#: The tables that are shipped. A new table of the schema belongs here, or to `DERIVED`; a test holds that.
+SHIPPED = (
+    Shipped("holdall_entries", ("ns", "key")),
+    Shipped("holdall_chunks", ("body_id", "start")),
+    Shipped("holdall_vectors", ("version",), is_unique=False, local=("id",)),
+    Shipped("holdall_trees", ("id",)),
+    Shipped("holdall_history", ("ended",)),
+)
+#: The tables that each cache makes from the others.
+DERIVED = (
+    "holdall_unindexed",
+    "holdall_contents",
+    "holdall_state",
+    "holdall_terms",
+    "holdall_documents",
+    "holdall_texts",
+    "holdall_words",
+    "holdall_forward",
+    "holdall_lists",
+    "holdall_learned",
+    "holdall_learned_paths",
+    "holdall_learned_values",
+)
+#: The engine's own tables: where the cache is in the log, the records since the last floor, and the moved triggers.
+SCHEMA = """
+    CREATE TABLE IF NOT EXISTS holdall_bucket (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        store TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        t INTEGER NOT NULL,
+        upto INTEGER NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS holdall_log (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS holdall_moved_triggers (name TEXT PRIMARY KEY, sql TEXT NOT NULL) WITHOUT ROWID;
+"""
+OWN = ("holdall_bucket", "holdall_log", "holdall_moved_triggers", "holdall_schema")
+
+_TRIGGER = re.compile(
+    r"CREATE\s+TRIGGER\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>\w+)(?P<event>.*?\sON\s+)(?P<table>\w+)"
+    r"(?:\s+FOR\s+EACH\s+ROW)?(?:\s+WHEN\s(?P<when>.*?))?\sBEGIN\s(?P<body>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_WRITES = re.compile(r"\b(?:INTO|FROM|UPDATE(?:\s+OR\s+\w+)?)\s+(\w+)", re.IGNORECASE)
+_MANY = 10_000  # rows, from which on indexes are made after them
+_APPLYING = "EXISTS (SELECT 1 FROM holdall_applying)"
+
+
+class Position(NamedTuple):
+    """Where a cache is in the log."""
+
+    seq: int = 0
+    t: int = 0
+    upto: int = 0  # the log up to here is not kept in the cache
+    store: str = ""
+
+
+def read_position(connection: Connection) -> Position:
+    rows: list[Any] = connection.execute("SELECT seq, t, upto, store FROM holdall_bucket").fetchall()
+    return Position(*rows[0]) if rows else Position()
+
+
+def move_triggers(writer: Connection) -> None:
+    """Move the triggers that change shipped tables out of the schema; `Effects` creates them for a connection."""
+    shipped = {table.name for table in SHIPPED}
+    triggers: list[Any] = writer.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, sql in triggers:
+        found = _TRIGGER.fullmatch(sql)
+        assert found is not None, sql
+        if changed_tables(found["body"]) & shipped:
+            writer.execute("INSERT OR REPLACE INTO holdall_moved_triggers VALUES (?, ?)", (name, sql))
+            writer.execute(f'DROP TRIGGER "{name}"')
+
+
+def changed_tables(body: str) -> set[str]:
+    """Return the tables that the statements of a trigger change."""
+    return {found[1] for one in body.split(";") if (found := _WRITES.search(one.strip())) is not None}
+
+
+class Effects:
+    """The effects of one connection that writes."""
+
+    def __init__(self, writer: Connection) -> None:
+        self._writer = writer
+        self._columns: dict[str, list[str]] = {}
+        existing = {name for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        self._tables = [table for table in SHIPPED if table.name in existing]
+        for table in self._tables:
+            named: list[Any] = writer.execute(f"PRAGMA table_info({table.name})").fetchall()
+            others = [name for _, name, *_ in named if name not in table.key and name not in table.local]
+            self._columns[table.name] = others
+        self._install()
+
+    def columns_of(self, effects: list[Effect]) -> dict[str, list[str]]:
+        """Return the columns of the rows of effects, by table."""
+        return {name: self._columns[name] for name in {effect.table for effect in effects}}
+
+    def _uninstall(self) -> None:
+        found: list[Any] = self._writer.execute("SELECT name FROM temp.sqlite_schema WHERE type = 'trigger'").fetchall()
+        for (name,) in found:
+            self._writer.execute(f'DROP TRIGGER temp."{name}"')
+
+    def _install(self) -> None:
+        writer = self._writer
+        writer.execute("CREATE TEMP TABLE IF NOT EXISTS holdall_applying (is_applying INTEGER)")
+        moved: list[Any] = writer.execute("SELECT sql FROM holdall_moved_triggers").fetchall()
+        for (sql,) in moved:
+            found = _TRIGGER.fullmatch(sql)
+            assert found is not None
+            when = f"({found['when']}) AND " if found["when"] else ""
+            writer.execute(
+                f"CREATE TEMP TRIGGER {found['name']}{found['event']}main.{found['table']}"
+                f" WHEN {when}NOT {_APPLYING} BEGIN {found['body']}"
+            )
+        for number, table in enumerate(self._tables):
+            keys = ", ".join(table.key)
+            noted = f"holdall_changed_{number}"
+            # A key may be noted several times: the ON CONFLICT clause of a statement holds in its triggers too.
+            writer.execute(f"CREATE TEMP TABLE IF NOT EXISTS {noted} ({keys})")
+            is_other = " OR ".join(f"old.{name} IS NOT new.{name}" for name in table.key)
+            insert = {row: f"INSERT INTO {noted} VALUES ({_of(row, table.key)});" for row in ("old", "new")}
+            events = (
+                ("INSERT", "", insert["new"]),
+                ("DELETE", "", insert["old"]),
+                ("UPDATE", "", insert["new"]),
+                ("UPDATE", f"({is_other}) AND ", insert["old"]),
+            )
+            for index, (event, when, statement) in enumerate(events):
+                writer.execute(
+                    f"CREATE TEMP TRIGGER {noted}_{index} AFTER {event} ON main.{table.name}"
+                    f" WHEN {when}NOT {_APPLYING} BEGIN {statement} END"
+                )
+
+    def collect(self) -> list[Effect]:
+        """Return the effects of the transaction so far, and forget which rows it changed."""
+        effects: list[Effect] = []
+        for number, table in enumerate(self._tables):
+            noted, width = f"holdall_changed_{number}", len(table.key)
+            if not self._writer.execute(f"SELECT 1 FROM {noted} LIMIT 1").fetchall():
+                continue
+            columns = self._columns[table.name]
+            same = " AND ".join(f"noted.{name} = row.{name}" for name in table.key)
+            order = "row.version" if "version" in columns else _of("noted", table.key)
+            if not table.is_unique:
+                order += ", row.rowid"
+            rows = self._writer.execute(
+                f"SELECT {_of('noted', table.key)}, row.{table.key[0]}, {_of('row', columns)}"
+                f" FROM (SELECT DISTINCT * FROM {noted}) AS noted LEFT JOIN {table.name} AS row ON {same}"
+                f" ORDER BY {order}"
+            )
+            if table.is_unique:
+                effects += [
+                    Effect(table.name, row[:width], [] if row[width] is None else [row[width + 1 :]]) for row in rows
+                ]
+            else:
+                for key, group in groupby(rows, itemgetter(slice(width))):
+                    present = [row[width + 1 :] for row in group if row[width] is not None]
+                    effects.append(Effect(table.name, key, present))
+            self._writer.execute(f"DELETE FROM {noted}")
+        return effects
+
+    def apply(self, effects: Iterable[Effect], columns: dict[str, list[str]]) -> None:
+        """Bring rows into the state of effects, of which no two have the same key."""
+        self._writer.execute("INSERT INTO holdall_applying VALUES (1)")
+        by_table: dict[str, list[Effect]] = {}
+        for effect in effects:
+            by_table.setdefault(effect.table, []).append(effect)
+        self._check(by_table, columns)
+        for table in self._tables:
+            found = by_table.get(table.name, [])
+            if found:
+                self._apply_to(table, found, columns[table.name])
+        self._writer.execute("DELETE FROM holdall_applying")
+
+    def _apply_to(self, table: Shipped, effects: list[Effect], columns: list[str]) -> None:
+        is_entries = table.name == "holdall_entries"
+        here = " AND ".join(f"{name} = ?{number}" for number, name in enumerate(table.key, 1))
+        gone = [effect.key for effect in effects if not effect.rows or not is_entries]
+        if gone:
+            self._writer.executemany(f"DELETE FROM {table.name} WHERE {here}", gone)
+        for width, group in groupby(_rows(effects), len):
+            names, rows = [*table.key, *columns][:width], [*group]
+            insert = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join('?' * width)}"
+            if is_entries and self._update_entries(names, rows):
+                insert += f" WHERE NOT EXISTS (SELECT 1 FROM {table.name} WHERE {here})"
+            self._writer.executemany(insert, rows)
+        if is_entries:
+            self._queue_files([*_rows(effects)], [*table.key, *columns])
+
+    def _update_entries(self, names: list[str], rows: list[tuple[Any, ...]]) -> bool:
+        """Update the entries that exist; return whether there may be any.
+
+        So those triggers run which maintain what is derived from entries. Not with an upsert: its ON CONFLICT clause
+        would hold in the triggers too. Some triggers note that an old version is gone, so the version is set only where
+        it changes.
+        """
+        [[newest]] = self._writer.execute("SELECT coalesce(max(version), 0) FROM holdall_entries").fetchall()
+        if not newest:
+            return False
+        version = names.index("version") + 1
+        others = ", ".join(
+            f"{name} = ?{number}" for number, name in enumerate(names, 1) if name not in ("ns", "key", "version")
+        )
+        update, here = "UPDATE holdall_entries SET", "WHERE ns = ?1 AND key = ?2 AND version"
+        same = [row for row in rows if row[version - 1] <= newest]
+        if same:
+            self._writer.executemany(f"{update} {others} {here} = ?{version}", same)
+        self._writer.executemany(f"{update} version = ?{version}, {others} {here} <> ?{version}", rows)
+        return True
+
+    def _queue_files(self, rows: list[tuple[Any, ...]], columns: list[str]) -> None:
+        """Have the contents of files indexed, and note values that SQLite may misread."""
+        version, body, value = columns.index("version"), columns.index("body"), columns.index("value")
+        files = [(row[version],) for row in rows if row[body] is not None]
+        if files:
+            self._writer.executemany("INSERT OR IGNORE INTO holdall_unindexed (version) VALUES (?)", files)
+        values = [row[value] for row in rows if row[value] is not None]
+        if "u0000" in "".join(values) and any(map(has_nul_key_in, values)):
+            self._writer.execute(NOTE_NUL_KEY)
+
+    def _check(self, by_table: dict[str, list[Effect]], columns: dict[str, list[str]]) -> None:
+        """Refuse what a newer release has written, which this one would lose in part."""
+        for name, found in by_table.items():
+            known = self._columns.get(name)
+            if known is None or [one for one in columns.get(name, ()) if one not in known]:
+                raise SchemaTooNew(
+                    f"a newer holdall has written to this store (columns {columns.get(name)} of {name!r}, in"
+                    f" {len(found)} rows): upgrade holdall on this machine"
+                )
+
+    def load(self, effects: list[Effect], columns: dict[str, list[str]]) -> None:
+        """Replace everything in the cache, without triggers. Indexes of many rows are made at the end."""
+        writer = self._writer
+        self._uninstall()
+        for name in (*(table.name for table in self._tables), *DERIVED, "holdall_log"):
+            writer.execute(f"DELETE FROM {name}")
+        writer.execute("PRAGMA user_version = 0")
+        found: list[Any] = writer.execute(
+            "SELECT name, sql FROM sqlite_schema"
+            " WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = 'holdall_entries'"
+        ).fetchall()
+        indexes = found if len(effects) >= _MANY else []
+        for name, _ in indexes:
+            writer.execute(f'DROP INDEX "{name}"')
+        self.apply(effects, columns)
+        for _, sql in indexes:
+            writer.execute(sql)
+        self._install()
+
+
+def _rows(effects: list[Effect]) -> Iterator[tuple[Any, ...]]:
+    for effect in effects:
+        for row in effect.rows:
+            yield (*effect.key, *row)
+
+
+def _of(row: str, columns: Iterable[str]) -> str:
+    return ", ".join(f"{row}.{name}" for name in columns)

@@ -1,0 +1,548 @@
+"""The object-store engine: a bucket is the truth, and a SQLite file on local disk is a cache of it.
+
+It is the SQLite engine with three additions. Before a transaction commits, its effects are written to the bucket, as
+the next record of a log (`bucket.py`); the commit is void if another machine was faster, and then runs again. Before a
+read, the engine looks whether the log has a further record; if so, it applies it to the cache (`effects.py`). And from
+time to time it merges records to segments, from which a new machine builds its cache (`compaction.py`).
+
+One transaction at a time holds the lock of SQLite's file until its record is written. So the processes of one machine
+queue, and only machines compete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import apsw
+
+from ...engine import Options
+from ...errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, StoreClosed, Timeout, Unavailable, shown
+from ...model.values import duration_seconds
+from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op
+from ...ops import replace as replace_struct
+from ...runtime.programs import drive
+from ...runtime.signals import disallow_restart, restart_if_signaled
+from ..sql.text_index import PreparedIndexTexts
+from ..sqlite.connection import Connection
+from ..sqlite.dialect import MIGRATIONS
+from ..sqlite.engine import SqliteEngine
+from ..sqlite.group_commit import Submission, wake_callers
+from ..sqlite.vectors.ranker import PublishIndex
+from . import compaction
+from .bucket import Bucket, SlotTaken
+from .client import Address, Client
+from .contents import Contents, Reference, S3Dialect, join_heads, join_pieces
+from .credentials import find_region, find_source
+from .effects import SCHEMA, Effects, move_triggers, read_position
+from .listener import LogListener
+from .objects import Effect, Header, decode_effects, decode_lines, encode_effect, encode_lines, make_nonce
+
+logger = logging.getLogger("holdall")
+
+#: Ops that change only what is derived, so that they need no look at the log.
+_LOCAL = frozenset({IndexOrder, IndexTexts, LearnFields, Maintain, PreparedIndexTexts, PublishIndex})
+_CONTENDED = 2.0  # seconds after a lost slot during which a writer looks before it writes, and lets others write
+_LONGEST_TURN = 0.5  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """The options that only this engine has."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    credentials: Callable[[], Any] | None = None
+    cache: str | os.PathLike[str] | None = None
+    stale: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("endpoint", "region", "profile"):
+            value = getattr(self, name)
+            if not (value is None or (isinstance(value, str) and value)):
+                raise InvalidInput(f"{name} is a non-empty str, not {shown(value)}")
+        if self.credentials is not None and not callable(self.credentials):
+            raise InvalidInput(
+                f"credentials is a function that returns (access key, secret key), not {shown(self.credentials)}"
+            )
+        if self.endpoint is not None and urlsplit(self.endpoint).scheme not in ("http", "https"):
+            raise InvalidInput(f"endpoint is a URL such as 'https://minio.example:9000', not {shown(self.endpoint)}")
+        object.__setattr__(self, "stale", duration_seconds("stale", self.stale, least=0))
+        if self.cache is not None:
+            object.__setattr__(self, "cache", os.path.realpath(os.fspath(self.cache)))
+
+
+def find_address(url: str, options: S3Options) -> Address:
+    """Return where the bucket of a URL is."""
+    rest = url.partition("://")[2]
+    bucket, _, prefix = rest.partition("/")
+    if not bucket or any(character in rest for character in "?#@"):
+        raise InvalidInput(
+            f"{shown(url)} is not s3://bucket or s3://bucket/prefix; options and credentials are keyword arguments of"
+            " open(), or come from the environment"
+        )
+    region = options.region or find_region(options.profile) or "us-east-1"
+    endpoint = (
+        options.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    ).rstrip("/")
+    is_path_style = bool(endpoint) or "." in bucket
+    endpoint = endpoint or f"https://s3.{region}.amazonaws.com"
+    prefix = prefix.strip("/")
+    return Address(endpoint, bucket, f"{prefix}/" if prefix else "", region, is_path_style)
+
+
+class _CatchUp(Op, frozen=True):
+    """Apply the records of others. Only this engine sends it, to itself, so that the thread that writes does the work.
+
+    `first` is the record after `seq`, if it was read already.
+    """
+
+    seq: int = 0
+    first: bytes | None = None
+
+
+class S3Engine(SqliteEngine):
+    """Entries in a bucket."""
+
+    # The setting would have to be shipped, too, and each cache would have to obey it.
+    capabilities = replace_struct(SqliteEngine.capabilities, keeps_history=False)
+    dialect = S3Dialect
+    _dialect: S3Dialect
+
+    def __init__(self, address: Address, options: Options, own: S3Options) -> None:
+        self._own = own
+        self._client = Client(address, find_source(own.credentials, own.profile))
+        folder = _cache_folder(own.cache, address)
+        self._bucket = Bucket(self._client, options.timeout)
+        self._contents = Contents(folder / "contents", self._client, options.timeout)
+        self._last_t = 0
+        super().__init__(str(folder / f"cache-{len(MIGRATIONS)}.db"), options)
+        self._dialect.contents = self._contents
+        if options.clock is None:
+            self._clock = self._read_clock
+            self._sql._clock = self._sql.ranker._clock = self._read_clock
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._client.forget()
+        self._bucket = Bucket(self._client, self._options.timeout)
+        self._effects: Effects | None = None
+        self._probing = threading.Lock()
+        self._probed = -1e18  # when the last look at the log began that found the cache up to date
+        self._lost_at = -1e18  # when another machine last took a slot that this one wanted
+        self._machine = make_nonce()  # the name of this process in records
+        self._others: dict[str, float] = {}  # when the last record of each other one was applied
+        self._turns_of_others = 0  # records of others since our last one
+        self._append_seconds = 0.01  # about how long it takes to write a record
+        self._applied = 0  # records of others
+        self._log_records = self._log_bytes = 0  # about: of the log since the last floor
+        self._is_compacting = False
+        self._has_won = False  # the record of the transaction under way is written
+        self._written: list[tuple[Reference, bytes]] = []  # contents of the transaction under way
+
+    def _read_clock(self) -> int:
+        """Return the time of the server, which is never before that of the last record."""
+        return max(int(self._client.clock.now() * 1e6), self._last_t)
+
+    @property
+    def _synchronous(self) -> str:
+        return "NORMAL"  # what a power cut takes from the cache is in the bucket
+
+    # The engine's methods --------------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        super().setup()
+        self._bucket.check_conditions(self._bucket.make_deadline())
+
+    async def asetup(self) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.setup)
+
+    def close(self) -> None:
+        super().close()
+        self._client.close()
+
+    def before_fork(self) -> None:
+        super().before_fork()
+        self._client.close()
+
+    def listen(self, notify: Callable[[], None]) -> LogListener:  # type: ignore[override]  # a listener too
+        self._ensure_fresh()
+        return LogListener(super().listen(notify), self._poll)
+
+    def _poll(self) -> bool:
+        """Look at the log; return whether it had something new."""
+        before = self._applied
+        self._ensure_fresh()
+        return self._applied != before
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def _read(self, batch: Sequence[Op]) -> list[Any]:
+        self._ensure_fresh()
+        return super()._read(batch)
+
+    def look_up(self, batch: Sequence[Op]) -> list[Any] | None:
+        return super().look_up(batch) if self._is_fresh() else None
+
+    def _answer(self, submissions: list[Submission]) -> None:
+        """Run reads, with one look at the log for all of them."""
+        try:
+            self._ensure_fresh()
+        except Exception as error:  # any error: each caller gets it
+            for submission in submissions:
+                submission.error = error
+            wake_callers(submissions)
+            return
+        for submission in submissions:
+            if not submission.cancelled:
+                try:
+                    submission.results = super()._read(submission.batch)
+                except Exception as error:  # any error belongs to this caller alone
+                    submission.error = error
+        wake_callers(submissions)
+
+    def _is_fresh(self) -> bool:
+        """Whether the last look at the log is recent enough for a read."""
+        return self._own.stale > 0 and time.monotonic() - self._probed < self._own.stale
+
+    def _ensure_fresh(self) -> None:
+        """Have the cache be at least as new as the bucket was when this was called.
+
+        All who called before a look at the log began share it.
+        """
+        if self._is_fresh():
+            return
+        asked = time.monotonic()
+        deadline = asked + self._options.timeout
+        while not self._probing.acquire(timeout=0.1):
+            restart_if_signaled()
+            if time.monotonic() > deadline:
+                raise Timeout(f"{self._client.address.shown} did not answer for {self._options.timeout} s")
+        try:
+            if self._probed >= asked:
+                return
+            began = time.monotonic()
+            self._probe(deadline)
+            self._probed = began
+        finally:
+            self._probing.release()
+
+    def _probe(self, deadline: float) -> None:
+        """Look whether the log has records that the cache lacks, and apply them."""
+        reader = self._readers.take()
+        try:
+            with self._translating():
+                position = read_position(reader)
+        finally:
+            self._readers.give_back(reader)
+        if self._bucket.is_look_due():
+            self._commits.submit([_CatchUp()])
+            return
+        found = self._bucket.read(position.seq + 1, deadline)
+        if found is not None:
+            self._commits.submit([_CatchUp(position.seq, found)])
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def _transact(self, members: list[Submission]) -> None:
+        """Run batches in one transaction, once the cache is up to date where others write at the same time."""
+        writer = self._writer or self._open()
+        batches = [member for member in members if type(member.batch[0]) is not _CatchUp]
+        deadline = max(members[0].began, time.monotonic() - self._options.timeout / 2) + self._options.timeout
+        try:
+            with self._translating():
+                if len(batches) < len(members):
+                    [known] = [member.batch[0] for member in members if member not in batches][:1]
+                    assert isinstance(known, _CatchUp)
+                    self._catch_up(writer, deadline, known.seq, known.first)
+                if batches:
+                    self._commit_to_bucket(writer, batches, deadline)
+        except (OutcomeUnknown, Unavailable) as error:  # for all of them: each alone would wait for as long again
+            for member in members:
+                if not member.finished:
+                    member.error = member.error or error
+        for member in members:
+            member.finished = True
+
+    def _commit_to_bucket(self, writer: Connection, batches: list[Submission], deadline: float) -> None:
+        if time.monotonic() - self._lost_at < _CONTENDED:
+            self._catch_up(writer, deadline)
+            self._let_others_write(writer, deadline)
+        while True:
+            self._has_won, self._written = False, []
+            try:
+                super()._transact(batches)
+                break
+            except SlotTaken as taken:
+                self._lost_at = time.monotonic()
+                if time.monotonic() > deadline:
+                    raise Timeout(
+                        f"other machines wrote to {self._client.address.shown} for {self._options.timeout} s without a"
+                        " pause; nothing was written: try again"
+                    ) from None
+                self._catch_up(writer, deadline, taken.seq - 1, taken.record)
+            except (apsw.Error, HoldallError) as error:
+                if not self._has_won:
+                    if isinstance(error, apsw.Error | Unavailable) or not self._has_more(writer, deadline):
+                        raise
+                    continue  # the cache was not up to date, so the error may be wrong
+                # The record is in the bucket, so the batches are committed; the cache gets it when it can.
+                logger.exception("cannot write to the cache %r; trying again later", self._path)
+                for member in batches:
+                    member.finished = True
+                break
+        for reference, data in self._written:
+            self._contents.keep(reference, data)
+        self._written = []
+        if self._has_won and not self._is_compacting and compaction.is_due(self._log_records, self._log_bytes):
+            self._is_compacting = True
+            self._spawn(self._compact, "compactor", 1)
+
+    def _let_others_write(self, writer: Connection, deadline: float) -> None:
+        """Wait until the other machines that write have written since our last record, so that all get their turns.
+
+        Otherwise chance decides, and the slower a machine is, the less often it wins. The wait is short: a machine may
+        have nothing more to write.
+        """
+        now = time.monotonic()
+        self._others = {name: then for name, then in self._others.items() if now - then < _CONTENDED}
+        end = min(deadline, now + min(_LONGEST_TURN, 2 * self._append_seconds * len(self._others)))
+        while self._turns_of_others < len(self._others) and time.monotonic() < end:
+            time.sleep(self._append_seconds / 2)
+            self._catch_up(writer, deadline)
+
+    def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
+        """Write the effects of the transaction to the next slot of the log."""
+        assert self._effects is not None
+        deadline = writer.busy_wait.deadline or self._bucket.make_deadline()
+        seq = read_position(writer).seq
+        disallow_restart()
+        put = lambda name, body: self._client.put(name, body, deadline)  # noqa: E731  # one line that is used once
+        self._written = self._contents.move_to_blobs(writer, seq + 1, put)
+        effects = self._effects.collect()
+        if not effects:
+            if all(type(op) in _LOCAL for member in members for op in member.batch):
+                return
+            # What callers are told depends on the state of the cache, so it must be the newest.
+            if self._bucket.is_look_due():
+                self._bucket.look(deadline)
+            found = self._bucket.read(seq + 1, deadline)
+            if found is not None or not self._bucket.has_log_since(seq):
+                raise SlotTaken(seq + 1, found)
+            return
+        now = self._read_clock()
+        header = Header(f"{self._machine}-{make_nonce()}", now, self._effects.columns_of(effects))
+        record = encode_lines(header, map(encode_effect, effects))
+        began = time.monotonic()
+        self._bucket.append(seq + 1, record, deadline)
+        self._append_seconds += (time.monotonic() - began - self._append_seconds) / 8
+        self._has_won, self._turns_of_others = True, 0
+        self._advance(writer, seq + 1, now, record)
+
+    def _advance(self, writer: Connection, seq: int, t: int, record: bytes) -> None:
+        """Note in the cache that it has a record."""
+        self._last_t = max(self._last_t, t)
+        writer.execute("UPDATE holdall_bucket SET seq = ?, t = ?", (seq, self._last_t))
+        writer.execute("INSERT OR REPLACE INTO holdall_log VALUES (?, ?)", (seq, record))
+        self._log_records += 1
+        self._log_bytes += len(record)
+
+    # The records of others -------------------------------------------------------------------------------------------
+
+    def _catch_up(self, writer: Connection, deadline: float, seq: int = -1, first: bytes | None = None) -> None:
+        """Apply all records that the cache lacks. `first` is the one after `seq`, if it was read already."""
+        while True:
+            here, _, upto, store = read_position(writer)
+            if self._bucket.is_look_due():
+                self._bucket.look(deadline)
+                first = None
+            if store != self._bucket.store or not self._bucket.has_log_since(here):
+                self._rebuild(writer, deadline)
+                first = None
+                continue
+            if first is not None and seq == here:
+                records, first = [first], None
+            else:
+                records = self._bucket.read_from(here + 1, deadline)
+            if not records:
+                break
+            self._apply(writer, here, records)
+        if self._bucket.floor.upto > upto:
+            self._trim_log(writer)
+
+    def _has_more(self, writer: Connection, deadline: float) -> bool:
+        """Apply the records that the cache lacks; return whether there were any."""
+        before = read_position(writer).seq
+        self._catch_up(writer, deadline)
+        return read_position(writer).seq != before
+
+    def _apply(self, writer: Connection, seq: int, records: list[bytes]) -> None:
+        """Apply the records after a sequence number, in one transaction."""
+        assert self._effects is not None
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            here = read_position(writer).seq
+            for number, record in enumerate(records, seq + 1):
+                if number != here + 1:  # another process was faster
+                    continue
+                found = decode_lines(record)
+                header, lines = (Header(), []) if found is None else found
+                effects = decode_effects(lines)
+                self._index_tombstones(writer, effects)
+                self._effects.apply(effects, header.columns)
+                self._advance(writer, number, header.t, record)
+                here = number
+                self._applied += 1
+                self._turns_of_others += 1
+                self._others[header.by.partition("-")[0]] = time.monotonic()
+            writer.execute("COMMIT")
+        except BaseException:
+            self._roll_back(writer)
+            raise
+        self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
+
+    def _index_tombstones(self, writer: Connection, effects: list[Effect]) -> None:
+        """Before tombstones are removed: have the text index of this cache take note of them."""
+        if any(effect.table == "holdall_entries" and not effect.rows for effect in effects):
+            drive(self._sql.index_all_tombstones(), writer.run)
+
+    def _rebuild(self, writer: Connection, deadline: float) -> None:
+        """Build the cache again from the bucket."""
+        assert self._effects is not None
+        compaction.load(self._bucket, writer, self._effects, deadline)
+        self._sql.ranker.forget()
+        self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
+
+    # Compaction ------------------------------------------------------------------------------------------------------
+
+    def _compact(self) -> None:
+        """Merge the log since the last floor to a segment, in the background."""
+        try:
+            deadline = time.monotonic() + max(self._options.timeout, 60.0)
+            floor = self._bucket.floor
+            reader = self._readers.take()
+            try:
+                reader.execute("BEGIN")
+                log = "SELECT seq, data FROM holdall_log WHERE seq > ? ORDER BY seq"
+                records = reader.execute(log, (floor.upto,)).fetchall()
+                blobs = "SELECT DISTINCT substr(data, 1, instr(data, ':') - 1) FROM holdall_chunks"
+                referenced = {blob for (blob,) in reader.execute(f"{blobs} WHERE typeof(data) = 'text'")}
+            finally:
+                self._readers.give_back(reader)
+            if [seq for seq, _ in records] == [*range(floor.upto + 1, floor.upto + 1 + len(records))] and records:
+                made = compaction.compact(self._bucket, floor, [data for _, data in records], referenced, deadline)
+                if made is None:
+                    self._bucket.look(deadline)
+                else:
+                    self._bucket.floor = made
+            self._commits.submit([_CatchUp()])
+        except StoreClosed:
+            pass
+        except Exception as error:  # any error: the log only grows, and the next commit tries again
+            logger.warning("cannot compact the log of %s, trying again later: %s", self._client.address.shown, error)
+        finally:
+            self._log_records = self._log_bytes = 0
+            self._is_compacting = False
+
+    def _trim_log(self, writer: Connection) -> None:
+        """Drop the local copies of records that a floor has replaced."""
+        floor = self._bucket.floor
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            writer.execute("UPDATE holdall_bucket SET upto = ?", (floor.upto,))
+            writer.execute("DELETE FROM holdall_log WHERE seq <= ?", (floor.upto,))
+            writer.execute("COMMIT")
+        except BaseException:
+            self._roll_back(writer)
+            raise
+        self._measure_log(writer)
+
+    def _measure_log(self, writer: Connection) -> None:
+        measure = "SELECT count(*), coalesce(sum(length(data)), 0) FROM holdall_log"
+        rows: Any = writer.execute(measure).fetchall()
+        [(self._log_records, self._log_bytes)] = rows
+
+    # Connections -----------------------------------------------------------------------------------------------------
+
+    def _connect_writer(self) -> Connection:
+        deadline = self._bucket.make_deadline()
+        self._bucket.open(deadline)
+        if self._damage_note.exists():
+            self._remove_cache()
+        try:
+            writer = super()._connect_writer()
+        except (apsw.NotADBError, apsw.CorruptError, Corrupt, InvalidInput):
+            self._remove_cache()
+            writer = super()._connect_writer()
+        try:
+            self._effects = Effects(writer)
+            position = read_position(writer)
+            self._last_t = position.t
+            if position.store != self._bucket.store:
+                self._rebuild(writer, deadline)
+            self._measure_log(writer)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
+
+    def _migrate(self, writer: Connection) -> None:
+        super()._migrate(writer)
+        if not writer.execute("SELECT 1 FROM sqlite_schema WHERE name = 'holdall_moved_triggers'").fetchall():
+            writer.execute("BEGIN IMMEDIATE")
+            writer.execute(SCHEMA)
+            move_triggers(writer)
+            writer.execute("COMMIT")
+
+    def _remove_cache(self) -> None:
+        """Remove a cache that cannot be used."""
+        logger.warning("the cache %r cannot be used, and is built again", self._path)
+        for path in (*(Path(self._path + suffix) for suffix in ("", "-wal", "-shm")), self._damage_note):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    @property
+    def _damage_note(self) -> Path:
+        """A file whose presence means that the cache is damaged."""
+        return Path(self._path + "-damaged")
+
+    def _translated(self, error: Exception) -> HoldallError:
+        translated = super()._translated(error)
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            with contextlib.suppress(OSError):
+                self._damage_note.touch()
+            return Corrupt(f"{translated}; this is only a cache: open the store again, and it is built from the bucket")
+        return translated
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(
+            f"the cache {self._path!r}, or its -wal or -shm file, was deleted, moved or replaced while it was open;"
+            " close every store on it in this process, and open it again: it is built from the bucket"
+        )
+
+    def _connect(self, flags: int) -> Connection:
+        connection = super()._connect(flags)
+        connection.create_aggregate_function("holdall_joined", lambda: join_pieces(self._dialect), 1)
+        connection.create_aggregate_function("holdall_head", lambda: join_heads(self._dialect), 1)
+        return connection
+
+
+def _cache_folder(given: Any, address: Address) -> Path:
+    """Return the folder of the cache of a store."""
+    if given is None:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        given = Path(base).expanduser() / "holdall"
+    name = hashlib.sha256(f"{address.endpoint}/{address.bucket}/{address.prefix}".encode()).hexdigest()[:16]
+    return Path(given) / name

@@ -1,0 +1,196 @@
+"""The objects of a store, and what is in them.
+
+    format                 which store this is; created once
+    log/0000000042         one commit: a record
+    blob/<seq>-<nonce>     contents of files, raw; a record refers to parts of them
+    seg/<seq>-<seq>-<nonce>  the records of that range, merged
+    floor/00000007         what replaces the log up to a sequence number; created once, kept for ever
+    hint                   the number of the newest floor, about; the one object that is overwritten
+
+Records and segments have the same form. The first line has a checksum of the rest. The rest is lines of JSON, which may
+be compressed: a header, then one *effect* a line, which is the new state of the rows of one key: the table and the key,
+a tab, the rows. Only such images of rows are stored, never commands, so that two releases of holdall cannot come to
+different results.
+
+An object without a valid checksum is what a server has kept of a write that was cut off. As a record it has no effects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from ...errors import Corrupt, SchemaTooNew, shown
+
+LAYOUT = 1
+FORMAT, HINT = "format", "hint"
+_COMPRESSED = 16 << 10  # bytes: smaller ones are not worth it
+_TAB = b"\t"  # between key and rows: JSON text has none
+_Line: TypeAlias = bytes
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Header(msgspec.Struct, omit_defaults=True):
+    """The first line of a record or segment."""
+
+    by: str = ""  # a nonce: which attempt wrote it
+    t: int = 0  # when, in microseconds
+    columns: dict[str, list[str]] = {}  # of each table, those that the rows have beside the key
+
+
+class Effect(NamedTuple):
+    """The new state of the rows of one key: none, one, or several."""
+
+    table: str
+    key: tuple[Any, ...]
+    rows: list[Any]  # the values of each
+
+
+class Segment(msgspec.Struct):
+    """A segment, as a floor lists it."""
+
+    name: str
+    level: int  # how often its records were merged
+    size: int
+    last: int  # the sequence number of its last record
+
+
+class Floor(msgspec.Struct):
+    """What replaces the log up to a sequence number."""
+
+    number: int = 0
+    upto: int = 0
+    t: int = 0  # when, in microseconds
+    segments: list[Segment] = []  # the oldest first
+    replaced: list[str] = []  # objects that this floor makes superfluous, beside the log
+    first: int = 1  # the first sequence number of the log that this floor replaces
+    collected: int = 0  # up to which floor superfluous objects are deleted
+
+
+class Format(msgspec.Struct):
+    """What a store is."""
+
+    layout: int
+    store: str
+
+
+def log_name(seq: int) -> str:
+    return f"log/{seq:010d}"
+
+
+def floor_name(number: int) -> str:
+    return f"floor/{number:08d}"
+
+
+def segment_name(first: int, last: int) -> str:
+    return f"seg/{first:010d}-{last:010d}-{make_nonce()}"
+
+
+def blob_name(seq: int) -> str:
+    return f"blob/{seq:010d}-{make_nonce()}"
+
+
+def make_nonce() -> str:
+    return secrets.token_hex(8)
+
+
+def encode_struct(value: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def decode_format(data: bytes) -> Format:
+    try:
+        found = msgspec.json.decode(data, type=Format)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"the object 'format' of the store is not what holdall writes: {shown(data)}") from error
+    if found.layout > LAYOUT:
+        raise SchemaTooNew(f"the store has layout {found.layout}, newer than this holdall's {LAYOUT}: upgrade holdall")
+    return found
+
+
+def decode_floor(data: bytes) -> Floor:
+    try:
+        return msgspec.json.decode(data, type=Floor)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a floor of the store is not what holdall writes: {shown(data)}") from error
+
+
+def encode_lines(header: Header, lines: Iterable[_Line]) -> bytes:
+    """Return a record or segment."""
+    payload = b"\n".join([msgspec.json.encode(header), *lines])
+    form = b"plain"
+    if len(payload) > _COMPRESSED:
+        payload, form = zlib.compress(payload, 1), b"zlib"
+    return b"holdall 1 %s %s\n%s" % (_checksum(payload), form, payload)
+
+
+def decode_lines(data: bytes) -> tuple[Header, list[_Line]] | None:
+    """Return the header and the effects of a record or segment; None if it is not a whole one."""
+    first, _, payload = data.partition(b"\n")
+    words = first.split(b" ")
+    if len(words) != 4 or words[:1] != [b"holdall"] or words[2] != _checksum(payload):
+        return None
+    if words[1] != b"1":
+        raise SchemaTooNew(f"a record of the store has the form {shown(words[1])}: upgrade holdall")
+    if words[3] == b"zlib":
+        payload = zlib.decompress(payload)
+    header, *lines = payload.split(b"\n")
+    return msgspec.json.decode(header, type=Header), lines
+
+
+def encode_effect(effect: Effect) -> _Line:
+    key = _encode([effect.table, *map(_to_json, effect.key)])
+    return key + _TAB + _encode([[*map(_to_json, row)] for row in effect.rows])
+
+
+def decode_effects(lines: list[_Line]) -> list[Effect]:
+    """Return the effects of lines, which are decoded together: that takes half the time."""
+    parts = [line.partition(_TAB) for line in lines]
+    keys = _decode(b"[%s]" % b",".join([key for key, _, _ in parts]))
+    encoded = b",".join([rows for _, _, rows in parts])
+    states = _decode(b"[%s]" % encoded)
+    if b'["' in encoded:  # a text cannot contain it, so this finds all bytes; and rows that begin with a text
+        states = [[[*map(_from_json, row)] for row in rows] for rows in states]
+    return [Effect(table, tuple(map(_from_json, key)), rows) for (table, *key), rows in zip(keys, states, strict=True)]
+
+
+def merge_lines(sources: Iterable[tuple[Header, list[_Line]]], keeps_absent: bool) -> tuple[Header, list[_Line]]:
+    """Merge records or segments, the oldest first: of each key, the newest state stays.
+
+    `keeps_absent`: also that a key has no rows, because older segments may have some.
+    """
+    newest: dict[bytes, _Line] = {}
+    columns: dict[str, list[str]] = {}
+    t = 0
+    for header, lines in sources:
+        # Positions are by column, so all must have the same ones; older releases have the first of them.
+        for table, names in header.columns.items():
+            if len(names) >= len(columns.get(table, ())):
+                columns[table] = names
+        t = max(t, header.t)
+        for line in lines:
+            key, _, _ = line.partition(_TAB)
+            newest.pop(key, None)  # the newest last
+            newest[key] = line
+    kept = [line for line in newest.values() if keeps_absent or not line.endswith(b"\t[]")]
+    return Header(make_nonce(), t, columns), kept
+
+
+def _checksum(payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=16).hexdigest().encode()
+
+
+def _to_json(value: Any) -> Any:
+    return [b64encode(value).decode()] if isinstance(value, bytes) else value
+
+
+def _from_json(value: Any) -> Any:
+    return b64decode(value[0]) if type(value) is list else value

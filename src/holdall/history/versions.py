@@ -1,0 +1,291 @@
+"""The history of a store: versions of an entry, differences between two moments, and bringing old values back.
+
+Programs that `Store` and `Files` run. What is brought back is written as new changes, so watchers see it, and it can be
+undone in the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from .. import ops
+from ..engine import decode_acting
+from ..errors import Conflict, HistoryGone, InvalidInput, Unsupported, shown
+from ..model import file_values, keys
+from ..model.field_paths import WHOLE
+from ..model.values import decode, encode_plain, to_datetime, to_microseconds
+from ..ops import ABSENT, ANY, Diff, Entry, Namespace, OldHead, OldVersion, Page, Version
+from ..runtime.programs import StoreProgram, before_retry
+from .past import Moment, list_heads, load_entries, split_by_bytes
+
+if TYPE_CHECKING:
+    from ..core.store import Store
+    from ..live.leases import Lease
+
+#: The most changes, and bytes of files, that `rewind` makes in one transaction.
+MOST_ATOMIC, _MOST_BYTES = 100_000, 1 << 30
+_SLICE = 500  # changes in one transaction of a sliced rewind
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """What `Store.rewind` has done: how many entries it brought back, and how many it deleted."""
+
+    restored: int
+    deleted: int
+
+
+def encode_acting(author: Any, reason: Any) -> str:
+    """Check and encode an author and a reason, as changes carry them."""
+    for name, text in (("author", author), ("reason", reason)):
+        if not (isinstance(text, str) and text and len(text) <= 1000) and not (name == "reason" and text is None):
+            raise InvalidInput(f"{name} is a text of 1 to 1000 characters, not {shown(text)}")
+    return encode_plain({"author": author} if reason is None else {"author": author, "reason": reason})
+
+
+def to_moment(when: Any, name: str = "when") -> Moment:
+    """Check a moment: an aware datetime, or a cursor."""
+    if isinstance(when, str):
+        if not when or not when.isascii():
+            raise InvalidInput(f"{name} is a datetime, or a cursor from store.cursor() or a change, not {shown(when)}")
+        return when
+    if not isinstance(when, datetime):
+        raise InvalidInput(f"{name} is a datetime, or a cursor from store.cursor() or a change, not {shown(when)}")
+    return to_microseconds(when, name)
+
+
+def list_versions(store: Store, namespace: Namespace, key: str, limit: int) -> StoreProgram[list[OldVersion]]:
+    """List the versions of an entry, newest first."""
+    _check_kept(store)
+    keys.check_count("limit", limit)
+    walk = ops.ListVersions(store._resolve_namespace(namespace), keys.check_key(key), limit=limit)
+    versions: list[OldVersion] = (yield [walk])[0] if limit else []
+    return versions
+
+
+def read_history(store: Store, namespace: Namespace, key: str, limit: int) -> StoreProgram[list[Version]]:
+    """Read the versions of an entry, newest first, with their values."""
+    versions = yield from list_versions(store, namespace, key, limit)
+    found: list[Version] = []
+    for one in versions:
+        value = None
+        if one.kind == "put":
+            has_content = (one.size or 0) <= file_values.LARGEST
+            [old] = yield [ops.GetVersion(namespace, key, one.version, has_content)]
+            if old is None:  # purged since it was listed, as all older ones
+                break
+            value = old.entry.value
+        found.append(replace(to_version(one), value=value))
+    return found
+
+
+def to_version(one: OldVersion) -> Version:
+    """Make the public record of a version, without its value."""
+    expires_at = None if one.expires is None else to_datetime(one.expires)
+    author, reason = decode_acting(one.acting)
+    return Version(one.version, one.kind, to_datetime(one.time), None, author, reason, expires_at, one.size)
+
+
+def diff_pages(
+    store: Store, prefix: Namespace, since: Any, until: Any
+) -> Callable[[Any], StoreProgram[tuple[list[Diff], Any]]]:
+    """Return the pages of the differences between two moments, in key order."""
+    _check_kept(store)
+    before, after = to_moment(since, "since"), None if until is None else to_moment(until, "until")
+    inside, depth = store._resolve_prefix(prefix), len(store._scope)
+
+    def page(mark: Any) -> StoreProgram[tuple[list[Diff], Any]]:
+        begin, end = mark or (None, after)
+        if end is None:
+            end = yield from _now()
+        changed, place = yield from _changed_heads(inside, before, end, begin)
+        sides: list[dict[Any, Entry]] = [{}, {}]
+        for side, known in enumerate(sides):
+            for group in split_by_bytes([head for pair in changed if (head := pair[side]) is not None]):
+                known.update({_place(entry): entry for entry in (yield from load_entries(group))})
+        found: list[Diff] = []
+        for pair in changed:
+            at = _place(pair[0] or pair[1])
+            old, new = (_cut(known.get(at), depth) for known in sides)
+            found.append(Diff(at[0][depth:], at[1], old, new))
+        return found, None if place is None else (place, end)
+
+    return page
+
+
+def _cut(entry: Entry | None, depth: int) -> Entry | None:
+    """Return an entry with its namespace relative to the scope."""
+    return entry if entry is None or not depth else replace(entry, namespace=entry.namespace[depth:])
+
+
+def _place(one: Any) -> tuple[Namespace, str]:
+    return one.namespace, one.key
+
+
+def _now() -> StoreProgram[str]:
+    """Return the cursor of the present."""
+    page: Page[Any] = (yield [ops.Changes(limit=0)])[0]
+    assert page.next is not None
+    return page.next
+
+
+def _changed_heads(
+    prefix: Namespace, before: Moment, after: Moment, mark: Any
+) -> StoreProgram[tuple[list[tuple[OldHead | None, OldHead | None]], Any]]:
+    """Return the entries of some pages whose versions differ between two moments, and the mark of the next page."""
+    old, old_mark = yield from list_heads(ops.ListPast(prefix, before))(mark)
+    new, new_mark = yield from list_heads(ops.ListPast(prefix, after))(mark)
+    # Only up to where both pages reach: an entry after the end of one page may be on its next.
+    ends = [_order(one) for one in (old_mark, new_mark) if one is not None]
+    end = min(ends, default=None)
+    both: dict[Any, list[OldHead | None]] = {}
+    for side, heads in enumerate((old, new)):
+        for head in heads:
+            if end is None or _order(_place(head)) <= end:
+                both.setdefault(_place(head), [None, None])[side] = head
+    changed = [
+        (pair[0], pair[1])
+        for _, pair in sorted(both.items(), key=lambda item: _order(item[0]))
+        if pair[0] is None or pair[1] is None or pair[0].version != pair[1].version
+    ]
+    following = None if end is None else next(m for m in (old_mark, new_mark) if m is not None and _order(m) == end)
+    return changed, following
+
+
+def _order(place: tuple[Namespace, str]) -> tuple[str, str]:
+    """Return what places sort by, as engines list them."""
+    return keys.encode(place[0]), place[1]
+
+
+def restore(store: Store, namespace: Namespace, key: str, version: Any, lease: Lease | None) -> StoreProgram[Any]:
+    """Write an old version of an entry again; return what the put returns."""
+    _check_kept(store)
+    if type(version) is not int:
+        raise InvalidInput(f"version is the number of a version from history(), not {shown(version)}")
+    [old] = yield [ops.GetVersion(namespace, key, version)]
+    if old is None:
+        raise HistoryGone(f"version {version} of {key!r} in {namespace!r} is not kept, or is a deletion; see history()")
+    batch = [*_write_again(old, namespace, ANY, store._now()), ops.Get(namespace, key)]
+    return (yield from store._write_batch(batch, lease))[-1]
+
+
+def _write_again(old: ops.OldEntry, namespace: Namespace, expect: Any, now: int) -> list[Any]:
+    """Return the ops that write an old entry again: its value, its search fields and its lifetime, which restarts."""
+    entry, file = old.entry, old.file
+    value: Any = file
+    fields: Any = None
+    if file is not None and len(file.content) > file_values.LARGEST:  # its item has no content
+        value = file if file_values.is_written_as_file(file) else ops.File(file_values.NATIVE, file.content)
+    elif not file_values.is_written_as_file(file):
+        value, fields = entry.value, WHOLE if old.search_fields is None else decode(old.search_fields) or False
+    ttl = None if old.ttl is None else old.ttl / 1_000_000
+    expires_at = entry.expires_at if ttl is None else None
+    if expires_at is not None and to_microseconds(expires_at) <= now:  # it would be gone at once
+        expires_at = None
+    times = ops.Backdate(namespace, entry.key, created_at=entry.created_at, expires_at=expires_at)
+    return [ops.Put(namespace, entry.key, value, ttl, expect, fields), times]
+
+
+def rewind(
+    store: Store, prefix: Namespace, when: Any, dry_run: bool, sliced: bool, lease: Lease | None
+) -> StoreProgram[Rewound]:
+    """Bring everything under a prefix back to how it was at a moment."""
+    _check_kept(store)
+    keys.check_flag("dry_run", dry_run)
+    keys.check_flag("sliced", sliced)
+    inside, moment = store._resolve_prefix(prefix), to_moment(when)
+    if not inside and not sliced and not store._engine_handle.engine.capabilities.spans_roots:
+        raise Unsupported(
+            "this engine has no transactions over several roots (first labels): name a prefix, or pass sliced=True"
+        )
+    for tries in itertools.count(1):
+        try:
+            return (yield from _rewind(store, inside, moment, dry_run, sliced, lease))
+        except Conflict as conflict:  # an entry was written since it was compared
+            yield from before_retry(conflict, tries)
+    raise AssertionError("unreachable")
+
+
+def _rewind(
+    store: Store, inside: Namespace, moment: Moment, dry_run: bool, sliced: bool, lease: Lease | None
+) -> StoreProgram[Rewound]:
+    end = yield from _now()
+    now = store._now()
+    restored = deleted = 0
+    pending: list[tuple[OldHead | None, OldHead | None]] = []
+    mark = None
+    while True:
+        changed, mark = yield from _changed_heads(inside, moment, end, mark)
+        changed = [pair for pair in changed if not _is_gone(pair, now)]
+        restored += sum(old is not None for old, _ in changed)
+        deleted += sum(old is None for old, _ in changed)
+        if not dry_run:
+            pending += changed
+            size = sum((old.size or 0) for old, _ in pending if old is not None)
+            if sliced:
+                yield from _write_slices(store, pending, now, lease)
+                pending = []
+            elif len(pending) > MOST_ATOMIC or size > _MOST_BYTES:
+                raise InvalidInput(
+                    f"rewind would change more than {MOST_ATOMIC:,} entries, or 1 GiB of files, in one transaction:"
+                    " pass sliced=True to do it in several, or name a smaller prefix"
+                )
+        if mark is None:
+            break
+    if not dry_run and not sliced:  # also if nothing is to be done: the lease may be lost
+        yield from _write_old(store, pending, now, lease)
+    return Rewound(restored, deleted)
+
+
+def _is_gone(pair: tuple[OldHead | None, OldHead | None], now: int) -> bool:
+    """Whether an entry exists at neither moment: the present one has expired."""
+    old, new = pair
+    return old is None and new is not None and new.expires is not None and new.expires <= now
+
+
+def _write_slices(store: Store, pairs: list[Any], now: int, lease: Lease | None) -> StoreProgram[None]:
+    for _, group in itertools.groupby(pairs, lambda pair: (pair[0] or pair[1]).namespace[:1]):
+        for some in _by_bytes(list(group)):
+            yield from _write_old(store, some, now, lease)
+
+
+def _by_bytes(pairs: list[Any]) -> Iterator[list[Any]]:
+    """Split pairs into slices of few changes and bytes."""
+    by_head = {id(old): pair for pair in pairs if (old := pair[0]) is not None}
+    removed = [pair for pair in pairs if pair[0] is None]
+    for start in range(0, len(removed), _SLICE):
+        yield removed[start : start + _SLICE]
+    for group in split_by_bytes([pair[0] for pair in pairs if pair[0] is not None]):
+        yield [by_head[id(head)] for head in group]
+
+
+def _write_old(store: Store, pairs: Sequence[Any], now: int, lease: Lease | None) -> StoreProgram[None]:
+    """Write what some entries were, in one transaction. `Conflict` if one of them has changed since it was listed."""
+    batch: list[Any] = []
+    heads = [old for old, _ in pairs if old is not None]
+    found: dict[Any, ops.OldEntry] = {}
+    for group in split_by_bytes(heads):
+        results = yield [ops.GetVersion(keys.Home(head.namespace), head.key, head.version) for head in group]
+        for head, old in zip(group, results, strict=True):
+            if old is None:
+                raise HistoryGone("the history of that moment was purged during the rewind; nothing was changed")
+            found[_place(head)] = old
+    for old_head, present in pairs:
+        is_there = present is not None and (present.expires is None or present.expires > now)
+        expect = present.version if is_there else ABSENT
+        head = old_head or present
+        namespace = keys.Home(head.namespace)
+        if old_head is None:
+            batch.append(ops.Delete(namespace, head.key, expect))
+        else:
+            batch += _write_again(found[_place(head)], namespace, expect, now)
+    yield from store._write_batch(batch, lease)
+
+
+def _check_kept(store: Store) -> None:
+    if not store._require_open().engine.capabilities.keeps_history:
+        raise Unsupported("this engine keeps no history")

@@ -1,0 +1,307 @@
+"""Networks and servers that fail, and machines that sleep: nothing acknowledged is lost, and nothing is there twice."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.engines.s3 import bucket, client, compaction
+from holdall.engines.s3.effects import read_position
+from holdall.engines.s3.objects import log_name
+from holdall.errors import LeaseHeld, OutcomeUnknown, Unavailable
+from holdall.ops import ReadStats
+from support.bucket_checks import check_caches, engine_of
+from support.http_proxy import Fault, HttpProxy
+from support.servers import s3_server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def url() -> str:
+    return f"s3://tests/faults{next(_numbers)}"
+
+
+@pytest.fixture
+def objects(url: str) -> Iterator[client.Client]:
+    """The objects of the store."""
+    found = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    yield found
+    found.close()
+
+
+def open_machine(url: str, folder: Path, name: str, **options: Any) -> holdall.Store:
+    """Open a store as one machine does."""
+    given = {**s3_server().options, "cache": folder / name, "sweep_interval": None, **options}
+    return holdall.open(url, **given)
+
+
+def count_up(store: holdall.Store, name: str, times: int) -> int:
+    """Increment a counter and append to a log, which all machines share; return how many outcomes are unknown."""
+    unknown = 0
+    for step in range(times):
+        try:
+            store.put(("own", name), str(step), {"step": step})
+            store.update(("shared",), "counter", lambda value: {"n": value["n"] + 1}, default={"n": 0})
+            store.files().append("/log", f"{name} {step}\n")
+        except OutcomeUnknown:
+            unknown += 1
+    return unknown
+
+
+#: How often each fault happens to a request.
+MIX: dict[Fault, float] = {
+    "lose": 0.08,
+    "refuse": 0.05,
+    "late": 0.005,
+    "delay": 0.01,
+    "cut reply": 0.02,
+    "cut request": 0.02,
+    "twice": 0.03,
+}
+
+
+def choose_by(mix: dict[Fault, float], seed: int) -> Callable[[str, str], Fault]:
+    dice, lock = random.Random(seed), threading.Lock()
+
+    def choose(method: str, path: str) -> Fault:
+        with lock:
+            [fault] = dice.choices([*mix, None], [*mix.values(), 1 - sum(mix.values())])
+        return fault
+
+    return choose
+
+
+def test_two_machines_behind_a_bad_network_lose_nothing_and_double_nothing(
+    url: str, tmp_path: Path, scaled: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost replies, 503s, late replies, cut bodies, duplicated and late requests, while the log is compacted."""
+    monkeypatch.setattr(client, "REPLY_SECONDS", 0.5)
+    monkeypatch.setattr(compaction, "RECORDS", 16)
+    monkeypatch.setattr(compaction, "TIER", 3)
+    times = scaled(40, 2000)
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    names = ("one", "two")
+    with (
+        HttpProxy(s3_server().port, choose_by(MIX, seed), seconds=1.5) as proxy,
+        open_machine(url, tmp_path, "one", endpoint=proxy.endpoint) as one,
+        open_machine(url, tmp_path, "two", endpoint=proxy.endpoint) as two,
+    ):
+        with ThreadPoolExecutor(2) as pool:
+            unknown = sum(pool.map(lambda store, name: count_up(store, name, times), (one, two), names))
+        assert sum(proxy.faults.values()) > times / 4, "hardly a fault: this showed nothing"
+        proxy.choose = lambda method, path: None
+        time.sleep(1.6)  # until no request is under way
+        lines = one.files().read_text("/log").split("\n")[:-1]
+        assert unknown == 0, "30 s were not enough"
+        assert sorted(lines) == sorted(f"{name} {step}" for name in names for step in range(times))
+        counter = two.get(("shared",), "counter")
+        assert counter is not None
+        assert counter.value == {"n": 2 * times}
+        for name in names:
+            steps = [entry.value["step"] for entry in two.scan(("own", name))]
+            assert sorted(steps) == [*range(times)]
+        newest = max(change.version for change in engine_changes(one))
+        assert newest == 6 * times, "versions have gaps, or were given twice"
+        check_caches(url, tmp_path, engine_of(one), engine_of(two), endpoint=proxy.endpoint)
+
+
+def engine_changes(store: holdall.Store) -> Iterator[Any]:
+    from holdall.ops import Changes
+
+    since = None
+    while True:
+        [page] = engine_of(store).execute([Changes(since=since)])
+        if not page:
+            return
+        yield from page
+        since = page.next
+
+
+def test_a_write_whose_reply_never_comes_has_an_unknown_outcome(url: str, tmp_path: Path) -> None:
+    """And it is not done twice, nor lost: the next read finds out."""
+    is_deaf = False
+
+    def choose(method: str, path: str) -> Fault:
+        return "lose" if is_deaf else None
+
+    with (
+        HttpProxy(s3_server().port, choose) as proxy,
+        open_machine(url, tmp_path, "one", endpoint=proxy.endpoint, timeout=0.3) as store,
+    ):
+        store.put(("a",), "before", {})
+        is_deaf = True
+        with pytest.raises(OutcomeUnknown, match="read before you write again"):
+            store.put(("a",), "k", {})
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            store.get(("a",), "k")
+        is_deaf = False
+        assert [entry.key for entry in store.scan(("a",))] == ["before", "k"]
+        assert store.put(("a",), "after", {}).version == 3
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_a_write_that_no_server_got_is_unavailable_and_not_written(url: str, tmp_path: Path) -> None:
+    is_busy = False
+    with (
+        HttpProxy(s3_server().port, lambda method, path: "refuse" if is_busy else None) as proxy,
+        open_machine(url, tmp_path, "one", endpoint=proxy.endpoint, timeout=0.3) as store,
+    ):
+        store.put(("a",), "before", {})
+        is_busy = True
+        with pytest.raises(Unavailable, match="SlowDown") as caught:
+            store.put(("a",), "k", {})
+        assert not isinstance(caught.value, OutcomeUnknown)
+        is_busy = False
+        assert [entry.key for entry in store.scan(("a",))] == ["before"]
+
+
+@pytest.mark.parametrize("torn", [b"", b"holdall 1 0123 plain\n{}", b"half of a rec"])
+def test_a_slot_without_a_valid_record_is_burned(url: str, objects: client.Client, tmp_path: Path, torn: bytes) -> None:
+    """SeaweedFS keeps what it got of a write that was cut off, unless the write has a checksum."""
+    with open_machine(url, tmp_path, "one") as one, open_machine(url, tmp_path, "two") as two:
+        one.put(("a",), "first", {})
+        seq = read_position(engine_of(one)._writer).seq
+        assert objects.create(log_name(seq + 1), torn, time.monotonic() + 5)
+        assert one.put(("a",), "second", {}).version == 2
+        assert two.put(("a",), "third", {}).version == 3
+        assert [entry.key for entry in one.scan(("a",))] == ["first", "second", "third"]
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
+def test_a_writer_that_slept_until_its_slot_was_collected_writes_after_the_others(
+    url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SlateDB #352 and #1622, Lance #6699: a slot that was freed again is won by a sleeping writer."""
+    monkeypatch.setattr(compaction, "RECORDS", 4)
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.2)
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.1)
+    with open_machine(url, tmp_path, "one") as one, open_machine(url, tmp_path, "two") as two:
+        one.put(("a",), "k", {"by": "one"})
+        two.get(("a",), "k")
+        engine, wait = engine_of(two), threading.Event()
+        append = engine._bucket.append
+        slots: list[int] = []
+
+        def sleep_first(seq: int, *rest: Any) -> None:
+            slots.append(seq)
+            if len(slots) == 1:
+                wait.wait(20)
+            append(seq, *rest)
+
+        monkeypatch.setattr(engine._bucket, "append", sleep_first)
+        with ThreadPoolExecutor(1) as pool:
+            asleep = pool.submit(two.put, ("a",), "late", {"by": "two"})
+            while not slots:
+                time.sleep(0.01)
+            deadline = time.monotonic() + 20
+            number = 0
+            while objects.get(log_name(slots[0]), deadline) is not None or number == 0:
+                assert time.monotonic() < deadline, "the slot was not collected"
+                one.put(("a",), f"k{number}", {"by": "one"})
+                number += 1
+                time.sleep(0.02)
+            wait.set()
+            assert asleep.result().version == number + 2
+        assert len(slots) > 1, "it won a slot below the floor"
+        assert [entry.key for entry in one.scan(("a",))] == sorted(["k", "late", *(f"k{n}" for n in range(number))])
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
+def test_a_machine_that_slept_until_the_log_was_collected_builds_its_cache_again(
+    url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "RECORDS", 4)
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.2)
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.1)
+    with open_machine(url, tmp_path, "one") as one, open_machine(url, tmp_path, "two") as two:
+        one.put(("a",), "k", {})
+        two.files().write("/old", b"x" * 20_000)
+        assert one.files().read("/old") == b"x" * 20_000
+        two.files().write("/old", b"y" * 20_000)
+        seq = read_position(engine_of(one)._writer).seq
+        deadline = time.monotonic() + 20
+        while objects.get(log_name(seq + 1), deadline) is not None:
+            assert time.monotonic() < deadline, "the log was not collected"
+            two.put(("a",), f"k{random.random()}", {})
+            time.sleep(0.02)
+        assert one.count() == two.count()
+        assert one.files().read("/old") == b"y" * 20_000
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
+def test_two_compactors_at_once_make_one_floor(
+    url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_machine(url, tmp_path, "one") as one, open_machine(url, tmp_path, "two") as two:
+        for number in range(20):
+            (one if number % 2 else two).put(("a",), str(number), {})
+        engines = [engine_of(one), engine_of(two)]
+        for engine in engines:
+            engine.execute([ReadStats()])
+        meet = threading.Barrier(2)
+        create = engines[0]._client.create
+
+        def create_together(name: str, *rest: Any) -> bool:
+            if name.startswith("floor/"):
+                meet.wait(10)
+            return bool(create(name, *rest))
+
+        for engine in engines:
+            monkeypatch.setattr(engine._client, "create", create_together)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda engine: engine._compact(), engines))
+        assert [engine._bucket.floor.number for engine in engines] == [1, 1]
+        assert engines[0]._bucket.floor == engines[1]._bucket.floor
+        segments = [name for name, _ in objects.list("seg/", "", time.monotonic() + 5)]
+        assert segments == [segment.name for segment in engines[0]._bucket.floor.segments], "the loser left its segment"
+        check_caches(url, tmp_path, *engines)
+
+
+def test_blobs_that_no_file_refers_to_are_deleted_after_a_while(
+    url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "RECORDS", 4)
+    monkeypatch.setattr(compaction, "TIER", 2)
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.1)
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.05)
+    with open_machine(url, tmp_path, "one") as store:
+        store.files().write("/kept", b"k" * 10_000)
+        store.files().copy("/kept", "/copy")
+        store.files().delete("/kept")
+        for number in range(3):
+            store.files().write("/replaced", bytes([number]) * 10_000)
+        deadline = time.monotonic() + 20
+        while len(blobs := objects.list("blob/", "", deadline)) > 2:
+            assert time.monotonic() < deadline, blobs
+            store.put(("a",), "k", {})
+            time.sleep(0.02)
+    with open_machine(url, tmp_path, "two") as store:
+        assert store.files().read("/copy") == b"k" * 10_000
+        assert store.files().read("/replaced") == b"\x02" * 10_000
+
+
+@pytest.mark.parametrize("minutes", [-20, 20])
+def test_a_machine_whose_clock_is_wrong_writes_the_time_of_the_server(
+    url: str, tmp_path: Path, minutes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    with open_machine(url, tmp_path, "right") as right:
+        right.put(("a",), "k", {}, ttl=600)
+        monkeypatch.setattr(time, "time", lambda: real() + minutes * 60)
+        with open_machine(url, tmp_path, "wrong") as wrong:
+            assert wrong.get(("a",), "k") is not None, "it took the entry to be expired"
+            entry = wrong.put(("a",), "other", {}, ttl=600)
+            assert abs(entry.updated_at.timestamp() - real()) < 5
+            with wrong.lease("job", 10), pytest.raises(LeaseHeld):
+                right.lease("job", 10).acquire()

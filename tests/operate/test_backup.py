@@ -1,0 +1,279 @@
+"""Backups: what they keep, that they are of one moment, and that a damaged one is refused."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+import holdall
+from holdall import ops
+from holdall.errors import AlreadyExists, Corrupt, FileNotFound, HoldallError, InvalidInput, SchemaTooNew
+from holdall.operate import archive, backup
+from holdall.testing import Clock, embed
+from holdall.testing.contract.records import fill
+from support.large_contents import leave_out_contents
+from support.stores import ENGINES, new_location, open_at
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> holdall.Store:
+    return holdall.open(tmp_path / "store.db", durability="relaxed")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> holdall.Store:
+    return holdall.open(tmp_path / "target.db", durability="relaxed")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_backup_loads_on_every_engine_as_an_equal_store(engine: str, tmp_path: Path) -> None:
+    clock = Clock()
+    with (
+        holdall.open(tmp_path / "s.db", clock=clock, embed=embed) as source,
+        open_at(new_location(engine, tmp_path), clock=clock) as first,
+        holdall.open(f"memory:{tmp_path.name}", clock=clock) as second,
+    ):
+        fill(source, clock)
+        info = source.backup(tmp_path / "one.backup")
+        assert holdall.check_backup(tmp_path / "one.backup") == info
+        assert (info.entries, info.files) == (source.stats().entries, source.stats().files)
+        first.load(tmp_path / "one.backup")
+        assert holdall.compare(source, first).differences == []
+        first.backup(tmp_path / "two.backup")
+        second.load(tmp_path / "two.backup")
+        assert holdall.compare(source, second).differences == []
+
+
+async def abackup_and_load(store: holdall.Store, target: holdall.Store, path: Path) -> None:
+    await store.abackup(path)
+    await target.aload(path)
+
+
+def test_backup_and_load_can_be_awaited(store: holdall.Store, target: holdall.Store, tmp_path: Path) -> None:
+    import asyncio
+
+    store.put(("a",), "k", {"n": 1})
+    asyncio.run(abackup_and_load(store, target, tmp_path / "x"))
+    assert holdall.compare(store, target).equal
+
+
+def test_every_flip_and_cut_is_refused(store: holdall.Store, target: holdall.Store, tmp_path: Path) -> None:
+    store.execute([ops.Put(("a", str(n % 5)), str(n), {"text": f"number {n} " * 20}) for n in range(1000)])
+    store.files().write("/f", random.Random(1).randbytes(300_000))
+    path, damaged = tmp_path / "good", tmp_path / "damaged"
+    store.backup(path)
+    good = path.read_bytes()
+    choose = random.Random(20)
+    for number in range(50):
+        data = bytearray(good)
+        if number % 5 == 4:
+            del data[choose.randrange(len(data)) :]
+        else:
+            at = choose.randrange(len(data)) if number >= 20 else choose.randrange(200)
+            data[at] ^= 1 << choose.randrange(8)
+        damaged.write_bytes(data)
+        with pytest.raises((Corrupt, SchemaTooNew)):
+            target.load(damaged)
+        with pytest.raises((Corrupt, SchemaTooNew)):
+            holdall.check_backup(damaged)
+        assert target.count() == 0
+    damaged.write_bytes(good + b"x")
+    with pytest.raises(Corrupt, match="follows its end"):
+        target.load(damaged)
+    target.load(path)
+    assert holdall.compare(store, target).equal
+
+
+def test_blocks_cannot_be_moved_or_left_out(store: holdall.Store, tmp_path: Path) -> None:
+    store.execute([ops.Put(("a",), str(n), {"n": n}) for n in range(2000)])
+    store.backup(tmp_path / "b")
+    data = (tmp_path / "b").read_bytes()
+    start, blocks = len(archive.MAGIC) + 2, []
+    while start < len(data) - 32:
+        size = archive._BLOCK.size + archive._BLOCK.unpack_from(data, start)[2]
+        blocks.append(data[start : start + size])
+        start += size
+    assert len(blocks) > 4
+    head, end = data[: len(archive.MAGIC) + 2], data[-32:]
+    for wrong in (
+        [*blocks[:2], *blocks[3:]],
+        [blocks[0], blocks[2], blocks[1], *blocks[3:]],
+        [*blocks[:2], *blocks[1:]],
+    ):
+        (tmp_path / "c").write_bytes(head + b"".join(wrong) + end)
+        with pytest.raises(Corrupt):
+            holdall.check_backup(tmp_path / "c")
+
+
+def test_other_files_and_newer_formats_are_refused_with_the_reason(store: holdall.Store, tmp_path: Path) -> None:
+    path = tmp_path / "b"
+    store.backup(path)
+    data = bytearray(path.read_bytes())
+    data[len(archive.MAGIC)] = archive.FORMAT + 1
+    path.write_bytes(data)
+    with pytest.raises(SchemaTooNew, match="newer holdall"):
+        store.load(path)
+    path.write_bytes(b"SQLite format 3\x00" * 10)
+    with pytest.raises(Corrupt, match="not a backup of holdall"):
+        store.load(path)
+    with pytest.raises(FileNotFound):
+        store.load(tmp_path / "nothing")
+    with pytest.raises(InvalidInput, match="folder"):
+        store.backup(tmp_path)
+
+
+def test_a_store_that_is_not_empty_is_refused(store: holdall.Store, target: holdall.Store, tmp_path: Path) -> None:
+    store.put(("a",), "both", {"from": "backup"})
+    store.backup(tmp_path / "b")
+    target.put(("a",), "both", {"from": "target"})
+    target.put(("z",), "own", {})
+    with pytest.raises(AlreadyExists, match="--into"):
+        target.load(tmp_path / "b")
+    target.load(tmp_path / "b", into=True)
+    assert [entry.key for entry in target.scan()] == ["both", "own"]
+    target.load(tmp_path / "b", replace=True)
+    assert holdall.compare(store, target).equal
+    with pytest.raises(InvalidInput):
+        target.load(tmp_path / "b", replace=True, into=True)
+
+
+def test_a_load_does_not_delete_what_the_backup_never_had(
+    store: holdall.Store, target: holdall.Store, tmp_path: Path
+) -> None:
+    store.put(("a",), "k", {})
+    store.delete(("a",), "k")
+    store.put(("a",), "other", {})
+    store.backup(tmp_path / "b")
+    target.put(("a",), "k", {})
+    target.load(tmp_path / "b", into=True)
+    assert target.get(("a",), "k") is not None
+
+
+def test_a_namespace_is_backed_up_and_loaded_elsewhere(
+    store: holdall.Store, target: holdall.Store, tmp_path: Path
+) -> None:
+    store.put(("users", "ada"), "k", {"n": 1})
+    store.put(("users", "bob"), "k", {"n": 2})
+    assert store.backup(tmp_path / "b", prefix=("users", "ada")).entries == 1
+    target.load(tmp_path / "b")
+    assert [entry.namespace for entry in target.scan()] == [("users", "ada")]
+    target.load(tmp_path / "b", to=("copy",))
+    assert holdall.compare(store, target, prefix=("users", "ada"), to=("copy",)).equal
+    store.scoped(("users",)).backup(tmp_path / "c")
+    target.scoped(("tenant",)).load(tmp_path / "c")
+    assert holdall.compare(store.scoped(("users",)), target.scoped(("tenant",))).equal
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_backup_is_of_one_moment_while_others_write(engine: str, tmp_path: Path) -> None:
+    """Each writer moves amounts between two entries in one transaction, so at each moment the sum is the same."""
+    with open_at(new_location(engine, tmp_path)) as store:
+        pairs = 200
+        store.execute([ops.Put(("a",), f"{side}{n}", {"n": 0}) for n in range(pairs) for side in "xy"])
+        stopped = threading.Event()
+
+        def write(seed: int) -> None:
+            choose = random.Random(seed)
+            while not stopped.is_set():
+                n, amount = choose.randrange(pairs), choose.randrange(-9, 10)
+                store.execute([ops.Put(("a",), f"x{n}", {"n": amount}), ops.Put(("a",), f"y{n}", {"n": -amount})])
+
+        threads = [threading.Thread(target=write, args=(seed,)) for seed in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(3):
+                store.backup(tmp_path / f"b{number}")
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join()
+    for number in range(3):
+        with holdall.open(f"memory:{tmp_path.name}{number}") as loaded:
+            loaded.load(tmp_path / f"b{number}")
+            values = {entry.key: entry.value["n"] for entry in loaded.scan()}
+            assert len(values) == 2 * pairs
+            assert all(values[f"x{n}"] == -values[f"y{n}"] for n in range(pairs))
+
+
+def test_an_interrupted_load_continues(
+    store: holdall.Store, target: holdall.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.execute([ops.Put(("a",), f"{n:04}", {"n": n}) for n in range(2000)])
+    store.backup(tmp_path / "b")
+
+    class Killed(Exception):
+        pass
+
+    def kill(done: int, total: int) -> None:
+        if done >= 1000:
+            raise Killed
+
+    with pytest.raises(Killed):
+        target.load(tmp_path / "b", progress=kill)
+    versions = {entry.key: entry.version for entry in target.scan()}
+    assert len(versions) == 1000
+    loaded = target.load(tmp_path / "b")
+    assert loaded.resumed
+    assert holdall.compare(store, target).equal
+    assert all(entry.version == versions.get(entry.key, entry.version) for entry in target.scan())
+    with pytest.raises(AlreadyExists):
+        target.load(tmp_path / "b")
+
+
+def test_large_files_are_in_pieces_and_one_that_changes_meanwhile_comes_again(
+    store: holdall.Store, target: holdall.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = store.files()
+    files.write("/large", b"old" * 1000)
+    files.write("/steady", b"12345" * 1000)
+    leave_out_contents(store, monkeypatch)
+    for module in (backup, holdall.operate.records):
+        monkeypatch.setattr(module, "PIECE", 1000)
+    read, calls = backup.read_piece, iter(range(100))
+
+    def change_before_second_piece(*args: object) -> object:
+        if next(calls) == 1:
+            files.write("/large", b"new!" * 1000)
+        return read(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backup, "read_piece", change_before_second_piece)
+    store.backup(tmp_path / "b")
+    target.load(tmp_path / "b")
+    assert target.files().read("/large") == b"new!" * 1000
+    assert target.files().read("/steady") == b"12345" * 1000
+
+
+def test_a_backup_that_fails_leaves_the_earlier_one(store: holdall.Store, tmp_path: Path) -> None:
+    store.put(("a",), "k", {})
+    store.backup(tmp_path / "b")
+    before = (tmp_path / "b").read_bytes()
+
+    def fail(done: int, total: int) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        store.backup(tmp_path / "b", progress=fail)
+    assert (tmp_path / "b").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_record_that_is_not_valid_is_refused(tmp_path: Path, target: holdall.Store) -> None:
+    """A file with right checksums that something else wrote."""
+    for record in (
+        ops.Record(("__holdall__",), "k", 1, "put", "{}"),  # type: ignore[arg-type]
+        ops.Record(("a",), "", 1, "put", "{}"),  # type: ignore[arg-type]
+        ops.Record(("a",), "k", 1, "put", "[1]"),  # type: ignore[arg-type]
+        ops.Record(("a",), "/k", 1, "put", "{}", size=5, content=b"123"),  # type: ignore[arg-type]
+    ):
+        with (tmp_path / "b").open("wb") as file:
+            writer = archive.ArchiveWriter(file)
+            writer.write_header({"prefix": [], "created": "2026-01-01T00:00:00+00:00", "holdall": "1"})
+            writer.add([record])
+            writer.finish({"entries": 1, "deletions": 0, "files": 0, "vectors": 0})
+        with pytest.raises(HoldallError):
+            target.load(tmp_path / "b")
+        assert target.count() == 0
