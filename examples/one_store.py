@@ -1,6 +1,6 @@
 """An agent whose memory, files and threads are in one file, stopped in the middle of an interrupt and started again.
 
-    python examples/one_store.py
+python examples/one_store.py
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def open_agent(db: holdall.Store) -> Any:
     def plan(state: MessagesState, *, store: BaseStore) -> dict[str, Any]:
         diet = store.get(("users", "ada"), "diet")
         assert diet is not None
-        choice = interrupt(f"A restaurant with {diet.value['text']}: Chez Marie or Le Nord?")
+        choice = interrupt(f"{state['messages'][-1].text} With {diet.value['text']}: Chez Marie or Le Nord?")
         db.files(("users", "ada", "files")).write("/plan.md", f"# Dinner\n\n{choice}, {diet.value['text']}\n")
         return {"messages": [AIMessage(f"{choice} it is: see /plan.md.")]}
 

@@ -19,14 +19,17 @@ import pytest
 from cryptography.fernet import Fernet
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 import holdall
 from holdall import errors
 from holdall.faces.langgraph import AsyncHoldallSaver, HoldallSaver, HoldallStore
 from support.extent import FEW_FSYNCS, IS_SHORT
+from support.servers import postgres_url
 from support.stores import ENGINES, new_location, open_at
 
 
@@ -286,13 +289,16 @@ def test_equal_values_of_an_encrypted_thread_are_stored_once(tmp_path: Path) -> 
     serde = EncryptedSerializer(FernetCipher(Fernet.generate_key()))
     large = base64.b64encode(os.urandom(100_000)).decode()
     with HoldallSaver(str(tmp_path / "secret.db"), serde=serde) as saver:
-        graph = chat(saver)
-        graph.invoke({"messages": [HumanMessage(large, id="large")]}, thread("t"))
+        builder = StateGraph(MessagesState)
+        builder.add_node("model", lambda state: {"messages": [AIMessage("seen")]})
+        builder.add_edge(START, "model")
+        graph = builder.compile(checkpointer=saver)
+        graph.invoke({"messages": [HumanMessage("first", id="first"), HumanMessage(large, id="large")]}, thread("t"))
         before = size_of_log(saver, "t")
-        graph.update_state(thread("t"), {"messages": [HumanMessage("more", id="more")]})
         saver._known.clear()
-        graph.update_state(thread("t"), {"messages": [HumanMessage(large, id="large")]})
+        graph.update_state(thread("t"), {"messages": [HumanMessage("edited", id="first")]})  # the rest is written again
         assert size_of_log(saver, "t") - before < 10_000
+        assert graph.get_state(thread("t")).values["messages"][1].content == large
 
 
 def test_nothing_is_unpickled(saver: HoldallSaver) -> None:
@@ -405,3 +411,50 @@ def test_many_threads_are_written_at_once(any_store: holdall.Store) -> None:
     asyncio.run(run())
     assert len(saver.threads()) == 24
     assert all(texts(graph, f"t-{n}") == [f"hello {n}", f"answer to hello {n}"] for n in range(24))
+
+
+# Importing -----------------------------------------------------------------------------------------------------------
+
+
+def test_threads_of_sqlite_saver_are_imported_and_continue(tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
+        graph = chat(theirs)
+        say(graph, "t1", "one", user_id="u")
+        say(graph, "t1", "two")
+        say(graph, "t2", "three")
+        before = [(found.checkpoint, found.metadata, found.parent_config) for found in theirs.list(thread("t1"))]
+        writes = [found.pending_writes for found in theirs.list(thread("t1"))]
+    with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+        calls: list[tuple[int, int]] = []
+
+        def stop_early(done: int, total: int) -> None:
+            calls.append((done, total))
+            if done == 4:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            saver.import_from(tmp_path / "theirs.db", progress=stop_early)
+        assert calls[-1] == (4, 9)
+        imported = saver.import_from(tmp_path / "theirs.db")
+        assert (imported.total, imported.present, imported.imported) == (9, 4, 5)
+        ours = [(found.checkpoint, found.metadata, found.parent_config) for found in saver.list(thread("t1"))]
+        assert ours == before
+        assert [found.pending_writes for found in saver.list(thread("t1"))] == writes
+        say(chat(saver), "t1", "four")
+        assert texts(chat(saver), "t1")[-2:] == ["four", "answer to four"]
+        with pytest.raises(errors.FileNotFound):
+            saver.import_from(tmp_path / "missing.db")
+        (tmp_path / "text.db").write_text("not a database, but long enough to look at")
+        with pytest.raises(errors.InvalidInput, match="SqliteSaver"):
+            saver.import_from(tmp_path / "text.db")
+
+
+@pytest.mark.skipif(IS_SHORT, reason="in make test-all")
+def test_threads_of_postgres_saver_are_imported(tmp_path: Path) -> None:
+    with PostgresSaver.from_conn_string(postgres_url()) as theirs:
+        theirs.setup()
+        say(chat(theirs), "imported", "one")
+        before = [(found.checkpoint, found.metadata) for found in theirs.list(thread("imported"))]
+    with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+        assert saver.import_from(postgres_url()).imported == 3
+        assert [(found.checkpoint, found.metadata) for found in saver.list(thread("imported"))] == before

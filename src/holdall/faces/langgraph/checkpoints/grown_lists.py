@@ -59,44 +59,44 @@ class StoredList:
     """The elements of a list that is stored as a chain of links."""
 
     def __init__(self) -> None:
-        self._copies: list[Any] = []
-        self._types: list[type] = []
-        self._is_opaque = False
-        self._links: list[bytes] = []
-        self._sizes: list[int] = []
+        self.copies: list[Any] = []
+        self.types: list[type] = []
+        self.is_opaque = False
+        self.links: list[bytes] = []
+        self.sizes: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._copies)
+        return len(self.copies)
 
     @property
     def last_link(self) -> bytes:
-        return self._links[-1] if self._links else b""
+        return self.links[-1] if self.links else b""
 
     def add(self, link: bytes, types: Sequence[type], copies: Sequence[Any]) -> None:
         """Add the elements of one link."""
-        self._copies += copies
-        self._types += types
-        self._is_opaque = self._is_opaque or any(type(copy) is Opaque for copy in copies)
-        self._links.append(link)
-        self._sizes.append(len(copies))
+        self.copies += copies
+        self.types += types
+        self.is_opaque = self.is_opaque or any(type(copy) is Opaque for copy in copies)
+        self.links.append(link)
+        self.sizes.append(len(copies))
 
     def begins(self, value: list[Any], serialise: Callable[[Any], Any]) -> bool:
         """Whether a list begins with exactly these elements."""
-        size = len(self._copies)
+        size = len(self.copies)
         if len(value) < size:
             return False
         head = value if len(value) == size else value[:size]
-        if self._is_opaque:
+        if self.is_opaque:
             return self.common(head, serialise) == size
         try:
-            return list(map(type, head)) == self._types and [_view(element) for element in head] == self._copies
+            return list(map(type, head)) == self.types and [_view(element) for element in head] == self.copies
         except _NotPlain:  # a message that has got further fields since
             return False
 
     def common(self, value: list[Any], serialise: Callable[[Any], Any]) -> int:
         """Count the elements at the beginning that a list has in common with this one."""
         count = 0
-        for element, kind, copy in zip(value, self._types, self._copies, strict=False):
+        for element, kind, copy in zip(value, self.types, self.copies, strict=False):
             if type(element) is not kind:
                 break
             try:
@@ -110,18 +110,18 @@ class StoredList:
 
     def cut(self, most: int) -> StoredList:
         """Return the longest part, from the beginning, that ends with a link and has at most so many elements."""
-        ends = list(accumulate(self._sizes))
+        ends = list(accumulate(self.sizes))
         links = sum(end <= most for end in ends)
         size = ends[links - 1] if links else 0
         part = StoredList()
-        part._copies, part._types = self._copies[:size], self._types[:size]
-        part._is_opaque = self._is_opaque
-        part._links, part._sizes = self._links[:links], self._sizes[:links]
+        part.copies, part.types = self.copies[:size], self.types[:size]
+        part.is_opaque = self.is_opaque
+        part.links, part.sizes = self.links[:links], self.sizes[:links]
         return part
 
     def copy(self) -> StoredList:
         """Return a copy, which can be added to."""
-        return self.cut(len(self._copies))
+        return self.cut(len(self.copies))
 
 
 def _view(element: Any) -> Any:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -24,6 +24,14 @@ Address: TypeAlias = tuple[str, str, str]
 _LIST = (
     "SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints ORDER BY thread_id, checkpoint_ns, checkpoint_id"
 )
+
+
+class Target(NamedTuple):
+    """The programs of the saver to import into."""
+
+    find_present: Callable[[str, str], StoreProgram[Callable[[str], bool]]]
+    put: Callable[..., StoreProgram[Any]]
+    put_writes: Callable[..., StoreProgram[None]]
 
 
 class Source:
@@ -92,7 +100,7 @@ class Source:
             raise MissingExtra(f"importing these threads needs LangGraph's own saver: pip install {package}") from error
 
 
-def import_threads(saver: Any, source: Source, progress: Progress | None) -> StoreProgram[Imported]:
+def import_threads(target: Target, source: Source, progress: Progress | None) -> StoreProgram[Imported]:
     """Import all checkpoints of a source with the programs of a saver."""
     check_function("progress", progress)
     with closing(source):
@@ -100,12 +108,12 @@ def import_threads(saver: Any, source: Source, progress: Progress | None) -> Sto
         outcome = Imported(total=len(addresses))
         done = 0
         for (thread_id, checkpoint_ns), group in groupby(addresses, key=lambda address: address[:2]):
-            present: Callable[[str], bool] = yield from saver._find_present(thread_id, checkpoint_ns)
+            present: Callable[[str], bool] = yield from target.find_present(thread_id, checkpoint_ns)
             for address in group:
                 if present(address[2]):
                     outcome.present += 1
                 elif (found := (yield Work(source.read, (address,)))) is not None:
-                    yield from _import_checkpoint(saver, found)
+                    yield from _import_checkpoint(target, found)
                     outcome.imported += 1
                 done += 1
                 if progress is not None:
@@ -113,12 +121,12 @@ def import_threads(saver: Any, source: Source, progress: Progress | None) -> Sto
         return outcome
 
 
-def _import_checkpoint(saver: Any, found: CheckpointTuple) -> StoreProgram[None]:
+def _import_checkpoint(target: Target, found: CheckpointTuple) -> StoreProgram[None]:
     """Store a checkpoint, after its writes: a checkpoint that is here has all of them."""
     config: Any = found.config
     for number, (task_id, writes) in enumerate(groupby(found.pending_writes or (), key=lambda write: write[0])):
         path = f"{number:06}"  # LangGraph's order, which its tuples have without the paths of the tasks
-        yield from saver._put_writes(config, [(channel, value) for _, channel, value in writes], task_id, path)
+        yield from target.put_writes(config, [(channel, value) for _, channel, value in writes], task_id, path)
     parent: Any = found.parent_config or {}
     before = {
         "configurable": {
@@ -128,4 +136,4 @@ def _import_checkpoint(saver: Any, found: CheckpointTuple) -> StoreProgram[None]
         }
     }
     versions = found.checkpoint["channel_versions"]
-    yield from saver._put(before, found.checkpoint, found.metadata, versions)
+    yield from target.put(before, found.checkpoint, found.metadata, versions)

@@ -101,7 +101,7 @@ class Codec:
         self.cipher = serde.cipher if isinstance(serde, EncryptedSerializer) else None
         self._serde = serde.serde if isinstance(serde, EncryptedSerializer) else serde
         self._owner = f"{len(thread_id)}:{thread_id}{len(checkpoint_ns)}:{checkpoint_ns}"
-        self._keys: list[bytes] = []
+        self.keys: list[bytes] = []
 
     def serialise(self, value: Any) -> Typed:
         """Serialise a value."""
@@ -138,23 +138,23 @@ class Codec:
 
     def hash(self, *texts: bytes) -> bytes:
         """Return the ID of a value."""
-        return _hash(self._keys[0] if self._keys else b"", texts)
+        return _hash(self.keys[0] if self.keys else b"", texts)
 
     def is_hash(self, id: bytes, *texts: bytes) -> bool:
         """Whether an ID is that of a value, with any key: two processes may both have made one."""
-        return any(_hash(key, texts) == id for key in self._keys)
+        return any(_hash(key, texts) == id for key in self.keys)
 
     def make_key(self) -> bytes:
         """Make the key of the hashes, and return its frame. Without encryption there is none."""
         if self.cipher is None:
             return b""
-        self._keys.append(secrets.token_bytes(32))
-        return encode_frame(KEY, b"", self.seal(("bytes", self._keys[-1]), ""))
+        self.keys.append(secrets.token_bytes(32))
+        return encode_frame(KEY, b"", self.seal(("bytes", self.keys[-1]), ""))
 
     def use_key(self, payload: bytes) -> None:
         """Use the key of the hashes in a stored frame."""
         if self.cipher is not None:
-            self._keys.append(self.unseal(_decode(payload), "")[1])
+            self.keys.append(self.unseal(_decode(payload), "")[1])
 
     def _binding(self, channel: str) -> bytes:
         return hashlib.blake2b(f"{self._owner}{channel}".encode(), digest_size=_DIGEST).digest()
@@ -268,7 +268,7 @@ class Log:
                 at = start + header + id_length
                 end = at + length
                 if mark != _MARK or end > size:
-                    raise Corrupt("a frame does not begin or end where it should")  # as those of struct
+                    raise ValueError("a frame does not begin or end where it should")  # as those of struct
                 id = content[start + header : at]
                 if kind == VALUE:
                     self.values.setdefault(id, (at, end))
@@ -280,7 +280,7 @@ class Log:
                     self._key_frames.append(content[start:end])
                     self.codec.use_key(content[at:end])
                 start = end
-        except (struct.error, Corrupt) as error:
+        except (struct.error, ValueError) as error:
             raise Corrupt(
                 f"the log of a thread is damaged at byte {start} of {size}; delete the thread, or restore a copy of the"
                 " store"
@@ -386,14 +386,14 @@ class Log:
         """Return the content of a log with the same frames for another thread. Encrypted values are encrypted again."""
         if self.codec.cipher is None:
             return self._content
-        target._keys = list(self.codec._keys)
+        target.keys = list(self.codec.keys)
 
         def again(part: Part, channel: str) -> Part:
             if type(part) is msgspec.msgpack.Ext:
                 return part
             return target.seal(self.codec.unseal(part, channel), channel)
 
-        frames = [encode_frame(KEY, b"", target.seal(("bytes", key), "")) for key in target._keys]
+        frames = [encode_frame(KEY, b"", target.seal(("bytes", key), "")) for key in target.keys]
         for id, span in self.values.items():
             link = Link(*self._payload(span))
             parts = [again(part, link.channel) for part in link.parts]

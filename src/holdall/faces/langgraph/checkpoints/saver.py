@@ -53,7 +53,7 @@ from ...base import Face
 from ...importing import Imported, Progress
 from ..conn_strings import open_from
 from .grown_lists import StoredList, copy_element
-from .importing import Source, import_threads
+from .importing import Source, Target, import_threads
 from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, Loader, checkpoint_ns_of, make_config
 from .log import Checkpoint, Codec, Log, LogWriter, Pointers
 from .threads import Retention, Thread, make_filter, summarise, to_thread
@@ -656,7 +656,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         `progress(done, total)` is called after each checkpoint. An import that was interrupted continues when it is run
         again.
         """
-        return (yield from import_threads(self, Source(source, self.serde), progress))
+        target = Target(self._find_present, self._put, self._put_writes)
+        return (yield from import_threads(target, Source(source, self.serde), progress))
 
     import_from = sync_method(_import_from)
     aimport_from = async_method(_import_from)
