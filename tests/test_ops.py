@@ -97,6 +97,8 @@ OPS: list[ops.Op] = [
     ops.ReadRange(("a",), "/k", 1, 9, 7),
     ops.SetHistory(3.5),
     ops.PurgeHistory(9),
+    ops.Forget(("a",), "k", True, 9),
+    ops.Scrub(True),
     ops.GetVersion(("a",), "k", 7, False),
     ops.ListVersions(("a",), "k", 7, 9),
     ops.ListPast(("a",), "c", (("a", "b"), "k"), 9, False, "k", "/f/"),

@@ -6,6 +6,7 @@ from .core.store import Store
 from .core.urls import open
 from .errors import HoldallError
 from .files.volume import Files, Match, Window
+from .history.erasing import Erased
 from .history.versions import Rewound
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
@@ -40,6 +41,7 @@ __all__ = [
     "Diff",
     "Difference",
     "Entry",
+    "Erased",
     "FileInfo",
     "Files",
     "Hit",

@@ -615,6 +615,39 @@ class OldHead(FrozenStruct, frozen=True):
     size: int | None  # of a file
 
 
+class Forget(Op, frozen=True):
+    """Remove up to `limit` tombstones and old values of a namespace, or of one key -> `Forgotten`.
+
+    Cursors from before a removed tombstone expire.
+    """
+
+    namespace: Namespace
+    key: str | None = None
+    recursive: bool = False
+    limit: int = 500
+
+
+class Forgotten(FrozenStruct, frozen=True):
+    """How many tombstones and old values `Forget` has removed, and whether more may be left."""
+
+    tombstones: int = 0
+    versions: int = 0
+    more: bool = False
+
+
+class Scrub(Op, frozen=True):
+    """Clear what removed entries have left in the engine's own files: free pages, logs, index terms -> `Scrubbed`."""
+
+    compact: bool = False  # also what takes long, and keeps others waiting
+
+
+class Scrubbed(FrozenStruct, frozen=True):
+    """What `Scrub` has cleared, and what is outside its reach, as texts for people."""
+
+    cleared: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+
+
 # Walks ---------------------------------------------------------------------------------------------------------------
 
 

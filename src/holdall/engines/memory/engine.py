@@ -212,6 +212,11 @@ class MemoryEngine:
                 return to_old_entry(_row(address, record, content), record.index, record.ttl)
             case ops.SetHistory(keep):
                 return self._set_history(keep, now)
+            case ops.Forget():
+                return self._forget(op)
+            case ops.Scrub():
+                self._ranker.clear()
+                return ops.Scrubbed(("the memory of this process",))
             case ops.PurgeHistory(limit):
                 return self._purge_history(limit, now)
             case ops.Stat(namespace, path):
@@ -445,6 +450,23 @@ class MemoryEngine:
                 setting = self._setting = ops.replace(setting, purged=ended)
             purged += 1
         return bool(limit) and purged == limit
+
+    def _forget(self, op: ops.Forget) -> ops.Forgotten:
+        self._ranker.catch_up_if_begun()  # tombstones tell it which entries are gone
+
+        def is_chosen(address: _Address) -> bool:
+            if op.key is not None or not op.recursive:
+                return address[0] == keys.encode(op.namespace) and op.key in (None, address[1])
+            return _is_within(address, op.namespace)
+
+        tombstones = [version for version in self._tombstones if is_chosen(self._feed[version])]
+        ends = [ended for ended, address in self._ends.items() if is_chosen(address)]
+        for version in tombstones:
+            self._restore(self._feed[version], None)
+            self._purged = max(self._purged, version)
+        for ended in ends:
+            self._drop_old(ended)
+        return ops.Forgotten(len(tombstones), len(ends))
 
     def _find_version(self, address: _Address, version: int) -> _Record | None:
         record: _Record | None = self._entries.get(address)

@@ -18,7 +18,7 @@ from ...errors import InvalidInput
 from ...model import keys
 from ...model.filters import check_field
 from ...model.values import decode, ttl_microseconds
-from ...ops import Count, Entry, File, LearnedField, LearnFields, Op, Put
+from ...ops import Count, Entry, File, LearnedField, LearnFields, Op, Put, Scrubbed
 from ..history.sql import copy_row, is_kept
 from ..learned.sqlite import MIGRATION as LEARNED_FIELDS
 from ..learned.sqlite import LearnedFields
@@ -446,6 +446,10 @@ class SqliteEntries(SqlEntries):
 
     def _describe_learned(self) -> SqlProgram[tuple[LearnedField, ...]]:
         return self.learned.describe()
+
+    def _drop_texts(self) -> SqlProgram[Scrubbed]:
+        yield [("DELETE FROM holdall_state WHERE name GLOB 'vectors:*'", {})]
+        return (yield from super()._drop_texts())
 
     def _make_statements(self) -> None:
         super()._make_statements()
