@@ -64,7 +64,7 @@ RULES = {
     "search/segments/": {"errors", "ops", "model/", "runtime/", "search/"},
     "engines/memory/": BELOW_ENGINES,
     "engines/sql/": BELOW_ENGINES | {"engines/history/"},
-    "engines/history/": BELOW_ENGINES | {"engines/sql/"},
+    "engines/history/": BELOW_ENGINES | {"engines/sql/", "engines/redis/"},
     "engines/net/": BELOW_ENGINES,
     "engines/learned/": BELOW_ENGINES | {"engines/sql/"},
     "engines/sqlite/": BELOW_ENGINES
