@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SECTIONS ?= all
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench torture ag2-beta clean

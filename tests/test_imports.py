@@ -48,6 +48,7 @@ BELOW_ENGINES = {
     "errors",
     "ops",
     "engine",
+    "wire",
     "model/",
     "runtime/",
     "search/",
@@ -56,6 +57,9 @@ BELOW_ENGINES = {
 }
 CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/", "history/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools", "faces/message_log"}
+SERVER = {"", "errors", "ops", "wire", "core/face_api"} | {
+    f"server/{folder}" for folder in ("", "auth/", "rest/", "run/", "mcp/")
+}
 RULES = {
     "model/": {"errors", "ops"},
     "runtime/": {"errors", "ops"},
@@ -73,6 +77,7 @@ RULES = {
     "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/"},
     "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/", "engines/history/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},
+    "engines/remote/": BELOW_ENGINES | {"engines/net/"},
     "engines/s3/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/sqlite/vectors/", "engines/net/"},
     "core/": CORE,
     "live/": CORE,
@@ -88,8 +93,17 @@ RULES = {
     "faces/openai_agents/": FACE,
     "faces/pydantic_ai/": FACE,
     "faces/key_value/": FACE,
+    "faces/adk/": FACE,
+    "faces/langchain/": FACE,
+    "faces/fsspec/": FACE,
     "faces/conversations/": FACE | {"faces/langgraph/"},
-    "faces/cli/": FACE | {"faces/langgraph/", "faces/conversations/"},
+    "faces/cli/": FACE
+    | {"faces/langgraph/", "faces/conversations/", "server/", "server/auth/", "server/run/", "server/mcp/"},
+    "server/": SERVER,
+    "server/auth/": SERVER,
+    "server/rest/": SERVER,
+    "server/run/": SERVER,
+    "server/mcp/": SERVER,
 }
 TOP = {
     "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/", "history/"},
@@ -97,6 +111,7 @@ TOP = {
     "errors": set(),
     "ops": {"runtime/renames"},
     "engine": {"errors", "ops", "model/", "runtime/", "search/"},
+    "wire": {"errors", "ops", "model/"},
 }
 #: The folders, or modules, that may import each package from outside.
 OUTSIDE = {
@@ -108,12 +123,17 @@ OUTSIDE = {
     "autogen": ("faces/ag2/",),
     "botocore": ("engines/s3/",),
     "deepagents": ("faces/deepagents/",),
+    "h11": ("engines/remote/",),
+    "fsspec": ("faces/fsspec/",),
+    "google": ("faces/adk/",),
     "hiredis": ("engines/redis/",),
     "hypothesis": ("testing/",),
     "key_value": ("faces/key_value/",),
-    "langchain_core": ("faces/conversations/",),
+    "langchain_core": ("faces/conversations/", "faces/langchain/"),
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
-    "msgspec": ("ops.py", "model/", "operate/", "search/", "engines/"),
+    "mcp": ("server/mcp/",),
+    "mcp_types": ("server/mcp/",),
+    "msgspec": ("ops.py", "wire.py", "model/", "operate/", "search/", "engines/", "server/"),
     "numpy": ("search/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
     "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),
@@ -125,8 +145,10 @@ OUTSIDE = {
     "safetensors": ("search/",),
     "sortedcontainers": ("engines/memory/",),
     "spoon_ai": ("faces/spoon/",),
+    "starlette": ("server/",),
     "tokenizers": ("search/",),
     "typer": ("faces/cli/",),
+    "uvicorn": ("server/run/",),
     "wcmatch": ("model/",),
 }
 
@@ -163,7 +185,7 @@ def test_a_rule_may_name_one_module_of_a_folder() -> None:
 
 def test_the_face_api_has_every_name_that_faces_take_from_it_and_no_other() -> None:
     taken = set()
-    for module in (name for name in MODULES if name.startswith("faces/")):
+    for module in (name for name in MODULES if name.startswith(("faces/", "server/"))):
         for node in ast.walk(tree(module)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("core.face_api"):
                 taken |= {alias.name for alias in node.names}
@@ -195,7 +217,9 @@ def test_a_file_name_does_not_repeat_its_folder(module: str) -> None:
 
 
 #: The command's way in, which nothing imports, is not of the core.
-CORE_AND_ENGINES = [name for name in MODULES if not name.startswith(("faces/", "testing/")) and name != "__main__.py"]
+CORE_AND_ENGINES = [
+    name for name in MODULES if not name.startswith(("faces/", "server/", "testing/")) and name != "__main__.py"
+]
 
 
 @pytest.mark.parametrize("module", CORE_AND_ENGINES)
@@ -203,7 +227,7 @@ def test_the_core_and_the_engines_know_no_face_and_no_test_suite(module: str) ->
     assert {name for name in ours(module) if name.startswith(("holdall.faces", "holdall.testing"))} == set()
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("faces/")])
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("faces/", "server/"))])
 def test_faces_touch_nothing_private_of_the_core(module: str) -> None:
     """They have `holdall.core.face_api`. What they call `self._x` is their own."""
     imported = {

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from support.extent import IS_SHORT
 from support.plugins import install_broken_plugin
 from support.processes import Process, hear, start, tell
 from support.servers import postgres_url, redis_url
@@ -58,7 +59,17 @@ FAULTS = {
 #: The engines of a fault that only some can have.
 ONLY = {"unbound_filter_key": ["sqlite", "postgres", "disk"]}  # the others build no SQL
 
-CASES = [(engine, fault) for fault in FAULTS for engine in ONLY.get(fault, SUITES)]
+
+def engines_of(number: int, fault: str) -> list[str]:
+    """All that can have the fault; in `make test` memory, SQLite, and one of the others, in turn."""
+    engines = list(ONLY.get(fault, SUITES))
+    if not IS_SHORT:
+        return engines
+    others = [engine for engine in engines if engine not in ("memory", "sqlite")]
+    return [engine for engine in engines if engine not in others or engine == others[number % len(others)]]
+
+
+CASES = [(engine, fault) for number, fault in enumerate(FAULTS) for engine in engines_of(number, fault)]
 
 
 @pytest.mark.parametrize(("engine", "fault"), CASES)

@@ -109,6 +109,7 @@ OPS: list[ops.Op] = [
     ops.Copy(("a",), "/k", "/l"),
     ops.GetSearchFields(("a",), "k"),
     ops.Embed(("a",), "k", 7, VECTORS),
+    ops.Remember(("a",), "k", 3, 600.0, 7),
     ops.IndexTexts(9),
     ops.Maintain(9),
     ops.LearnFields(("a.b",), ("a.b",), (("a.b", 3),), 1, 9),

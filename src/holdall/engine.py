@@ -76,6 +76,7 @@ from .ops import (
     Record,
     RecordPage,
     Records,
+    Remember,
     Scan,
     Scrub,
     Scrubbed,
@@ -158,6 +159,7 @@ __all__ = [
     "Record",
     "RecordPage",
     "Records",
+    "Remember",
     "Row",
     "Scan",
     "Scrub",
@@ -224,6 +226,7 @@ class Capabilities(FrozenStruct, frozen=True):
     learns: bool = False  # `LearnFields` builds indexes of fields
     keeps_history: bool = False  # old values are kept if `SetHistory` asks for it
     spans_roots: bool = True  # a batch may write to several roots (first labels of namespaces)
+    remembers: bool = False  # a batch may end with `Remember`
 
 
 class Listener(Protocol):

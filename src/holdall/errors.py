@@ -19,6 +19,8 @@
     ├── Unavailable                         the storage cannot be reached or written now; nothing was written
     │   ├── Timeout (TimeoutError)          the storage was busy for as long as `timeout` allows
     │   └── OutcomeUnknown                  the write may have happened: read before you write again
+    ├── AccessDenied (PermissionError)      a server refuses the token, or the token does not allow this
+    ├── QuotaExceeded                       a token has used what it may use; nothing was written
     ├── EmbeddingError                      the embedder failed, or did not return vectors
     ├── Corrupt                             what is stored is not what holdall wrote
     ├── SchemaTooNew                        a newer holdall wrote this store
@@ -32,6 +34,7 @@ The engine translates a driver's error once and keeps it as `__cause__`.
 from __future__ import annotations
 
 __all__ = [
+    "AccessDenied",
     "AlreadyExists",
     "AmbiguousMatch",
     "Conflict",
@@ -52,6 +55,7 @@ __all__ = [
     "NotFound",
     "NotText",
     "OutcomeUnknown",
+    "QuotaExceeded",
     "SchemaTooNew",
     "StoreClosed",
     "Timeout",
@@ -176,6 +180,14 @@ class Timeout(Unavailable, TimeoutError):
 
 class OutcomeUnknown(Unavailable):
     """A write may have happened or not, and there is no way to know: read before you write again."""
+
+
+class AccessDenied(HoldallError, PermissionError):
+    """A server refuses the token, or the token does not allow this operation. Nothing was written."""
+
+
+class QuotaExceeded(HoldallError):
+    """A token has used what it may use: requests a second, entries or bytes. Nothing was written."""
 
 
 class EmbeddingError(HoldallError):

@@ -492,6 +492,20 @@ class Embed(PointOp, frozen=True):
     vectors: Vectors
 
 
+class Remember(Op, frozen=True):
+    """Store the results of the ops before it, as an item of holdall's own -> the version of that item.
+
+    It is the last op of a batch, in whose transaction the item is written. The server sends it, so that a client whose
+    connection was lost can ask for the results (`holdall.wire.to_record`).
+    """
+
+    namespace: Namespace
+    key: str
+    number: int
+    ttl: float
+    expect: Expectation = ABSENT
+
+
 class IndexTexts(Op, frozen=True):
     """Do a step of indexing: of the texts of up to `limit` changed entries, or of the upkeep of the index.
 

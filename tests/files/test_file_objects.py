@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 import holdall
 from holdall import Files
 from holdall.errors import Unavailable
+from holdall.runtime import closers
+from support import processes
 from support.interrupts import InterruptAt, Interrupted
+from support.stores import new_location, open_at
 
 
 @pytest.fixture
@@ -75,3 +81,51 @@ def test_after_a_piece_that_failed_nothing_is_appended(files: Files, monkeypatch
         file.close()
     assert files.read_text("/a") == "new;"
     assert file.closed
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "disk"])
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+def test_a_file_that_is_collected_in_the_engine_does_not_make_it_wait_for_itself(
+    engine: str, mode: str, tmp_path: Path
+) -> None:
+    processes.run(collect_in_the_engine, deadline=30, at=new_location(engine, tmp_path), mode=mode)
+
+
+def collect_in_the_engine(at: dict[str, str], mode: str) -> None:
+    """The engine asks for the time while it holds its lock, or leads a group of writers."""
+    collects = False
+
+    def clock() -> int:
+        if collects:
+            gc.collect()
+        return 1_700_000_000_000_000
+
+    with open_at(at, clock=clock, sweep_interval=None) as store:
+        gc.disable()
+        circle: dict[str, object] = {"file": store.files().open("/a", mode)}
+        circle["file"].write(b"new;" * (1 << 20))  # type: ignore[attr-defined]  # a file object
+        circle["circle"] = circle
+        del circle
+        collects = True
+        store.put(("home",), "key", {})
+        collects = False
+        assert store.get(("home",), "key") is not None
+        while mode == "ab" and (not store.files().exists("/a") or store.files().stat("/a").size < 4 << 20):
+            time.sleep(0.01)  # closed in another thread
+        assert store.files().exists("/a") == (mode == "ab")
+
+
+def test_closing_a_store_waits_for_what_was_appended_to_a_file_that_was_not_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = closers._close_awaited
+
+    def close_late(function: Callable[[], None]) -> None:
+        time.sleep(0.1)
+        close(function)
+
+    monkeypatch.setattr(closers, "_close_awaited", close_late)
+    with holdall.open(tmp_path / "agent.db") as store:
+        store.files().open("/log", "ab").write(b"x")
+    with holdall.open(tmp_path / "agent.db") as store:
+        assert store.files().read("/log") == b"x"

@@ -317,7 +317,7 @@ class EngineHandle:
     def release_soon(self) -> None:
         """`release` in another thread, for a finalizer: that may run during any code, even the engine's own."""
         if not _program_has_ended:
-            closers.start_closer(self.release)
+            defer_signals(closers.start_closer, self.release)
 
     def before_fork(self) -> None:
         self.engine.before_fork()

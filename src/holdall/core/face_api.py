@@ -8,12 +8,16 @@ tests/test_imports.py checks that faces import nothing else of the core.
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..engine import Capabilities
 from ..files.volume import Files, replacing, split_lines
+from ..live.leases import Lease
 from ..model import file_values
 from ..model.filters import parse as parse_filter
 from ..model.keys import (
+    Reserved,
     check_count,
     check_folder,
     check_function,
@@ -22,8 +26,10 @@ from ..model.keys import (
     check_part,
     check_path,
 )
+from ..model.namespace_text import decode as decode_namespace
+from ..model.namespace_text import encode as encode_namespace
 from ..model.values import decode as decode_value
-from ..ops import Backdate, Namespace, Op, Vectors
+from ..ops import Backdate, Entry, Namespace, Op, Page, Scan, Vectors, replace
 from ..runtime.programs import Call, StoreProgram, Work, before_retry
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
@@ -31,6 +37,7 @@ from ..search.embedders import Metric, is_same_model
 from ..search.ranking import rank_texts
 from .dispatch import Dispatcher
 from .options import StoreOptions
+from .remote_batches import run_batch
 from .store import Store
 
 if TYPE_CHECKING:
@@ -71,7 +78,16 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "check_op",
     "execute",
     "new_coalescer",
+    # For the server: batches of remote engines, and entries of holdall's own.
+    "Reserved",
+    "held_lease",
+    "run_batch",
+    "scan_page",
+    "scan_reserved",
+    "scope_of",
     # What is known of a store and its embedding model.
+    "VERSION",
+    "capabilities_of",
     "Metric",
     "is_same_model",
     "is_same_storage",
@@ -85,7 +101,9 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "check_part",
     "check_path",
     # Values, filters and texts.
+    "decode_namespace",
     "decode_value",
+    "encode_namespace",
     "files_as_lines",
     "parse_filter",
     "rank_texts",
@@ -94,6 +112,8 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
 ]
 
 T = TypeVar("T")
+
+VERSION = version("holdall")
 
 put = Store._put
 search = Store._search
@@ -142,6 +162,42 @@ def new_coalescer(store: Store) -> Coalescer:
 def check_op(store: Store, op: Op) -> None:
     """Raise `InvalidInput` if a store refuses an op by its arguments alone."""
     store._prepare(op)
+
+
+def scan_reserved(store: Store, purpose: str) -> StoreProgram[list[Entry]]:
+    """Read all entries of holdall's own for a purpose of the whole store, in key order."""
+    found: list[Entry] = []
+    walk = Scan(store._resolve_namespace(Reserved((purpose,))))
+    while True:
+        page: Page[Entry] = (yield [walk])[0]
+        found += page
+        if page.next is None:
+            return found
+        walk = replace(walk, after=(walk.prefix, page[-1].key))
+
+
+def scan_page(
+    store: Store, prefix: Namespace, after: tuple[Namespace, str] | None, limit: int
+) -> StoreProgram[Page[Entry]]:
+    """Read one page of `Store.scan`, after an entry."""
+    mark = None if after is None else (store._resolve_prefix(after[0]), check_key(after[1]))
+    page: Page[Entry] = (yield [Scan(store._resolve_prefix(prefix), mark, limit)])[0]
+    return page
+
+
+def held_lease(store: Store, name: str, token: int, namespace: Namespace) -> Lease:
+    """Return a lease that was acquired elsewhere, for a write that carries its token."""
+    return Lease.held(store, name, token, namespace)
+
+
+def scope_of(store: Store) -> Namespace:
+    """Return the namespace that a store is scoped to."""
+    return store._scope
+
+
+def capabilities_of(store: Store) -> Capabilities:
+    """Return what the engine of a store guarantees."""
+    return store._engine_handle.engine.capabilities
 
 
 def options_of(store: Store) -> StoreOptions:

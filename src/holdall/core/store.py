@@ -45,6 +45,7 @@ from ..ops import (
     Version,
     replace,
 )
+from ..runtime.closers import wait_for_closers
 from ..runtime.programs import Call, StoreProgram, apages, arun, before_retry, pages, run
 from ..runtime.renames import explain_renamed
 from ..runtime.signals import defer_signals
@@ -240,15 +241,20 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
                 exact=exact,
                 neighbours=part,
             )
-            if part and not self._engine_handle.indexes_order:
-                yield from self._index_order()
+        page = yield from self._find(walk)
+        if page.next is not None:
+            page.next = f"{asked}.{page.next}"
+        return page
+
+    def _find(self, walk: ops.Search) -> StoreProgram[Page[Hit]]:
+        """Run a search in the engine. Indexes that it needs are brought up to date first."""
+        if walk.neighbours and not self._engine_handle.indexes_order:
+            yield from self._index_order()
         page: Page[Hit] | ops.IndexLag = (yield [walk])[0]
         if isinstance(page, ops.IndexLag):
             yield from self._index_texts(page.changes)
             page = (yield [replace(walk, caught_up=True)])[0]
             assert isinstance(page, Page)
-        if page.next is not None:
-            page.next = f"{asked}.{page.next}"
         return page
 
     search = run(_search)
@@ -546,6 +552,8 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         defer_signals(self._close)
 
     def _close(self) -> None:
+        if self._finalizer is not None and self._finalizer.alive:
+            wait_for_closers()  # a file object that was collected may still have to write
         self._closed = True
         self._engine_handle.notify()  # subscriptions end with their store
         if self._finalizer is not None and self._finalizer.detach():

@@ -34,7 +34,7 @@ class EngineOptions(TypedDict, total=False):
     """Options that only some engines take.
 
     Disk: `volume`. Redis: `key_prefix`, `allow_eviction` and the `pool_` options. S3: `endpoint`, `region`, `profile`,
-    `credentials`, `cache` and `stale`. PostgreSQL: all others.
+    `credentials`, `cache` and `stale`. A server: `token`, `ca_file` and the `pool_` options. PostgreSQL: all others.
     """
 
     volume: tuple[str, ...]
@@ -47,6 +47,8 @@ class EngineOptions(TypedDict, total=False):
     prepare: bool | None
     connection: Any
     notify_url: str | None
+    token: str | None
+    ca_file: str | None
     endpoint: str
     region: str
     profile: str
@@ -78,9 +80,9 @@ def open(
 
     The URL is `"sqlite:///agent.db"` (relative; four slashes: absolute), a plain path, `"disk:///folder"` (plain
     files), `"memory:"` (private to this store), `"memory:name"` (shared within the process), `"postgresql://…"`,
-    `"redis://…"`, `"redis+cluster://…"` or `"s3://bucket/prefix"`. Some engines have options of their own
-    (`EngineOptions`). Without a URL, the environment variable HOLDALL_URL is used. To use your own engine, pass a
-    function that makes it from `holdall.engine.Options`.
+    `"redis://…"`, `"redis+cluster://…"`, `"s3://bucket/prefix"`, or `"http://…"` and `"https://…"` for a server
+    (`holdall URL serve`). Some engines have options of their own (`EngineOptions`). Without a URL, the environment
+    variable HOLDALL_URL is used. To use your own engine, pass a function that makes it from `holdall.engine.Options`.
 
     - `ttl`: how long entries live unless `put` sets another time; seconds, a timedelta, or None: for ever.
     - `refresh_on_read`: whether `get` restarts an entry's TTL by default.
@@ -216,8 +218,11 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
         return _redis(f"{scheme}:{rest}", engine_options, own)
     if scheme == "s3":
         return _s3(url, engine_options, own)
+    if scheme in ("http", "https"):
+        return _remote(url, engine_options, own)
     raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis:, s3:, or a plain path"
+        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis:, s3: and http:, or a"
+        " plain path"
     )
 
 
@@ -265,6 +270,13 @@ def _redis(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     _check_option_names(own, module.RedisOptions.__slots__)
     given = module.RedisOptions(**own)
     return ("redis", url, engine_options, given), lambda: module.RedisEngine(url, engine_options, given)
+
+
+def _remote(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    module = _import_engine("remote", "remote")
+    _check_option_names(own, module.RemoteOptions.__slots__)
+    given = module.RemoteOptions(**own)
+    return ("remote", url, engine_options, given), lambda: module.RemoteEngine(url, engine_options, given)
 
 
 def _s3(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:

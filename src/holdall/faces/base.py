@@ -9,12 +9,14 @@ from typing import Any, Self, TypeVar
 
 import holdall
 
-from .. import Store
+from .. import Hit, Store
 from ..core import face_api
 from ..core.face_api import StoreProgram
 from ..errors import InvalidInput, MissingExtra, shown
+from ..ops import Namespace
 
 T = TypeVar("T")
+_PAGE = 1000
 
 
 def open_store(store_or_url: Any, **options: Any) -> tuple[Store, bool]:
@@ -33,6 +35,18 @@ def open_store(store_or_url: Any, **options: Any) -> tuple[Store, bool]:
             )
         found = inner
     return found, False
+
+
+def read_all(store: Store, prefix: Namespace, **how: Any) -> StoreProgram[list[Hit]]:
+    """Return everything that a search without a query finds. `how` is passed to it: a filter, for example."""
+    found: list[Hit] = []
+    cursor: str | None = None
+    while True:
+        page = yield from face_api.search(store, prefix, limit=_PAGE, cursor=cursor, **how)
+        found += page
+        cursor = page.next
+        if cursor is None:
+            return found
 
 
 def explain_missing(missing: ModuleNotFoundError, what: str, extra: str) -> MissingExtra:

@@ -39,8 +39,13 @@ class MessageLog:
         [entry] = yield [ops.Get(self.heads, self.name)]
         return entry
 
-    def read(self, limit: int | None = None) -> StoreProgram[tuple[Entry | None, list[Value]]]:
+    def read(self, limit: int | None = None) -> StoreProgram[tuple[Entry | None, list[dict[str, Any]]]]:
         """Read the head and the messages, or the last `limit` of them, as they were at one moment."""
+        head, entries = yield from self.read_entries(limit)
+        return head, [entry.value for entry in entries]
+
+    def read_entries(self, limit: int | None = None) -> StoreProgram[tuple[Entry | None, list[Entry]]]:
+        """`read`, with the entries of the messages."""
         for tries in itertools.count(1):
             head = yield from self.read_head()
             if head is None:
@@ -56,8 +61,18 @@ class MessageLog:
             except Conflict as conflict:  # somebody wrote; the next try reads the new state
                 yield from before_retry(conflict, tries)
             else:
-                return head, [entry.value for entry in entries if entry is not None]  # an old one may have expired
+                return head, [entry for entry in entries if entry is not None]  # an old one may have expired
         raise AssertionError("unreachable")
+
+    def read_one(self, number: int) -> StoreProgram[Entry | None]:
+        """Read the entry of a message; -1 is the last one. None if there is no such message."""
+        if number < 0:
+            head = yield from self.read_head()
+            number += 0 if head is None else head.value["length"]
+        entry: Entry | None = None
+        if number >= 0:
+            [entry] = yield [ops.Get(self.messages, _key(number))]
+        return entry
 
     def append(
         self,
@@ -88,7 +103,7 @@ class MessageLog:
         """Remove the messages from number `length` on."""
         return (yield from self._write(lambda head: (length, [], {} if head is None else head.value)))
 
-    def pop(self) -> StoreProgram[Value | None]:
+    def pop(self) -> StoreProgram[dict[str, Any] | None]:
         """Remove the last message and return it: None if there is none."""
         for tries in itertools.count(1):
             head = yield from self.read_head()
@@ -107,7 +122,7 @@ class MessageLog:
                 yield from before_retry(conflict, tries)
             else:
                 if entry is not None:
-                    found: Value = entry.value
+                    found: dict[str, Any] = entry.value
                     return found
         raise AssertionError("unreachable")
 

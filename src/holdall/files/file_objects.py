@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import secrets
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -16,6 +17,7 @@ from .. import ops
 from ..errors import FileNotFound, HoldallError, InvalidInput, IsADirectory, Unavailable, shown
 from ..model import keys
 from ..ops import DEFAULT, FileInfo
+from ..runtime.closers import start_closer
 from ..runtime.programs import StoreProgram
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 20
 _UPLOAD_TTL = 24 * 3600.0
+
+logger = logging.getLogger("holdall")
 
 
 class OpenFile:
@@ -116,8 +120,7 @@ class _Raw(io.RawIOBase):
     def __init__(self, open_file: OpenFile) -> None:
         self._open_file = open_file
         self._at = 0
-        # Set by `_Writer.close` only: Python also closes what an error or an interrupt has left behind.
-        self.is_complete = False
+        self.is_complete = False  # set by `_Writer.close`, when all was written
         open_file.files._run(open_file.begin())
         self.name, self.mode = open_file.path, open_file.mode
 
@@ -176,6 +179,9 @@ class _Raw(io.RawIOBase):
         finally:
             super().close()
 
+    def __del__(self) -> None:
+        """Do not close: the file object does that, and an interrupt may have left none."""
+
 
 class _Writer(io.BufferedWriter):
     """The file object of "wb" and "ab". After an exception in its `with` block, "wb" writes nothing."""
@@ -199,10 +205,21 @@ class _Writer(io.BufferedWriter):
         super().close()
 
     def __del__(self) -> None:
-        """Write nothing if "wb" was not closed."""
-        if not self.closed and self._is_to_discard():
-            self._discard()
-        super().__del__()
+        """Close in another thread: a finalizer runs at any point, and may be called in the engine itself.
+
+        What was written to "wb" is lost.
+        """
+        if not self.closed:
+            with contextlib.suppress(RuntimeError):  # the program is ending
+                start_closer(self._close_collected, is_awaited=True)
+
+    def _close_collected(self) -> None:
+        try:
+            self._discard() if self._is_to_discard() else self.close()
+        except HoldallError as error:
+            logger.warning("a file was not closed, and the last part of %r is lost: %s", self.name, error)
+        except ValueError:  # an interrupted `close` has written all, and released the buffer
+            pass
 
     def _is_to_discard(self) -> bool:
         """Whether what is in the buffer is lost if an exception ends the use of the file."""

@@ -51,6 +51,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two tries to acqui
 _unfinished: set[asyncio.Task[Any]] = set()  # an event loop keeps only weak references to tasks
 
 
+def lease_home(inside: Namespace) -> keys.Home:
+    """The namespace of holdall's own in which the leases of a namespace are. It is in the same root."""
+    return keys.Home((keys.RESERVED, *inside[:1], "leases", *inside[1:]))
+
+
 class Lease:
     """A lease, from `Store.lease` or `Store.alease`. It is held from `with`, `async with` or `acquire()` on.
 
@@ -66,7 +71,7 @@ class Lease:
         self._name = keys.check_key(name, "the name of a lease")
         self._namespace = keys.check_namespace(() if namespace is None else namespace, empty=True)
         inside = keys.check_namespace(store._resolve_prefix(self._namespace), empty=True)
-        self._home = keys.Home((keys.RESERVED, *inside[:1], "leases", *inside[1:]))
+        self._home = lease_home(inside)
         self._ttl = duration_seconds("ttl", ttl, most=MAX_TTL)
         self._wait = None if wait is None else duration_seconds("wait", wait, least=0, most=None, or_else=" or None")
         self._owner = os.urandom(16).hex()
@@ -82,6 +87,14 @@ class Lease:
         self._holder: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._has_cancelled = False
+
+    @classmethod
+    def held(cls, store: Dispatcher, name: str, token: int, namespace: Namespace, ttl: float = 1.0) -> Lease:
+        """Make a lease that another process has acquired, by its token. Whether it is held, the storage decides."""
+        lease = cls(store, name, ttl, namespace, None)
+        lease._token = token
+        lease._acquisition.acquire()
+        return lease
 
     def __repr__(self) -> str:
         if not self._token:

@@ -6,21 +6,46 @@ the forking thread, where no thread can be started: such threads start after the
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
 _forking: int | None = None  # the id of the thread that forks
 _waiting: list[threading.Thread] = []
+_awaited: dict[threading.Thread, None] = {}
 
 
-def start_closer(close: Callable[[], None]) -> threading.Thread:
-    """Start a thread that calls `close`, now or after the fork. `RuntimeError` if the interpreter is shutting down."""
-    thread = threading.Thread(target=close, name="holdall-closer")
+def start_closer(close: Callable[[], None], *, is_awaited: bool = False) -> threading.Thread:
+    """Start a thread that calls `close`, now or after the fork. `RuntimeError` if the interpreter is shutting down.
+
+    With `is_awaited`, `wait_for_closers` waits for it.
+    """
+    if sys.is_finalizing():  # a new thread would never run, and `start` would wait for it
+        raise RuntimeError("the interpreter is shutting down")
+    if is_awaited:
+        thread = threading.Thread(target=_close_awaited, args=(close,), name="holdall-closer")
+        _awaited[thread] = None
+    else:
+        thread = threading.Thread(target=close, name="holdall-closer")
     if _forking == threading.get_ident():
         _waiting.append(thread)
     else:
         thread.start()
     return thread
+
+
+def wait_for_closers() -> None:
+    """Wait for the threads that are awaited."""
+    for thread in list(_awaited):
+        if thread.ident is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+def _close_awaited(close: Callable[[], None]) -> None:
+    try:
+        close()
+    finally:
+        _awaited.pop(threading.current_thread(), None)
 
 
 def before_fork() -> None:

@@ -48,6 +48,7 @@ from ...runtime.programs import Program, Work, drive
 from ...runtime.signals import defer_signals
 from ...search.ranking import LARGEST_GAP, rank_entries
 from ...search.text_index import MOST_BYTES
+from ...wire import to_record
 from .ranker import MemoryRanker
 
 _GREP_BYTES = 1 << 20  # of contents, after which a page of candidates ends
@@ -87,7 +88,7 @@ class _OldRecord:
 class MemoryEngine:
     """Entries in the memory of this process, lost when it ends."""
 
-    capabilities = Capabilities(durable=False, multiprocess=False, ranks=True, keeps_history=True)
+    capabilities = Capabilities(durable=False, multiprocess=False, ranks=True, keeps_history=True, remembers=True)
     is_async_reentrant = True
 
     def __init__(self, options: Options) -> None:
@@ -128,10 +129,13 @@ class MemoryEngine:
             undo: dict[_Address, _Record | None] = {}
             self._kept = []
             try:
-                results = []
+                results: list[Any] = []
                 for op in batch:
                     self._acting = getattr(op, "acting", None)
-                    results.append(self._point(op, undo))
+                    if type(op) is ops.Remember:
+                        results.append(self._point(to_record(op, batch, results), undo).version)
+                    else:
+                        results.append(self._point(op, undo))
                 return results
             except BaseException:
                 for address, record in undo.items():

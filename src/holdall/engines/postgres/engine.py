@@ -147,7 +147,7 @@ class PostgresOptions:
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, keeps_history=True)
+    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, keeps_history=True, remembers=True)
 
     def __init__(self, url: str, options: Options, own: PostgresOptions) -> None:
         self._url = url

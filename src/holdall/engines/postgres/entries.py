@@ -239,6 +239,8 @@ class PostgresEntries(SqlEntries):
         """
         if len(batch) > 1 and all(type(op) is ops.Get for op in batch):
             return (yield from self._get_all(batch))
+        if type(batch[-1]) is ops.Remember:
+            return (yield from self._remember(batch, token))
         if all(type(op) in ops.READS for op in batch):
             return (yield from super().batch(batch))
         if not any(map(_needs_several, batch)):

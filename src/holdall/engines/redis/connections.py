@@ -1,9 +1,8 @@
 """Connections to a Redis server, or to the nodes of a cluster, for threads and event loops.
 
 The programs of `shards` yield `Execute`, and `Connections` performs it. redis-py parses the URL and connects: it does
-TLS, authentication and the choice of a database. After that, commands are written to the socket itself, and hiredis
-parses the replies. A thread waits in `recv`, an event loop until the socket is readable; all else is the same. So there
-is one class of connections, and none depends on an event loop that may be closed.
+TLS, authentication and the choice of a database. After that, commands are written to the socket itself
+(`engines/net/sockets.py`), and hiredis parses the replies.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import binascii
 import re
-import socket
 import ssl
 import threading
 import time
@@ -29,8 +27,9 @@ from redis.retry import Retry
 
 from ...errors import HoldallError, InvalidInput, Unavailable, shown
 from ...runtime.programs import Sleep, Work
-from ...runtime.signals import SIGNAL_CHECK_INTERVAL, is_in_main_thread, run_pending_handlers
+from ...runtime.signals import run_pending_handlers
 from ..net.pool import Pool
+from ..net.sockets import ConnectionLost, SocketConnection, to_connection_lost
 
 Address: TypeAlias = tuple[str, int]
 Command: TypeAlias = tuple[Any, ...]
@@ -41,14 +40,6 @@ T = TypeVar("T")
 SLOTS = 16384
 _CONNECT_TIMEOUT = 5.0  # seconds
 _RECEIVE_BYTES = 1 << 16
-
-
-class ConnectionLost(Exception):
-    """A connection could not be opened, or broke. If `was_sent`, the server may have executed the commands."""
-
-    def __init__(self, message: str, was_sent: bool = False) -> None:
-        super().__init__(message)
-        self.was_sent = was_sent
 
 
 @dataclass(slots=True)
@@ -107,13 +98,15 @@ def _to_permanent_error(error: BaseException) -> HoldallError | None:
     return None
 
 
-class Connection:
-    """A connection to one server. Its socket is blocking for threads, and non-blocking for an event loop."""
+class Connection(SocketConnection):
+    """A connection to one server."""
+
+    errors = (OSError, hiredis.ProtocolError)
 
     def __init__(self, connection: DriverConnection) -> None:
         self._connection = connection
         found: Any = connection._sock
-        self.socket: socket.socket = found
+        super().__init__(found)
         self._reader = hiredis.Reader()
         self.prepare_error: ErrorReply | None = None  # why it could not be prepared for writes
 
@@ -122,71 +115,18 @@ class Connection:
 
     def execute(self, data: bytes, count: int, deadline: float) -> list[Any]:
         """Send packed commands and return their replies, as many as `count`."""
-        was_sent = False
-        try:
-            self._send(data, deadline)
-            was_sent = True
-            replies: list[Any] = []
-            while not self._parse(replies, count):
-                self._feed(self._receive(deadline))
-            return replies
-        except (OSError, hiredis.ProtocolError) as error:
-            raise _to_connection_lost(error, was_sent) from error
-
-    def _send(self, data: bytes, deadline: float) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._wait_attentively(self.socket.send, rest, deadline) :]
-
-    def _receive(self, deadline: float) -> bytes:
-        return self._wait_attentively(self.socket.recv, _RECEIVE_BYTES, deadline)
-
-    def _wait_attentively(self, function: Callable[[Any], T], argument: Any, deadline: float) -> T:
-        """Call a function of the socket. While it waits, run pending signal handlers."""
-        while True:
-            until = min(deadline, time.monotonic() + SIGNAL_CHECK_INTERVAL) if is_in_main_thread() else deadline
-            self._set_timeout(until)
-            try:
-                return function(argument)
-            except TimeoutError:
-                if time.monotonic() >= deadline:
-                    raise
-                run_pending_handlers()
-
-    def _set_timeout(self, deadline: float) -> None:
-        """Set the socket's timeout to the time that is left: it is for one `recv`, and a reply may need many."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self.socket.settimeout(left)
+        replies: list[Any] = []
+        self.exchange(data, lambda received: self._take(received, replies, count), deadline)
+        return replies
 
     async def aexecute(self, data: bytes, count: int, deadline: float) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        unsent = memoryview(data)
-        try:
-            while unsent:
-                try:
-                    unsent = unsent[self.socket.send(unsent) :]
-                except (BlockingIOError, ssl.SSLWantWriteError):
-                    await _wait_for_socket(loop.add_writer, loop.remove_writer, self.socket, deadline)
-                except ssl.SSLWantReadError:
-                    await _wait_for_socket(loop.add_reader, loop.remove_reader, self.socket, deadline)
-            replies: list[Any] = []
-            while not self._parse(replies, count):
-                await _wait_for_socket(loop.add_reader, loop.remove_reader, self.socket, deadline)
-                try:
-                    while True:  # TLS may have buffered bytes, for which the socket is not readable
-                        data = self.socket.recv(_RECEIVE_BYTES)
-                        self._feed(data)
-                        if len(data) < _RECEIVE_BYTES and not isinstance(self.socket, ssl.SSLSocket):
-                            break
-                except (BlockingIOError, ssl.SSLWantReadError):
-                    pass
-                except ssl.SSLWantWriteError:
-                    await _wait_for_socket(loop.add_writer, loop.remove_writer, self.socket, deadline)
-            return replies
-        except (OSError, hiredis.ProtocolError) as error:
-            raise _to_connection_lost(error, was_sent=not unsent) from error
+        replies: list[Any] = []
+        await self.aexchange(data, lambda received: self._take(received, replies, count), deadline)
+        return replies
+
+    def _take(self, received: bytes, replies: list[Any], count: int) -> bool:
+        self._reader.feed(received)
+        return self._parse(replies, count)
 
     def send(self, command: Command) -> None:
         """Send a command without waiting for its reply; `read` or `drain` receives it."""
@@ -194,7 +134,7 @@ class Connection:
             self.socket.settimeout(_CONNECT_TIMEOUT)
             self.socket.sendall(_pack([command]))
         except OSError as error:
-            raise _to_connection_lost(error) from error
+            raise to_connection_lost(error) from error
 
     def drain(self) -> None:
         """Receive the messages that have come, and discard them."""
@@ -203,7 +143,7 @@ class Connection:
             while self._reader.gets() is not False:
                 pass
         except (OSError, hiredis.ProtocolError) as error:
-            raise _to_connection_lost(error) from error
+            raise to_connection_lost(error) from error
 
     def read(self, timeout: float) -> Any:
         """Read the next reply or message; None if there is none before the timeout."""
@@ -215,7 +155,7 @@ class Connection:
         except TimeoutError:
             return None
         except (OSError, hiredis.ProtocolError) as error:
-            raise _to_connection_lost(error) from error
+            raise to_connection_lost(error) from error
         return replies[0]
 
     def _parse(self, replies: list[Any], count: int) -> bool:
@@ -233,37 +173,8 @@ class Connection:
         self._reader.feed(data)
 
     def close(self) -> None:
-        """Close at once, from any thread."""
-        self.socket.close()
+        super().close()
         self._connection._sock = None  # or redis-py would use the closed socket when it is collected
-
-
-def _to_connection_lost(error: Exception, was_sent: bool = False) -> ConnectionLost:
-    return ConnectionLost(str(error) or type(error).__name__, was_sent)
-
-
-async def _wait_for_socket(
-    add: Callable[..., Any], remove: Callable[[Any], Any], watched: socket.socket, deadline: float
-) -> None:
-    """Wait until a socket is readable or writable: `add` and `remove` are the event loop's methods for either."""
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    number = watched.fileno()
-    add(number, _settle, future)
-    alarm = loop.call_later(max(deadline - time.monotonic(), 0), _settle, future, TimeoutError("timed out"))
-    try:
-        await future
-    finally:
-        alarm.cancel()
-        remove(number)
-
-
-def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
-    if not future.done():
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
 
 
 class Connections:

@@ -239,8 +239,7 @@ class RedisEngine:
                 shard = self._shards.of_namespace(first.namespace)
                 found = yield from self._shards.get(shard, make_id(first.namespace, first.key))
                 return [decode_result(first, found)]
-            is_put = isinstance(first, ops.Put) and first.vectors is None and first.acting is None
-            if is_put and type(first.value) is not ops.File:
+            if isinstance(first, ops.Put) and _is_simple(first):
                 return [(yield from self._put(first))]
             if isinstance(first, ops.ReadRange):
                 shard = self._shards.of_namespace(first.namespace)
@@ -649,6 +648,11 @@ def _answer_lost() -> OutcomeUnknown:
         "the connection was lost during a write, and its outcome is unknown: the server no longer has its answer;"
         " read the entry to find out"
     )
+
+
+def _is_simple(op: ops.Put) -> bool:
+    """Whether `put.lua` can run a put."""
+    return type(op.value) is not ops.File and op.vectors is None and op.acting is None
 
 
 def _reads_version(op: Op) -> bool:

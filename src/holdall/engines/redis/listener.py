@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ..net.listener import ServerListener
-from .connections import Address, Connection, ConnectionLost
+from ..net.sockets import ConnectionLost
+from .connections import Address, Connection
 
 _CONNECT_TIMEOUT = 5.0  # seconds
 _PING_INTERVAL = 20.0  # seconds without a message, after which a PING is sent; after two, the connection is lost

@@ -37,7 +37,8 @@ from ...model import file_values, keys
 from ...ops import Namespace, Op
 from ...runtime.programs import Sleep, drive
 from ..net.retry import retry_delay
-from .connections import Command, ConnectionLost, ConnectionProgram, Connections, ErrorReply, Execute, slot_of
+from ..net.sockets import ConnectionLost
+from .connections import Command, ConnectionProgram, Connections, ErrorReply, Execute, slot_of
 from .encoding import parse_body, parse_size
 
 _SHARDS = 32  # of a cluster; it can never change, because versions contain the shard

@@ -32,6 +32,7 @@ from ...model import file_values, filters, keys
 from ...model.values import decode, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
+from ...wire import to_record
 from ..history.sql import HeldPast, SqlHistory
 from .bounded_reads import BoundedReads, RecordsReader, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
@@ -207,7 +208,17 @@ class SqlEntries:
 
     def batch(self, batch: Sequence[Op]) -> SqlProgram[list[Any]]:
         """Run a batch: statements that cannot fail go together, the others are checked before the next runs."""
+        if type(batch[-1]) is ops.Remember:
+            return (yield from self._remember(batch))
         return (yield from self._one_by_one(batch, self._clock()))
+
+    def _remember(self, batch: Sequence[Op], *args: Any) -> SqlProgram[list[Any]]:
+        """Run a batch that ends with `Remember`."""
+        *others, last = batch
+        assert isinstance(last, ops.Remember)
+        results = yield from self.batch(others, *args)
+        [record] = yield from self.batch([to_record(last, others, results)], *args)
+        return [*results, record.version]
 
     def _one_by_one(self, batch: Sequence[Op], now: int | None) -> SqlProgram[list[Any]]:
         results: list[Any] = []
@@ -351,7 +362,7 @@ class SqlEntries:
         dialect = self._dialect
         if not (yield from self._texts.has_begun()):
             return ops.Scrubbed()
-        drop = [(f"DELETE FROM {dialect.state} WHERE name = '{TEXTS_STATE}'", {})]
+        drop: list[Statement] = [(f"DELETE FROM {dialect.state} WHERE name = '{TEXTS_STATE}'", {})]
         yield [*drop, *((f"DELETE FROM {table}", {}) for table in (dialect.words, dialect.forward, dialect.lists))]
         return ops.Scrubbed(("the text index, which the next search by text builds again",))
 

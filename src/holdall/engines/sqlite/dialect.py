@@ -18,7 +18,7 @@ from ...errors import InvalidInput
 from ...model import keys
 from ...model.filters import check_field
 from ...model.values import decode, ttl_microseconds
-from ...ops import Count, Entry, File, LearnedField, LearnFields, Op, Put, Scrubbed
+from ...ops import Count, Entry, File, LearnedField, LearnFields, Op, Put, Remember, Scrubbed
 from ..history.sql import copy_row, is_kept
 from ..learned.sqlite import MIGRATION as LEARNED_FIELDS
 from ..learned.sqlite import LearnedFields
@@ -461,6 +461,8 @@ class SqliteEntries(SqlEntries):
             if isinstance(batch[0], PublishIndex):
                 return [(yield from self.ranker.publish(batch[0]))]
             return (yield from self._one_by_one(batch, now))
+        if type(batch[-1]) is Remember:
+            return (yield from self._remember(batch))
         results: list[Any] = []
         for is_plain, group in groupby(batch, is_plain_put):
             members: list[Any] = list(group)

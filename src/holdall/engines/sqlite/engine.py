@@ -157,7 +157,9 @@ class _LargeDeletion:
 class SqliteEngine:
     """Entries in one SQLite file."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, learns=True, keeps_history=True)
+    capabilities = Capabilities(
+        durable=True, multiprocess=True, ranks=True, learns=True, keeps_history=True, remembers=True
+    )
     is_async_reentrant = True
     dialect: type[SqliteDialect] = SqliteDialect
     _at_once: frozenset[type[Op]] = LOOK_UPS  # the ops that `look_up` can run

@@ -40,6 +40,7 @@ from ...errors import (
     NotFound,
     NotText,
 )
+from . import serving
 from .langgraph import conversations, export, import_
 from .options import (
     BAD_INPUT,
@@ -536,7 +537,8 @@ def _name(path: str) -> str:
 for _command in (search, reindex, stats, conversations, export):
     app.command()(_command)
 app.command("import")(import_)
+serving.register(app)
 
 COMMANDS = frozenset(
     command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None
-)
+) | {group.name or "" for group in app.registered_groups}

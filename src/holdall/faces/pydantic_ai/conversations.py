@@ -27,17 +27,16 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a conversation store for pydantic-ai", "pydantic-ai") from missing
 
-from ... import ABSENT, Entry, Store, ops
+from ... import ABSENT, Entry, Hit, Store, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, before_retry
 from ...errors import Conflict
 from ...ops import Expectation, Namespace
-from ..base import Face
+from ..base import Face, read_all
 
 _RECORD = TypeAdapter(ConversationRecord)
 _ENTRY = TypeAdapter(ConversationEntry)
 _EARLIER = 16  # how many messages before it a message names
-_PAGE = 1000
 
 
 class HoldallConversationStore(Face, ConversationStore):
@@ -63,16 +62,12 @@ class HoldallConversationStore(Face, ConversationStore):
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
         """Return the records, or those of a scope, the last saved first."""
-        found: list[ConversationRecord] = []
-        cursor: str | None = None
         filter = None if scope is None else {"record.scope": scope}
-        while limit is None or len(found) < limit:
-            most = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            page = await self.store.asearch(self._records, filter=filter, limit=most, cursor=cursor)
-            found += [_RECORD.validate_python(hit.value["record"]) for hit in page]
-            cursor = page.next
-            if cursor is None:
-                break
+        if limit is None:
+            hits = await self._arun(read_all(self.store, self._records, filter=filter))
+        else:
+            hits = await self.store.asearch(self._records, filter=filter, limit=limit)
+        found = [_RECORD.validate_python(hit.value["record"]) for hit in hits]
         return sorted(found, key=lambda record: record.updated_at, reverse=True)
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
@@ -161,18 +156,10 @@ class HoldallConversationStore(Face, ConversationStore):
             raise ConversationConflict(conversation_id)
         return stored
 
-    def _read_family(self, stored: Entry) -> StoreProgram[list[Entry]]:
+    def _read_family(self, stored: Entry) -> StoreProgram[list[Hit]]:
         """Return the other records that may share messages with this one: its fork, what it is a fork of, and so on."""
-        found: list[Entry] = []
-        cursor: str | None = None
-        while True:
-            page = yield from face_api.search(
-                self.store, self._records, filter={"family": stored.value["family"]}, limit=_PAGE, cursor=cursor
-            )
-            found += [hit for hit in page if hit.key != stored.key]
-            cursor = page.next
-            if cursor is None:
-                return found
+        found = yield from read_all(self.store, self._records, filter={"family": stored.value["family"]})
+        return [hit for hit in found if hit.key != stored.key]
 
     def _read_tips(self, stored: Entry) -> StoreProgram[dict[str, Entry]]:
         """Return the messages of a record's history and of the branches that it has left."""

@@ -1,0 +1,406 @@
+"""Batches that a remote engine sends: they are checked, moved into the scope of a store, and run exactly once.
+
+The ops of such a batch were prepared by a store in another process, which nobody can trust: every argument is checked
+again here. Namespaces are relative to the scope. A client names few namespaces of holdall's own (leases, uploads, the
+record of the embedding model), and each of them is translated. The server calls this through the face API.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from .. import ops, wire
+from ..errors import AccessDenied, Conflict, Corrupt, InvalidInput, InvalidValue, OutcomeUnknown, shown
+from ..history.versions import encode_acting
+from ..live.leases import lease_home
+from ..model import file_values, filters, globs, keys
+from ..model.values import decode, duration_seconds, to_datetime
+from ..ops import ABSENT, READS, WALKS, Entry, Namespace, Op, Page, replace
+from ..runtime.programs import StoreProgram
+from .store import Store
+
+#: What a token may allow, by name.
+Allow: TypeAlias = Callable[[str], None]
+
+_LARGE_TREE = 500  # entries: a larger tree is deleted in steps, so the record of its deletion is written before
+_CLIENT = re.compile(r"[0-9a-f]{16,64}")
+_MAINTENANCE = (ops.PurgeTombstones, ops.PurgeHistory, ops.Maintain, ops.LearnFields, ops.IndexTexts, ops.IndexOrder)
+_ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.Embed, ops.GetVersion})
+_ON_LEASES = (ops.Put, ops.Get, ops.Check, ops.Refresh, ops.Delete)
+_ON_UPLOADS = (ops.Append, ops.Delete, ops.Move)
+_ON_MODEL = (ops.Get, ops.Check, ops.Put)
+_MOST_PROBE_BYTES = 1 << 18
+_MOST_VECTOR_BYTES = 1 << 20
+
+
+def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wire.Reply]:
+    """Run a batch of a remote engine. `allow(right)` raises `AccessDenied` if its token has not that right."""
+    if not batch.ops:
+        raise InvalidInput("an empty batch")
+    for op in batch.ops:
+        allow(_right_of(op))
+    first: Any = batch.ops[0]
+    if type(first) in WALKS:
+        if len(batch.ops) > 1:
+            raise InvalidInput("a batch is either point ops or exactly one walk")
+        return wire.Reply([wire.encode_result(first, (yield from _walk(store, first)))])
+    if isinstance(first, ops.Sweep):
+        done = (yield [replace(first, prefix=store._resolve_prefix(first.prefix), limit=min(first.limit, 500))])[0]
+        return wire.Reply([done])
+    if isinstance(first, ops.SetHistory):
+        if first.keep is not None and store._scope:
+            raise AccessDenied("only a token for the whole store may turn its history on or off")
+        return wire.Reply([(yield [first])[0]])
+    if isinstance(first, ops.PurgeHistory) and store._scope:
+        return wire.Reply([False])
+    if isinstance(first, ops.PurgeTombstones):
+        retention = store._engine_handle.feed_retention
+        if retention is None or store._scope:
+            return wire.Reply([False])
+        first = replace(first, age=max(first.age, retention))
+    if isinstance(first, _MAINTENANCE):
+        return wire.Reply([wire.encode_result(first, (yield [first])[0])])
+    acting: str | None = next(filter(None, (getattr(op, "acting", None) for op in batch.ops)), None)
+    if acting is not None:
+        store = Store(store._engine_handle, replace(store._options, acting=_check_acting(acting)), store, store._scope)
+    admitted = [_admit(store, op) for op in batch.ops]
+    if batch.slot is not None and not all(type(op) in READS for op in admitted):
+        return (yield from _run_once(store, batch, admitted))
+    try:
+        results = yield from store._write_batch(admitted, None)
+    except Conflict as conflict:
+        raise _relative(store, conflict, batch.ops, admitted) from None
+    return wire.Reply([wire.encode_result(op, result) for op, result in zip(batch.ops, results, strict=True)])
+
+
+# Once ----------------------------------------------------------------------------------------------------------------
+
+
+def _run_once(store: Store, batch: wire.Batch, admitted: list[Op]) -> StoreProgram[wire.Reply]:
+    """Run a batch of writes. If it was run before, return its results instead, which a record has kept."""
+    slot = batch.slot
+    assert slot is not None
+    if slot.age >= wire.REPLY_TTL:
+        raise OutcomeUnknown(
+            f"the write was sent {slot.age:.0f} s ago, and its outcome is no longer known: read the entries and decide"
+        )
+    home = _record_home(store, admitted)
+    key = _record_key(store, slot)
+    expect: Any = ABSENT if slot.expect is None else slot.expect
+    while True:
+        try:
+            return (yield from _write_with_record(store, batch, admitted, home, key, expect))
+        except Conflict as conflict:
+            if (conflict.namespace, conflict.key) != (store._resolve_namespace(home), key):
+                raise _relative(store, conflict, batch.ops, admitted) from None
+        record: Entry | None = (yield [ops.Get(home, key)])[0]
+        if record is None:
+            expect = ABSENT
+        elif record.value["number"] == slot.number:
+            return (yield from _replay(batch, admitted, record))
+        elif record.value["number"] > slot.number:
+            raise OutcomeUnknown("a newer write of the same client came first: read the entries and decide")
+        else:
+            expect = record.version
+
+
+def _write_with_record(
+    store: Store, batch: wire.Batch, admitted: list[Op], home: Namespace, key: str, expect: Any
+) -> StoreProgram[wire.Reply]:
+    assert batch.slot is not None
+    number = batch.slot.number
+    is_large = yield from _is_large_deletion(store, admitted)
+    if store._engine_handle.engine.capabilities.remembers and not is_large:
+        remember = ops.Remember(store._resolve_namespace(home), key, number, wire.REPLY_TTL, expect)
+        results = yield from store._write_batch([*admitted, remember], None)
+        version = results.pop()
+    else:
+        # Two steps: a retry between them finds a record without results.
+        begun = ops.Put(home, key, {"number": number}, wire.REPLY_TTL, expect)
+        if is_large:
+            yield [begun]
+            results = yield from store._write_batch(admitted, None)
+        else:
+            results = (yield from store._write_batch([begun, *admitted], None))[1:]
+        kept = wire.to_record(ops.Remember(home, key, number, wire.REPLY_TTL), admitted, results)
+        version = (yield [replace(kept, value=decode(kept.value), expect=ops.ANY)])[0].version  # type: ignore[arg-type]  # Json
+    done = [wire.encode_result(op, result) for op, result in zip(batch.ops, results, strict=True)]
+    return wire.Reply(done, version)
+
+
+def _replay(batch: wire.Batch, admitted: list[Op], record: Entry) -> StoreProgram[wire.Reply]:
+    """Return the results of a batch that was run before. What it read is read again."""
+    if "results" not in record.value:
+        raise OutcomeUnknown(
+            "the connection was lost during this write, and its results were not kept: read and decide"
+        )
+    kept = wire.from_record(record.value)[-len(admitted) :]  # the store may have added checks before these
+    for index, (sent, op) in enumerate(zip(batch.ops, admitted, strict=True)):
+        if type(op) in READS and not isinstance(op, ops.Check | ops.CheckPath):
+            kept[index] = wire.encode_result(sent, (yield [op])[0])
+    return wire.Reply(kept, record.version)
+
+
+def _is_large_deletion(store: Store, admitted: list[Op]) -> StoreProgram[bool]:
+    last = admitted[-1]
+    if not isinstance(last, ops.DeleteTree):
+        return False
+    if last.path is not None:
+        return True
+    count: int = (yield [ops.Count(store._resolve_prefix(last.namespace))])[0]
+    return count > _LARGE_TREE
+
+
+def _record_home(store: Store, admitted: list[Op]) -> Namespace:
+    """The namespace of the records, in the root that the batch writes to."""
+    for op in admitted:
+        namespace = store._resolve_namespace(op.namespace)  # type: ignore[attr-defined]  # every point op has one
+        if namespace[0] != keys.RESERVED:
+            return keys.Home((keys.RESERVED, namespace[0], "replies"))
+        if len(namespace) > 2:
+            return keys.Home((keys.RESERVED, namespace[1], "replies"))
+    return keys.Home((keys.RESERVED, "replies"))
+
+
+def _record_key(store: Store, slot: wire.Slot) -> str:
+    if not _CLIENT.fullmatch(slot.client):
+        raise InvalidInput(f"not the id of a client: {shown(slot.client)}")
+    return f"{_scope_digest(store)}-{slot.client}-{slot.slot}"
+
+
+def _scope_digest(store: Store) -> str:
+    """A text that only this scope has, so that clients of other scopes cannot name its records and uploads."""
+    return hashlib.blake2b(keys.encode(store._scope).encode(), digest_size=8).hexdigest()
+
+
+def _relative(store: Store, conflict: Conflict, sent: Sequence[Any], admitted: Sequence[Any]) -> Conflict:
+    """Give a conflict in a namespace of holdall's own the names that the client knows."""
+    if conflict.namespace[:1] == (keys.RESERVED,):
+        for theirs, ours in zip(sent, admitted, strict=True):
+            if (store._resolve_namespace(ours.namespace), getattr(ours, "key", "")) == (
+                conflict.namespace,
+                conflict.key,
+            ):
+                conflict.namespace, conflict.key = theirs.namespace, theirs.key
+                conflict.args = (conflict.op, theirs.namespace, theirs.key, conflict.expected, conflict.actual)
+    return conflict
+
+
+# Point ops -----------------------------------------------------------------------------------------------------------
+
+
+def _right_of(op: Any) -> str:
+    """The right that an op needs."""
+    namespace = getattr(op, "namespace", ())
+    if namespace[:1] == (keys.RESERVED,) and "leases" in namespace[1:3] and type(op) is not ops.Check:
+        return "lease"
+    if isinstance(op, _MAINTENANCE) or (isinstance(op, ops.SetHistory) and op.keep is not None):
+        return "admin"
+    if isinstance(op, ops.GetVersion | ops.ListVersions | ops.ListPast) or getattr(op, "version", None) is not None:
+        return "history" if not isinstance(op, ops.Embed) else "write"
+    if isinstance(op, ops.SetHistory):
+        return "read"
+    if isinstance(op, ops.Changes | ops.ChangedRecords):
+        return "watch"
+    return "read" if type(op) in READS or type(op) in WALKS else "write"
+
+
+def _check_acting(text: str) -> str:
+    """Check the author and the reason that a client has encoded."""
+    known = _decode_value(text)
+    return encode_acting(known.get("author"), known.get("reason"))
+
+
+def _admit(store: Store, op: Any) -> Op:
+    """Check an op of a client, and return it as the store's own methods would have made it."""
+    if type(op) not in _ADMITTED:
+        raise InvalidInput(f"a remote client cannot send {type(op).__name__}")
+    if op.namespace[:1] == (keys.RESERVED,):
+        return _admit_own(store, op)
+    if isinstance(op, ops.Move) and op.source is not None:
+        upload = replace(op, namespace=op.source)
+        if _purpose_of(op.source)[0] != "uploads":
+            raise InvalidInput("a file is moved within one namespace, or from an upload")
+        _check_upload(upload.src)
+        source = keys.Reserved(("uploads", *_purpose_of(op.source)[1]))
+        return replace(op, source=source, src=_upload_key(store, op.src))
+    if isinstance(op, ops.Put):
+        return _admit_put(op)
+    if isinstance(op, ops.Backdate):
+        times = {name: getattr(op, name) for name in ("created_at", "updated_at", "expires_at")}
+        given = {name: _to_time(moment) for name, moment in times.items() if moment is not None}
+        return replace(op, **given)
+    if isinstance(op, ops.Stat) and not op.path:  # a store prepares the root so
+        return replace(op, path="/")
+    if isinstance(op, ops.Embed):
+        _check_vectors(op.vectors)
+    return op  # type: ignore[no-any-return]  # an Op
+
+
+def _admit_put(op: ops.Put) -> Op:
+    value: Any = op.value
+    if isinstance(value, ops.File):
+        if not file_values.is_written_as_file(value):
+            value = _from_template(value)
+    else:
+        value = _decode_value(value)
+    if op.vectors is not None:
+        _check_vectors(op.vectors)
+    fields: Any = op.search_fields
+    if fields is not None:
+        fields = _decode_json(fields)
+        fields = False if fields == [] else fields
+    return ops.Put(op.namespace, op.key, value, op.ttl, op.expect, fields, op.vectors)
+
+
+def _from_template(file: ops.File) -> dict[str, Any]:
+    """The item of a file that was put as an item."""
+    fields = _decode_value(file.template)
+    if not fields.keys() <= file_values.FIELDS or fields.get("content") not in ("text", "base64", "lines"):
+        raise InvalidInput(f"not the template of a file: {shown(file.template)}")
+    return file_values.to_item(file.template, file.content, 0, 0, False)
+
+
+def _decode_value(text: str) -> dict[str, Any]:
+    value = _decode_json(text)
+    if type(value) is not dict:
+        raise InvalidValue(f"a value is a JSON object, not {shown(value)}")
+    return value
+
+
+def _decode_json(text: str) -> Any:
+    try:
+        return decode(text)
+    except (Corrupt, RecursionError):
+        raise InvalidValue(f"not JSON: {shown(text)}") from None
+
+
+def _to_time(microseconds: Any) -> Any:
+    try:
+        return to_datetime(microseconds)
+    except (OverflowError, ValueError):
+        raise InvalidInput(f"not a time in microseconds: {shown(microseconds)}") from None
+
+
+def _check_vectors(vectors: ops.Vectors) -> None:
+    for data in vectors.data:
+        if not data or len(data) % 4 or len(data) > _MOST_VECTOR_BYTES:
+            raise InvalidInput("a vector is float32 numbers, little-endian")
+
+
+# Namespaces of holdall's own -----------------------------------------------------------------------------------------
+
+
+def _purpose_of(namespace: Namespace) -> tuple[str, Namespace]:
+    """The purpose of a namespace of holdall's own, and the user's namespace that it belongs to."""
+    match tuple(namespace):
+        case (_, "leases"):
+            return "leases", ()
+        case (_, "embedding"):
+            return "embedding", ()
+        case (_, root, "leases", *rest):
+            return "leases", (root, *rest)
+        case (_, root, "uploads"):
+            return "uploads", (root,)
+    raise InvalidInput(f"the namespace {shown(namespace)} is reserved for holdall itself")
+
+
+def _admit_own(store: Store, op: Any) -> Op:
+    purpose, inside = _purpose_of(op.namespace)
+    if purpose == "leases" and isinstance(op, _ON_LEASES):
+        home = lease_home(store._resolve_prefix(keys.check_namespace(inside, empty=True)))
+        if not isinstance(op, ops.Put):
+            return replace(op, namespace=home)
+        owner = _decode_value(op.value)  # type: ignore[arg-type]  # JSON text, unless it is a file
+        if set(owner) != {"owner"} or not isinstance(owner["owner"], str) or len(owner["owner"]) > 100:
+            raise InvalidInput("the value of a lease is its owner")
+        duration_seconds("ttl", op.ttl)
+        return ops.Put(home, keys.check_key(op.key), owner, op.ttl, op.expect)
+    if purpose == "uploads" and isinstance(op, _ON_UPLOADS) and not isinstance(op, ops.Move):
+        _check_upload(op.key)
+        namespace = keys.Reserved(("uploads", *keys.check_namespace(inside)))
+        return replace(op, namespace=namespace, key=_upload_key(store, op.key))
+    if purpose == "embedding" and isinstance(op, _ON_MODEL) and op.key == "model":
+        namespace = keys.Reserved(("embedding",))
+        if not isinstance(op, ops.Put):
+            return replace(op, namespace=namespace)
+        probe = _decode_value(op.value)  # type: ignore[arg-type]  # as above
+        if set(probe) != {"probe"} or not isinstance(probe["probe"], str) or len(probe["probe"]) > _MOST_PROBE_BYTES:
+            raise InvalidInput("the record of a model is its probe")
+        if op.expect is not ABSENT and store._scope:
+            raise AccessDenied("only a token for the whole store may replace the embedding model of the store")
+        return ops.Put(namespace, op.key, probe, None, op.expect)
+    raise InvalidInput(f"a remote client cannot send {type(op).__name__} for {shown(op.namespace)}")
+
+
+def _check_upload(key: Any) -> None:
+    if not re.fullmatch(r"/[0-9a-f]{32}", key):
+        raise InvalidInput(f"not the key of an upload: {shown(key)}")
+
+
+def _upload_key(store: Store, key: str) -> str:
+    return f"/{_scope_digest(store)}{key[1:]}"
+
+
+# Walks ---------------------------------------------------------------------------------------------------------------
+
+
+def _walk(store: Store, op: Any) -> StoreProgram[Any]:
+    """Check a walk, move it into the scope, and run it."""
+    for name in ("limit", "offset", "max_depth"):
+        if getattr(op, name, None) is not None:
+            keys.check_count(name, getattr(op, name))
+    if hasattr(op, "limit") and op.limit > wire.MOST_IN_PAGE and not (isinstance(op, ops.Children) and op.bare):
+        op = replace(op, limit=wire.MOST_IN_PAGE)
+    if getattr(op, "filter", None) is not None:
+        filters.load(op.filter)
+    if isinstance(op, ops.Scan | ops.Unembedded | ops.Records | ops.ListPast) and op.after is not None:
+        namespace, key = op.after
+        op = replace(op, after=(store._resolve_prefix(namespace), keys.check_key(key)))
+    match op:
+        case ops.Search():
+            if op.vector is not None:
+                _check_vectors(ops.Vectors(op.vector.model, (op.vector.data,)))
+            keys.check_part("neighbours", op.neighbours)
+            walk = replace(op, prefix=store._resolve_prefix(op.prefix), caught_up=False)
+            return (yield from store._find(walk))
+        case ops.Namespaces():
+            starts, ends = keys.check_pattern(op.prefix, "prefix"), keys.check_pattern(op.suffix, "suffix")
+            base = store._resolve_prefix(op.base)
+            return (yield [replace(op, prefix=starts, suffix=ends, base=base)])[0]
+        case ops.ReadStats():
+            if op.prefix:
+                return (yield from store.scoped(op.prefix)._stats())
+            return (yield from store._stats())
+        case ops.Children() | ops.Grep():
+            folder = keys.check_folder(op.path)
+            if op.glob is not None:
+                globs.split_glob(op.glob, folder)
+            if op.after is not None:
+                keys.check_folder(op.after)
+            return (yield [replace(op, namespace=store._resolve_namespace(op.namespace), path=folder)])[0]
+        case ops.Changes():
+            prefix = store._resolve_prefix(op.prefix)
+            path = None if op.path is None else keys.check_folder(op.path)[:-1] or "/"
+            return (yield [replace(op, prefix=prefix, path=path)])[0]
+        case ops.Unembedded():
+            found: Page[Any] = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
+            return Page([(store._strip_scope(entry), fields) for entry, fields in found], found.next)
+        case ops.Records() | ops.ChangedRecords():
+            read: ops.RecordPage = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
+            depth = len(store._scope)
+            return replace(read, records=[replace(one, namespace=one.namespace[depth:]) for one in read.records])
+        case ops.ListVersions():
+            return (yield [replace(op, namespace=store._resolve_namespace(op.namespace), key=keys.check_key(op.key))])[
+                0
+            ]
+        case ops.ListPast():
+            heads: Page[ops.OldHead] = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
+            depth = len(store._scope)
+            return Page([replace(one, namespace=one.namespace[depth:]) for one in heads], heads.next)
+        case ops.Scan() | ops.Count():
+            return (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
+    raise InvalidInput(f"a remote client cannot send {type(op).__name__}")

@@ -1,0 +1,247 @@
+"""fsspec's file system on any engine: `HoldallFileSystem` implements `AbstractFileSystem`.
+
+    pandas.read_csv("holdall://data/sales.csv", storage_options={"url": "agent.db", "namespace": ["files"]})
+
+The paths are those of `store.files(namespace)`. A folder of a store exists while it has files; folders that fsspec made
+and that may be empty have a marker each, in a volume of its own.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+try:
+    from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+except ModuleNotFoundError as missing:
+    from ..base import explain_missing
+
+    raise explain_missing(missing, "a file system for fsspec", "fsspec") from missing
+
+from ... import ABSENT, FileInfo, Files, Store, ops
+from ...errors import Conflict, FileNotFound, InvalidInput, IsADirectory
+from ..base import open_store
+
+_FOLDERS = "fsspec folders"  # the label of the volume of markers, below the namespace of the files
+_MARKER = "/.folder"  # the name of a marker
+
+
+class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """The files of one namespace of a holdall store.
+
+    `url` is what `holdall.open` takes, a `holdall.Store`, or another face; None is the URL in `HOLDALL_URL`.
+    `namespace` is a list of labels. `options` are passed to `holdall.open` if a URL is given.
+    """
+
+    protocol = "holdall"
+    root_marker = "/"
+
+    def __init__(
+        self, url: Any = None, namespace: Sequence[str] = ("filesystem",), *, options: Any = None, **storage: Any
+    ) -> None:
+        super().__init__(**storage)
+        self.store: Store = open_store(url, **(options or {}))[0]
+        self.files: Files = self.store.files(tuple(namespace))
+        self._markers: Files = self.store.files((*self.files.namespace, _FOLDERS))
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        stripped = str(path).removeprefix("holdall://").removeprefix("holdall:").strip("/")
+        return f"/{stripped}"
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002  # fsspec's signature
+        """Describe a file or folder. `FileNotFoundError` if there is neither."""
+        path = self._strip_protocol(path)
+        try:
+            return _describe(self.files.stat(path))
+        except FileNotFound:
+            if path == "/" or self._markers.exists(path):
+                return _describe_folder(path)
+            raise
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # noqa: ARG002  # fsspec's signature
+        """List a folder. For a file, it is the only one in the list."""
+        path = self._strip_protocol(path)
+        found = {one["name"]: one for one in map(_describe, self.files.ls(path))}
+        for one in self._markers.ls(path):
+            if one.is_dir:
+                found.setdefault(one.path.rstrip("/"), _describe(one))
+        if not found:
+            info = self.info(path)
+            if info["type"] == "file":
+                found[path] = info
+        names = sorted(found)
+        return [found[name] for name in names] if detail else names
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:  # noqa: ARG002
+        """Return the bytes of a file, or of a part of it. Numbers below 0 count from its end."""
+        path = self._strip_protocol(path)
+        if (start or 0) < 0 or (end or 0) < 0:
+            size = self.files.stat(path).size
+            start = size + start if start is not None and start < 0 else start
+            end = size + end if end is not None and end < 0 else end
+        return self.files.read_range(path, max(start or 0, 0), end)
+
+    def created(self, path: str) -> datetime:
+        """Return when a file was created."""
+        created: datetime = self.info(path)["created"]
+        return created
+
+    def modified(self, path: str) -> datetime:
+        """Return when a file was last changed."""
+        modified: datetime = self.info(path)["modified"]
+        return modified
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:  # noqa: ARG002
+        """Write a file in one step. With the mode "create", an existing one is `FileExistsError`."""
+        path = self._strip_protocol(path)
+        if mode != "create":
+            self.files.write(path, bytes(value))
+            return
+        try:
+            self.files.write(path, bytes(value), expect=ABSENT)
+        except Conflict:
+            raise FileExistsError(path) from None
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:  # noqa: ARG002  # fsspec's signature
+        """Copy a file without reading it, or make a folder."""
+        path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.isdir(path1):
+            self.makedirs(path2, exist_ok=True)
+        else:
+            self.files.copy(path1, path2)
+
+    def mv_file(self, path1: str, path2: str, **kwargs: Any) -> None:  # noqa: ARG002  # fsspec's signature
+        """Move a file without reading it."""
+        self.files.move(self._strip_protocol(path1), self._strip_protocol(path2))
+
+    def rm_file(self, path: str) -> None:
+        """Delete a file."""
+        path = self._strip_protocol(path)
+        if not self.files.delete(path):
+            raise FileNotFoundError(path)
+
+    _rm = rm_file
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Delete files and, with `recursive`, folders with everything in them."""
+        if maxdepth is not None or isinstance(path, list) or self._has_wildcard(path):
+            for one in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
+                if self.isfile(one):
+                    self.rm_file(one)
+                elif self._markers.exists(one + _MARKER):
+                    self.rmdir(one)
+            return
+        path = self._strip_protocol(path)
+        info = self.info(path)
+        if info["type"] == "file":
+            self.rm_file(path)
+        elif not recursive:
+            raise IsADirectory(f"{path!r} is a folder; pass recursive=True to delete it with everything in it")
+        else:
+            batch = [ops.DeleteTree(files.namespace, path) for files in (self.files, self._markers)]
+            self.store.execute(batch)
+
+    @staticmethod
+    def _has_wildcard(path: Any) -> bool:
+        return any(sign in str(path) for sign in "*?[")
+
+    # Folders ---------------------------------------------------------------------------------------------------------
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:  # noqa: ARG002
+        """Make a folder, which stays when it is empty."""
+        path = self._strip_protocol(path)
+        if self.exists(path):
+            raise FileExistsError(path)
+        parent = self._parent(path)
+        if not create_parents and not self.isdir(parent):
+            raise FileNotFoundError(parent)
+        self._markers.write(path + _MARKER, b"")
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Make a folder and those above it."""
+        try:
+            self.mkdir(path)
+        except FileExistsError:
+            if not exist_ok:
+                raise
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        path = self._strip_protocol(path)
+        if any(not one.path.endswith(_MARKER) for files in (self.files, self._markers) for one in files.ls(path)):
+            raise OSError(f"Directory not empty: {path}")
+        if not self._markers.delete(path + _MARKER):
+            raise FileNotFoundError(path)
+
+    # File objects ----------------------------------------------------------------------------------------------------
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> HoldallFile:
+        path = self._strip_protocol(path)
+        if mode == "xb":
+            if self.exists(path):
+                raise FileExistsError(path)
+            mode = "wb"
+        if mode not in ("rb", "wb", "ab"):
+            raise InvalidInput(f"a file of fsspec is opened with rb, wb, ab or xb, not {mode!r}")
+        if mode == "rb" and self.isdir(path):
+            raise IsADirectory(f"{path!r} is a folder")
+        return HoldallFile(self, path, mode, block_size or "default", autocommit, cache_options=cache_options, **kwargs)
+
+
+class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
+    """An open file. What is written becomes visible when it is closed, or when its transaction ends."""
+
+    fs: HoldallFileSystem
+    _writer: io.BufferedIOBase | None = None
+
+    def _initiate_upload(self) -> None:
+        self._writer = self.fs.files.open(self.path, "ab" if self.mode == "ab" else "wb")
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        assert self._writer is not None
+        buffer: io.BytesIO = self.buffer
+        self._writer.write(buffer.getvalue())
+        if final and self.autocommit:
+            self.commit()
+        return True
+
+    def commit(self) -> None:
+        """Make what was written visible."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def discard(self) -> None:
+        """Drop what was written."""
+        if self._writer is not None:
+            self._writer.__exit__(InterruptedError, InterruptedError(), None)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self.fs.files.read_range(self.path, start, end)
+
+
+def _describe(info: FileInfo) -> dict[str, Any]:
+    if info.is_dir:
+        return _describe_folder(info.path)
+    times = {"created": info.created_at, "modified": info.modified_at}
+    return {"name": info.path, "size": info.size, "type": "file", "version": info.version, **times}
+
+
+def _describe_folder(path: str) -> dict[str, Any]:
+    return {"name": path.rstrip("/") or "/", "size": 0, "type": "directory"}

@@ -1,0 +1,80 @@
+"""LangGraph's cache of node results on any engine: `HoldallCache` implements `BaseCache`.
+
+graph = builder.compile(cache=HoldallCache("agent.db"))
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langgraph.cache.base import BaseCache, FullKey
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from ... import Entry, Store, ops
+from ...core import face_api
+from ...core.face_api import StoreProgram, async_method, sync_method
+from ...ops import Namespace
+from ..base import Face
+
+
+class HoldallCache(Face, BaseCache[Any]):
+    """Results of nodes, below one namespace of a holdall store.
+
+    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
+    `holdall.open` if a URL is given. `serde` is LangGraph's own serializer by default, which unpickles nothing.
+    """
+
+    def __init__(
+        self,
+        store_or_url: Any = None,
+        *,
+        namespace: Namespace = ("node-cache",),
+        serde: SerializerProtocol | None = None,
+        **options: Any,
+    ) -> None:
+        BaseCache.__init__(self, serde=serde)
+        #: The `holdall.Store` that this face runs on.
+        self.store: Store = self._open(store_or_url, **options)
+        self._namespace = face_api.check_namespace(namespace)
+
+    def __repr__(self) -> str:
+        return f"<HoldallCache of {self._namespace!r} in {self.store!r}>"
+
+    def _get(self, keys: Sequence[FullKey]) -> StoreProgram[dict[FullKey, Any]]:
+        """Return the results that are kept, by their keys."""
+        entries: list[Entry | None] = yield [ops.Get(self._inside(namespace), key) for namespace, key in keys]
+        return {
+            key: self.serde.loads_typed((entry.value["type"], base64.b64decode(entry.value["data"])))
+            for key, entry in zip(keys, entries, strict=True)
+            if entry is not None
+        }
+
+    get = sync_method(_get)
+    aget = async_method(_get)
+
+    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> StoreProgram[None]:
+        """Keep results, each for its number of seconds, or for ever."""
+        batch = []
+        for (namespace, key), (result, ttl) in pairs.items():
+            kind, data = self.serde.dumps_typed(result)
+            value = {"type": kind, "data": base64.b64encode(data).decode()}
+            batch.append(ops.Put(self._inside(namespace), key, value, ttl, search_fields=False))
+        yield from face_api.execute(self.store, batch)
+
+    set = sync_method(_set)
+    aset = async_method(_set)
+
+    def _clear(self, namespaces: Sequence[Namespace] | None = None) -> StoreProgram[None]:
+        """Remove the results of some namespaces, or all."""
+        if namespaces is None:
+            yield from face_api.delete_tree(self.store, self._namespace)
+            return
+        yield from face_api.execute(self.store, [ops.DeleteTree(self._inside(one)) for one in namespaces])
+
+    clear = sync_method(_clear)
+    aclear = async_method(_clear)
+
+    def _inside(self, namespace: Namespace) -> Namespace:
+        return (*self._namespace, *namespace)

@@ -1,0 +1,99 @@
+"""The ASGI app of a store: its routes, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Literal
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from .. import Store
+from ..errors import InvalidInput, shown
+from . import engine_batches, langgraph
+from .auth.gate import Access, Gate
+from .exchange import Endpoint, Limits
+from .metrics import Metrics
+from .rest import ROUTES as REST_ROUTES
+from .run.logs import access_logger, log_request
+
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Service:
+    """What the handlers of an app share: the store, the gate, the limits and the metrics."""
+
+    def __init__(self, store: Store, gate: Gate, limits: Limits) -> None:
+        self.store, self.gate, self.limits = store, gate, limits
+        self.metrics = Metrics()
+        self.watchers = 0
+
+    def finish(self, request: Request, route: str, response: Response, access: Access | None, seconds: float) -> None:
+        """Add the headers that every answer has, and count the request."""
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        origin = request.headers.get("origin")
+        if origin is not None and self.gate.allows_origin(origin):
+            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Vary"] = "Origin"
+            response.headers["Access-Control-Allow-Headers"] = (
+                "authorization, x-api-key, content-type, if-match, if-none-match, last-event-id, range"
+            )
+            response.headers["Access-Control-Allow-Methods"] = "GET, HEAD, PUT, POST, PATCH, DELETE"
+            response.headers["Access-Control-Expose-Headers"] = "etag, content-range"
+        status = response.status_code
+        self.metrics.observe(request, route, status, access, seconds)
+        if access_logger.isEnabledFor(logging.INFO):
+            token, client = None if access is None else access.token.id, request.client
+            log_request(request.scope["method"], route, status, seconds, token, None if client is None else client.host)
+
+
+def app(
+    store: Store,
+    *,
+    auth: Literal["tokens", "none"] = "tokens",
+    hosts: Collection[str] | None = None,
+    origins: Collection[str] = (),
+    limits: Limits | None = None,
+    closes_store: bool = False,
+) -> Starlette:
+    """Make an ASGI app that serves a store. It can be mounted in another app.
+
+    `auth="none"` lets every sender do everything. `hosts` are the names by which the server is called, besides
+    localhost, IP addresses and the name of this machine; `"*"` is any. `origins` are sites whose pages may use it
+    (CORS), such as `"https://example.com"`. With `closes_store`, the end of the app closes the store.
+    """
+    if auth not in ("tokens", "none"):
+        raise InvalidInput(f"auth is 'tokens' or 'none', not {shown(auth)}")
+    gate = Gate(store, uses_tokens=auth == "tokens", hosts=hosts, origins=origins)
+    service = Service(store, gate, limits or Limits())
+    routes: list[BaseRoute] = [
+        Route(path, Endpoint(service, path, handlers))
+        for table in (engine_batches.ROUTES, REST_ROUTES, langgraph.ROUTES)
+        for path, handlers in table.items()
+    ]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        await store.asetup()
+        sharing = asyncio.create_task(service.metrics.share(service))
+        try:
+            yield
+        finally:
+            sharing.cancel()
+            if closes_store:
+                await store.aclose()
+
+    made = Starlette(routes=routes, lifespan=lifespan)
+    made.state.service = service
+    return made

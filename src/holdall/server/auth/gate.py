@@ -1,0 +1,180 @@
+"""Who sends a request: its token is checked, and becomes an `Access` with a store that is scoped to it.
+
+The record of a token is read again after half a second, so a token that was revoked is refused within a second in
+every worker. Host and Origin are checked here, too: a page of another site must not use a server on this machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from starlette.requests import HTTPConnection
+
+from ... import Store
+from ...errors import AccessDenied
+from ..problems import HttpError
+from .quotas import Quotas
+from .tokens import RIGHTS, Token, Tokens, _Record, is_secret_of, parse
+
+#: The cookie for which a browser exchanges its token.
+COOKIE = "holdall_session"
+_FRESH = 0.5  # seconds for which the record of a token is used without reading it again
+_MOST_KNOWN = 10_000
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Access:
+    """What the sender of a request may do: a store that is scoped to its token, and the token's rights."""
+
+    __slots__ = ("_rights", "store", "token")
+
+    def __init__(self, store: Store, token: Token) -> None:
+        self.store, self.token = store, token
+        self._rights = frozenset(token.allow)
+
+    def has(self, right: str) -> bool:
+        """Whether the token has a right."""
+        return right in self._rights
+
+    def require(self, right: str) -> None:
+        """Raise `AccessDenied` unless the token has a right."""
+        if right not in self._rights:
+            raise AccessDenied(f"this token does not allow {right!r}; it allows {', '.join(self.token.allow)}")
+
+
+class Gate:
+    """Checks tokens, hosts and origins for one app."""
+
+    def __init__(
+        self, store: Store, *, uses_tokens: bool, hosts: Collection[str] | None, origins: Collection[str]
+    ) -> None:
+        self.tokens = Tokens(store)
+        self.quotas = Quotas(store)
+        self._store = store
+        self._known: OrderedDict[str, tuple[float, _Record | None, Access | None]] = OrderedDict()
+        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origins)
+        self._machine = socket.gethostname().lower()
+        self._open: Access | None = None
+        if not uses_tokens:
+            self._open = Access(store, Token(id="none", allow=RIGHTS, created_at=datetime.now(UTC)))
+
+    async def admit(self, request: HTTPConnection) -> Access:
+        """Return what the sender of a request may do; `AccessDenied` (401) without a valid token."""
+        if self._open is not None:
+            return self._open
+        text = self.token_text(request)
+        if text is None:
+            raise _unauthenticated("this needs a token: send it as 'Authorization: Bearer TOKEN' or as x-api-key")
+        return await self.admit_token(text)
+
+    async def admit_token(self, text: str) -> Access:
+        """Return what the holder of a token may do."""
+        parsed = parse(text)
+        if parsed is None:
+            raise _unauthenticated("this is not a token of holdall; make one with 'holdall URL token create'")
+        identity, secret = parsed
+        record, access = await self._find(identity)
+        if record is None or access is None or not is_secret_of(record, secret):
+            raise _unauthenticated("the token is unknown, or it was revoked")
+        if record.expires_at is not None and record.expires_at <= datetime.now(UTC):
+            raise _unauthenticated("the token has expired")
+        if record.max_requests is not None:
+            self.quotas.count_request(record)
+        return access
+
+    async def check_again(self, access: Access) -> None:
+        """Raise `AccessDenied` if the token of a stream was revoked, or has expired."""
+        if self._open is not None:
+            return
+        record, current = await self._find(access.token.id)
+        if record is None or current is None or current.token.allow != access.token.allow:
+            raise _unauthenticated("the token was revoked")
+        if record.expires_at is not None and record.expires_at <= datetime.now(UTC):
+            raise _unauthenticated("the token has expired")
+
+    async def _find(self, identity: str) -> tuple[_Record | None, Access | None]:
+        now = time.monotonic()
+        known = self._known.get(identity)
+        if known is not None and now - known[0] < _FRESH:
+            return known[1], known[2]
+        record = await self.tokens.afind(identity)
+        access = known[2] if known is not None and known[1] == record else None
+        if access is None and record is not None:
+            access = Access(self._store.scoped(record.scope) if record.scope else self._store, record)
+        self._known[identity] = now, record, access
+        self._known.move_to_end(identity)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return record, access
+
+    def token_text(self, request: HTTPConnection) -> str | None:
+        """The text of the token that a request carries, in a header or in the cookie."""
+        headers = request.headers
+        kind, _, text = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return text.strip()
+        if "x-api-key" in headers:
+            return headers["x-api-key"]
+        cookie = request.cookies.get(COOKIE)
+        if cookie is not None and request.scope.get("method") not in _SAFE_METHODS and not self._is_same_site(request):
+            raise AccessDenied("a request with a cookie that changes something must come from a page of this server")
+        return cookie
+
+    # Hosts and origins -----------------------------------------------------------------------------------------------
+
+    def check_host(self, request: HTTPConnection) -> None:
+        """Refuse a request for a host that this server is not, and one from a page of another site."""
+        headers = request.headers
+        host = headers.get("host", "")
+        if not self._is_our_host(_without_port(host)):
+            raise HttpError(421, f"this server is not {host[:100]!r}: name the host with --allow-host")
+        origin = headers.get("origin")
+        if origin is not None and origin not in self._origins and not _is_origin_of(origin, host):
+            raise HttpError(
+                403, f"pages of {origin[:100]!r} may not use this server: allow them with --cors", title="AccessDenied"
+            )
+
+    def allows_origin(self, origin: str | None) -> bool:
+        """Whether pages of another site may read the answer (CORS)."""
+        return origin is not None and origin in self._origins
+
+    def _is_our_host(self, name: str) -> bool:
+        if self._hosts is not None and ("*" in self._hosts or name in self._hosts):
+            return True
+        if name in _LOOPBACK or name == self._machine:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True  # a page of another site has a name, whatever address the name leads to
+
+    def _is_same_site(self, request: HTTPConnection) -> bool:
+        origin = request.headers.get("origin")
+        if origin is not None:
+            return _is_origin_of(origin, request.headers.get("host", ""))
+        return request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
+
+
+def _unauthenticated(message: str) -> AccessDenied:
+    error = AccessDenied(message)
+    error.http_status = 401  # type: ignore[attr-defined]  # read by `problems`
+    return error
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _is_origin_of(origin: str, host: str) -> bool:
+    scheme, separator, rest = origin.partition("://")
+    return bool(separator) and scheme in ("http", "https") and rest.lower() == host.lower()

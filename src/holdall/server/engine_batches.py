@@ -1,0 +1,81 @@
+"""The route of remote engines: batches of ops as MessagePack (`holdall.wire`)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response, StreamingResponse
+
+from .. import wire
+from ..core import face_api
+from ..errors import InvalidInput
+from .exchange import Call, Handler, answer
+
+_COMPRESSED_FROM = 16 << 10  # bytes of a reply
+_HEARTBEAT = 15.0  # seconds between two signs of life on a stream
+
+
+async def run_batch(call: Call) -> Response:
+    """Run a batch of a remote engine."""
+    batch = wire.decode_batch(await call.body())
+    if len(batch.ops) > call.service.limits.batch:
+        raise InvalidInput(f"a batch has at most {call.service.limits.batch} ops, not {len(batch.ops)}")
+    store = call.store
+    reply = await face_api.arun(store, face_api.run_batch(store, batch, call.access.require))
+    body = wire.encode(reply)
+    headers = {}
+    if len(body) >= _COMPRESSED_FROM and "gzip" in call.request.headers.get("accept-encoding", ""):
+        body = await asyncio.to_thread(gzip.compress, body, 1)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, 200, headers, wire.MEDIA_TYPE)
+
+
+async def describe(call: Call) -> Response:
+    """Describe the store to a remote engine: what its engine can do, and what the token allows."""
+    capabilities = face_api.capabilities_of(call.store)
+    return answer(
+        {
+            "holdall": face_api.VERSION,
+            "ranks": capabilities.ranks,
+            "durable": capabilities.durable,
+            "spans_roots": capabilities.spans_roots,
+            "is_scoped": bool(face_api.scope_of(call.store)),
+            "allow": call.access.token.allow,
+            "most_ops": call.service.limits.batch,
+            "most_bytes": call.service.limits.body,
+        }
+    )
+
+
+async def notify(call: Call) -> Response:
+    """Stream a line whenever something in the scope has changed, and now and then as a sign of life."""
+    return StreamingResponse(_notifications(call), media_type="application/x-ndjson")
+
+
+async def _notifications(call: Call) -> AsyncIterator[bytes]:
+    yield b"\n"
+    async with call.store.awatch() as watch:
+        waiting: asyncio.Task[object] | None = None
+        try:
+            while True:
+                if waiting is None:
+                    waiting = asyncio.ensure_future(anext(watch, None))
+                done, _ = await asyncio.wait([waiting], timeout=_HEARTBEAT)
+                if done:
+                    if waiting.result() is None:
+                        return
+                    waiting = None
+                    yield b"*\n"
+                else:
+                    yield b"\n"
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+
+
+ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
+    "/v1/engine": {"POST": (run_batch, ""), "GET": (describe, "")},
+    "/v1/engine/notifications": {"GET": (notify, "watch")},
+}

@@ -1,0 +1,210 @@
+"""One request and its answer: what the handlers of all routes share.
+
+A handler is `async def handler(call: Call) -> Response`. `Endpoint` admits the sender, calls the handler of the
+method, and turns errors into problem documents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..errors import HoldallError, InvalidInput, shown
+from .auth.gate import Access
+from .problems import HttpError, to_response
+
+if TYPE_CHECKING:
+    from .app import Service
+
+logger = logging.getLogger("holdall.server")
+
+T = TypeVar("T")
+_SLOWEST = 16 * 1024  # bytes a second: a client that sends its body more slowly is cut off
+_encode = msgspec.json.Encoder().encode
+_TRUE, _FALSE = ("true", "1", "yes", ""), ("false", "0", "no")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a server."""
+
+    body: int = 64 << 20  # bytes of a request
+    batch: int = 10_000  # ops in a batch
+    page: int = 1000  # results in one answer
+    body_timeout: float = 30.0  # seconds for a body, and more for a large one
+    header_timeout: float = 30.0  # seconds for the head of a request
+    watchers: int = 10_000  # open streams of one worker
+    grep: int = 1000  # lines in one answer
+
+
+class Call:
+    """A request: its sender's access and store, its arguments and its body."""
+
+    __slots__ = ("access", "request", "service")
+
+    def __init__(self, service: Service, request: Request, access: Access) -> None:
+        self.service, self.request, self.access = service, request, access
+
+    @property
+    def store(self) -> Any:
+        """The store, scoped to the token."""
+        return self.access.store
+
+    async def body(self) -> bytes:
+        """Read the body, decompressed; refuse one that is too large or too slow."""
+        return await read_body(self.request, self.service.limits)
+
+    async def json(self, kind: type[T]) -> T:
+        """Read the body as JSON of a type."""
+        return decode_json(await self.body(), kind)
+
+    def segments(self, start: str) -> list[str]:
+        """Return the segments of the path after `start`, each decoded once, so that "%2F" is a part of a segment."""
+        raw = self.request.scope.get("raw_path") or self.request.scope["path"].encode()
+        _, found, rest = raw.partition(start.encode())
+        if not found:
+            raise HttpError(404, "there is nothing here", title="NotFound")
+        try:
+            return [unquote_to_bytes(segment).decode() for segment in rest.split(b"/")]
+        except UnicodeDecodeError:
+            raise InvalidInput(f"the path is not UTF-8: {shown(rest)}") from None
+
+    # Arguments in the query ------------------------------------------------------------------------------------------
+
+    def text(self, name: str) -> str | None:
+        """An argument of the query."""
+        return self.request.query_params.get(name)
+
+    def texts(self, name: str) -> list[str]:
+        """An argument of the query that may be repeated."""
+        return self.request.query_params.getlist(name)
+
+    def number(self, name: str, default: int, most: int | None = None) -> int:
+        """A whole number of the query."""
+        given = self.text(name)
+        if given is None:
+            return default
+        if not given.isascii() or not given.isdigit() or len(given) > 18:
+            raise InvalidInput(f"{name} is a whole number, not {shown(given)}")
+        return int(given) if most is None else min(int(given), most)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A flag of the query."""
+        given = self.text(name)
+        if given is None:
+            return default
+        if given.lower() in _TRUE:
+            return True
+        if given.lower() in _FALSE:
+            return False
+        raise InvalidInput(f"{name} is true or false, not {shown(given)}")
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+
+
+class Endpoint:
+    """The ASGI app of a route: one handler for each method, and the right that it needs; None: no token is needed."""
+
+    def __init__(self, service: Service, name: str, handlers: Mapping[str, tuple[Handler, str | None]]) -> None:
+        self.service, self.name, self.handlers = service, name, dict(handlers)
+        if "GET" in self.handlers and "HEAD" not in self.handlers:
+            self.handlers["HEAD"] = self.handlers["GET"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        request = Request(scope, receive)
+        access: Access | None = None
+        try:
+            response, access = await self._answer(request)
+        except HoldallError as error:
+            response = to_response(error)
+        except ClientDisconnect:
+            return
+        except Exception:
+            logger.exception("a request to %s failed", self.name)
+            response = to_response(HttpError(500, "the server failed; its log says why", title="HoldallError"))
+        self.service.finish(request, self.name, response, access, time.perf_counter() - began)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> tuple[Response, Access | None]:
+        gate = self.service.gate
+        gate.check_host(request)
+        method = request.scope["method"]
+        found = self.handlers.get(method)
+        if found is None:
+            if method == "OPTIONS":
+                return Response(status_code=204, headers={"Allow": ", ".join(sorted(self.handlers))}), None
+            raise HttpError(405, f"{method} is not possible here", {"Allow": ", ".join(sorted(self.handlers))})
+        handler, right = found
+        if right is None:
+            return await handler(Call(self.service, request, None)), None  # type: ignore[arg-type]  # needs no access
+        access = await gate.admit(request)
+        if right:
+            access.require(right)
+        return await handler(Call(self.service, request, access)), access
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Read the body of a request; refuse one that is too large or too slow."""
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > limits.body:
+        raise _too_large(limits)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(limits.body_timeout) as clock:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limits.body:
+                    raise _too_large(limits)
+                chunks.append(chunk)
+                if size > _SLOWEST and (deadline := clock.when()) is not None:
+                    clock.reschedule(deadline + len(chunk) / _SLOWEST)
+    except TimeoutError:
+        raise HttpError(408, "the body came too slowly", {"Connection": "close"}) from None
+    body = b"".join(chunks)
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding == "identity":
+        return body
+    if encoding not in ("gzip", "deflate"):
+        raise HttpError(415, f"the content encoding {encoding[:50]!r} is not known; send gzip, or none")
+    try:
+        inflate = zlib.decompressobj(47)  # gzip or zlib, whatever it is
+        plain = inflate.decompress(body, limits.body + 1)
+    except zlib.error:
+        raise InvalidInput("the body is not compressed as its content encoding says") from None
+    if len(plain) > limits.body:
+        raise _too_large(limits)
+    return plain
+
+
+def decode_json(body: bytes, kind: type[T]) -> T:
+    """Decode JSON of a type; `InvalidInput` names what is wrong."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"the body is not what this route takes: {error}") from None
+
+
+def answer(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with a JSON document."""
+    return Response(_encode(document), status, headers, "application/json")
+
+
+def no_content(headers: Mapping[str, str] | None = None) -> Response:
+    """Answer that it is done."""
+    return Response(status_code=204, headers=headers)
+
+
+def _too_large(limits: Limits) -> HttpError:
+    return HttpError(413, f"a request has at most {limits.body:,} bytes", {"Connection": "close"})

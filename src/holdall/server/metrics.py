@@ -1,0 +1,143 @@
+"""What the server counts, as text for Prometheus.
+
+Each worker writes its counts to a file of its own once a second, if they have changed. So one worker answers for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+
+from ..errors import HoldallError
+from .auth.gate import Access
+
+if TYPE_CHECKING:
+    from .app import Service
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_INTERVAL = 1.0  # seconds between two writes of a worker's counts
+
+
+class _Counts(msgspec.Struct):
+    """The counts of one worker. The keys are labels, joined by a space."""
+
+    requests: dict[str, int] = {}
+    conflicts: int = 0
+    buckets: dict[str, list[int]] = {}
+    seconds: dict[str, float] = {}
+    watchers: int = 0
+
+
+class Metrics:
+    """Counters of one worker, and their sum over all of them. `folder` is where workers share them."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        self._requests: Counter[str] = Counter()
+        self._buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(_BUCKETS) + 1))
+        self._seconds: Counter[str] = Counter()
+        self._conflicts = 0
+        shared = folder or os.environ.get("HOLDALL_METRICS")
+        self._file = None if shared is None else Path(shared) / f"{os.getpid()}.json"
+
+    def observe(self, request: Request, route: str, status: int, _access: Access | None, seconds: float) -> None:
+        """Count a request."""
+        name = f"{request.scope['method']} {route}"
+        self._requests[f"{name} {status}"] += 1
+        self._buckets[name][bisect_left(_BUCKETS, seconds)] += 1
+        self._seconds[name] += seconds  # type: ignore[assignment]  # a Counter of floats
+        self._conflicts += status in (409, 412)
+
+    async def share(self, service: Service) -> None:
+        """Write the counts of this worker to its file, until cancelled."""
+        written = -1
+        try:
+            while self._file is not None:
+                now = self._requests.total() + service.watchers
+                if now != written:
+                    written = now
+                    self._write(service)
+                await asyncio.sleep(_INTERVAL)
+        finally:
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.unlink(missing_ok=True)
+
+    def _write(self, service: Service) -> None:
+        assert self._file is not None
+        temporary = self._file.with_suffix(".new")
+        with contextlib.suppress(OSError):
+            temporary.write_bytes(msgspec.json.encode(self._counts(service)))
+            temporary.replace(self._file)
+
+    def _counts(self, service: Service) -> _Counts:
+        return _Counts(
+            dict(self._requests), self._conflicts, dict(self._buckets), dict(self._seconds), service.watchers
+        )
+
+    async def render(self, service: Service) -> str:
+        """Write the metrics of all workers as text for Prometheus."""
+        counts = [self._counts(service)]
+        if self._file is not None:
+            for path in self._file.parent.glob("*.json"):
+                if path != self._file:
+                    with contextlib.suppress(OSError, msgspec.MsgspecError):
+                        counts.append(msgspec.json.decode(path.read_bytes(), type=_Counts))
+        lines = ["# HELP holdall_requests_total Requests by route and status.", "# TYPE holdall_requests_total counter"]
+        requests = sum((Counter(one.requests) for one in counts), Counter())
+        for name, number in sorted(requests.items()):
+            method, route, status = name.split(" ")
+            lines.append(f'holdall_requests_total{{method="{method}",route="{route}",status="{status}"}} {number}')
+        lines += _histogram(counts)
+        conflicts = sum(one.conflicts for one in counts)
+        lines += ["# TYPE holdall_conflicts_total counter", f"holdall_conflicts_total {conflicts}"]
+        lines += ["# TYPE holdall_watchers gauge", f"holdall_watchers {sum(one.watchers for one in counts)}"]
+        lines += ["# TYPE holdall_workers gauge", f"holdall_workers {len(counts)}"]
+        lines += await _store_lines(service)
+        return "\n".join(lines) + "\n"
+
+
+def _histogram(counts: list[_Counts]) -> list[str]:
+    lines = [
+        "# HELP holdall_request_seconds Seconds until an answer began.",
+        "# TYPE holdall_request_seconds histogram",
+    ]
+    for name in sorted({name for one in counts for name in one.buckets}):
+        method, route = name.split(" ")
+        labels = f'method="{method}",route="{route}"'
+        totals = [
+            sum(column) for column in zip(*(one.buckets[name] for one in counts if name in one.buckets), strict=True)
+        ]
+        below = 0
+        for bound, number in zip((*_BUCKETS, "+Inf"), totals, strict=True):
+            below += number
+            lines.append(f'holdall_request_seconds_bucket{{{labels},le="{bound}"}} {below}')
+        seconds = sum(one.seconds.get(name, 0.0) for one in counts)
+        lines += [
+            f"holdall_request_seconds_sum{{{labels}}} {seconds:.6f}",
+            f"holdall_request_seconds_count{{{labels}}} {below}",
+        ]
+    return lines
+
+
+async def _store_lines(service: Service) -> list[str]:
+    began = time.perf_counter()
+    try:
+        stats: Any = await service.store.astats()
+    except HoldallError:
+        return ["# TYPE holdall_store_up gauge", "holdall_store_up 0"]
+    lines = ["# TYPE holdall_store_up gauge", "holdall_store_up 1"]
+    lines += ["# TYPE holdall_entries gauge", f"holdall_entries {stats.entries}"]
+    lines += ["# TYPE holdall_files gauge", f"holdall_files {stats.files}"]
+    if stats.text_index_lag is not None:
+        lines += ["# TYPE holdall_text_index_lag gauge", f"holdall_text_index_lag {stats.text_index_lag}"]
+    lines += ["# TYPE holdall_stats_seconds gauge", f"holdall_stats_seconds {time.perf_counter() - began:.6f}"]
+    return lines

@@ -1,0 +1,13 @@
+"""The REST API under /v1, for people and for every language."""
+
+from ..exchange import Handler
+from . import events, files, items, operation, queries
+
+#: The routes: path, and for each method the handler and the right that it needs.
+ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
+    **items.ROUTES,
+    **files.ROUTES,
+    **queries.ROUTES,
+    **events.ROUTES,
+    **operation.ROUTES,
+}

@@ -1,0 +1,138 @@
+"""Entries, files and changes as the JSON documents of the REST API, and its arguments in paths and headers."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from ... import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, Lease
+from ...core import face_api
+from ...errors import InvalidInput, shown
+from ...ops import Namespace
+from ..exchange import Call
+from ..problems import HttpError
+
+_ETAG = re.compile(r'(?:W/)?"(\d{1,18})"')
+_DURATION = re.compile(r"\d+(\.\d+)?")
+#: The namespace of files that are not in another one.
+FILESYSTEM = ("filesystem",)
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    """An entry as a document."""
+    document: dict[str, Any] = {
+        "namespace": entry.namespace,
+        "key": entry.key,
+        "value": entry.value,
+        "version": entry.version,
+        "created_at": entry.created_at,
+        "updated_at": entry.updated_at,
+        "expires_at": entry.expires_at,
+    }
+    if isinstance(entry, Hit):
+        document["score"] = entry.score
+    return document
+
+
+def info_document(info: FileInfo) -> dict[str, Any]:
+    """A file or folder as a document."""
+    return {
+        "path": info.path,
+        "is_dir": info.is_dir,
+        "size": info.size,
+        "version": info.version,
+        "created_at": info.created_at,
+        "modified_at": info.modified_at,
+    }
+
+
+def change_document(change: Change) -> dict[str, Any]:
+    """A change as a document."""
+    return {
+        "version": change.version,
+        "namespace": change.namespace,
+        "key": change.key,
+        "kind": change.kind,
+        "cursor": change.cursor,
+    }
+
+
+def etag(version: int | None) -> dict[str, str]:
+    """The header that has a version."""
+    return {} if version is None else {"ETag": f'"{version}"'}
+
+
+def item_address(call: Call, start: str) -> tuple[Namespace, str]:
+    """The namespace and the key in the path of an item."""
+    *labels, key = call.segments(start)
+    return tuple(labels), key
+
+
+def namespace_argument(call: Call, default: Namespace = ()) -> Namespace:
+    """The argument `namespace` of the query, in its text form."""
+    text = call.text("namespace")
+    return default if text is None else face_api.decode_namespace(text)
+
+
+def expectation(call: Call) -> Any:
+    """What If-Match and If-None-Match expect of an entry."""
+    match, none_match = call.request.headers.get("if-match"), call.request.headers.get("if-none-match")
+    if match is not None and none_match is not None:
+        raise InvalidInput("send If-Match or If-None-Match, not both")
+    if none_match is not None:
+        if none_match.strip() != "*":
+            raise InvalidInput("to write only if there is no entry, send If-None-Match: *")
+        return ABSENT
+    if match is None:
+        return ANY
+    if match.strip() == "*":
+        raise InvalidInput('If-Match names a version, such as "42", not *')
+    found = _ETAG.fullmatch(match.strip())
+    if found is None:
+        raise HttpError(412, f"If-Match is not the ETag of an entry: {match[:100]!r}", title="Conflict")
+    return int(found[1])
+
+
+def lifetime(call: Call) -> dict[str, Any]:
+    """The arguments `ttl` and `expires_at` of a put."""
+    given: dict[str, Any] = {}
+    ttl, expires = call.text("ttl"), call.text("expires_at")
+    if ttl is not None:
+        names: dict[str, Any] = {"none": None, "default": DEFAULT, "keep": KEEP}
+        if ttl not in names and not _DURATION.fullmatch(ttl):
+            raise InvalidInput(f"ttl is seconds, 'none', 'keep' or 'default', not {shown(ttl)}")
+        given["ttl"] = names[ttl] if ttl in names else float(ttl)
+    if expires is not None:
+        given["expires_at"] = moment("expires_at", expires)
+    return given
+
+
+def moment(name: str, text: str) -> datetime:
+    """A time in ISO form; without an offset, it is UTC."""
+    try:
+        found = datetime.fromisoformat(text.replace(" ", "+"))  # a "+" that a form has decoded
+    except ValueError:
+        raise InvalidInput(f"{name} is a time such as 2026-01-31T12:00:00Z, not {shown(text)}") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def search_fields(call: Call) -> Any:
+    """The argument `search_fields` of a put, which may be repeated; "none" for no field."""
+    fields = call.texts("search_fields")
+    return None if not fields else False if fields == ["none"] else fields
+
+
+def lease_argument(call: Call) -> Lease | None:
+    """The lease that a write must hold: the header `Holdall-Lease: NAME; token=TOKEN; namespace=NAMESPACE`."""
+    text = call.request.headers.get("holdall-lease")
+    if text is None:
+        return None
+    name, *rest = (part.strip() for part in text.split(";"))
+    arguments = dict(part.partition("=")[::2] for part in rest)
+    token = arguments.get("token", "")
+    if not token.isascii() or not token.isdigit() or len(token) > 18:
+        raise InvalidInput(f"the header Holdall-Lease is 'NAME; token=TOKEN', not {shown(text)}")
+    (label,) = face_api.decode_namespace(name, empty=False) or ("",)
+    namespace = face_api.decode_namespace(arguments.get("namespace", ""))
+    return face_api.held_lease(call.store, label, int(token), namespace)

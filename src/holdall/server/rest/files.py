@@ -1,0 +1,233 @@
+"""Files: their bytes at their paths, listings, globs and grep. The argument `namespace` names the volume."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response
+
+from ... import FileInfo, Files
+from ...errors import FileNotFound, InvalidInput, IsADirectory
+from ..exchange import Call, Handler, answer, decode_json, no_content
+from ..problems import HttpError
+from .documents import FILESYSTEM, etag, expectation, info_document, lease_argument, namespace_argument
+
+_START = "/v1/files"
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+#: Images that a browser draws, and that cannot contain scripts.
+_RASTER = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"})
+_OPEN = re.compile(r"text/|application/(json|xml|yaml|toml|javascript|x-sh)")
+
+
+def _files(call: Call) -> Files:
+    files: Files = call.store.files(namespace_argument(call, FILESYSTEM))
+    return files
+
+
+def _path(call: Call) -> str:
+    segments = call.segments(_START)
+    if any("/" in segment for segment in segments):
+        raise InvalidInput("a name in a path cannot contain '/': %2F is not allowed here")
+    return "/".join(segments) or "/"
+
+
+async def get_file(call: Call) -> Response:
+    """Read a file, or a part of it with Range; or list a folder, whose path ends in '/'."""
+    files, path = _files(call), _path(call)
+    if path.endswith("/"):
+        return await _list(call, files, path)
+    info = await files.astat(path)
+    if info.is_dir:
+        raise IsADirectory(f"{path!r} is a folder; to list it, write '/' at the end")
+    tag = etag(info.version)
+    if call.request.headers.get("if-none-match") == tag.get("ETag"):
+        return Response(status_code=304, headers=tag)
+    headers = {**tag, **_safe_headers(path), "Accept-Ranges": "bytes"}
+    start, end, status = _range(call, info)
+    if end - start > call.service.limits.body:
+        raise HttpError(413, f"read a file in parts of at most {call.service.limits.body:,} bytes, with Range")
+    if status == 206:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{info.size}"
+    content = b""
+    if call.request.scope["method"] == "HEAD":
+        headers["Content-Length"] = str(end - start)
+    elif end > start:
+        content = await files.aread_range(path, start, end)
+        if len(content) != end - start:
+            raise HttpError(409, f"{path!r} has changed while it was read; read it again", title="Conflict")
+    return Response(content, status, headers)
+
+
+def _range(call: Call, info: FileInfo) -> tuple[int, int, int]:
+    """The part to send, and the status: 206 if it is a part."""
+    text = call.request.headers.get("range")
+    if text is None or call.request.headers.get("if-range", f'"{info.version}"') != f'"{info.version}"':
+        return 0, info.size, 200
+    match = _RANGE.fullmatch(text.replace(" ", ""))
+    if match is None or not (match[1] or match[2]) or len(text) > 50:
+        return 0, info.size, 200  # several ranges, or another unit: RFC 9110 lets a server ignore them
+    if match[1]:
+        start, end = int(match[1]), min(int(match[2]) + 1 if match[2] else info.size, info.size)
+    else:
+        start, end = max(0, info.size - int(match[2])), info.size
+    if start >= info.size or end <= start:
+        raise HttpError(416, f"the file has {info.size} bytes", {"Content-Range": f"bytes */{info.size}"})
+    return start, end, 206
+
+
+def _safe_headers(path: str) -> dict[str, str]:
+    """Headers with which nothing that is stored runs in a browser."""
+    name = path.rpartition("/")[2]
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    headers = {"Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"}
+    if kind in _RASTER:
+        headers["Content-Type"] = kind
+    elif _OPEN.match(kind) or (kind == "application/octet-stream" and "." not in name):
+        headers["Content-Type"] = "text/plain; charset=utf-8"
+    else:
+        headers["Content-Type"] = "application/octet-stream"
+        headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name)}"
+    headers["X-Holdall-Content-Type"] = kind
+    return headers
+
+
+async def _list(call: Call, files: Files, path: str) -> Response:
+    found = await files.als(path, prefix=call.text("prefix") or "")
+    limit, after = call.number("limit", call.service.limits.page, call.service.limits.page), call.text("after")
+    if after is not None:
+        found = [info for info in found if info.path > after]
+    page = found[:limit]
+    following = page[-1].path if len(found) > limit and page else None
+    return answer({"files": [info_document(info) for info in page], "next": following})
+
+
+async def put_file(call: Call) -> Response:
+    """Create or replace a file with the body."""
+    info = await _files(call).awrite(
+        _path(call), await call.body(), expect=expectation(call), lease=lease_argument(call)
+    )
+    return answer(info_document(info), headers=etag(info.version))
+
+
+class Edit(msgspec.Struct, forbid_unknown_fields=True):
+    """A text to replace."""
+
+    old: str
+    new: str
+    replace_all: bool = False
+
+
+async def patch_file(call: Call) -> Response:
+    """Append the body to a file (`?op=append`), or edit it: the body is `{"old", "new", "replace_all"}`."""
+    files, path, how = _files(call), _path(call), call.text("op") or "edit"
+    lease = lease_argument(call)
+    if how == "append":
+        return answer({"offset": await files.aappend(path, await call.body(), lease=lease)})
+    if how != "edit":
+        raise InvalidInput("op is 'append' or 'edit'")
+    given = decode_json(await call.body(), Edit)
+    count = await files.aedit(path, given.old, given.new, replace_all=given.replace_all, lease=lease)
+    return answer({"replaced": count})
+
+
+async def delete_file(call: Call) -> Response:
+    """Delete a file; with `recursive`, a folder and everything in it."""
+    path = _path(call)
+    count = await _files(call).adelete(path, recursive=call.flag("recursive"), lease=lease_argument(call))
+    if not count:
+        raise FileNotFound(f"there is no {path!r}")
+    return no_content()
+
+
+async def stat_file(call: Call) -> Response:
+    """Describe a file or folder."""
+    info = await _files(call).astat(call.text("path") or "/")
+    return answer(info_document(info), headers=etag(info.version))
+
+
+async def read_lines(call: Call) -> Response:
+    """Read some lines of a file."""
+    limit = call.number("limit", 2000, 100_000)
+    window = await _files(call).aread_lines(call.text("path") or "/", call.number("offset", 0), limit)
+    return answer({"lines": window.lines, "offset": window.offset, "total": window.total})
+
+
+async def glob(call: Call) -> Response:
+    """Find files by their paths."""
+    found = await _files(call).aglob(call.text("pattern") or "", call.text("path") or "/")
+    return _some(call, [info_document(info) for info in found], "files")
+
+
+async def walk(call: Call) -> Response:
+    """List every file below a folder."""
+    documents: list[dict[str, Any]] = []
+    limit, after = call.number("limit", call.service.limits.page, call.service.limits.page), call.text("after")
+    async for info in _files(call).awalk(call.text("path") or "/"):
+        if after is None or info.path > after:
+            documents.append(info_document(info))
+        if len(documents) > limit:
+            break
+    return answer(
+        {"files": documents[:limit], "next": documents[limit - 1]["path"] if len(documents) > limit and limit else None}
+    )
+
+
+async def grep(call: Call) -> Response:
+    """Find lines in files."""
+    limit = call.number("limit", 100, call.service.limits.grep)
+    found = await _files(call).agrep(
+        call.text("pattern") or "",
+        call.text("path") or "/",
+        glob=call.text("glob"),
+        regex=call.flag("regex"),
+        ignore_case=call.flag("ignore_case"),
+        limit=limit + 1,
+    )
+    matches = [{"path": match.path, "line": match.line, "text": match.text} for match in found[:limit]]
+    return answer({"matches": matches, "more": len(found) > limit})
+
+
+class Transfer(msgspec.Struct, forbid_unknown_fields=True):
+    """From where to where."""
+
+    src: str
+    dst: str
+
+
+async def move_file(call: Call) -> Response:
+    """Move a file or folder."""
+    given = await call.json(Transfer)
+    return answer(info_document(await _files(call).amove(given.src, given.dst, lease=lease_argument(call))))
+
+
+async def copy_file(call: Call) -> Response:
+    """Copy a file or folder."""
+    given = await call.json(Transfer)
+    return answer(info_document(await _files(call).acopy(given.src, given.dst, lease=lease_argument(call))))
+
+
+def _some(call: Call, documents: list[dict[str, Any]], name: str) -> Response:
+    limit, offset = call.number("limit", call.service.limits.page, call.service.limits.page), call.number("offset", 0)
+    page = documents[offset : offset + limit]
+    return answer({name: page, "more": len(documents) > offset + limit})
+
+
+ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
+    "/v1/files/{path:path}": {
+        "GET": (get_file, "read"),
+        "PUT": (put_file, "write"),
+        "PATCH": (patch_file, "write"),
+        "DELETE": (delete_file, "write"),
+    },
+    "/v1/stat": {"GET": (stat_file, "read")},
+    "/v1/lines": {"GET": (read_lines, "read")},
+    "/v1/glob": {"GET": (glob, "read")},
+    "/v1/walk": {"GET": (walk, "read")},
+    "/v1/grep": {"GET": (grep, "read")},
+    "/v1/move": {"POST": (move_file, "write")},
+    "/v1/copy": {"POST": (copy_file, "write")},
+}

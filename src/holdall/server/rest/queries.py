@@ -1,0 +1,168 @@
+"""Search, counts, namespaces, scans and statistics."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+from starlette.responses import Response
+
+from ...core import face_api
+from ...errors import InvalidInput, shown
+from ...ops import Namespace
+from ..exchange import Call, Handler, answer
+from .documents import entry_document, namespace_argument
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class Search(msgspec.Struct, forbid_unknown_fields=True):
+    """What to search for; the arguments of `Store.search`."""
+
+    namespace: list[str] = []
+    query: str | None = None
+    filter: dict[str, Any] | None = None
+    mode: Literal["lexical", "semantic", "hybrid"] | None = None
+    limit: _Count = 10
+    offset: _Count = 0
+    cursor: str | None = None
+    recursive: bool = True
+    rest: bool = False
+    exact: bool = False
+    neighbours: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+
+
+class Count(msgspec.Struct, forbid_unknown_fields=True):
+    """What to count."""
+
+    namespace: list[str] = []
+    filter: dict[str, Any] | None = None
+    recursive: bool = True
+
+
+async def search(call: Call) -> Response:
+    """Find entries."""
+    given = await call.json(Search)
+    began = time.perf_counter()
+    page = await call.store.asearch(
+        tuple(given.namespace),
+        query=given.query or None,
+        filter=given.filter,
+        mode=given.mode,
+        limit=min(given.limit, call.service.limits.page),
+        offset=given.offset,
+        cursor=given.cursor,
+        recursive=given.recursive,
+        rest=given.rest,
+        exact=given.exact,
+        neighbours=given.neighbours,
+    )
+    took = time.perf_counter() - began
+    return answer({"items": [entry_document(hit) for hit in page], "next": page.next, "seconds": round(took, 6)})
+
+
+async def count(call: Call) -> Response:
+    """Count entries."""
+    given = await call.json(Count)
+    total = await call.store.acount(tuple(given.namespace), filter=given.filter, recursive=given.recursive)
+    return answer({"count": total})
+
+
+async def list_namespaces(call: Call) -> Response:
+    """List namespaces; with `counts`, how many entries each has, itself and below."""
+    prefix = _pattern(call, "prefix")
+    limit = call.number("limit", 100, call.service.limits.page)
+    depth = call.text("max_depth")
+    found: list[Namespace] = await call.store.anamespaces(
+        prefix=prefix,
+        suffix=_pattern(call, "suffix"),
+        max_depth=None if depth is None else call.number("max_depth", 0),
+        limit=limit,
+        offset=call.number("offset", 0),
+    )
+    if not call.flag("counts"):
+        return answer({"namespaces": [{"namespace": namespace} for namespace in found]})
+    documents = []
+    for namespace in found:
+        own = await call.store.acount(namespace, recursive=False)
+        total = await call.store.acount(namespace)
+        documents.append({"namespace": namespace, "entries": own, "total": total})
+    return answer({"namespaces": documents})
+
+
+async def scan(call: Call) -> Response:
+    """List the entries in a namespace and below it, in key order, a page at a time."""
+    after, limit = call.text("after"), call.number("limit", 100, call.service.limits.page)
+    mark = None if after is None else _read_mark(after)
+    scanned = face_api.scan_page(call.store, namespace_argument(call), mark, limit)
+    page = await face_api.arun(call.store, scanned)
+    following = None if page.next is None else _write_mark(page[-1].namespace, page[-1].key)
+    return answer({"items": [entry_document(entry) for entry in page], "next": following})
+
+
+async def stats(call: Call) -> Response:
+    """Describe the store."""
+    return answer(msgspec.to_builtins(await call.store.astats()))
+
+
+async def sweep(call: Call) -> Response:
+    """Remove expired entries now."""
+    return answer({"expired": await call.store.asweep()})
+
+
+async def reindex(call: Call) -> Response:
+    """Make the vectors that are missing."""
+    return answer({"entries": await call.store.areindex()})
+
+
+async def describe(call: Call) -> Response:
+    """Describe the token, and what the store can do."""
+    options = face_api.options_of(call.store)
+    token = call.access.token
+    return answer(
+        {
+            "holdall": face_api.VERSION,
+            "token": token.id,
+            "label": token.label,
+            "scope": token.scope,
+            "allow": token.allow,
+            "expires_at": token.expires_at,
+            "features": {
+                "embeds": options.embedding is not None,
+                "full_text": options.full_text,
+                "ranks": face_api.capabilities_of(call.store).ranks,
+                "history": bool(getattr(options, "history", None)),
+            },
+            "limits": msgspec.to_builtins(call.service.limits),
+        }
+    )
+
+
+def _pattern(call: Call, name: str) -> Namespace | None:
+    text = call.text(name)
+    return None if text is None else face_api.decode_namespace(text)
+
+
+def _write_mark(namespace: Namespace, key: str) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode((namespace, key))).decode()
+
+
+def _read_mark(text: str) -> tuple[Namespace, str]:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=tuple[tuple[str, ...], str])
+    except (ValueError, msgspec.MsgspecError):
+        raise InvalidInput(f"after= is the 'next' of an earlier page, not {shown(text)}") from None
+
+
+ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
+    "/v1/search": {"POST": (search, "read")},
+    "/v1/count": {"POST": (count, "read")},
+    "/v1/namespaces": {"GET": (list_namespaces, "read")},
+    "/v1/scan": {"GET": (scan, "read")},
+    "/v1/stats": {"GET": (stats, "read")},
+    "/v1/sweep": {"POST": (sweep, "write")},
+    "/v1/reindex": {"POST": (reindex, "admin")},
+    "/v1/me": {"GET": (describe, "")},
+}

@@ -1,0 +1,1 @@
+"""Running the server: uvicorn and its workers, logs."""

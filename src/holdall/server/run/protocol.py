@@ -1,0 +1,54 @@
+"""uvicorn's HTTP protocol, with a time limit for the head of a request: slow clients must not hold connections."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+try:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Base
+except ImportError:  # httptools is faster, and not needed
+    _Base = H11Protocol  # type: ignore[misc,assignment]  # one of two
+
+_HEAD_TIMEOUT = 30.0  # seconds
+
+
+class PatientProtocol(_Base):
+    """Closes a connection on which the head of a request does not arrive in time."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_timer is None and not self._has_request():
+            self._start_timer()
+        super().data_received(data)
+        if self._has_request():
+            self._stop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _has_request(self) -> bool:
+        """Whether the head of a request has arrived, and its answer is not complete."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _start_timer(self) -> None:
+        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._close_if_waiting)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _close_if_waiting(self) -> None:
+        self._head_timer = None
+        if not self._has_request() and not self.transport.is_closing():
+            self.transport.close()

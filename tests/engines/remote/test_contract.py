@@ -1,0 +1,96 @@
+"""The remote engine through a real server with two workers: the contract, and the state machines against memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+import holdall
+from holdall.engine import Count
+from holdall.server import Tokens
+from holdall.testing import Clock, StoreContract, contract, file_machine, store_machine
+from support.extent import IS_SHORT
+from support.postgres_schemas import empty_schema
+from support.served import SharedClock, server
+from support.servers import postgres_url
+
+SERVED: dict[str, Any] = {"durability": "relaxed", "sweep_interval": None, "feed_retention": 0}
+#: All in the long form, and in the short one what the protocol does in its own way.
+SHORT: tuple[type, ...] = (contract.BatchContract, contract.ScopeContract, contract.FeedContract)
+ALL: tuple[type, ...] = (StoreContract,)
+_numbers = itertools.count()
+
+
+class Served:
+    """How the contract opens a store that the server serves."""
+
+    @pytest.fixture
+    def clock(self, url: str) -> Clock:
+        return server().clock(url)
+
+    def open_store(self, url: str, **options: Any) -> holdall.Store:
+        clock = options.get("clock")
+        if not isinstance(clock, SharedClock):
+            server().clock(url).follow(clock)
+        if "filter_fields" in options:
+            server().change_options(url, filter_fields=options["filter_fields"])
+        return holdall.open(url, **options)
+
+    @staticmethod
+    def _hidden(store: Any) -> int:
+        """Count the uploads: the server also has entries of its own."""
+        engine = store.store._engine_handle.engine
+        with server().open_directly(engine._url.geturl()) as direct:
+            namespace = ("__holdall__", "filesystem", "uploads")
+            return int(direct._engine_handle.engine.execute([Count(namespace)])[0])
+
+
+class TestRemote(Served, *(SHORT if IS_SHORT else ALL)):  # type: ignore[misc]  # chosen as it is imported
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return server().serve(f"sqlite:///{tmp_path}/store.db", **SERVED)
+
+
+class TestScopedToken(Served, *((contract.LeaseContract,) if IS_SHORT else ALL)):  # type: ignore[misc]  # as above
+    """With a token of a scope. The token is in the URL's place of tests only."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return server().serve(f"sqlite:///{tmp_path}/store.db", app={"auth": "tokens"}, **SERVED)
+
+    def open_store(self, url: str, **options: Any) -> holdall.Store:
+        with server().open_directly(url, sweep_interval=None) as direct:
+            rights = ["read", "write", "watch", "lease", "history"]
+            _, text = Tokens(direct).create(scope=("tenants", "42"), allow=rights)
+        return super().open_store(url, token=text, **options)  # type: ignore[misc]  # of `Served`
+
+
+if not IS_SHORT:
+
+    class TestRemotePostgres(Served, StoreContract):  # type: ignore[misc]  # as above
+        @pytest.fixture
+        def url(self) -> Iterator[str]:
+            with empty_schema() as schema:
+                url = server().serve(postgres_url(), schema=schema, sweep_interval=None, feed_retention=0, pool_max=4)
+                yield url
+                server().close(url)
+
+
+def open_store(folder: Path, clock: Clock) -> holdall.Store:
+    url = server().serve(f"sqlite:///{folder}/store.db", **SERVED)
+    server().clock(url).mirror(clock)
+    return holdall.open(url, clock=clock, sweep_interval=None)
+
+
+TestMachine = store_machine(open_store).TestCase
+TestAsyncMachine = store_machine(open_store, use_async=True).TestCase
+TestFileMachine = file_machine(open_store).TestCase
+TestAsyncFileMachine = file_machine(open_store, use_async=True).TestCase
+for _machine in (TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMachine):
+    _machine.settings = settings(_machine.settings, max_examples=5 if IS_SHORT else 30, deadline=None)
+del _machine  # or it would run once more

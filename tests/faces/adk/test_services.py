@@ -1,0 +1,183 @@
+"""ADK's sessions, artifacts and memory, compared step by step with its services in memory, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.adk.artifacts import InMemoryArtifactService
+from google.adk.cli.service_registry import ServiceRegistry
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.memory import InMemoryMemoryService
+from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.genai import types
+
+import holdall
+from holdall.faces.adk import HoldallArtifactService, HoldallMemoryService, HoldallSessionService, register
+from support.processes import finish_together, start, wait_to_begin
+from support.stores import new_location, open_at
+
+WHO = {"app_name": "app", "user_id": "ada"}
+
+
+def said(text: str, at: float = 0.0, **delta: Any) -> Event:
+    content = types.Content(role="user", parts=[types.Part(text=text)])
+    actions = EventActions(state_delta={key.replace("_", ":", 1): value for key, value in delta.items()})
+    return Event(id=f"id {text}", author="user", content=content, timestamp=at, actions=actions)
+
+
+def shown(session: Any) -> Any:
+    if session is None:
+        return None
+    events = [(event.id, event.timestamp, event.actions.state_delta) for event in session.events]
+    return session.id, session.user_id, session.state, events
+
+
+async def session_steps(service: Any) -> list[Any]:
+    state = {"app:color": "blue", "user:name": "Ada", "own": 1, "temp:x": 2}
+    seen = [shown(await service.create_session(**WHO, session_id="one", state=state))]
+    with pytest.raises(AlreadyExistsError):
+        await service.create_session(**WHO, session_id="one")
+    two = await service.create_session(app_name="app", user_id="bob", session_id="two")
+    seen.append(shown(two))
+    session = await service.get_session(**WHO, session_id="one")
+    for n in range(5):
+        await service.append_event(session, said(f"event {n}", n + 1.0, own=n, user_mood="good", temp_y=1))
+    await service.append_event(session, Event(author="model", partial=True))
+    seen += [session.state, len(session.events), session.last_update_time]
+    for config in (
+        None,
+        GetSessionConfig(num_recent_events=2),
+        GetSessionConfig(num_recent_events=0),
+        GetSessionConfig(after_timestamp=3.0),
+    ):
+        seen.append(shown(await service.get_session(**WHO, session_id="one", config=config)))
+    seen.append(await service.get_user_state(**WHO))
+    for user in ("ada", None):
+        listed = await service.list_sessions(app_name="app", user_id=user)
+        seen.append([(one.id, one.state, one.events) for one in listed.sessions])
+    await service.delete_session(**WHO, session_id="one")
+    await service.delete_session(**WHO, session_id="one")
+    with pytest.raises(ValueError, match="not found"):
+        await service.append_event(session, said("late"))
+    seen += [shown(await service.get_session(**WHO, session_id=name)) for name in ("one", "missing")]
+    return seen
+
+
+def test_sessions_do_what_those_in_memory_do(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    ours = asyncio.run(session_steps(HoldallSessionService(any_store, namespace=place)))
+    for mine, theirs in zip(ours, asyncio.run(session_steps(InMemorySessionService())), strict=True):
+        assert mine == theirs
+
+
+async def artifact_steps(service: Any) -> list[Any]:
+    where = {**WHO, "session_id": "s"}
+    seen: list[Any] = [await service.load_artifact(**where, filename="a.txt")]
+    seen.append(await service.list_versions(**where, filename="a.txt"))
+    for n in range(3):
+        part = types.Part(text=f"text {n}")
+        seen.append(await service.save_artifact(**where, filename="a.txt", artifact=part, custom_metadata={"n": n}))
+    blob = types.Part.from_bytes(data=bytes(range(256)), mime_type="image/png")
+    seen.append(await service.save_artifact(**WHO, filename="user:face.png", artifact=blob))
+    reference = "artifact://apps/app/users/ada/sessions/s/artifacts/a.txt/versions/1"
+    linked = types.Part(file_data=types.FileData(file_uri=reference))
+    seen.append(await service.save_artifact(**where, filename="link", artifact=linked))
+    for name, version in (("a.txt", None), ("a.txt", 0), ("a.txt", 9), ("user:face.png", None), ("link", None)):
+        seen.append(await service.load_artifact(**where, filename=name, version=version))
+        found = await service.get_artifact_version(**where, filename=name, version=version)
+        seen.append(found and (found.version, found.mime_type, found.custom_metadata))
+    seen.append(await service.list_artifact_keys(**where))
+    seen.append(await service.list_artifact_keys(**WHO))
+    seen.append([one.version for one in await service.list_artifact_versions(**where, filename="a.txt")])
+    with pytest.raises(Exception, match="Session ID must be provided"):
+        await service.save_artifact(**WHO, filename="a.txt", artifact=types.Part(text="x"))
+    with pytest.raises(Exception, match="Not supported artifact type"):
+        await service.save_artifact(**where, filename="a.txt", artifact=types.Part())
+    await service.delete_artifact(**where, filename="a.txt")
+    seen.append(await service.list_artifact_keys(**where))
+    return seen
+
+
+def test_artifacts_do_what_those_in_memory_do(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    ours = asyncio.run(artifact_steps(HoldallArtifactService(any_store, namespace=place)))
+    for mine, theirs in zip(ours, asyncio.run(artifact_steps(InMemoryArtifactService())), strict=True):
+        assert mine == theirs
+
+
+def test_memory_finds_what_was_said_and_forgets_it(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    async def main(service: Any, sessions: Any) -> list[list[str | None]]:
+        session = await sessions.create_session(**WHO, session_id="s")
+        for n, text in enumerate(["Where is the blue notebook?", "In the kitchen.", "Thanks."]):
+            await sessions.append_event(session, said(text, n + 1.0))
+        await service.add_session_to_memory(session)
+        await service.add_session_to_memory(session)
+
+        async def find(query: str) -> list[str | None]:
+            return [one.id for one in (await service.search_memory(**WHO, query=query)).memories]
+
+        seen = [(await find("notebook"))[:1], await find("zebra")]
+        await service.add_events_to_memory(**WHO, events=[said("A zebra.", 1e6)], session_id="s")
+        seen.append(await find("zebra"))
+        assert (await service.search_memory(app_name="app", user_id="bob", query="notebook")).memories == []
+        return seen
+
+    ours = HoldallMemoryService(any_store, namespace=place)
+    sessions = HoldallSessionService(any_store, namespace=(*place, "sessions"))
+    assert asyncio.run(main(ours, sessions)) == asyncio.run(main(InMemoryMemoryService(), InMemorySessionService()))
+
+    async def forget() -> None:
+        found = (await ours.search_memory(**WHO, query="notebook")).memories
+        assert [one.content.parts[0].text for one in found] == ["Where is the blue notebook?", "In the kitchen."]  # type: ignore[index]
+        await ours.delete_memory(**WHO, memory_id="id A zebra.")
+        await ours.add_events_to_memory(**WHO, events=[said("A zebra.", 1e6)], session_id="s")
+        assert (await ours.search_memory(**WHO, query="zebra")).memories == []
+
+    asyncio.run(forget())
+
+
+def test_urls_are_service_uris(tmp_path: Path) -> None:
+    registry = ServiceRegistry()
+    register(registry)
+    uri = f"holdall+sqlite:///{tmp_path}/agent.db"
+    sessions = registry.create_session_service(uri)
+    assert isinstance(sessions, HoldallSessionService)
+    assert isinstance(registry.create_artifact_service(uri), HoldallArtifactService)
+    assert isinstance(registry.create_memory_service(uri), HoldallMemoryService)
+    asyncio.run(sessions.create_session(**WHO, session_id="s"))
+    with holdall.open(tmp_path / "agent.db") as store:
+        assert store.get(("adk", "app", "sessions", "ada"), "s") is not None
+
+
+@pytest.mark.not_short
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_processes_lose_no_event_and_no_version(engine: str, tmp_path: Path) -> None:
+    at = new_location(engine, tmp_path)
+    with open_at(at) as store:
+        service = HoldallSessionService(store)
+        asyncio.run(service.create_session(**WHO, session_id="s"))
+        finish_together([start(append_some, at=at, name=name) for name in range(4)])
+        found = asyncio.run(service.get_session(**WHO, session_id="s"))
+        assert found is not None and len(found.events) == 40
+        assert {key: found.state[key] for key in ("0", "1", "2", "3")} == dict.fromkeys("0123", 9)
+        versions = asyncio.run(HoldallArtifactService(store).list_versions(**WHO, session_id="s", filename="f"))
+        assert versions == list(range(40))
+
+
+def append_some(at: dict[str, str], name: int) -> None:
+    async def main() -> None:
+        async with open_at(at) as store:
+            service, artifacts = HoldallSessionService(store), HoldallArtifactService(store)
+            session = await service.get_session(**WHO, session_id="s")
+            assert session is not None
+            wait_to_begin()
+            for n in range(10):
+                event = Event(author="user", actions=EventActions(state_delta={str(name): n}))
+                await service.append_event(session, event)
+                await artifacts.save_artifact(**WHO, session_id="s", filename="f", artifact=types.Part(text=str(n)))
+
+    asyncio.run(main())

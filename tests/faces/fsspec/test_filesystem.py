@@ -1,0 +1,164 @@
+"""`holdall://` as a file system: fsspec's own suite, transactions, ranges, and the libraries that read through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.tests import abstract
+
+import holdall
+from holdall.faces.fsspec import HoldallFileSystem
+from support.processes import finish_together, start, wait_to_begin
+from support.stores import new_location, open_at
+
+#: fsspec's suite has fixtures of a kind that pytest 10 will remove.
+pytestmark = pytest.mark.filterwarnings("ignore:Class-scoped fixtures:pytest.PytestRemovedIn10Warning")
+
+
+class HoldallFixtures(abstract.AbstractFixtures):
+    @pytest.fixture
+    def fs(self) -> Iterator[HoldallFileSystem]:
+        with holdall.open("memory:") as store:
+            yield HoldallFileSystem(store, ("files",), skip_instance_cache=True)
+
+    @pytest.fixture
+    def fs_join(self) -> Callable[..., str]:
+        return lambda *parts: "/".join(parts)
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return ""
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return True
+
+
+class TestCopy(abstract.AbstractCopyTests, HoldallFixtures):
+    pass
+
+
+class TestGet(abstract.AbstractGetTests, HoldallFixtures):
+    pass
+
+
+class TestPut(abstract.AbstractPutTests, HoldallFixtures):
+    pass
+
+
+class TestPipe(abstract.AbstractPipeTests, HoldallFixtures):
+    pass
+
+
+class TestOpen(abstract.AbstractOpenTests, HoldallFixtures):
+    pass
+
+
+@pytest.fixture
+def fs(any_store: holdall.Store, place: tuple[str, ...]) -> HoldallFileSystem:
+    return HoldallFileSystem(any_store, place, skip_instance_cache=True)
+
+
+def test_its_files_are_those_of_the_store(fs: HoldallFileSystem) -> None:
+    fs.pipe_file("holdall://data/a.csv", b"x,y\n1,2\n")
+    assert fs.files.read_text("/data/a.csv") == "x,y\n1,2\n"
+    fs.files.write("/data/b.csv", "z")
+    assert fs.ls("data", detail=False) == ["/data/a.csv", "/data/b.csv"]
+    assert fs.find("") == ["/data/a.csv", "/data/b.csv"]
+    assert fs.glob("data/*.csv") == ["/data/a.csv", "/data/b.csv"]
+    info = fs.info("data/a.csv")
+    assert (info["type"], info["size"]) == ("file", 8) and fs.modified("data/a.csv") == fs.created("data/a.csv")
+    assert fs.cat_file("data/a.csv", 2, 5) == b"y\n1"
+    assert fs.cat_file("data/a.csv", -3, -1) == b",2"
+    fs.mv("data/a.csv", "moved.csv")
+    assert fs.exists("moved.csv") and not fs.exists("data/a.csv")
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file("missing")
+    with pytest.raises(FileNotFoundError):
+        fs.info("missing")
+    with pytest.raises(FileNotFoundError):
+        fs.rm("missing")
+    with pytest.raises(FileExistsError):
+        fs.pipe_file("moved.csv", b"", mode="create")
+
+
+def test_an_open_file_is_read_in_ranges_and_written_at_its_end(fs: HoldallFileSystem) -> None:
+    content = bytes(range(256)) * 1000
+    with fs.open("big", "wb", block_size=2**16) as file:
+        file.write(content[:1000])
+        file.write(content[1000:])
+        assert not fs.exists("big")
+    with fs.open("big", "rb", block_size=1000) as file:
+        file.seek(100_000)
+        assert file.read(10) == content[100_000:100_010]
+    with fs.open("big", "ab") as file:
+        file.write(b"end")
+    assert fs.cat("big") == content + b"end"
+    with pytest.raises(FileExistsError):
+        fs.open("big", "xb")
+
+
+def test_a_transaction_writes_all_or_nothing(fs: HoldallFileSystem) -> None:
+    with fs.transaction:
+        for name in ("one", "two"):
+            with fs.open(name, "wb") as file:
+                file.write(name.encode())
+        assert not fs.exists("one")
+    assert fs.cat(["one", "two"]) == {"/one": b"one", "/two": b"two"}
+    with pytest.raises(ZeroDivisionError), fs.transaction:
+        with fs.open("three", "wb") as file:
+            file.write(b"3")
+        raise ZeroDivisionError
+    assert not fs.exists("three")
+
+
+def test_empty_folders_stay_until_they_are_removed(fs: HoldallFileSystem) -> None:
+    fs.mkdir("a/b")
+    assert fs.isdir("a") and fs.isdir("a/b") and fs.ls("a", detail=False) == ["/a/b"] and fs.ls("a/b") == []
+    with pytest.raises(FileExistsError):
+        fs.mkdir("a/b")
+    with pytest.raises(FileNotFoundError):
+        fs.mkdir("x/y", create_parents=False)
+    fs.pipe_file("a/b/f", b"")
+    with pytest.raises(OSError, match="not empty"):
+        fs.rmdir("a/b")
+    fs.rm("a/b/f")
+    fs.rmdir("a/b")
+    assert not fs.exists("a/b")
+    fs.makedirs("c/d")
+    fs.makedirs("c/d", exist_ok=True)
+    fs.rm("c", recursive=True)
+    assert not fs.exists("c")
+
+
+def test_a_url_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"url": str(tmp_path / "agent.db"), "namespace": ["files"]}
+    with fsspec.open("holdall://notes/a.txt", "w", **options) as file:
+        file.write("hello")
+    monkeypatch.setenv("HOLDALL_URL", str(tmp_path / "agent.db"))
+    assert fsspec.filesystem("holdall", namespace=("files",)).cat("/notes/a.txt") == b"hello"
+    with holdall.open(tmp_path / "agent.db") as store:
+        assert store.files(("files",)).read_text("/notes/a.txt") == "hello"
+    HoldallFileSystem.clear_instance_cache()
+
+
+@pytest.mark.not_short
+def test_processes_append_to_one_file(tmp_path: Path) -> None:
+    at = new_location("sqlite", tmp_path)
+    finish_together([start(append_some, at=at, name=name) for name in range(4)])
+    with open_at(at) as store:
+        lines = store.files(("filesystem",)).read_text("/log").splitlines()
+        assert sorted(lines) == sorted(f"{name} {n}" for name in range(4) for n in range(10))
+
+
+def append_some(at: dict[str, str], name: int) -> None:
+    with open_at(at) as store:
+        fs = HoldallFileSystem(store, skip_instance_cache=True)
+        wait_to_begin()
+        for n in range(10):
+            with fs.open("log", "ab") as file:
+                file.write(f"{name} {n}\n".encode())

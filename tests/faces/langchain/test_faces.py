@@ -1,0 +1,146 @@
+"""LangChain's byte stores, chat histories and cache, and LangGraph's node cache: LangChain's own suites, and more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, Generation
+from langchain_tests.integration_tests.base_store import BaseStoreSyncTests
+from langchain_tests.integration_tests.cache import SyncCacheTestSuite
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import CachePolicy
+
+import holdall
+from holdall.errors import InvalidInput, InvalidValue
+from holdall.faces.langchain import HoldallByteStore, HoldallCache, HoldallChatMessageHistory
+from holdall.faces.langgraph import HoldallCache as HoldallNodeCache
+from support.processes import finish_together, start, wait_to_begin
+from support.stores import new_location, open_at
+
+
+class TestByteStore(BaseStoreSyncTests[bytes]):
+    @pytest.fixture
+    def kv_store(self, any_store: holdall.Store, place: tuple[str, ...]) -> HoldallByteStore:
+        return HoldallByteStore(any_store, namespace=place)
+
+    @pytest.fixture
+    def three_values(self) -> tuple[bytes, bytes, bytes]:
+        return b"foo", b"\x00\xff", b""
+
+
+class TestCache(SyncCacheTestSuite):
+    @pytest.fixture
+    def cache(self, any_store: holdall.Store, place: tuple[str, ...]) -> HoldallCache:
+        return HoldallCache(any_store, namespace=place)
+
+
+def test_bytes_are_set_all_or_none() -> None:
+    async def main() -> None:
+        async with HoldallByteStore("memory:") as store:
+            with pytest.raises(InvalidValue):
+                await store.amset([("a", b"1"), ("b", "text")])  # type: ignore[list-item]
+            assert await store.amget(["a"]) == [None]
+            await store.amset([("a", b"1"), ("ab", b"2"), ("c", b"3")])
+            assert [key async for key in store.ayield_keys(prefix="a")] == ["a", "ab"]
+            await store.amdelete(["a", "missing"])
+            assert await store.amget(["a", "c"]) == [None, b"3"]
+
+    asyncio.run(main())
+
+
+def test_a_history_keeps_messages_of_every_kind(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    ours = HoldallChatMessageHistory("s", any_store, namespace=place)
+    messages: list[Any] = [
+        HumanMessage("hello", id="1"),
+        AIMessage("", tool_calls=[{"name": "look", "args": {"x": 1}, "id": "call"}]),
+        ToolMessage("found", tool_call_id="call"),
+    ]
+    ours.add_messages(messages)
+    asyncio.run(ours.aadd_messages([AIMessage("done")]))
+    ours.add_user_message("thanks")
+    assert ours.messages == [*messages, AIMessage("done"), HumanMessage("thanks")]
+    assert asyncio.run(ours.aget_messages()) == ours.messages
+    assert any_store.search(place, query="thanks")[0].namespace == (*place, "s")
+    other = HoldallChatMessageHistory("other", any_store, namespace=place)
+    assert other.messages == []
+    ours.clear()
+    assert asyncio.run(ours.aget_messages()) == []
+
+
+def test_a_model_is_asked_once_for_a_prompt(tmp_path: Path) -> None:
+    cache = HoldallCache(str(tmp_path / "agent.db"), ttl=100)
+    model = FakeListChatModel(responses=["first", "second"], cache=cache)
+    assert [model.invoke("hello").content, model.invoke("hello").content] == ["first", "first"]
+    assert model.invoke("other").content == "second"
+    assert asyncio.run(cache.alookup("x", "y")) is None
+    generations = [Generation(text="a", generation_info={"b": 1}), ChatGeneration(message=AIMessage("c"))]
+    asyncio.run(cache.aupdate("x", "y", generations))
+    assert cache.lookup("x", "y") == generations
+    assert cache.lookup("xy", "") is None
+    cache.close()
+    with pytest.raises(InvalidInput):
+        HoldallCache("memory:", ttl=-1)
+
+
+class State(TypedDict):
+    x: int
+
+
+def test_a_graph_runs_a_cached_node_once(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    runs = []
+
+    def slow(state: State) -> dict[str, int]:
+        runs.append(state["x"])
+        return {"x": state["x"] * 2}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("slow", slow, cache_policy=CachePolicy(ttl=100))
+    builder.add_edge(START, "slow")
+    builder.add_edge("slow", END)
+    cache = HoldallNodeCache(any_store, namespace=place)
+    graph = builder.compile(cache=cache)
+    assert graph.invoke({"x": 2}) == graph.invoke({"x": 2}) == {"x": 4}
+    assert runs == [2]
+    assert asyncio.run(graph.ainvoke({"x": 2})) == {"x": 4}
+    cache.clear()
+    assert graph.invoke({"x": 2}) == {"x": 4}
+    assert runs == [2, 2]
+
+
+def test_node_results_expire_and_are_cleared_by_namespace() -> None:
+    cache: Any = HoldallNodeCache("memory:")
+    keys = [(("a",), "k"), (("b",), "k"), (("a",), "short")]
+    cache.set({keys[0]: ({"v": {1, 2}}, None), keys[1]: ("two", 100), keys[2]: ("gone", 0.05)})
+    time.sleep(0.1)
+    assert cache.get(keys) == {keys[0]: {"v": {1, 2}}, keys[1]: "two"}
+    asyncio.run(cache.aclear([("a",)]))
+    assert asyncio.run(cache.aget(keys)) == {keys[1]: "two"}
+    cache.close()
+
+
+@pytest.fixture
+def locations(tmp_path: Path) -> Iterator[dict[str, str]]:
+    yield new_location("sqlite", tmp_path)
+
+
+@pytest.mark.not_short
+def test_processes_lose_no_message(locations: dict[str, str]) -> None:
+    finish_together([start(add_some, at=locations, name=name) for name in range(4)])
+    with open_at(locations) as store:
+        texts = [message.content for message in HoldallChatMessageHistory("s", store).messages]
+        assert sorted(texts) == sorted(f"{name} {n}" for name in range(4) for n in range(10))  # type: ignore[type-var]
+
+
+def add_some(at: dict[str, str], name: int) -> None:
+    with open_at(at) as store:
+        history = HoldallChatMessageHistory("s", store)
+        wait_to_begin()
+        for n in range(10):
+            history.add_user_message(f"{name} {n}")

@@ -1,0 +1,68 @@
+"""Files over REST: bytes, ranges, edits, listings, and headers with which nothing runs."""
+
+from __future__ import annotations
+
+import httpx
+
+
+def test_a_file_is_written_read_in_parts_edited_and_deleted(client: httpx.Client) -> None:
+    put = client.put("/v1/files/notes/a.txt", content=b"hello world")
+    assert put.json()["size"] == 11
+    read = client.get("/v1/files/notes/a.txt")
+    assert (read.content, read.headers["etag"]) == (b"hello world", put.headers["etag"])
+    part = client.get("/v1/files/notes/a.txt", headers={"Range": "bytes=6-8"})
+    assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"wor", "bytes 6-8/11")
+    assert client.get("/v1/files/notes/a.txt", headers={"Range": "bytes=-5"}).content == b"world"
+    assert client.get("/v1/files/notes/a.txt", headers={"Range": "bytes=11-"}).status_code == 416
+    assert client.head("/v1/files/notes/a.txt").headers["content-length"] == "11"
+    stale = {"If-Match": put.headers["etag"]}
+    assert client.patch("/v1/files/notes/a.txt", json={"old": "world", "new": "there"}).json() == {"replaced": 1}
+    assert client.put("/v1/files/notes/a.txt", content=b"lost", headers=stale).status_code == 412
+    assert client.patch("/v1/files/notes/a.txt?op=append", content=b"!").json() == {"offset": 11}
+    assert client.get("/v1/files/notes/a.txt").text == "hello there!"
+    assert client.patch("/v1/files/notes/a.txt", json={"old": "gone", "new": ""}).status_code == 422
+    assert client.delete("/v1/files/notes/a.txt").status_code == 204
+    assert client.get("/v1/files/notes/a.txt").status_code == 404
+
+
+def test_listing_glob_grep_lines_move_and_copy(client: httpx.Client) -> None:
+    for name in ("/a.md", "/b/c.md", "/b/d.txt"):
+        assert client.put(f"/v1/files{name}", content=f"one\ntwo of {name}\n".encode()).status_code == 200
+    assert [one["path"] for one in client.get("/v1/files/").json()["files"]] == ["/a.md", "/b/"]
+    assert [one["path"] for one in client.get("/v1/glob?pattern=*.md").json()["files"]] == ["/a.md", "/b/c.md"]
+    assert [one["path"] for one in client.get("/v1/walk?limit=2").json()["files"]] == ["/a.md", "/b/c.md"]
+    found = client.get("/v1/grep?pattern=two&glob=*.txt").json()
+    assert found == {"matches": [{"path": "/b/d.txt", "line": 2, "text": "two of /b/d.txt"}], "more": False}
+    assert client.get("/v1/lines?path=/a.md&offset=1").json() == {"lines": ["two of /a.md"], "offset": 1, "total": 2}
+    assert client.post("/v1/move", json={"src": "/b", "dst": "/e"}).status_code == 200
+    assert client.post("/v1/copy", json={"src": "/a.md", "dst": "/f.md"}).json()["path"] == "/f.md"
+    assert client.get("/v1/stat?path=/e").json()["is_dir"] is True
+    assert client.get("/v1/files/e").status_code == 409
+    assert client.delete("/v1/files/e").status_code == 409
+    assert client.delete("/v1/files/e?recursive=true").status_code == 204
+    assert client.get("/v1/files/?namespace=other%2Fvolume").json()["files"] == []
+
+
+def test_nothing_that_is_stored_runs_in_a_browser(client: httpx.Client) -> None:
+    page = b"<script>alert(1)</script>"
+    for name, kind, is_attached in [
+        ("x.html", "text/plain; charset=utf-8", False),
+        ("x.js", "text/plain; charset=utf-8", False),
+        ("x.svg", "application/octet-stream", True),
+        ("x.pdf", "application/octet-stream", True),
+        ("x.png", "image/png", False),
+        ("README", "text/plain; charset=utf-8", False),
+    ]:
+        client.put(f"/v1/files/{name}", content=page)
+        answer = client.get(f"/v1/files/{name}")
+        assert answer.headers["content-type"] == kind
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-security-policy"].startswith("sandbox")
+        assert ("attachment" in answer.headers.get("content-disposition", "")) is is_attached
+
+
+def test_traversal_and_tricks_in_paths_are_refused(client: httpx.Client) -> None:
+    for path in ("/v1/files/a%2Fb", "/v1/files/%2e%2e/x", "/v1/files/a/%2E%2E/b", "/v1/files/a%00b", "/v1/files/a%0ab"):
+        answer = client.put(path, content=b"x")
+        assert answer.status_code in (400, 404), (path, answer.text)
+    assert client.get("/v1/walk").json()["files"] == []
