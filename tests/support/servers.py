@@ -344,7 +344,7 @@ class S3:
         client = self.client()
         until = time.monotonic() + 0.5
         try:
-            client._send("PUT", f"/{self.bucket}", until)
+            client.make_bucket(until)
             client.put("ready", b"ready", until)
             return client.get("ready", until) == b"ready"
         except holdall.HoldallError:

@@ -25,8 +25,8 @@ from holdall.search.segments import state as segments
 from holdall.search.vector_index import building, index
 
 SMALL: dict[Any, dict[str, float]] = {
-    ranking: {"FUSED": 4, "_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "LENDERS": 3, "WINDOW": 2},
-    scoring: {"FUSED": 4},
+    ranking: {"_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "LENDERS": 3, "WINDOW": 2},
+    scoring: {"FUSED_SHORT": 3, "FUSED": 5, "SHORT_PAGE": 2},
     memory_search: {"FEW": 3, "_SPARE": 3},
     memory: {"PAGE_BYTES": 30},
     bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},

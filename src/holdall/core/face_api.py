@@ -28,6 +28,7 @@ from ..model.keys import (
 )
 from ..model.namespace_text import decode as decode_namespace
 from ..model.namespace_text import encode as encode_namespace
+from ..model.namespace_text import show as show_namespace
 from ..model.values import decode as decode_value
 from ..ops import Backdate, Entry, Namespace, Op, Page, Scan, Vectors, replace
 from ..runtime.programs import Call, StoreProgram, Work, before_retry
@@ -105,6 +106,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "decode_value",
     "encode_namespace",
     "files_as_lines",
+    "show_namespace",
     "parse_filter",
     "rank_texts",
     "replacing",

@@ -226,6 +226,7 @@ class _Writer(io.BufferedWriter):
         return self.mode == "wb" or cast(_Raw, self.raw).has_failed
 
     def _discard(self) -> None:
+        cast(_Raw, self.raw).is_complete = False  # `close` may have been interrupted
         with contextlib.suppress(Exception):
             super().close()
 

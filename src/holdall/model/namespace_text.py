@@ -15,8 +15,9 @@ from ..errors import InvalidInput, shown
 from ..ops import Namespace
 from .keys import check_namespace
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "show"]
 
+_MISREAD = re.compile("[/%\x00-\x1f\x7f-\x9f]")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 #: RFC 3986: the characters of a path's segment that need no escape. A label "." or ".." would be a relative path.
 _SAFE = "!$&'()*+,;=:@"
@@ -26,6 +27,11 @@ _DOTS = {".": "%2E", "..": "%2E%2E"}
 def encode(namespace: Namespace) -> str:
     """Write a namespace as text; `()` is the empty text."""
     return "/".join(_DOTS.get(label) or quote(label, safe=_SAFE) for label in namespace)
+
+
+def show(namespace: Namespace) -> str:
+    """Write a namespace for people: only what `decode` would misread, and control characters, is encoded."""
+    return "/".join(_MISREAD.sub(lambda found: quote(found[0], safe=""), label) for label in namespace)
 
 
 def decode(text: Any, *, empty: bool = True) -> Namespace:

@@ -1,10 +1,13 @@
-"""The methods of `Store` for operators: backup and load. The modules with the work are imported when one is called."""
+"""The methods of `Store` for operators: backup and load, export and import.
+
+The modules with the work are imported when one is called.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from ..core.dispatch import Dispatcher
 from ..model import keys
@@ -62,3 +65,50 @@ class OperateMethods(Dispatcher):
 
     load = run(_load)
     aload = arun(_load)
+
+    def _export_entries(
+        self,
+        target: str | os.PathLike[str] | IO[bytes],
+        *,
+        prefix: Namespace = (),
+        format: Literal["jsonl", "parquet"] | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> StoreProgram[int]:
+        """Write a row for each entry, in key order, to a file that other tools read. Returns how many.
+
+        `target` is a path or a binary file; `format` is chosen by the name of the file. A row has what `put` can set,
+        and the times. A file at a path is replaced once it is whole.
+        """
+        from .tables import export_entries
+
+        keys.check_function("progress", progress)
+        store: Any = self
+        return (yield from export_entries(store, target, prefix, format, progress))
+
+    export_entries = run(_export_entries)
+    aexport_entries = arun(_export_entries)
+
+    def _import_entries(
+        self,
+        source: str | os.PathLike[str] | IO[bytes],
+        *,
+        namespace: Namespace | None = None,
+        columns: Mapping[str, str | Sequence[str]] | None = None,
+        format: Literal["jsonl", "parquet"] | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> StoreProgram[int]:
+        """Put an entry for each row of a file. Returns how many.
+
+        It reads what `export_entries` writes, and files of other tools: `columns` names the column of each part of an
+        entry, such as `{"key": "id", "value": ["title", "text"]}`, and `namespace` is for rows that have none. Without
+        a column for the value, all other columns are its fields. Rows are written in pages; one that cannot be stored
+        is `InvalidInput`, with its number.
+        """
+        from .tables import import_entries
+
+        keys.check_function("progress", progress)
+        store: Any = self
+        return (yield from import_entries(store, source, namespace, columns, format, progress))
+
+    import_entries = run(_import_entries)
+    aimport_entries = arun(_import_entries)

@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from ..errors import InvalidInput
 from ..ops import Hit, IndexLag, Page, Search
 from ..runtime.programs import Program, Work
-from .scoring import FUSED, bm25, fuse
+from .scoring import bm25, fuse, fusion_depth
 from .text_index import TextIndex
 from .tokens import parse_query
 
@@ -174,7 +174,8 @@ def _fuse_rankings(
     """Fuse the best of both rankings. The others follow with the lowest score: by vectors first, then by text."""
     by_text = yield from _rank_by_text(ranker, op, among)
     by_vector = yield from _rank_by_vector(ranker, op, among)
-    fused = fuse(dict((yield from by_text.take(FUSED))), dict((yield from by_vector.take(FUSED))))
+    most = fusion_depth(op.limit)
+    fused = fuse(dict((yield from by_text.take(most))), dict((yield from by_vector.take(most))), most)
     found = [pair for pair in fused if pair[0] not in given]
     known = {version for version, _ in fused}.union(given)
     lowest = min((score for _, score in fused), default=0.0)

@@ -83,21 +83,30 @@ _ZEROS = repeat(0.0)
 
 # Fusion --------------------------------------------------------------------------------------------------------------
 
-#: How many of the best results of each ranking are fused.
-FUSED = 1000
+#: How many of the best results of each ranking are fused: for a page of at most `SHORT_PAGE` results, and otherwise.
+FUSED_SHORT, FUSED, SHORT_PAGE = 128, 1000, 32
 _TEXT, _VECTOR = 0.6, 0.4  # the weights of the two rankings
 _UNMATCHED = (0.0,) * 10
 
 
-def fuse(lexical: Mapping[int, float], semantic: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Fuse the best `FUSED` by full text and the best `FUSED` by vectors into one ranking, with scores between 0 and 1.
+def fusion_depth(limit: int) -> int:
+    """Return how many of the best results of each ranking are fused for a page of `limit` results.
+
+    A short page needs fewer: its results are among the best of both rankings. Measured on the Vaswani collection: with
+    128 the normalised gain of the first ten is 0.473 instead of 0.475.
+    """
+    return FUSED_SHORT if limit <= SHORT_PAGE else FUSED
+
+
+def fuse(lexical: Mapping[int, float], semantic: Mapping[int, float], most: int) -> list[tuple[int, float]]:
+    """Fuse the best `most` by full text and the best `most` by vectors into one ranking, with scores between 0 and 1.
 
     The scores of each ranking are standardised (distance from the mean, in standard deviations), weighted and added. So
     the range of a model's scores does not matter. A result of only one ranking gets the lowest score of the other. If
     the text ranking is complete, such a result has none of the words, so its text score is 0; a few zeros are added to
     the mean, so that a single match stands out too.
     """
-    is_whole = len(lexical) < FUSED
+    is_whole = len(lexical) < most
     by_text, no_text = _standardise(lexical, _TEXT, _UNMATCHED if is_whole else ())
     by_vector, no_vector = _standardise(semantic, _VECTOR)
     sums = {number: score + by_vector.get(number, no_vector) for number, score in by_text.items()}

@@ -1,7 +1,7 @@
-"""Ranks vectors exactly. All vectors of a model are in memory (`Matrix`).
+"""Ranks vectors exactly. `Matrix` holds the vectors of a model in memory; engines without an index use it.
 
-A first pass in float32 gives bounds for each score. Only rows that may be among the next results are then scored in
-float64. So order and scores do not depend on the other rows.
+A first pass in float32 computes a lower and an upper bound of each score. Only rows that may be among the next results
+are then scored in float64. So order and scores do not depend on the other rows.
 
 Scores are the cosine similarity, the inner product, or minus the L2 distance (as LangGraph has it): higher is nearer.
 A vector of zeros has no direction; its cosine with anything is 0.
@@ -33,26 +33,27 @@ _Doubles: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 _Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
-#: How many vectors are ranked at first, and how many times as many whenever those were not enough.
+#: How many vectors are ranked at first. Each time that the caller reads on, this many times as many are ranked.
 _FIRST, _GROWTH = 64, 8
-#: Below this part of all vectors, those that are allowed are picked out first; above it, that costs more than it saves.
+#: If fewer than this part of all vectors is allowed, only those are multiplied. Above it, selecting costs more than it
+#: saves.
 _FEW = 1 / 8
-#: Rows lie in blocks of so many, so that a matrix grows without being copied.
+#: The number of rows of a block. A matrix is a list of blocks, so that it grows without being copied.
 _BLOCK = 8192
-#: Rows are picked out, widened and added so many at a time.
+#: How many rows are selected, converted to float64 and added at a time.
 _PIECE = 2048
-#: A product of so many numbers with a vector is not shared among threads by BLAS.
+#: BLAS multiplies up to this many numbers with a vector in the caller's thread.
 _UNTHREADED = 1 << 18
-#: The lengths between which the product with a query of length 1 neither runs out of digits in float32 nor overflows.
+#: Between these lengths, the product with a query of length 1 neither underflows nor overflows in float32.
 _SHORTEST, _LONGEST = 1e-30, 1e38
 
 
 class Matrix:
-    """An index of vectors by id. An id may have several; its best one counts.
+    """An index of vectors by id. An id may have several vectors; the best of their scores is its score.
 
-    Any number of threads may search while others change it: a search sees the matrix as it was when it began. Rows are
-    only ever added behind those that a search may be reading; rows that were removed are marked, and left behind when
-    the rest moves to new blocks.
+    Any number of threads may search while others change it: a search sees the matrix as it was when it began. New rows
+    are added after those that a search may be reading. Removed rows are marked, and dropped when `_compact` moves the
+    others to new blocks.
     """
 
     def __init__(self) -> None:
@@ -61,8 +62,8 @@ class Matrix:
         self._clear()
 
     def __len__(self) -> int:
-        """How many vectors there are."""
-        return self._end - self._gone
+        """Return how many vectors there are."""
+        return self._end - self._removed
 
     def __contains__(self, id: int) -> bool:
         return id in self._first
@@ -76,7 +77,7 @@ class Matrix:
         self.change(ids, (), ())
 
     def change(self, removed: Collection[int], ids: Sequence[int], vectors: Sequence[bytes]) -> None:
-        """Remove and add as one: no search sees the matrix in between."""
+        """Remove and add in one step: no search sees the matrix in between."""
         if len(ids) != len(vectors):
             raise InvalidInput(f"{len(ids)} ids were given for {len(vectors)} vectors")
         sizes = {len(vector) for vector in vectors}
@@ -86,8 +87,8 @@ class Matrix:
                 raise InvalidInput(f"a vector of {dims} dimensions has {dims * 4} bytes, not {max(wrong)}")
             self._dims = dims
             for id in removed:
-                self._forget(id)
-            if self._gone > max(self._end // 2, _PIECE):
+                self._remove(id)
+            if self._removed > max(self._end // 2, _PIECE):
                 self._compact()
             for at in range(0, len(ids), _PIECE):
                 data = b"".join(vectors[at : at + _PIECE])
@@ -96,9 +97,9 @@ class Matrix:
     def ranked(
         self, query: bytes, metric: Metric = "cosine", *, allowed: Collection[int] | None = None
     ) -> Iterator[tuple[int, float]]:
-        """Every id, or every allowed one, with its score: best first, the highest id first among equals.
+        """Iterate over all ids, or the allowed ones, with their scores: best first; of equal scores, highest id first.
 
-        It is computed as far as it is read. The first few dozen cost one pass; reading on costs little more.
+        Scores are computed as far as they are read. The first few dozen cost one pass; reading on costs little more.
         """
         view = self._view(allowed)
         return view.ranked(self._query(query), metric) if len(view) else iter(())
@@ -110,27 +111,27 @@ class Matrix:
         self._ids: _Ints = np.empty(0, np.int64)
         self._lengths: _Doubles = np.empty(0, np.float64)
         self._live: _Flags = np.empty(0, np.bool_)
-        self._end = self._gone = 0
+        self._end = self._removed = 0
         self._first: dict[int, int] = {}  # the row of an id's first vector
-        self._others: dict[int, list[int]] = {}  # and of further ones, if it has any
-        self._odd = False  # whether a row may be too short or too long for float32
+        self._others: dict[int, list[int]] = {}  # the rows of its other vectors, if it has any
+        self._has_extremes = False  # whether a row may be too short or too long for float32
 
-    def _forget(self, id: int) -> None:
+    def _remove(self, id: int) -> None:
         row = self._first.pop(id, None)
         if row is not None:
             rows = [row, *self._others.pop(id, ())]
             self._live[rows] = False
-            self._gone += len(rows)
+            self._removed += len(rows)
 
     def _append(self, ids: Sequence[int] | _Ints, vectors: _Singles) -> None:
         start, end = self._end, self._end + len(ids)
         if end > len(self._ids):
             size = max(end, 2 * start)
-            self._ids, self._lengths = _grown(self._ids, size), _grown(self._lengths, size)
-            self._live = _grown(self._live, size)
+            self._ids, self._lengths = _lengthen(self._ids, size), _lengthen(self._lengths, size)
+            self._live = _lengthen(self._live, size)
         lengths = _lengths(vectors.astype(np.float64))
         self._ids[start:end], self._lengths[start:end], self._live[start:end] = ids, lengths, True
-        self._odd = self._odd or bool(_odd(lengths).any())
+        self._has_extremes = self._has_extremes or bool(_find_extremes(lengths).any())
         for row, id in enumerate(self._ids[start:end].tolist(), start):
             if self._first.setdefault(id, row) != row:
                 self._others.setdefault(id, []).append(row)
@@ -163,87 +164,90 @@ class Matrix:
                 if self._others:
                     rows += itertools.chain.from_iterable(self._others.get(id, ()) for id in ids)
                 return self._view_of(np.unique(np.asarray(rows, np.int64)))
-            return self._view_of(np.flatnonzero(self._live[: self._end]) if self._gone else None)
+            return self._view_of(np.flatnonzero(self._live[: self._end]) if self._removed else None)
 
-    def _view_of(self, picked: _Ints | None) -> _View:
+    def _view_of(self, selected: _Ints | None) -> _View:
         end = self._end
-        return _View(tuple(self._blocks), self._ids[:end], self._lengths[:end], picked, bool(self._others), self._odd)
+        return _View(
+            tuple(self._blocks), self._ids[:end], self._lengths[:end], selected, bool(self._others), self._has_extremes
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A matrix as it is at one moment: its rows, of which those `picked` count, or all."""
+    """A snapshot of a matrix: all its rows, or those in `selected`."""
 
     blocks: tuple[_Singles, ...]
     ids: _Ints
     lengths: _Doubles
-    picked: _Ints | None
-    repeats: bool
-    odd: bool
+    selected: _Ints | None
+    has_repeats: bool
+    has_extremes: bool
 
     def __len__(self) -> int:
-        return len(self.ids if self.picked is None else self.picked)
+        return len(self.ids if self.selected is None else self.selected)
 
     def ranked(self, query: _Doubles, metric: Metric) -> Iterator[tuple[int, float]]:
         low, high = self._bounds(query, metric)
         ranking = self._ranking(query, metric, low, high)
-        return _first_of_each(ranking) if self.repeats else ranking
+        return _keep_best(ranking) if self.has_repeats else ranking
 
     def _ranking(self, query: _Doubles, metric: Metric, low: _Doubles, high: _Doubles) -> Iterator[tuple[int, float]]:
-        """Rank in stretches, each `_GROWTH` times as long as what came before.
+        """Rank in batches; `size`, the number of rows ranked so far, grows by `_GROWTH` with each.
 
-        A stretch goes down to a score that so many rows are sure to reach. Every row that may reach it is computed;
-        those that do are ranked, and the others wait for the next stretch.
+        `lowest` is a score that at least `size` rows reach, by their lower bounds. Each row whose upper bound reaches
+        it is scored. Rows whose score reaches it are yielded in order; the others are kept for the next batch.
         """
         ids, scores = np.empty(0, np.int64), np.empty(0, np.float64)
         seen: _Flags = np.zeros(len(low), np.bool_)
         size = _FIRST
         while True:
             lowest = float(np.partition(low, -size)[-size]) if size < len(low) else -math.inf
-            fresh = np.flatnonzero((high >= lowest) & ~seen)
-            seen[fresh] = True
-            rows = fresh if self.picked is None else self.picked[fresh]
+            new = np.flatnonzero((high >= lowest) & ~seen)
+            seen[new] = True
+            rows = new if self.selected is None else self.selected[new]
             ids = np.concatenate((ids, self.ids[rows]))
             scores = np.concatenate((scores, self._scores(rows, query, metric)))
-            ripe = scores >= lowest
-            order = np.lexsort((-ids[ripe], -scores[ripe]))
-            yield from zip(ids[ripe][order].tolist(), scores[ripe][order].tolist(), strict=True)
+            reached = scores >= lowest
+            order = np.lexsort((-ids[reached], -scores[reached]))
+            yield from zip(ids[reached][order].tolist(), scores[reached][order].tolist(), strict=True)
             if size >= len(low):
                 return
-            ids, scores = ids[~ripe], scores[~ripe]
+            ids, scores = ids[~reached], scores[~reached]
             size *= _GROWTH
 
     def _bounds(self, query: _Doubles, metric: Metric) -> tuple[_Doubles, _Doubles]:
-        """Two scores for each row that counts, between which its own is, from one pass in float32.
+        """Return a lower and an upper bound of the score of each selected row, from one pass in float32.
 
-        A sum of n products, in whatever order, is off by no more than n roundings of the sum of their sizes, which is
-        no more than the product of the two lengths. The few more are for the query's own rounding and what follows.
+        A sum of n products, added in any order, has an error of at most n roundings of the sum of their absolute
+        values. That sum is at most the product of the two lengths. The added 8 is for the rounding of the query and of
+        the steps that follow.
         """
         length = float(_lengths(query))
         error = (1.05 * len(query) + 8) * 2.0**-24
         products = self._products((query / (length or 1.0)).astype(np.float32)).astype(np.float64)
-        lengths = self.lengths if self.picked is None else self.lengths[self.picked]
-        odd = _odd(lengths) if self.odd else None
-        if odd is not None:
-            products[odd] = 0.0
+        lengths = self.lengths if self.selected is None else self.lengths[self.selected]
+        extremes = _find_extremes(lengths) if self.has_extremes else None
+        if extremes is not None:
+            products[extremes] = 0.0
         low, high = bound_scores(products, error * lengths, lengths, length, metric)
-        if odd is not None:
-            low[odd], high[odd] = -math.inf, math.inf
+        if extremes is not None:
+            low[extremes], high[extremes] = -math.inf, math.inf
         return low, high
 
     def _products(self, unit: _Singles) -> _Singles:
-        """The products of the rows that count with a query of length 1."""
-        picked, end = self.picked, len(self.ids)
+        """Return the products of the selected rows with a query of length 1."""
+        selected, end = self.selected, len(self.ids)
         with np.errstate(over="ignore", invalid="ignore"):
-            if picked is not None and len(picked) < end * _FEW:
-                products = np.empty(len(picked), np.float32)
-                for part, vectors in self.pieces(picked):
+            if selected is not None and len(selected) < end * _FEW:
+                products = np.empty(len(selected), np.float32)
+                for part, vectors in self.pieces(selected):
                     products[part] = multiply(vectors, unit)
                 return products
             products = np.empty(end, np.float32)
             for at, block in zip(range(0, end, _BLOCK), self.blocks, strict=True):
                 products[at : at + _BLOCK] = multiply(block[: end - at], unit)
-        return products if picked is None else products[picked]
+        return products if selected is None else products[selected]
 
     def _scores(self, rows: _Ints, query: _Doubles, metric: Metric) -> _Doubles:
         scores = np.empty(len(rows))
@@ -252,7 +256,7 @@ class _View:
         return scores
 
     def pieces(self, rows: _Ints) -> Iterator[tuple[slice, _Singles]]:
-        """The vectors of some rows, which are in order, in pieces: which of the rows, and what they hold."""
+        """Yield the vectors of sorted rows in pieces: the slice of `rows`, and their vectors."""
         ends = np.searchsorted(rows, np.arange(1, len(self.blocks) + 1) * _BLOCK).tolist()
         for number, (start, end) in enumerate(itertools.pairwise([0, *ends])):
             for at in range(start, end, _PIECE):
@@ -261,15 +265,15 @@ class _View:
 
 
 def rows_at_once(dims: int) -> int:
-    """How many rows to multiply with a vector at a time, so that BLAS does it in the caller's thread.
+    """Return how many rows to multiply with a vector at a time, so that BLAS does it in the caller's thread.
 
-    Its own threads wait for each other. On a machine that is busy, the same product took 300 times as long with them.
+    The threads of BLAS wait for each other. Measured on a busy machine: the same product took 300 times as long.
     """
     return max(1, _UNTHREADED // max(dims, 1))
 
 
 def multiply(rows: _Singles, unit: _Singles) -> _Singles:
-    """The products of rows with a vector."""
+    """Return the products of rows with a vector."""
     products: _Singles = np.empty(len(rows), np.float32)
     step = rows_at_once(len(unit))
     for at in range(0, len(rows), step):
@@ -280,9 +284,10 @@ def multiply(rows: _Singles, unit: _Singles) -> _Singles:
 def bound_scores(
     products: _Doubles, errors: _Doubles, lengths: _Doubles, length: float, metric: Metric
 ) -> tuple[_Doubles, _Doubles]:
-    """Two scores for each vector, between which its own is.
+    """Return a lower and an upper bound of the score of each vector.
 
-    `products` are those with a query of length 1, off by at most `errors`; `length` is the length of the query itself.
+    `products` are the products with a query of length 1, with errors of at most `errors`. `length` is the length of the
+    query itself.
     """
     low, high = products - errors, products + errors
     if metric == "cosine":
@@ -299,7 +304,7 @@ def bound_scores(
 
 
 def rank(query: bytes, ids: Sequence[int], vectors: Sequence[bytes], metric: Metric) -> list[tuple[int, float]]:
-    """Each of these ids with its score, best first. An id may be given several times; its best vector counts."""
+    """Return each of these ids with its score, best first. An id may be given several times: its best score is used."""
     wanted = np.frombuffer(query, "<f4").astype(np.float64)
     if not ids:
         return []
@@ -307,18 +312,18 @@ def rank(query: bytes, ids: Sequence[int], vectors: Sequence[bytes], metric: Met
     scores, given = _scores(rows, wanted, metric), np.asarray(ids, np.int64)
     order = np.lexsort((-given, -scores))
     pairs = zip(given[order].tolist(), scores[order].tolist(), strict=True)
-    return list(_first_of_each(pairs))
+    return list(_keep_best(pairs))
 
 
 def score(query: bytes, vectors: Sequence[bytes], metric: Metric = "cosine") -> float:
-    """The score of something that has these vectors: that of the best."""
+    """Return the best of the scores of these vectors."""
     wanted = np.frombuffer(query, "<f4").astype(np.float64)
     rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), len(wanted))
     return float(_scores(rows, wanted, metric).max())
 
 
 def _scores(vectors: _Singles, query: _Doubles, metric: Metric) -> _Doubles:
-    """The scores of vectors, to float64's precision; sums are not left to BLAS, which sums a row by where it lies."""
+    """Compute scores in float64. Not with BLAS: there, the order of summation depends on the position of a row."""
     rows = vectors.astype(np.float64)
     if metric == "l2":
         return 0.0 - _lengths(rows - query)
@@ -334,21 +339,21 @@ def _lengths(vectors: _Doubles) -> _Doubles:
     return lengths
 
 
-def _odd(lengths: _Doubles) -> _Flags:
-    """Which vectors are too short or too long to be compared in float32; those of zeros are not."""
-    odd: _Flags = (lengths > _LONGEST) | ((lengths < _SHORTEST) & (lengths > 0))
-    return odd
+def _find_extremes(lengths: _Doubles) -> _Flags:
+    """Return which vectors are too short or too long to be compared in float32. A vector of zeros is not."""
+    extremes: _Flags = (lengths > _LONGEST) | ((lengths < _SHORTEST) & (lengths > 0))
+    return extremes
 
 
-def _grown(array: Any, size: int) -> Any:
-    """A longer copy of an array: views of the old one stay as they are."""
+def _lengthen(array: Any, size: int) -> Any:
+    """Return a longer copy of an array. Views of the old one do not change."""
     longer = np.empty(size, array.dtype)
     longer[: len(array)] = array
     return longer
 
 
-def _first_of_each(ranking: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """An id's best vector comes first in a ranking, and stands for it."""
+def _keep_best(ranking: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    """Keep the first score of each id in a ranking: its best one."""
     seen: set[int] = set()
     for id, best in ranking:
         if id not in seen:

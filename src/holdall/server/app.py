@@ -18,6 +18,7 @@ from ..errors import InvalidInput, shown
 from . import engine_batches, langgraph
 from .auth.gate import Access, Gate
 from .exchange import Endpoint, Limits
+from .mcp.http import McpEndpoint
 from .metrics import Metrics
 from .rest import ROUTES as REST_ROUTES
 from .run.logs import access_logger, log_request
@@ -83,12 +84,16 @@ def app(
         for path, handlers in table.items()
     ]
 
+    mcp = McpEndpoint(service)
+    routes.append(Route("/mcp", mcp))
+
     @contextlib.asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         await store.asetup()
         sharing = asyncio.create_task(service.metrics.share(service))
         try:
-            yield
+            async with mcp.running():
+                yield
         finally:
             sharing.cancel()
             if closes_store:

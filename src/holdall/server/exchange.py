@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -31,6 +33,7 @@ logger = logging.getLogger("holdall.server")
 T = TypeVar("T")
 _SLOWEST = 16 * 1024  # bytes a second: a client that sends its body more slowly is cut off
 _encode = msgspec.json.Encoder().encode
+_TIME = re.compile(r"\d{4}-\d\d-\d\d")
 _TRUE, _FALSE = ("true", "1", "yes", ""), ("false", "0", "no")
 
 
@@ -56,8 +59,17 @@ class Call:
 
     @property
     def store(self) -> Any:
-        """The store, scoped to the token."""
-        return self.access.store
+        """The store, scoped to the token; as it was at a moment, with the argument `at`; with the author of writes."""
+        store: Any = self.access.store
+        when = self.request.query_params.get("at")
+        if when is not None:
+            self.access.require("history")
+            store = store.at(parse_moment("at", when))
+        author = self.request.headers.get("holdall-author")
+        if author:
+            reason = self.request.headers.get("holdall-reason")
+            store = store.acting(unquote(author), reason=unquote(reason) if reason else None)
+        return store
 
     async def body(self) -> bytes:
         """Read the body, decompressed; refuse one that is too large or too slow."""
@@ -152,6 +164,17 @@ class Endpoint:
         if right:
             access.require(right)
         return await handler(Call(self.service, request, access)), access
+
+
+def parse_moment(name: str, text: str) -> datetime | str:
+    """A moment: a time in ISO form, which is UTC without an offset; or a cursor."""
+    if not _TIME.match(text):
+        return text
+    try:
+        found = datetime.fromisoformat(text.replace(" ", "+"))  # a "+" that a form has decoded
+    except ValueError:
+        raise InvalidInput(f"{name} is a time such as 2026-01-31T12:00:00Z, or a cursor, not {shown(text)}") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -27,6 +27,13 @@ import holdall
 from holdall.errors import Unavailable
 from holdall.faces.cli import app as cli
 
+#: The command with progress bars that are shown at once, and not after a second.
+AT_ONCE = [
+    sys.executable,
+    "-c",
+    "import sys; from holdall.faces.cli import app; from holdall.faces.cli.shell import terminal;"
+    " terminal.BAR_DELAY = -1; sys.exit(app.run(sys.argv[1:]))",
+]
 COMMAND = Path(sys.executable).with_name("holdall")
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "command.md"
 BINARY = bytes(range(256)) * 3
@@ -668,7 +675,7 @@ def test_reindex_draws_a_bar_on_a_terminal_and_leaves_stdout_alone(database: str
     with holdall.open(database) as store:
         for number in range(101):
             store.put(("notes",), str(number), {"text": f"note {number}"})
-    words = [COMMAND, database, "reindex", "-e", "holdall.testing:embed", "--json"]
+    words = [*AT_ONCE, database, "reindex", "-e", "holdall.testing:embed", "--json"]
     ours, theirs = pty.openpty()
     env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=env) as child:
@@ -713,14 +720,33 @@ def test_python_m_holdall_is_the_same_command(database: str) -> None:
 TREE: Any = typer.main.get_command(cli.app)
 
 
-@pytest.mark.parametrize("name", sorted(TREE.commands))
-def test_every_command_has_help_and_a_place_in_the_reference(name: str) -> None:
-    command = TREE.commands[name]
-    sections = dict(re.findall(r"(?ms)^### `(\w+)`.*?$(.*?)(?=^##|\Z)", PAGE.read_text()))
+def commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """All commands, by their names: `ls`, `item get`."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
+COMMANDS = dict(commands(TREE))
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help_an_example_and_a_place_in_the_reference(name: str) -> None:
+    command = COMMANDS[name]
+    sections = dict(re.findall(r"(?ms)^### `([\w -]+)`.*?$(.*?)(?=^##|\Z)", PAGE.read_text()))
     assert command.help
+    assert "Example:" in command.epilog
+    assert re.search(rf"holdall (?:\S+ )?{name}\b", command.epilog), "the example shows another command"
     assert name in sections, f"{PAGE.name} has no heading for {name}"
+    assert name in ("serve", "mcp") or any(parameter.name == "as_json" for parameter in command.params)
     for parameter in command.params:
-        if parameter.param_type_name == "option" and parameter.name not in ("ns", "label", "as_json", "help"):
+        if (
+            parameter.param_type_name == "option"
+            and parameter.name not in ("ns", "as_json", "help")
+            and (parameter.name != "label" or name == "token create")
+        ):
             assert parameter.help
             for option in parameter.opts:
                 assert f"`{option}" in sections[name] or f", {option}" in sections[name], f"{name} {option}"

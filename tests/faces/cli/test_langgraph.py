@@ -23,6 +23,13 @@ from holdall.faces.conversations import ConversationRepository
 from support.langgraph_stores import Saver
 from support.servers import postgres_url
 
+#: The command with progress bars that are shown at once, and not after a second.
+AT_ONCE = [
+    sys.executable,
+    "-c",
+    "import sys; from holdall.faces.cli import app; from holdall.faces.cli.shell import terminal;"
+    " terminal.BAR_DELAY = -1; sys.exit(app.run(sys.argv[1:]))",
+]
 COMMAND = Path(sys.executable).with_name("holdall")
 
 
@@ -56,9 +63,9 @@ def run(capsys: Any, *words: str) -> tuple[int, str, str]:
 
 def test_import_prints_a_summary(theirs: str, tmp_path: Path, capsys: Any) -> None:
     ours = str(tmp_path / "ours.db")
-    assert run(capsys, ours, "import", theirs) == (0, "1200 of 1200 items imported\n", "")
-    assert run(capsys, ours, "import", theirs) == (0, "0 of 1200 items imported (1200 here already)\n", "")
-    code, out, _ = run(capsys, ours, "import", theirs, "--json")
+    assert run(capsys, ours, "langgraph", "import", theirs) == (0, "1200 of 1200 items imported\n", "")
+    assert run(capsys, ours, "langgraph", "import", theirs) == (0, "0 of 1200 items imported (1200 here already)\n", "")
+    code, out, _ = run(capsys, ours, "langgraph", "import", theirs, "--json")
     assert (code, json.loads(out)["present"]) == (0, 1200)
     with holdall.open(ours) as store:
         assert store.count() == 1200
@@ -67,53 +74,55 @@ def test_import_prints_a_summary(theirs: str, tmp_path: Path, capsys: Any) -> No
 def test_import_reports_items_that_it_cannot_import(theirs: str, tmp_path: Path, capsys: Any) -> None:
     with SqliteStore.from_conn_string(theirs) as store:
         store.put(("users", "ada"), "", {})
-    code, out, error = run(capsys, str(tmp_path / "ours.db"), "import", theirs)
+    code, out, error = run(capsys, str(tmp_path / "ours.db"), "langgraph", "import", theirs)
     assert (code, out) == (4, "1200 of 1201 items imported (1 refused)\n")
     assert error.startswith("holdall: users/ada '': ")
-    assert run(capsys, str(tmp_path / "ours.db"), "import", str(tmp_path / "nothing"))[0] == 1
-    assert run(capsys, str(tmp_path / "ours.db"), "import", postgres_url())[0] == 2
+    assert run(capsys, str(tmp_path / "ours.db"), "langgraph", "import", str(tmp_path / "nothing"))[0] == 1
+    assert run(capsys, str(tmp_path / "ours.db"), "langgraph", "import", postgres_url())[0] == 2
 
 
 def test_import_gives_vectors(theirs: str, tmp_path: Path, capsys: Any) -> None:
     ours = str(tmp_path / "ours.db")
-    assert run(capsys, ours, "import", theirs, "--embed", "holdall.testing:embed")[0] == 0
+    assert run(capsys, ours, "langgraph", "import", theirs, "--embed", "holdall.testing:embed")[0] == 0
     code, out, _ = run(capsys, ours, "reindex", "--embed", "holdall.testing:embed", "--json")
     assert (code, json.loads(out)) == (0, {"embedded": 0})
 
 
 def test_conversations_are_listed_and_found(ours: str, capsys: Any) -> None:
-    code, out, _ = run(capsys, ours, "conversations", "ada")
+    code, out, _ = run(capsys, ours, "conversations", "list", "ada")
     assert code == 0
     assert [line.split("\t")[1:3] for line in out.splitlines()] == [["2", "trip"], ["2", "diet"]]
     assert [
-        one["thread_id"] for one in json.loads(run(capsys, ours, "conversations", "ada", "peanut", "--json")[1])
+        one["thread_id"] for one in json.loads(run(capsys, ours, "conversations", "list", "ada", "peanut", "--json")[1])
     ] == ["diet"]
-    assert len(run(capsys, ours, "conversations", "ada", "-t", "trip")[1].splitlines()) == 1
-    assert len(run(capsys, ours, "conversations", "ada", "-m", "1")[1].splitlines()) == 1
-    assert run(capsys, ours, "conversations", "nobody") == (1, "", "")
+    assert len(run(capsys, ours, "conversations", "list", "ada", "-t", "trip")[1].splitlines()) == 1
+    assert len(run(capsys, ours, "conversations", "list", "ada", "-m", "1")[1].splitlines()) == 1
+    assert run(capsys, ours, "conversations", "list", "nobody") == (1, "", "")
 
 
 def test_export_writes_the_selected_conversations(ours: str, tmp_path: Path, capsysbinary: Any) -> None:
     target = str(tmp_path / "audit.jsonl")
-    assert run(capsysbinary, ours, "export", target) == (0, b"", b"")
+    assert run(capsysbinary, ours, "conversations", "export", target) == (0, b"", b"")
     assert len(Path(target).read_text().splitlines()) == 6
-    code, out, _ = run(capsysbinary, ours, "export", target, "--user", "bob", "--json")
+    code, out, _ = run(capsysbinary, ours, "conversations", "export", target, "--user", "bob", "--json")
     assert (code, json.loads(out)) == (0, {"messages": 2})
-    code, out, _ = run(capsysbinary, ours, "export", "-", "--format", "csv", "-t", "diet")
+    code, out, _ = run(capsysbinary, ours, "conversations", "export", "-", "--format", "csv", "-t", "diet")
     texts = [row["text"] for row in csv.DictReader(io.StringIO(out.decode()))]
     assert (code, sorted(texts)) == (0, ["'=1+1", "No peanuts.", "Noted.", "Noted."])
-    assert run(capsysbinary, ours, "export", target, "--user", "nobody")[0] == 1
-    assert run(capsysbinary, ours, "export", str(tmp_path / "audit.xml"))[0] == 2
+    assert run(capsysbinary, ours, "conversations", "export", target, "--user", "nobody")[0] == 1
+    assert run(capsysbinary, ours, "conversations", "export", str(tmp_path / "audit.xml"))[0] == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "bar"), [(["import", "{theirs}"], "1200/1200"), (["export", "{target}"], "3/3")], ids=["import", "export"]
+    ("words", "bar"),
+    [(["langgraph", "import", "{theirs}"], "1200/1200"), (["conversations", "export", "{target}"], "3/3")],
+    ids=["import", "export"],
 )
 def test_a_bar_is_drawn_on_a_terminal(ours: str, theirs: str, tmp_path: Path, words: list[str], bar: str) -> None:
     given = [word.format(theirs=theirs, target=tmp_path / "audit.csv") for word in words]
     terminal, other = pty.openpty()
     env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
-    with subprocess.Popen([COMMAND, ours, *given, "--json"], stdout=subprocess.PIPE, stderr=other, env=env) as child:
+    with subprocess.Popen([*AT_ONCE, ours, *given, "--json"], stdout=subprocess.PIPE, stderr=other, env=env) as child:
         os.close(other)
         shown = b""
         while True:
@@ -129,7 +138,7 @@ def test_a_bar_is_drawn_on_a_terminal(ours: str, theirs: str, tmp_path: Path, wo
 
 
 def test_without_langgraph_the_extra_is_named(ours: str) -> None:
-    for words in (["import", "x"], ["conversations", "ada"], ["export", "-"]):
+    for words in (["langgraph", "import", "x"], ["conversations", "list", "ada"], ["conversations", "export", "-"]):
         script = (
             "import sys; sys.modules['langgraph'] = None; from holdall.__main__ import main;"
             f" sys.argv[1:] = [{ours!r}, *{words!r}]; sys.exit(main())"

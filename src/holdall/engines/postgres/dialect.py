@@ -199,8 +199,8 @@ MIGRATIONS = (
     ALTER TABLE {schema}.lists ALTER data SET STORAGE EXTERNAL;
     """,
     # Deleted trees (`feed.DeletedTrees`). `xid` and `snapshot` are those of the deletion. Every write locks the table
-    # `tree_gate`, by naming it; whoever adds a tree waits until no write is under way. Roles have the rights that they
-    # have on the entries.
+    # `tree_gate`, by naming it; a transaction that adds a tree waits until no write is under way. Roles have the rights
+    # that they have on the entries.
     """
     CREATE TABLE {schema}.trees (
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

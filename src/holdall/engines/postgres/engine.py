@@ -89,7 +89,7 @@ _BEGIN_SNAPSHOT: Statement = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
 _COMMIT: Statement = ("COMMIT", {})
 _ROLLBACK: Statement = ("ROLLBACK", {})
 _READ_XID: Statement = ("SELECT pg_current_xact_id()::text", {})
-#: Who deletes a large tree waits so long for writes under way, while later ones wait for it, and tries again.
+#: The deletion of a large tree waits so long for writes under way, while later writes wait for it. Then it retries.
 _GATE_MILLISECONDS = 20
 #: Seconds after which it gives up, and deletes the tree in the usual way, which takes long.
 _GATE_PATIENCE = 3.0

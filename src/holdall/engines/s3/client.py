@@ -153,6 +153,10 @@ class Client:
         reply = self._send("PUT", self._path(name), deadline, body, {"if-none-match": "*"})
         return reply.status < 300
 
+    def make_bucket(self, deadline: float) -> None:
+        """Create the bucket, for tests and demos. There may be one already."""
+        self._send("PUT", self._root.rstrip("/") or "/", deadline)
+
     def delete(self, name: str, deadline: float) -> None:
         self._send("DELETE", self._path(name), deadline)
 

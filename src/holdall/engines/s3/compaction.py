@@ -29,7 +29,7 @@ from .objects import (
     Floor,
     Header,
     Segment,
-    decode_effect,
+    decode_effects,
     decode_floor,
     decode_lines,
     encode_lines,
@@ -162,10 +162,10 @@ def load(bucket: Bucket, writer: Connection, effects: Effects, deadline: float) 
     header, lines = merge_lines(sources, keeps_absent=False)
     if time.monotonic() - began > _SLOW:
         logger.info("fetched %d segments of %s", len(sources), bucket.client.address.shown)
+    found = decode_effects(lines)
     writer.execute("BEGIN IMMEDIATE")
     try:
-        effects.clear()
-        effects.apply(map(decode_effect, lines), header.columns)
+        effects.load(found, header.columns)
         writer.execute(
             "INSERT OR REPLACE INTO holdall_bucket VALUES (1, ?, ?, ?, ?)",
             (bucket.store, floor.upto, header.t, floor.upto),

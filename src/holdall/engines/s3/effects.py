@@ -75,6 +75,7 @@ _TRIGGER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _WRITES = re.compile(r"\b(?:INTO|FROM|UPDATE(?:\s+OR\s+\w+)?)\s+(\w+)", re.IGNORECASE)
+_MANY = 10_000  # rows, from which on indexes are made after them
 _APPLYING = "EXISTS (SELECT 1 FROM holdall_applying)"
 
 
@@ -115,7 +116,9 @@ class Effects:
     def __init__(self, writer: Connection) -> None:
         self._writer = writer
         self._columns: dict[str, list[str]] = {}
-        for table in SHIPPED:
+        existing = {name for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        self._tables = [table for table in SHIPPED if table.name in existing]
+        for table in self._tables:
             named: list[Any] = writer.execute(f"PRAGMA table_info({table.name})").fetchall()
             others = [name for _, name, *_ in named if name not in table.key and name not in table.local]
             self._columns[table.name] = others
@@ -124,6 +127,11 @@ class Effects:
     def columns_of(self, effects: list[Effect]) -> dict[str, list[str]]:
         """Return the columns of the rows of effects, by table."""
         return {name: self._columns[name] for name in {effect.table for effect in effects}}
+
+    def _uninstall(self) -> None:
+        found: list[Any] = self._writer.execute("SELECT name FROM temp.sqlite_schema WHERE type = 'trigger'").fetchall()
+        for (name,) in found:
+            self._writer.execute(f'DROP TRIGGER temp."{name}"')
 
     def _install(self) -> None:
         writer = self._writer
@@ -137,11 +145,11 @@ class Effects:
                 f"CREATE TEMP TRIGGER {found['name']}{found['event']}main.{found['table']}"
                 f" WHEN {when}NOT {_APPLYING} BEGIN {found['body']}"
             )
-        for number, table in enumerate(SHIPPED):
+        for number, table in enumerate(self._tables):
             keys = ", ".join(table.key)
             noted = f"holdall_changed_{number}"
             # A key may be noted several times: the ON CONFLICT clause of a statement holds in its triggers too.
-            writer.execute(f"CREATE TEMP TABLE {noted} ({keys})")
+            writer.execute(f"CREATE TEMP TABLE IF NOT EXISTS {noted} ({keys})")
             is_other = " OR ".join(f"old.{name} IS NOT new.{name}" for name in table.key)
             insert = {row: f"INSERT INTO {noted} VALUES ({_of(row, table.key)});" for row in ("old", "new")}
             events = (
@@ -159,7 +167,7 @@ class Effects:
     def collect(self) -> list[Effect]:
         """Return the effects of the transaction so far, and forget which rows it changed."""
         effects: list[Effect] = []
-        for number, table in enumerate(SHIPPED):
+        for number, table in enumerate(self._tables):
             noted, width = f"holdall_changed_{number}", len(table.key)
             if not self._writer.execute(f"SELECT 1 FROM {noted} LIMIT 1").fetchall():
                 continue
@@ -191,7 +199,7 @@ class Effects:
         for effect in effects:
             by_table.setdefault(effect.table, []).append(effect)
         self._check(by_table, columns)
-        for table in SHIPPED:
+        for table in self._tables:
             found = by_table.get(table.name, [])
             if found:
                 self._apply_to(table, found, columns[table.name])
@@ -206,22 +214,22 @@ class Effects:
         for width, group in groupby(_rows(effects), len):
             names, rows = [*table.key, *columns][:width], [*group]
             insert = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join('?' * width)}"
-            if is_entries:
-                self._update_entries(names, rows)
+            if is_entries and self._update_entries(names, rows):
                 insert += f" WHERE NOT EXISTS (SELECT 1 FROM {table.name} WHERE {here})"
             self._writer.executemany(insert, rows)
         if is_entries:
             self._queue_files([*_rows(effects)], [*table.key, *columns])
 
-    def _update_entries(self, names: list[str], rows: list[tuple[Any, ...]]) -> None:
-        """Update the entries that exist, so that those triggers run which maintain what is derived from them.
+    def _update_entries(self, names: list[str], rows: list[tuple[Any, ...]]) -> bool:
+        """Update the entries that exist; return whether there may be any.
 
-        Not with an upsert, whose ON CONFLICT clause would hold in the triggers too. Some triggers note that an old
-        version is gone, so the version is set only where it changes.
+        So those triggers run which maintain what is derived from entries. Not with an upsert: its ON CONFLICT clause
+        would hold in the triggers too. Some triggers note that an old version is gone, so the version is set only where
+        it changes.
         """
         [[newest]] = self._writer.execute("SELECT coalesce(max(version), 0) FROM holdall_entries").fetchall()
         if not newest:
-            return
+            return False
         version = names.index("version") + 1
         others = ", ".join(
             f"{name} = ?{number}" for number, name in enumerate(names, 1) if name not in ("ns", "key", "version")
@@ -231,6 +239,7 @@ class Effects:
         if same:
             self._writer.executemany(f"{update} {others} {here} = ?{version}", same)
         self._writer.executemany(f"{update} version = ?{version}, {others} {here} <> ?{version}", rows)
+        return True
 
     def _queue_files(self, rows: list[tuple[Any, ...]], columns: list[str]) -> None:
         """Have the contents of files indexed, and note values that SQLite may misread."""
@@ -238,7 +247,8 @@ class Effects:
         files = [(row[version],) for row in rows if row[body] is not None]
         if files:
             self._writer.executemany("INSERT OR IGNORE INTO holdall_unindexed (version) VALUES (?)", files)
-        if any(row[value] is not None and has_nul_key_in(row[value]) for row in rows):
+        values = [row[value] for row in rows if row[value] is not None]
+        if "u0000" in "".join(values) and any(map(has_nul_key_in, values)):
             self._writer.execute(NOTE_NUL_KEY)
 
     def _check(self, by_table: dict[str, list[Effect]], columns: dict[str, list[str]]) -> None:
@@ -251,15 +261,24 @@ class Effects:
                     f" {len(found)} rows): upgrade holdall on this machine"
                 )
 
-    def clear(self) -> None:
-        """Remove everything from the cache."""
+    def load(self, effects: list[Effect], columns: dict[str, list[str]]) -> None:
+        """Replace everything in the cache, without triggers. Indexes of many rows are made at the end."""
         writer = self._writer
-        writer.execute("INSERT INTO holdall_applying VALUES (1)")
-        for name in (*(table.name for table in SHIPPED), *DERIVED):
+        self._uninstall()
+        for name in (*(table.name for table in self._tables), *DERIVED, "holdall_log"):
             writer.execute(f"DELETE FROM {name}")
-        writer.execute("DELETE FROM holdall_log")
         writer.execute("PRAGMA user_version = 0")
-        writer.execute("DELETE FROM holdall_applying")
+        found: list[Any] = writer.execute(
+            "SELECT name, sql FROM sqlite_schema"
+            " WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = 'holdall_entries'"
+        ).fetchall()
+        indexes = found if len(effects) >= _MANY else []
+        for name, _ in indexes:
+            writer.execute(f'DROP INDEX "{name}"')
+        self.apply(effects, columns)
+        for _, sql in indexes:
+            writer.execute(sql)
+        self._install()
 
 
 def _rows(effects: list[Effect]) -> Iterator[tuple[Any, ...]]:

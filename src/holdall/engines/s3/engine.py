@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,13 +45,14 @@ from .contents import Contents, Reference, S3Dialect, join_heads, join_pieces
 from .credentials import find_region, find_source
 from .effects import SCHEMA, Effects, move_triggers, read_position
 from .listener import LogListener
-from .objects import Effect, Header, decode_effect, decode_lines, encode_effect, encode_lines, make_nonce
+from .objects import Effect, Header, decode_effects, decode_lines, encode_effect, encode_lines, make_nonce
 
 logger = logging.getLogger("holdall")
 
 #: Ops that change only what is derived, so that they need no look at the log.
 _LOCAL = frozenset({IndexOrder, IndexTexts, LearnFields, Maintain, PreparedIndexTexts, PublishIndex})
-_CONTENDED = 2.0  # seconds after a lost slot during which a writer looks before it writes
+_CONTENDED = 2.0  # seconds after a lost slot during which a writer looks before it writes, and lets others write
+_LONGEST_TURN = 0.5  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,10 @@ class S3Engine(SqliteEngine):
         self._probing = threading.Lock()
         self._probed = -1e18  # when the last look at the log began that found the cache up to date
         self._lost_at = -1e18  # when another machine last took a slot that this one wanted
-        self._losses = 0  # in a row
+        self._machine = make_nonce()  # the name of this process in records
+        self._others: dict[str, float] = {}  # when the last record of each other one was applied
+        self._turns_of_others = 0  # records of others since our last one
+        self._append_seconds = 0.01  # about how long it takes to write a record
         self._applied = 0  # records of others
         self._log_records = self._log_bytes = 0  # about: of the log since the last floor
         self._is_compacting = False
@@ -158,8 +161,8 @@ class S3Engine(SqliteEngine):
     # The engine's methods --------------------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        self._bucket.check_conditions(self._bucket.make_deadline())
         super().setup()
+        self._bucket.check_conditions(self._bucket.make_deadline())
 
     async def asetup(self) -> None:
         import asyncio
@@ -276,6 +279,7 @@ class S3Engine(SqliteEngine):
     def _commit_to_bucket(self, writer: Connection, batches: list[Submission], deadline: float) -> None:
         if time.monotonic() - self._lost_at < _CONTENDED:
             self._catch_up(writer, deadline)
+            self._let_others_write(writer, deadline)
         while True:
             self._has_won, self._written = False, []
             try:
@@ -283,14 +287,11 @@ class S3Engine(SqliteEngine):
                 break
             except SlotTaken as taken:
                 self._lost_at = time.monotonic()
-                self._losses += 1
                 if time.monotonic() > deadline:
                     raise Timeout(
                         f"other machines wrote to {self._client.address.shown} for {self._options.timeout} s without a"
                         " pause; nothing was written: try again"
                     ) from None
-                if self._losses > 1:
-                    time.sleep(random.uniform(0, 0.002 * min(self._losses, 8)))
                 self._catch_up(writer, deadline, taken.seq - 1, taken.record)
             except (apsw.Error, HoldallError) as error:
                 if not self._has_won:
@@ -302,13 +303,25 @@ class S3Engine(SqliteEngine):
                 for member in batches:
                     member.finished = True
                 break
-        self._losses = 0
         for reference, data in self._written:
             self._contents.keep(reference, data)
         self._written = []
         if self._has_won and not self._is_compacting and compaction.is_due(self._log_records, self._log_bytes):
             self._is_compacting = True
             self._spawn(self._compact, "compactor", 1)
+
+    def _let_others_write(self, writer: Connection, deadline: float) -> None:
+        """Wait until the other machines that write have written since our last record, so that all get their turns.
+
+        Otherwise chance decides, and the slower a machine is, the less often it wins. The wait is short: a machine may
+        have nothing more to write.
+        """
+        now = time.monotonic()
+        self._others = {name: then for name, then in self._others.items() if now - then < _CONTENDED}
+        end = min(deadline, now + min(_LONGEST_TURN, 2 * self._append_seconds * len(self._others)))
+        while self._turns_of_others < len(self._others) and time.monotonic() < end:
+            time.sleep(self._append_seconds / 2)
+            self._catch_up(writer, deadline)
 
     def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
         """Write the effects of the transaction to the next slot of the log."""
@@ -330,10 +343,12 @@ class S3Engine(SqliteEngine):
                 raise SlotTaken(seq + 1, found)
             return
         now = self._read_clock()
-        header = Header(make_nonce(), now, self._effects.columns_of(effects))
+        header = Header(f"{self._machine}-{make_nonce()}", now, self._effects.columns_of(effects))
         record = encode_lines(header, map(encode_effect, effects))
+        began = time.monotonic()
         self._bucket.append(seq + 1, record, deadline)
-        self._has_won = True
+        self._append_seconds += (time.monotonic() - began - self._append_seconds) / 8
+        self._has_won, self._turns_of_others = True, 0
         self._advance(writer, seq + 1, now, record)
 
     def _advance(self, writer: Connection, seq: int, t: int, record: bytes) -> None:
@@ -384,12 +399,14 @@ class S3Engine(SqliteEngine):
                     continue
                 found = decode_lines(record)
                 header, lines = (Header(), []) if found is None else found
-                effects = [*map(decode_effect, lines)]
+                effects = decode_effects(lines)
                 self._index_tombstones(writer, effects)
                 self._effects.apply(effects, header.columns)
                 self._advance(writer, number, header.t, record)
                 here = number
                 self._applied += 1
+                self._turns_of_others += 1
+                self._others[header.by.partition("-")[0]] = time.monotonic()
             writer.execute("COMMIT")
         except BaseException:
             self._roll_back(writer)
@@ -462,6 +479,8 @@ class S3Engine(SqliteEngine):
     def _connect_writer(self) -> Connection:
         deadline = self._bucket.make_deadline()
         self._bucket.open(deadline)
+        if self._damage_note.exists():
+            self._remove_cache()
         try:
             writer = super()._connect_writer()
         except (apsw.NotADBError, apsw.CorruptError, Corrupt, InvalidInput):
@@ -490,9 +509,28 @@ class S3Engine(SqliteEngine):
     def _remove_cache(self) -> None:
         """Remove a cache that cannot be used."""
         logger.warning("the cache %r cannot be used, and is built again", self._path)
-        for suffix in ("", "-wal", "-shm"):
+        for path in (*(Path(self._path + suffix) for suffix in ("", "-wal", "-shm")), self._damage_note):
             with contextlib.suppress(OSError):
-                Path(self._path + suffix).unlink()
+                path.unlink()
+
+    @property
+    def _damage_note(self) -> Path:
+        """A file whose presence means that the cache is damaged."""
+        return Path(self._path + "-damaged")
+
+    def _translated(self, error: Exception) -> HoldallError:
+        translated = super()._translated(error)
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            with contextlib.suppress(OSError):
+                self._damage_note.touch()
+            return Corrupt(f"{translated}; this is only a cache: open the store again, and it is built from the bucket")
+        return translated
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(
+            f"the cache {self._path!r}, or its -wal or -shm file, was deleted, moved or replaced while it was open;"
+            " close every store on it in this process, and open it again: it is built from the bucket"
+        )
 
     def _connect(self, flags: int) -> Connection:
         connection = super()._connect(flags)

@@ -51,7 +51,7 @@ class Effect(NamedTuple):
 
     table: str
     key: tuple[Any, ...]
-    rows: list[tuple[Any, ...]]
+    rows: list[Any]  # the values of each
 
 
 class Segment(msgspec.Struct):
@@ -151,10 +151,15 @@ def encode_effect(effect: Effect) -> _Line:
     return key + _TAB + _encode([[*map(_to_json, row)] for row in effect.rows])
 
 
-def decode_effect(line: _Line) -> Effect:
-    of, _, rows = line.partition(_TAB)
-    table, *key = _decode(of)
-    return Effect(table, tuple(map(_from_json, key)), [tuple(map(_from_json, row)) for row in _decode(rows)])
+def decode_effects(lines: list[_Line]) -> list[Effect]:
+    """Return the effects of lines, which are decoded together: that takes half the time."""
+    parts = [line.partition(_TAB) for line in lines]
+    keys = _decode(b"[%s]" % b",".join([key for key, _, _ in parts]))
+    encoded = b",".join([rows for _, _, rows in parts])
+    states = _decode(b"[%s]" % encoded)
+    if b'["' in encoded:  # a text cannot contain it, so this finds all bytes; and rows that begin with a text
+        states = [[[*map(_from_json, row)] for row in rows] for rows in states]
+    return [Effect(table, tuple(map(_from_json, key)), rows) for (table, *key), rows in zip(keys, states, strict=True)]
 
 
 def merge_lines(sources: Iterable[tuple[Header, list[_Line]]], keeps_absent: bool) -> tuple[Header, list[_Line]]:

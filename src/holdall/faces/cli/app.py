@@ -1,8 +1,9 @@
 """The command line: `holdall URL ls /notes`, and the other commands for files.
 
-Each command is a function that calls `Files` and returns its exit code. The commands that search are in `search.py`,
-those for LangGraph's data in `langgraph.py`. Results go to stdout, as lines or with `--json` as one JSON document. An
-error goes to stderr, as one line. `run` converts errors to exit codes.
+Each command is a function that calls `Files` and returns its exit code. The commands for entries are in `items.py`,
+those that search in `search.py`, those for operators in `operate.py`, those for LangGraph's data in `langgraph.py`.
+Results go to stdout, as lines or with `--json` as one JSON document. An error goes to stderr, as one line. `run`
+converts errors to exit codes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Annotated, Any, TypeAlias
 try:
     import typer
 
-    from .terminal import Output, Stdout, StdoutClosed, print_files, print_json
+    from .shell.terminal import Output, Stdout, StdoutClosed, print_files, print_json
 except ModuleNotFoundError as missing:
     from ..base import explain_missing
 
@@ -40,8 +41,8 @@ from ...errors import (
     NotFound,
     NotText,
 )
-from . import serving
-from .langgraph import conversations, export, import_
+from . import items, operate, serving
+from .langgraph import conversations, langgraph
 from .options import (
     BAD_INPUT,
     CONFLICT,
@@ -54,10 +55,12 @@ from .options import (
     Labels,
     Ns,
     choose_namespace,
+    example,
     open_store,
 )
 from .search import reindex, search, stats
-from .transfer import copy_in, copy_out, copy_to_local, local_files, local_name, read_line_chunks
+from .shell.completion import make_completion
+from .shell.transfer import copy_in, copy_out, copy_to_local, local_files, local_name, read_line_chunks
 
 #: The exit codes of errors: the first match counts. Any other error of a store or the system is `UNAVAILABLE`.
 _CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
@@ -148,10 +151,10 @@ def _take_url(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Read and search a store, and change its files.
+    """Read, search, change and operate a store: its files, its entries, copies and backups.
 
-    Exit codes: 0 success, 1 not found or no match, 2 bad input, 3 the store is unavailable, 4 a conflict with what is
-    in the store (a folder, a second match, a concurrent change).
+    Exit codes: 0 success, 1 not found, no match or different, 2 bad input, 3 the store is unavailable or a backup is
+    damaged, 4 a conflict with what is in the store (a folder, a second match, a concurrent change).
     """
     context.obj = url
 
@@ -166,7 +169,7 @@ def _open_files(context: typer.Context, ns: str | None, labels: list[str] | None
 # Listing -------------------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db ls /notes --long"))
 def ls(
     context: typer.Context,
     path: Folder = "/",
@@ -185,7 +188,7 @@ def ls(
     return DONE
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db tree / --depth 2"))
 def tree(
     context: typer.Context,
     path: Folder = "/",
@@ -231,7 +234,7 @@ def _mark_last(infos: list[FileInfo]) -> list[tuple[FileInfo, bool]]:
     return [(info, number == len(infos)) for number, info in enumerate(infos, 1)]
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db glob '*.md'"))
 def glob(
     context: typer.Context,
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="For example '*.md', 'src/**/*.py', '*.{md,txt}'.")],
@@ -248,7 +251,7 @@ def glob(
     return DONE if found else NOT_FOUND
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db grep bread /notes"))
 def grep(
     context: typer.Context,
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="The text to find.")],
@@ -282,7 +285,7 @@ def grep(
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db cat /notes/todo.md"))
 def cat(context: typer.Context, paths: StorePaths, ns: Ns = None, label: Labels = None, as_json: AsJson = False) -> int:
     """Print files, byte for byte."""
     code, documents = DONE, []
@@ -308,7 +311,7 @@ def _to_document(path: str, content: bytes) -> dict[str, str]:
         return {"path": path, "encoding": "base64", "content": base64.b64encode(content).decode()}
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db get /notes notes-copy"))
 def get(
     context: typer.Context,
     path: StorePath,
@@ -349,7 +352,7 @@ def get(
 # Writing -------------------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db write /notes/ada.md 'likes tea'"))
 def write(
     context: typer.Context,
     path: StorePath,
@@ -368,7 +371,7 @@ def write(
     return _finish(info, as_json)
 
 
-@app.command()
+@app.command(epilog=example("echo '- buy bread' | holdall agent.db append /notes/todo.md"))
 def append(
     context: typer.Context,
     path: StorePath,
@@ -389,7 +392,7 @@ def append(
     return DONE
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db edit /notes/ada.md tea coffee"))
 def edit(
     context: typer.Context,
     path: StorePath,
@@ -408,7 +411,7 @@ def edit(
     return DONE
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db put report.pdf /papers/"))
 def put(
     context: typer.Context,
     local: Annotated[str, typer.Argument(metavar="LOCAL", help="A local file or folder; '-' is stdin.")],
@@ -455,7 +458,7 @@ def _check_text(argument: str) -> str:
 # Removing, moving and copying ----------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db rm -r /notes/old"))
 def rm(
     context: typer.Context,
     paths: StorePaths,
@@ -489,7 +492,7 @@ def _remove(files: Files, path: str, recursive: bool) -> int:
     return int(files.store.delete(files.namespace, info.path))
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db mv /draft.md /final.md"))
 def mv(
     context: typer.Context,
     src: Source,
@@ -504,7 +507,7 @@ def mv(
     return _finish(info, as_json)
 
 
-@app.command()
+@app.command(epilog=example("holdall agent.db cp /notes /backup"))
 def cp(
     context: typer.Context,
     src: Source,
@@ -534,11 +537,24 @@ def _name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-for _command in (search, reindex, stats, conversations, export):
-    app.command()(_command)
-app.command("import")(import_)
+for _command_name, _command, _example in (
+    ("search", search, "holdall agent.db search 'who likes tea?' --ns users"),
+    ("reindex", reindex, "holdall agent.db reindex --embed local"),
+    ("stats", stats, "holdall agent.db stats --json"),
+    ("watch", operate.watch, "holdall agent.db watch --ns users --json"),
+    ("namespaces", operate.namespaces, "holdall agent.db namespaces --depth 1"),
+    ("copy", operate.copy, "holdall agent.db copy postgresql://db.example.com/agents --follow"),
+    ("compare", operate.compare, "holdall agent.db compare postgresql://db.example.com/agents"),
+    ("backup", operate.backup, "holdall agent.db backup monday.backup"),
+    ("load", operate.load, "holdall new.db load monday.backup"),
+    ("backup-check", operate.backup_check, "holdall backup-check monday.backup"),
+    ("export", operate.export, "holdall agent.db export entries.jsonl --prefix users"),
+    ("completion", make_completion(lambda: typer.main.get_command(app)), "source <(holdall completion bash)"),
+    ("import", operate.import_, "holdall agent.db import notes.parquet --ns notes -c key=id -c value=title,text"),
+):
+    app.command(_command_name, epilog=example(_example))(_command)
+for _group in (items.app, conversations, langgraph):
+    app.add_typer(_group)
 serving.register(app)
 
-COMMANDS = frozenset(
-    command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None
-) | {group.name or "" for group in app.registered_groups}
+COMMANDS = frozenset(typer.main.get_command(app).commands)  # type: ignore[attr-defined]  # a group

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import CONFLICT, DONE, NOT_FOUND, AsJson, open_store
+from ...core.face_api import show_namespace
+from .options import CONFLICT, DONE, NOT_FOUND, AsJson, example, open_store
 from .search import EmbedderOption, find_embedder, run_async
-from .terminal import Output, Stdout, print_json, progress_bar
+from .shell.terminal import Output, Stdout, print_json, progress_bar
 
 if TYPE_CHECKING:
     from ..langgraph.store import Imported
@@ -19,6 +20,11 @@ User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
 Thread = Annotated[str | None, typer.Option("--thread", "-t", metavar="THREAD", help="Only this thread.")]
 
 
+conversations = typer.Typer(name="conversations", help="Archived conversations.", no_args_is_help=True)
+langgraph = typer.Typer(name="langgraph", help="Data of LangGraph's own stores.", no_args_is_help=True)
+
+
+@langgraph.command("import", epilog=example("holdall agent.db langgraph import store.sqlite"))
 def import_(
     context: typer.Context,
     source: Annotated[
@@ -36,7 +42,7 @@ def import_(
     with open_store(context, find_embedder(embed)) as store, progress_bar("importing") as progress:
         outcome = run_async(aimport_from(source, store, progress=progress))
     for item in outcome.refused:
-        sys.stderr.write(f"holdall: {'/'.join(item.namespace)} {item.key!r}: {item.why}\n")
+        sys.stderr.write(f"holdall: {show_namespace(item.namespace)} {item.key!r}: {item.why}\n")
     if as_json:
         print_json(asdict(outcome))
     else:
@@ -58,7 +64,8 @@ def _summary(outcome: Imported) -> str:
     return f"{summary} ({', '.join(skipped)})" if skipped else summary
 
 
-def conversations(
+@conversations.command("list", epilog=example("holdall agent.db conversations list ada 'the diet'"))
+def list_(
     context: typer.Context,
     user: User,
     query: Annotated[str | None, typer.Argument(metavar="QUERY", help="Find conversations about this.")] = None,
@@ -82,6 +89,7 @@ def conversations(
     return DONE if found else NOT_FOUND
 
 
+@conversations.command(epilog=example("holdall agent.db conversations export audit.csv --user ada"))
 def export(
     context: typer.Context,
     target: Annotated[str, typer.Argument(metavar="FILE", help="The local file: x.jsonl or x.csv; '-' is stdout.")],

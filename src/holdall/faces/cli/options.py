@@ -10,14 +10,30 @@ import typer
 
 import holdall
 
+from ...core.face_api import decode_namespace
 from ...errors import InvalidInput
 from ...ops import Namespace
 
+#: The exit codes, which docs/reference/command.md explains.
 DONE, NOT_FOUND, BAD_INPUT, UNAVAILABLE, CONFLICT, INTERRUPTED, STDOUT_CLOSED = 0, 1, 2, 3, 4, 130, 141
 
+Prefix: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--prefix", "--ns", metavar="A/B/C", help="Only this namespace and those below it."),
+]
+To: TypeAlias = Annotated[
+    str | None, typer.Option("--to", metavar="A/B/C", help="The namespace to write to. Default: the same name.")
+]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 Ns: TypeAlias = Annotated[
-    str | None, typer.Option("--ns", "--namespace", metavar="A/B/C", help="The namespace: its labels, joined by '/'.")
+    str | None,
+    typer.Option(
+        "--ns",
+        "--namespace",
+        metavar="A/B/C",
+        help="The namespace: its labels, joined by '/'; write '/' in a label as %2F, and '%' as %25.",
+    ),
 ]
 Labels: TypeAlias = Annotated[
     list[str] | None,
@@ -28,6 +44,11 @@ Labels: TypeAlias = Annotated[
         help="One label of the namespace; repeat it for more.",
     ),
 ]
+
+
+def example(line: str) -> str:
+    """Return the end of a command's help: an example, in a paragraph that is not wrapped."""
+    return f"\b\nExample:\n  {line}"
 
 
 @contextlib.contextmanager
@@ -45,5 +66,5 @@ def choose_namespace(ns: str | None, labels: list[str] | None, default: Namespac
     if ns is not None and labels:
         raise InvalidInput("--ns and --label cannot be combined; pass one of them")
     if ns is not None:
-        return tuple(ns.strip("/").split("/"))
+        return decode_namespace(ns)
     return tuple(labels) if labels else default

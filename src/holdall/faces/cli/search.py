@@ -14,9 +14,10 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from ... import Hit, LearnedField
+from ...core.face_api import show_namespace
 from ...errors import InvalidInput
 from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, open_store
-from .terminal import Output, print_json, progress_bar
+from .shell.terminal import Output, print_json, print_rows, progress_bar
 
 T = TypeVar("T")
 
@@ -70,7 +71,9 @@ def search(
     for hit in page:
         value = json.dumps(hit.value, ensure_ascii=False)
         details = [(f"{_score(hit)}\t{_time(hit)}\t", "dim")] if long else []
-        out.line(*details, ("/".join(hit.namespace), "blue"), ("\t", ""), (hit.key, "bold"), ("\t", ""), (value, ""))
+        out.line(
+            *details, (show_namespace(hit.namespace), "blue"), ("\t", ""), (hit.key, "bold"), ("\t", ""), (value, "")
+        )
     return DONE if page else NOT_FOUND
 
 
@@ -111,10 +114,7 @@ def stats(context: typer.Context, as_json: AsJson = False) -> int:
         *(("declared field", name) for name in found.declared_fields),
         *(("learned field", _describe_learned(field)) for field in found.learned_fields),
     ]
-    width = max(len(name) for name, _ in rows)
-    out = Output()
-    for name, text in rows:
-        out.line((f"{name:<{width}}  ", "dim"), (text, ""))
+    print_rows(rows)
     return DONE
 
 

@@ -1,4 +1,4 @@
-"""The commands of the server: `serve`, and `token create`, `token list`, `token revoke`."""
+"""The commands of the server: `serve`, `mcp`, and `token create`, `token list`, `token revoke`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 
 from ...core.face_api import decode_namespace, encode_namespace
 from ...errors import InvalidInput, MissingExtra, shown
-from .options import DONE, AsJson, open_store
-from .terminal import Output, print_json
+from .options import DONE, AsJson, example, open_store
+from .shell.terminal import Output, print_json
 
 _EXPIRES = re.compile(r"(\d+)([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -82,10 +82,25 @@ def _parse_option(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def mcp(
+    context: typer.Context,
+    scope: Annotated[str, typer.Option(metavar="A/B", help="The namespace that the model sees; all by default.")] = "",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer only tools that read.")] = False,
+    embed: Annotated[str | None, typer.Option(help="An embedder, such as 'local'.")] = None,
+) -> int:
+    """Serve the store to a model over stdio (MCP)."""
+    _require_server()
+    from ...server.mcp.stdio import run_stdio
+
+    with open_store(context, embed) as store:
+        run_stdio(store.scoped(decode_namespace(scope)) if decode_namespace(scope) else store, read_only=read_only)
+    return DONE
+
+
 token = typer.Typer(help="Make, list and revoke the tokens of a server.", rich_markup_mode=None)
 
 
-@token.command("create")
+@token.command("create", epilog=example("holdall agent.db token create --scope users/ada --expires 30d"))
 def create_token(
     context: typer.Context,
     scope: Annotated[str, typer.Option(metavar="A/B", help="The namespace that it sees; all by default.")] = "",
@@ -118,7 +133,7 @@ def create_token(
     return DONE
 
 
-@token.command("list")
+@token.command("list", epilog=example("holdall agent.db token list"))
 def list_tokens(context: typer.Context, as_json: AsJson = False) -> int:
     """List the tokens, without their secrets."""
     _require_server()
@@ -136,9 +151,11 @@ def list_tokens(context: typer.Context, as_json: AsJson = False) -> int:
     return DONE
 
 
-@token.command("revoke")
+@token.command("revoke", epilog=example("holdall agent.db token revoke 3f1c"))
 def revoke_token(
-    context: typer.Context, identity: Annotated[str, typer.Argument(metavar="ID", help="The id of the token.")]
+    context: typer.Context,
+    identity: Annotated[str, typer.Argument(metavar="ID", help="The id of the token.")],
+    as_json: AsJson = False,
 ) -> int:
     """End a token. A running server refuses it within a second."""
     _require_server()
@@ -146,6 +163,8 @@ def revoke_token(
 
     with open_store(context) as store:
         Tokens(store).revoke(identity)
+    if as_json:
+        print_json({"revoked": identity})
     return DONE
 
 
@@ -158,5 +177,6 @@ def _parse_duration(text: str) -> timedelta:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command()(serve)
+    app.command(epilog=example("holdall agent.db serve --port 8484"))(serve)
+    app.command(epilog=example("holdall agent.db mcp --scope users/ada"))(mcp)
     app.add_typer(token, name="token")

@@ -9,8 +9,13 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph.cache.base import BaseCache, FullKey
-from langgraph.checkpoint.serde.base import SerializerProtocol
+try:
+    from langgraph.cache.base import BaseCache, FullKey
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+except ModuleNotFoundError as missing:
+    from ..base import explain_missing
+
+    raise explain_missing(missing, "LangGraph's cache", "langgraph") from missing
 
 from ... import Entry, Store, ops
 from ...core import face_api

@@ -15,12 +15,12 @@ from .layout import Damaged, Doubles, Ints, Sections
 
 #: About so many vectors are compared by an approximate search; an index that has no more is always compared wholly.
 SCANNED = 1 << 16
-#: An approximate search takes codes for so many standard deviations less exact than they are on average.
+#: An approximate search expects the error of a code to be at most this many standard deviations.
 _DEVIATIONS = 4.0
 
 
 class Candidates:
-    """Versions whose scores lie between bounds. It tells which scores to compute so as to know the best."""
+    """Versions with a lower and an upper bound of their scores. `advance` returns which scores are needed next."""
 
     def __init__(self, versions: Ints, low: Doubles, high: Doubles) -> None:
         self._versions, self._low, self._high = versions, low, high
@@ -44,9 +44,9 @@ class Candidates:
             lowest = -math.inf
         rows = np.flatnonzero((self._high >= lowest) & ~self._is_taken)
         self._is_taken[rows] = True
-        fresh = set(self._versions[rows].tolist()) - self._taken
-        self._taken |= fresh
-        return sorted(fresh), lowest
+        new = set(self._versions[rows].tolist()) - self._taken
+        self._taken |= new
+        return sorted(new), lowest
 
 
 class VectorIndex:

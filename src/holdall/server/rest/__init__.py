@@ -1,7 +1,7 @@
 """The REST API under /v1, for people and for every language."""
 
 from ..exchange import Handler
-from . import events, files, items, operation, queries
+from . import events, files, history, items, openapi, operation, queries
 
 #: The routes: path, and for each method the handler and the right that it needs.
 ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
@@ -9,5 +9,7 @@ ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
     **files.ROUTES,
     **queries.ROUTES,
     **events.ROUTES,
+    **history.ROUTES,
     **operation.ROUTES,
+    **openapi.ROUTES,
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 from ... import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, Lease
 from ...core import face_api
 from ...errors import InvalidInput, shown
 from ...ops import Namespace
-from ..exchange import Call
+from ..exchange import Call, parse_moment
 from ..problems import HttpError
 
 _ETAG = re.compile(r'(?:W/)?"(\d{1,18})"')
@@ -54,6 +53,8 @@ def change_document(change: Change) -> dict[str, Any]:
         "namespace": change.namespace,
         "key": change.key,
         "kind": change.kind,
+        "author": change.author,
+        "reason": change.reason,
         "cursor": change.cursor,
     }
 
@@ -104,17 +105,8 @@ def lifetime(call: Call) -> dict[str, Any]:
             raise InvalidInput(f"ttl is seconds, 'none', 'keep' or 'default', not {shown(ttl)}")
         given["ttl"] = names[ttl] if ttl in names else float(ttl)
     if expires is not None:
-        given["expires_at"] = moment("expires_at", expires)
+        given["expires_at"] = parse_moment("expires_at", expires)
     return given
-
-
-def moment(name: str, text: str) -> datetime:
-    """A time in ISO form; without an offset, it is UTC."""
-    try:
-        found = datetime.fromisoformat(text.replace(" ", "+"))  # a "+" that a form has decoded
-    except ValueError:
-        raise InvalidInput(f"{name} is a time such as 2026-01-31T12:00:00Z, not {shown(text)}") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def search_fields(call: Call) -> Any:

@@ -40,6 +40,10 @@ async def get_file(call: Call) -> Response:
     files, path = _files(call), _path(call)
     if path.endswith("/"):
         return await _list(call, files, path)
+    if call.text("version") is not None:
+        call.access.require("history")
+        content = await files.aread(path, version=call.number("version", 0))
+        return Response(content, 200, {**etag(call.number("version", 0)), **_safe_headers(path)})
     info = await files.astat(path)
     if info.is_dir:
         raise IsADirectory(f"{path!r} is a folder; to list it, write '/' at the end")

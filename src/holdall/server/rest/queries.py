@@ -133,7 +133,7 @@ async def describe(call: Call) -> Response:
                 "embeds": options.embedding is not None,
                 "full_text": options.full_text,
                 "ranks": face_api.capabilities_of(call.store).ranks,
-                "history": bool(getattr(options, "history", None)),
+                "history": face_api.capabilities_of(call.store).keeps_history,
             },
             "limits": msgspec.to_builtins(call.service.limits),
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,7 +49,7 @@ def access_log_config() -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"json": {"()": JsonFormatter}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json", "stream": sys.stderr}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stderr"}},
         "loggers": {
             "holdall": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
             "uvicorn": {"handlers": ["stderr"], "level": "INFO", "propagate": False},

@@ -183,10 +183,9 @@ def lent(
     return scores | {version: scores.get(version, zero) + gain for version, gain in gains.items()}
 
 
-def fused(lexical: dict[int, float], semantic: dict[int, float]) -> list[tuple[int, float]]:
+def fused(lexical: dict[int, float], semantic: dict[int, float], most: int) -> list[tuple[int, float]]:
     """Fuse the best of both rankings; then add the rest, first by vector, then by text."""
-    most = scoring.FUSED
-    ranked = scoring.fuse(dict(in_order(lexical)[:most]), dict(in_order(semantic)[:most]))
+    ranked = scoring.fuse(dict(in_order(lexical)[:most]), dict(in_order(semantic)[:most]), most)
     seen = {version for version, _ in ranked}
     lowest = min((score for _, score in ranked), default=0.0)
     for scores in (semantic, lexical):
@@ -377,7 +376,7 @@ class _RankingMachine(RuleBasedStateMachine):
     @rule(which=either, query=st.sampled_from(QUERIES), prefix=prefixes, filter=conditions, limit=st.integers(1, 4))
     def search_approximately(self, which: int, prefix: Namespace, limit: int, **asked: Any) -> None:
         """All pages together have what an exact search finds; each is in order, and has the same scores."""
-        expected = self.expected(prefix, mode="semantic", **asked)
+        expected = self.expected(prefix, scoring.FUSED, mode="semantic", **asked)
         found: list[tuple[Namespace, str, float | None]] = []
         cursor = None
         while True:
@@ -402,7 +401,7 @@ class _RankingMachine(RuleBasedStateMachine):
 
     def compare(self, store: Caller, prefix: Namespace, offset: int, limit: int, **asked: Any) -> None:
         """Compare an exact search, page by page, with the expected ranking."""
-        expected = self.expected(prefix, **asked)
+        expected = self.expected(prefix, scoring.fusion_depth(limit), **asked)
         asked["exact"] = True
         page = store.search(prefix, offset=offset, limit=limit, **asked)
         assert shown(page) == expected[offset : offset + limit]
@@ -415,6 +414,7 @@ class _RankingMachine(RuleBasedStateMachine):
     def expected(
         self,
         prefix: Namespace,
+        most: int,
         mode: str,
         query: str,
         recursive: bool = True,
@@ -439,7 +439,11 @@ class _RankingMachine(RuleBasedStateMachine):
         living = self.living().values()
         lexical = lent(lexical, fitting, living, neighbours, is_distance=False)
         semantic = lent(semantic, fitting, living, neighbours, is_distance=self.metric == "l2")
-        ranked = {"lexical": in_order(lexical), "semantic": in_order(semantic), "hybrid": fused(lexical, semantic)}
+        ranked = {
+            "lexical": in_order(lexical),
+            "semantic": in_order(semantic),
+            "hybrid": fused(lexical, semantic, most),
+        }
         found: list[tuple[int, float | None]] = [*ranked[mode]]
         if rest:
             found += [(version, None) for version in sorted(inside.keys() - dict(found).keys(), reverse=True)]

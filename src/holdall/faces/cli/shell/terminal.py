@@ -6,15 +6,22 @@ import contextlib
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from ... import FileInfo
+from .... import FileInfo
 
+if TYPE_CHECKING:
+    from rich.progress import Task
+
+#: Seconds after which a progress bar is shown.
+BAR_DELAY = 1.0
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
@@ -74,14 +81,41 @@ def print_files(infos: list[FileInfo], long: bool, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr, if that is a terminal, and yield the function `(done, total)` that updates it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """Yield the function `(done, total)` that updates a progress bar on stderr, if that is a terminal.
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    The bar is shown once the work has taken a second.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:,.0f}/s")
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(description, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = progress.add_task(description, total=None)
+    began = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        progress.update(task, completed=done, total=total)
+        if not progress.live.is_started and time.monotonic() - began > BAR_DELAY:
+            progress.start()
+
+    try:
+        yield update
+    finally:
+        progress.stop()
+
+
+def print_rows(rows: Iterable[tuple[str, str]]) -> None:
+    """Print a table of two columns, a name and a text in each line."""
+    listed = list(rows)
+    width = max((len(name) for name, _ in listed), default=0)
+    out = Output()
+    for name, text in listed:
+        out.line((f"{name:<{width}}  ", "dim"), (text, ""))
 
 
 def print_json(document: object) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from ... import FileInfo, Files
-from ...errors import InvalidInput
+from .... import FileInfo, Files
+from ....errors import InvalidInput
 
 _CHUNK_SIZE = 1 << 20
 _MAX_WHOLE_READ = 64 << 20  # a file up to this size is read in one op, so that concurrent writes cannot mix in

@@ -1,0 +1,288 @@
+"""The commands for operators: watching, copying, comparing, backup and load, export and import."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+import holdall
+
+from ...core.face_api import decode_namespace, show_namespace
+from ...errors import InvalidInput
+from .options import (
+    CONFLICT,
+    DONE,
+    NOT_FOUND,
+    AsJson,
+    Labels,
+    Ns,
+    Prefix,
+    To,
+    choose_namespace,
+    open_store,
+)
+from .search import EmbedderOption, find_embedder, run_async
+from .shell.terminal import Output, Stdout, print_json, print_rows, progress_bar
+
+Destination: TypeAlias = Annotated[str, typer.Argument(metavar="DST", help="The URL of the other store.")]
+Backup: TypeAlias = Annotated[str, typer.Argument(metavar="FILE", help="The backup, a local file.")]
+Format: TypeAlias = Annotated[
+    str | None, typer.Option("--format", metavar="FORMAT", help="jsonl or parquet. Default: by FILE.")
+]
+
+
+def watch(
+    context: typer.Context,
+    since: Annotated[str | None, typer.Option("--since", metavar="CURSOR", help="Start after this cursor.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-m", min=1, help="Stop after so many changes.")] = None,
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print changes as they happen, until you press Ctrl-C. With --json, one JSON document in each line."""
+    namespace = choose_namespace(ns, label, ())
+    out, count = Output(), 0
+    with open_store(context) as store, store.watch(namespace, since=since) as changes:
+        for change in changes:
+            if as_json:
+                print_json(asdict(change))
+            else:
+                colour = {"put": "green", "delete": "red"}.get(change.kind, "yellow")
+                where = show_namespace(change.namespace)
+                out.line((f"{change.kind}\t", colour), (where, "blue"), ("\t", ""), (change.key, "bold"))
+            Stdout().flush()
+            count += 1
+            if count == limit:
+                break
+    return DONE
+
+
+def namespaces(
+    context: typer.Context,
+    depth: Annotated[int | None, typer.Option("--depth", "-d", min=1, help="Cut namespaces to so many labels.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-m", min=1, help="The maximum number of namespaces.")] = 1000,
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the namespaces that hold entries, sorted. '*' in --ns stands for any one label."""
+    prefix = choose_namespace(ns, label, ())
+    with open_store(context) as store:
+        found = store.namespaces(prefix=prefix or None, max_depth=depth, limit=limit)
+    if as_json:
+        print_json([list(namespace) for namespace in found])
+    else:
+        Output().lines(show_namespace(namespace) for namespace in found)
+    return DONE if found else NOT_FOUND
+
+
+# Copying and comparing -----------------------------------------------------------------------------------------------
+
+
+def copy(
+    context: typer.Context,
+    destination: Destination,
+    prefix: Prefix = None,
+    to: To = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with every later change, until you press Ctrl-C.")
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare both stores at the end.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin again, if the copy was interrupted for too long.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Copy the store to another one, on any engine, while both are in use.
+
+    A copy that was interrupted continues when the command is repeated, and writes nothing twice.
+    """
+    stopped = False
+
+    def stop(number: int, frame: Any) -> None:
+        del number, frame
+        nonlocal stopped
+        stopped = True
+
+    if follow:  # the first signal ends it between two pages, so that it can print what it did
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+    with (
+        open_store(context) as store,
+        holdall.open(destination, sweep_interval=None) as other,
+        progress_bar("copying") as progress,
+    ):
+        copied = holdall.copy(
+            store,
+            other,
+            prefix=_parse(prefix) or (),
+            to=_parse(to),
+            follow=follow,
+            verify=verify,
+            restart=restart,
+            progress=progress,
+            stop=(lambda: stopped) if follow else None,
+        )
+    if as_json:
+        print_json(asdict(copied))
+    else:
+        summary = f"{copied.entries} entries and {copied.deletions} deletions copied"
+        if copied.vectors_left_out:
+            summary += f"; {copied.vectors_left_out} entries have vectors of another model: run reindex on the copy"
+        if verify:
+            summary += f"; {copied.verified} entries compared, {len(copied.differences)} differ"
+        Output().line((summary, ""))
+        _print_differences(copied.differences)
+    return CONFLICT if copied.differences else DONE
+
+
+def compare(
+    context: typer.Context,
+    destination: Annotated[str, typer.Argument(metavar="OTHER", help="The URL of the other store.")],
+    prefix: Prefix = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="A/B/C", help="The namespace of the other store. Default: the same.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-m", min=1, help="The maximum number of differences.")] = 100,
+    as_json: AsJson = False,
+) -> int:
+    """Compare two stores. The exit code is 1 if they differ.
+
+    Values, contents, times, TTLs, search fields and vectors are compared; versions are each store's own.
+    """
+    with open_store(context) as store, holdall.open(destination, sweep_interval=None) as other:
+        found = holdall.compare(store, other, prefix=_parse(prefix) or (), to=_parse(to), limit=limit)
+    if as_json:
+        print_json({"equal": found.equal, **asdict(found)})
+    else:
+        Output().line((f"{found.entries} entries compared, {len(found.differences)} differ", ""))
+        _print_differences(found.differences)
+    return DONE if found.equal else NOT_FOUND
+
+
+def _print_differences(differences: list[holdall.Difference]) -> None:
+    out = Output()
+    for one in differences:
+        where = show_namespace(one.namespace)
+        out.line((where, "blue"), ("\t", ""), (one.key, "bold"), (f"\t{', '.join(one.what)}", ""))
+
+
+def _parse(namespace: str | None) -> tuple[str, ...] | None:
+    return None if namespace is None else decode_namespace(namespace)
+
+
+# Backup and load -----------------------------------------------------------------------------------------------------
+
+
+def backup(context: typer.Context, file: Backup, prefix: Prefix = None, as_json: AsJson = False) -> int:
+    """Write the store, as it is at one moment, to one compressed file. Others can go on writing."""
+    with open_store(context) as store, progress_bar("backing up") as progress:
+        info = store.backup(file, prefix=_parse(prefix) or (), progress=progress)
+    return _print_backup(info, as_json)
+
+
+def load(
+    context: typer.Context,
+    file: Backup,
+    to: To = None,
+    into: Annotated[bool, typer.Option("--into", help="Add the backup to what is in the store.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete what is in the store first.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Load a backup. The whole file is checked before anything is written.
+
+    A store that is not empty is refused, unless --into or --replace is given.
+    """
+    with open_store(context) as store, progress_bar("loading") as progress:
+        loaded = store.load(file, to=_parse(to), into=into, replace=replace, progress=progress)
+    if as_json:
+        print_json(asdict(loaded))
+    else:
+        Output().line((f"{loaded.entries} entries loaded", ""))
+    return DONE
+
+
+def backup_check(file: Backup, as_json: AsJson = False) -> int:
+    """Read a backup to its end, check it, and show what it has. It needs no store."""
+    return _print_backup(holdall.check_backup(file), as_json)
+
+
+def _print_backup(info: holdall.BackupInfo, as_json: bool) -> int:
+    if as_json:
+        print_json(asdict(info))
+        return DONE
+    assert info.created_at is not None
+    rows = {"entries": info.entries, "files": info.files, "vectors": info.vectors, "bytes": info.bytes}
+    made = [("made", f"{info.created_at.isoformat(' ', 'seconds')} by holdall {info.holdall}")]
+    print_rows([*((name, f"{count:,}") for name, count in rows.items()), *made])
+    return DONE
+
+
+# Export and import ---------------------------------------------------------------------------------------------------
+
+
+def export(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The local file: x.jsonl or x.parquet; '-' is stdout.")],
+    format: Format = None,
+    prefix: Prefix = None,
+    as_json: AsJson = False,
+) -> int:
+    """Export entries as rows, for other tools: JSONL, or Parquet with holdall[parquet]."""
+    chosen: Any = format or ("jsonl" if file == "-" else None)
+    target: Any = sys.stdout.buffer if file == "-" else file
+    with open_store(context) as store, progress_bar("exporting") as progress:
+        count = store.export_entries(target, prefix=_parse(prefix) or (), format=chosen, progress=progress)
+    if as_json and file != "-":
+        print_json({"entries": count})
+    return DONE if count else NOT_FOUND
+
+
+def import_(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The local file: x.jsonl or x.parquet; '-' is stdin.")],
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            "-c",
+            metavar="PART=COLUMN",
+            help="Which column is a part of the entry: key=id, value=title,text; parts are namespace, key, value,"
+            " content, created_at, updated_at, expires_at, ttl, search_fields.",
+        ),
+    ] = None,
+    format: Format = None,
+    embed: EmbedderOption = None,
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """Import rows as entries: what export writes, or with --column a file of another tool.
+
+    --ns is the namespace of rows that have none. Without a column for the value, all other columns are its fields.
+    """
+    chosen: Any = format or ("jsonl" if file == "-" else None)
+    source: Any = sys.stdin.buffer if file == "-" else file
+    namespace = choose_namespace(ns, label, ()) or None
+    with open_store(context, find_embedder(embed)) as store, progress_bar("importing") as progress:
+        arguments: dict[str, Any] = {"namespace": namespace, "columns": _parse_columns(column), "format": chosen}
+        count = run_async(store.aimport_entries(source, progress=progress, **arguments))
+    if as_json:
+        print_json({"entries": count})
+    else:
+        Output().line((f"{count} entries imported", ""))
+    return DONE
+
+
+def _parse_columns(given: list[str] | None) -> dict[str, Any] | None:
+    columns: dict[str, Any] = {}
+    for pair in given or ():
+        part, equals, column = pair.partition("=")
+        if not equals or not column:
+            raise InvalidInput(f"--column takes PART=COLUMN, such as key=id; not {pair!r}")
+        columns[part] = column.split(",") if part == "value" and "," in column else column
+    return columns or None

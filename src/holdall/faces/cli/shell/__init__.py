@@ -1,0 +1,1 @@
+"""What connects a command with the shell: its output, local files, completion."""

@@ -1,0 +1,75 @@
+"""MCP over streamable HTTP, at /mcp, with the tokens of the server."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from ... import Store
+from ...core import face_api
+from ...errors import AccessDenied, HoldallError
+from ..auth.gate import Access
+from ..problems import to_response
+from .tools import build_server
+
+if TYPE_CHECKING:
+    from ..app import Service
+
+_access: ContextVar[Access] = ContextVar("holdall_mcp_access")
+_PATH = "/mcp"
+
+
+class McpEndpoint:
+    """The ASGI app of the route: it admits the sender, whose store the tools then use."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        server = build_server(_store_of, has_history=face_api.capabilities_of(service.store).keeps_history)
+        self._app = server.streamable_http_app(
+            streamable_http_path=_PATH,
+            stateless_http=True,
+            json_response=True,
+            max_request_body_size=service.limits.body,
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate checks it
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run what serves requests, for as long as the app lives."""
+        async with self._app.router.lifespan_context(self._app):
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        request = Request(scope)
+        access: Access | None = None
+        try:
+            self._service.gate.check_host(request)
+            access = await self._service.gate.admit(request)
+        except HoldallError as error:
+            response = to_response(error)
+            self._service.finish(request, _PATH, response, access, time.perf_counter() - began)
+            await response(scope, receive, send)
+            return
+        token = _access.set(access)
+        try:
+            await self._app({**scope, "path": _PATH, "root_path": ""}, receive, send)
+        finally:
+            _access.reset(token)
+            self._service.metrics.observe(request, _PATH, 200, access, time.perf_counter() - began)
+
+
+def _store_of(right: str) -> Store:
+    access: Any = _access.get(None)
+    if access is None:
+        raise AccessDenied("this call has no token")
+    access.require(right)
+    store: Store = access.store
+    return store

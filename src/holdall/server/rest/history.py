@@ -1,0 +1,126 @@
+"""History, where the store keeps it: versions, differences, restore and rewind. `?at=` elsewhere reads the past."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from ...errors import InvalidInput
+from ...ops import Diff, Version
+from ..exchange import Call, Handler, answer, parse_moment
+from .documents import (
+    FILESYSTEM,
+    entry_document,
+    etag,
+    info_document,
+    item_address,
+    lease_argument,
+    namespace_argument,
+)
+
+
+def _version_document(version: Version) -> dict[str, Any]:
+    return {
+        "version": version.version,
+        "kind": version.kind,
+        "time": version.time,
+        "value": version.value,
+        "author": version.author,
+        "reason": version.reason,
+        "expires_at": version.expires_at,
+        "size": version.size,
+    }
+
+
+async def list_versions(call: Call) -> Response:
+    """List the versions of an entry, newest first."""
+    namespace, key = item_address(call, "/v1/history/")
+    found = await call.store.ahistory(namespace, key, limit=call.number("limit", 100, call.service.limits.page))
+    return answer({"versions": [_version_document(one) for one in found]})
+
+
+async def list_file_versions(call: Call) -> Response:
+    """List the versions of a file, newest first."""
+    files = call.store.files(namespace_argument(call, FILESYSTEM))
+    limit = call.number("limit", 100, call.service.limits.page)
+    found = await files.ahistory(call.text("path") or "/", limit=limit)
+    return answer({"versions": [_version_document(one) for one in found]})
+
+
+class Restore(msgspec.Struct, forbid_unknown_fields=True):
+    """A version to bring back: of an entry (`key`), or of a file (`path`)."""
+
+    version: int
+    namespace: list[str] = []
+    key: str | None = None
+    path: str | None = None
+
+
+async def restore(call: Call) -> Response:
+    """Write an old version again, as a new change."""
+    given = await call.json(Restore)
+    if (given.key is None) == (given.path is None):
+        raise InvalidInput("pass key, for an entry, or path, for a file")
+    lease = lease_argument(call)
+    if given.path is not None:
+        files = call.store.files(tuple(given.namespace) or FILESYSTEM)
+        info = await files.arestore(given.path, given.version, lease=lease)
+        return answer(info_document(info), headers=etag(info.version))
+    entry = await call.store.arestore(tuple(given.namespace), given.key, given.version, lease=lease)
+    return answer(entry_document(entry), headers=etag(entry.version))
+
+
+async def diff(call: Call) -> Response:
+    """List the entries that differ between two moments."""
+    since = call.text("since")
+    if since is None:
+        raise InvalidInput("the argument since is missing: a time, or a cursor")
+    until = call.text("until")
+    limit = call.number("limit", 100, call.service.limits.page)
+    found: list[Diff] = []
+    differences = call.store.adiff(
+        namespace_argument(call), parse_moment("since", since), None if until is None else parse_moment("until", until)
+    )
+    async for one in differences:
+        found.append(one)
+        if len(found) > limit:
+            break
+    await differences.aclose()
+    documents = [
+        {
+            "namespace": one.namespace,
+            "key": one.key,
+            "before": None if one.before is None else entry_document(one.before),
+            "after": None if one.after is None else entry_document(one.after),
+        }
+        for one in found[:limit]
+    ]
+    return answer({"differences": documents, "more": len(found) > limit})
+
+
+class Rewind(msgspec.Struct, forbid_unknown_fields=True):
+    """To which moment a namespace is brought back."""
+
+    when: str
+    namespace: list[str] = []
+    dry_run: bool = False
+
+
+async def rewind(call: Call) -> Response:
+    """Bring a namespace back to how it was; with `dry_run`, say what would change."""
+    given = await call.json(Rewind)
+    done = await call.store.arewind(
+        tuple(given.namespace), parse_moment("when", given.when), dry_run=given.dry_run, lease=lease_argument(call)
+    )
+    return answer(msgspec.to_builtins(done))
+
+
+ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
+    "/v1/history/{address:path}": {"GET": (list_versions, "history")},
+    "/v1/file-history": {"GET": (list_file_versions, "history")},
+    "/v1/restore": {"POST": (restore, "write")},
+    "/v1/diff": {"GET": (diff, "history")},
+    "/v1/rewind": {"POST": (rewind, "write")},
+}

