@@ -69,13 +69,15 @@ RULES = {
     "search/segments/": {"errors", "ops", "model/", "runtime/", "search/"},
     "engines/memory/": BELOW_ENGINES,
     "engines/sql/": BELOW_ENGINES | {"engines/history/"},
+    "engines/checks/": BELOW_ENGINES | {"engines/sql/"},
     "engines/history/": BELOW_ENGINES | {"engines/sql/", "engines/redis/"},
     "engines/net/": BELOW_ENGINES,
     "engines/learned/": BELOW_ENGINES | {"engines/sql/"},
     "engines/sqlite/": BELOW_ENGINES
-    | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/", "engines/history/"},
+    | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/", "engines/history/", "engines/checks/"},
     "engines/sqlite/vectors/": BELOW_ENGINES | {"engines/sql/"},
-    "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/"},
+    "engines/postgres/": BELOW_ENGINES
+    | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/", "engines/checks/"},
     "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/", "engines/history/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},
     "engines/remote/": BELOW_ENGINES | {"engines/net/"},

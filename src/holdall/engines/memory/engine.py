@@ -234,6 +234,8 @@ class MemoryEngine:
                 return self._transfer(op, now, undo)
             case ops.Maintain() | ops.LearnFields():  # a search reads all values, and they are in memory
                 return False
+            case ops.RepairFaults():
+                return 0
             case ops.IndexOrder():
                 return None  # `_around` does it
             case ops.IndexTexts():
@@ -572,6 +574,8 @@ class MemoryEngine:
                 return ops.RecordPage(list(page), page[-1].key if page else None, page.next is not None)
             case ops.ChangedRecords():
                 return self._changed_records(op)
+            case ops.FindFaults():
+                return []
             case ops.Children():
                 return self._children(op)
             case ops.Grep():

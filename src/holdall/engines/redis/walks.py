@@ -109,6 +109,8 @@ class RedisWalks:
                 return (yield from self._read_records(op))
             case ops.ChangedRecords():
                 return (yield from self._changed_records(op))
+            case ops.FindFaults():
+                return []  # its indexes are checked by reading entries in both orders
             case ops.Children():
                 return (yield from self._children(op))
             case ops.Grep():

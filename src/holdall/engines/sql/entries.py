@@ -65,6 +65,7 @@ _MULTI_STATEMENT = frozenset(
         ops.IndexTexts,
         PreparedIndexTexts,
         ops.IndexOrder,
+        ops.RepairFaults,
         LargeDeleteTree,
         ops.Embed,
         ops.PurgeTombstones,
@@ -247,6 +248,8 @@ class SqlEntries:
                 return (yield from self.trees.delete(op, now))
             case ops.IndexOrder():
                 return (yield from self._dialect.index_order())
+            case ops.RepairFaults():
+                return (yield from self._dialect.checks.repair())
             case ops.Embed():
                 return (yield from self.ranker.embed(op, now))
             case ops.PurgeTombstones():
@@ -499,6 +502,8 @@ class SqlEntries:
                 return (yield from self._records(op))
             case ops.ChangedRecords():
                 return (yield from self._changed_records(op))
+            case ops.FindFaults():
+                return (yield from self._dialect.checks.find())
             case ops.Children():
                 return (yield from self._files.children(op, self._clock()))
             case ops.Grep():

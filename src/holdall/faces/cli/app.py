@@ -549,6 +549,7 @@ for _command_name, _command, _example in (
     ("backup", operate.backup, "holdall agent.db backup monday.backup"),
     ("load", operate.load, "holdall new.db load monday.backup"),
     ("backup-check", operate.backup_check, "holdall backup-check monday.backup"),
+    ("check", operate.check, "holdall agent.db check --repair"),
     ("export", operate.export, "holdall agent.db export entries.jsonl --prefix users"),
     ("completion", make_completion(lambda: typer.main.get_command(app)), "source <(holdall completion bash)"),
     ("import", operate.import_, "holdall agent.db import notes.parquet --ns notes -c key=id -c value=title,text"),

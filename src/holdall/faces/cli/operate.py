@@ -246,6 +246,32 @@ def _print_backup(info: holdall.BackupInfo, as_json: bool) -> int:
     return DONE
 
 
+def check(
+    context: typer.Context,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Check every entry, and that contents, vectors and indexes agree. The exit code is 4 if a fault is left."""
+    with open_store(context) as store, progress_bar("checking") as progress:
+        found = store.check(repair=repair, progress=progress)
+    if as_json:
+        faults = {name: [_describe(one) for one in getattr(found, name)] for name in ("faults", "repaired")}
+        print_json({"entries": found.entries, **faults})
+        return CONFLICT if found.faults else DONE
+    out = Output()
+    out.line((f"{found.entries} entries checked, {len(found.faults)} faults", ""))
+    for fault in found.repaired:
+        out.line(("repaired\t", "green"), (f"{fault.kind}: {fault.message}", ""))
+    for fault in found.faults:
+        hint = " (--repair repairs it)" if fault.repairable else ""
+        out.line(("fault\t", "red"), (f"{fault.kind}: {fault.message}{hint}", ""))
+    return CONFLICT if found.faults else DONE
+
+
+def _describe(fault: holdall.Fault) -> dict[str, Any]:
+    return {"kind": fault.kind, "message": fault.message, "repairable": fault.repairable}
+
+
 # Export and import ---------------------------------------------------------------------------------------------------
 
 
