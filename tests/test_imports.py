@@ -99,6 +99,8 @@ RULES = {
     "faces/adk/": FACE,
     "faces/langchain/": FACE,
     "faces/fsspec/": FACE,
+    "faces/llama_index/": FACE,
+    "faces/agent_framework/": FACE,
     "faces/conversations/": FACE | {"faces/langgraph/"},
     "faces/cli/": FACE
     | {
@@ -129,6 +131,7 @@ TOP = {
 OUTSIDE = {
     "Stemmer": ("search/",),
     "ag2": ("faces/ag2/",),
+    "agent_framework": ("faces/agent_framework/",),
     "agents": ("faces/openai_agents/",),
     "anthropic": ("faces/claude/",),
     "apsw": ("engines/sqlite/", "engines/s3/"),
@@ -143,6 +146,7 @@ OUTSIDE = {
     "key_value": ("faces/key_value/",),
     "langchain_core": ("faces/conversations/", "faces/langchain/"),
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
+    "llama_index": ("faces/llama_index/",),
     "mcp": ("server/mcp/",),
     "mcp_types": ("server/mcp/",),
     "msgspec": ("ops.py", "wire.py", "model/", "operate/", "search/", "engines/", "server/"),
