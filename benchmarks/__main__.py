@@ -45,6 +45,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "psycopg",
     ),
     "langgraph": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite", "numpy"),
+    "checkpoints": ("apsw", "langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"),
     "search": (
         "apsw",
         "bm25s",
