@@ -69,13 +69,15 @@ RULES = {
     "search/segments/": {"errors", "ops", "model/", "runtime/", "search/"},
     "engines/memory/": BELOW_ENGINES,
     "engines/sql/": BELOW_ENGINES | {"engines/history/"},
-    "engines/history/": BELOW_ENGINES | {"engines/sql/"},
+    "engines/checks/": BELOW_ENGINES | {"engines/sql/"},
+    "engines/history/": BELOW_ENGINES | {"engines/sql/", "engines/redis/"},
     "engines/net/": BELOW_ENGINES,
     "engines/learned/": BELOW_ENGINES | {"engines/sql/"},
     "engines/sqlite/": BELOW_ENGINES
-    | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/", "engines/history/"},
+    | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/", "engines/history/", "engines/checks/"},
     "engines/sqlite/vectors/": BELOW_ENGINES | {"engines/sql/"},
-    "engines/postgres/": BELOW_ENGINES | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/"},
+    "engines/postgres/": BELOW_ENGINES
+    | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/", "engines/checks/"},
     "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/", "engines/history/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},
     "engines/remote/": BELOW_ENGINES | {"engines/net/"},
@@ -97,6 +99,8 @@ RULES = {
     "faces/adk/": FACE,
     "faces/langchain/": FACE,
     "faces/fsspec/": FACE,
+    "faces/llama_index/": FACE,
+    "faces/agent_framework/": FACE,
     "faces/conversations/": FACE | {"faces/langgraph/"},
     "faces/cli/": FACE
     | {
@@ -127,6 +131,7 @@ TOP = {
 OUTSIDE = {
     "Stemmer": ("search/",),
     "ag2": ("faces/ag2/",),
+    "agent_framework": ("faces/agent_framework/",),
     "agents": ("faces/openai_agents/",),
     "anthropic": ("faces/claude/",),
     "apsw": ("engines/sqlite/", "engines/s3/"),
@@ -141,6 +146,7 @@ OUTSIDE = {
     "key_value": ("faces/key_value/",),
     "langchain_core": ("faces/conversations/", "faces/langchain/"),
     "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
+    "llama_index": ("faces/llama_index/",),
     "mcp": ("server/mcp/",),
     "mcp_types": ("server/mcp/",),
     "msgspec": ("ops.py", "wire.py", "model/", "operate/", "search/", "engines/", "server/"),

@@ -97,6 +97,8 @@ OPS: list[ops.Op] = [
     ops.ReadRange(("a",), "/k", 1, 9, 7),
     ops.SetHistory(3.5),
     ops.PurgeHistory(9),
+    ops.Forget(("a",), "k", True, 9),
+    ops.Scrub(True),
     ops.GetVersion(("a",), "k", 7, False),
     ops.ListVersions(("a",), "k", 7, 9),
     ops.ListPast(("a",), "c", (("a", "b"), "k"), 9, False, "k", "/f/"),
@@ -123,6 +125,8 @@ OPS: list[ops.Op] = [
     ops.Changes(("a",), "c", 9, "/k"),
     ops.Records(("n",), (("n",), "k"), 5),
     ops.ChangedRecords(("n",), "57", 5),
+    ops.FindFaults(),
+    ops.RepairFaults(),
     ops.Children(("a",), "/", "/b", 9, True, "/**/*.{md,txt}", True),
     ops.Grep(("a",), "/", ("tea", "é"), True, "/b", "*.md"),
 ]

@@ -292,6 +292,14 @@ class Record(FrozenStruct, frozen=True):
     vectors: Vectors | None = None
 
 
+class Fault(FrozenStruct, frozen=True):
+    """Something that is wrong with a store: of which kind, what, and whether `RepairFaults` repairs it."""
+
+    kind: str  # "entry", "contents", "vectors", "index", "count" or "database"
+    message: str
+    repairable: bool = False
+
+
 class RecordPage(FrozenStruct, frozen=True):
     """A page of records. `next` is where the next page begins; `more` is whether there was more when it was read."""
 
@@ -629,6 +637,43 @@ class OldHead(FrozenStruct, frozen=True):
     size: int | None  # of a file
 
 
+class Forget(Op, frozen=True):
+    """Remove up to `limit` tombstones and old values of a namespace, or of one key -> `Forgotten`.
+
+    Cursors from before a removed tombstone expire.
+    """
+
+    namespace: Namespace
+    key: str | None = None
+    recursive: bool = False
+    limit: int = 500
+
+
+class Forgotten(FrozenStruct, frozen=True):
+    """How many tombstones and old values `Forget` has removed, and whether more may be left."""
+
+    tombstones: int = 0
+    versions: int = 0
+    more: bool = False
+
+
+class Scrub(Op, frozen=True):
+    """Clear what removed entries have left in the engine's own files: free pages, logs, index terms -> `Scrubbed`."""
+
+    compact: bool = False  # also what takes long, and keeps others waiting
+
+
+class Scrubbed(FrozenStruct, frozen=True):
+    """What `Scrub` has cleared, and what is outside its reach, as texts for people."""
+
+    cleared: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+
+
+class RepairFaults(Op, frozen=True):
+    """Repair the faults of `FindFaults` that can be repaired without losing anything -> how many rows. Not a change."""
+
+
 # Walks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -776,6 +821,10 @@ class ChangedRecords(Op, frozen=True):
     limit: int = 500
 
 
+class FindFaults(Op, frozen=True):
+    """Check what the engine stores besides entries, and its database -> `list[Fault]`."""
+
+
 class Children(Op, frozen=True):
     """List a folder in path order, after the path `after` -> `Page[FileInfo]`, whose `next` is the next `after`.
 
@@ -835,6 +884,7 @@ WALKS: frozenset[type] = frozenset(
         Changes,
         Records,
         ChangedRecords,
+        FindFaults,
         ListVersions,
         ListPast,
         Children,

@@ -24,7 +24,9 @@ def dump(engine: S3Engine) -> dict[str, list[Any]]:
         for table in SHIPPED:
             names = [row[1] for row in connection.execute(f"PRAGMA table_info({table.name})").fetchall()]
             kept = ", ".join(name for name in names if name not in table.local)
-            rows[table.name] = sorted(connection.execute(f"SELECT {kept} FROM {table.name}").fetchall(), key=repr)
+            which = f"WHERE {table.key[0]} = '{table.only}'" if table.only else ""
+            found = connection.execute(f"SELECT {kept} FROM {table.name} {which}").fetchall()
+            rows[table.name] = sorted(found, key=repr)
         rows["seq"] = connection.execute("SELECT seq FROM holdall_bucket").fetchall()
         return rows
     finally:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
 import holdall
 from support.extent import IS_SHORT
-from support.servers import postgres_url, redis_cluster_url, redis_url
+from support.servers import postgres_url, redis_cluster_url, redis_url, s3_credentials, s3_server
 
 ENGINES: tuple[str, ...] = ("memory", "sqlite", "postgres", "redis", "disk")
 if not IS_SHORT:
-    ENGINES += ("cluster",)
+    ENGINES += ("cluster", "s3")
 _numbers = itertools.count()
 
 
@@ -30,6 +31,10 @@ def new_location(engine: str, folder: Path) -> dict[str, str]:
             return {"url": redis_url(), "key_prefix": name}
         case "cluster":
             return {"url": redis_cluster_url(), "key_prefix": name}
+        case "s3":
+            server, (key, secret) = s3_server(), s3_credentials()
+            os.environ |= {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}  # for other processes, too
+            return {"url": f"s3://{server.bucket}/{name}", "endpoint": server.endpoint, "cache": str(folder / "cache")}
     return {"url": postgres_url(), "schema": name}
 
 

@@ -18,14 +18,15 @@ from typing import Any, Literal
 from .. import ops
 from ..errors import Conflict, InvalidInput, InvalidValue, NotFound, Unavailable, Unsupported, shown
 from ..files.volume import Files
-from ..history import versions
+from ..history import erasing, versions
+from ..history.erasing import Erased
 from ..history.versions import Rewound
 from ..live.leases import Lease, LeaseMethods
 from ..live.watch import WatchMethods
 from ..model import cursors, filters, keys
 from ..model.field_paths import check_paths
 from ..model.values import decode, encode, to_datetime, to_microseconds
-from ..operate.methods import OperateMethods
+from ..operate.public import OperateMethods
 from ..ops import (
     ABSENT,
     ANY,
@@ -498,6 +499,20 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
 
     rewind = run(_rewind)
     arewind = arun(_rewind)
+
+    def _erase(
+        self, namespace: Namespace, key: str | None = None, *, recursive: bool = False, compact: bool = False
+    ) -> StoreProgram[Erased]:
+        """Remove an entry, or all entries of a namespace, and of those below it with `recursive`, with every trace.
+
+        That is values, contents, vectors, index terms, old values and the names of tombstones, in the engine's own
+        files. It takes long, as the files are written again. `compact` also does what keeps others waiting: on
+        PostgreSQL, a full vacuum. The report says what is outside its reach.
+        """
+        return (yield from erasing.erase(self, namespace, key, recursive, compact))
+
+    erase = run(_erase)
+    aerase = arun(_erase)
 
     @explain_renamed
     def acting(self, author: str, *, reason: str | None = None) -> Store:

@@ -429,3 +429,26 @@ def test_a_server_that_ignores_conditions_is_refused(
             holdall.open("s3://bucket/store", **options).setup()
         with pytest.raises(Unsupported, match="ignores conditional writes"):
             holdall.open("s3://bucket/store", **options).put(("a",), "k", {})
+
+
+# History -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_machine_keeps_history_while_it_is_on(url: str, tmp_path: Path) -> None:
+    """The setting is the store's. A machine that did not set it obeys, and so does one that comes later."""
+    with open_at(url, tmp_path / "two") as two, open_at(url, tmp_path / "one", history=3600) as one:
+        one.put(("a",), "k", {"n": 0})
+        two.put(("a",), "k", {"n": 1})
+        two.put(("a",), "k", {"n": 2})
+        with open_at(url, tmp_path / "three") as three:
+            three.put(("a",), "k", {"n": 3})
+            for store in (one, two, three):
+                assert [version.version for version in store.history(("a",), "k")] == [4, 3, 2, 1]
+            check_caches(url, tmp_path, *map(engine_of, (one, two, three)))
+    with open_at(url, tmp_path / "one", history=0) as one, open_at(url, tmp_path / "two") as two:
+        one.put(("a",), "k", {"n": 4})
+        two.put(("a",), "k", {"n": 5})
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+        database = apsw.Connection(engine_of(two)._path)
+        assert database.execute("SELECT max(ended) FROM holdall_history").fetchall() == [(4,)]
+        database.close()

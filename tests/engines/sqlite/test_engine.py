@@ -288,6 +288,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "diff": (("home",), "1"),
     "restore": (("home",), "key", 1),
     "rewind": (("home",), "1"),
+    "erase": (("home",),),
 }
 PUBLIC = [name for name, _ in inspect.getmembers(holdall.Store, callable) if not name.startswith("_")]
 

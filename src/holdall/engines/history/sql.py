@@ -25,7 +25,7 @@ from ...model import keys
 from ...ops import OldHead, OldVersion, Page
 from ..sql.bounded_reads import COLUMNS
 from ..sql.dialect import Dialect
-from ..sql.feed import SqlFeed, within
+from ..sql.feed import SqlFeed, chosen_by, within
 from ..sql.statements import Rows, SqlProgram, Statement
 
 #: The name of the setting in the table `state`. Stored data: it must not change.
@@ -171,6 +171,15 @@ class SqlHistory:
         yield [*dialect.lock_bodies(bodies), (f"DELETE FROM {self._old} WHERE {among}", params)]
         if bodies:
             yield [self.delete_unused(bodies)]
+
+    def forget(self, op: ops.Forget) -> SqlProgram[int]:
+        """Remove old values of a namespace or a key; return how many."""
+        params: dict[str, Any] = {"limit": op.limit}
+        sql = f"SELECT ended, body FROM {self._old} WHERE true {chosen_by(op, params)} ORDER BY ended LIMIT :limit"
+        [found] = yield [(sql, params)]
+        if found:
+            yield from self.remove([row[0] for row in found], sorted({row[1] for row in found if row[1] is not None}))
+        return len(found)
 
     def delete_unused(self, bodies: list[int]) -> Statement:
         """Return the statement that removes the pieces of bodies to which no row refers."""

@@ -216,6 +216,11 @@ class MemoryEngine:
                 return to_old_entry(_row(address, record, content), record.index, record.ttl)
             case ops.SetHistory(keep):
                 return self._set_history(keep, now)
+            case ops.Forget():
+                return self._forget(op)
+            case ops.Scrub():
+                self._ranker.clear()
+                return ops.Scrubbed(("the memory of this process",))
             case ops.PurgeHistory(limit):
                 return self._purge_history(limit, now)
             case ops.Stat(namespace, path):
@@ -229,6 +234,8 @@ class MemoryEngine:
                 return self._transfer(op, now, undo)
             case ops.Maintain() | ops.LearnFields():  # a search reads all values, and they are in memory
                 return False
+            case ops.RepairFaults():
+                return 0
             case ops.IndexOrder():
                 return None  # `_around` does it
             case ops.IndexTexts():
@@ -450,6 +457,23 @@ class MemoryEngine:
             purged += 1
         return bool(limit) and purged == limit
 
+    def _forget(self, op: ops.Forget) -> ops.Forgotten:
+        self._ranker.catch_up_if_begun()  # tombstones tell it which entries are gone
+
+        def is_chosen(address: _Address) -> bool:
+            if op.key is not None or not op.recursive:
+                return address[0] == keys.encode(op.namespace) and op.key in (None, address[1])
+            return _is_within(address, op.namespace)
+
+        tombstones = [version for version in self._tombstones if is_chosen(self._feed[version])]
+        ends = [ended for ended, address in self._ends.items() if is_chosen(address)]
+        for version in tombstones:
+            self._restore(self._feed[version], None)
+            self._purged = max(self._purged, version)
+        for ended in ends:
+            self._drop_old(ended)
+        return ops.Forgotten(len(tombstones), len(ends))
+
     def _find_version(self, address: _Address, version: int) -> _Record | None:
         record: _Record | None = self._entries.get(address)
         if record is not None and record.version == version and record.value is not None:
@@ -550,6 +574,8 @@ class MemoryEngine:
                 return ops.RecordPage(list(page), page[-1].key if page else None, page.next is not None)
             case ops.ChangedRecords():
                 return self._changed_records(op)
+            case ops.FindFaults():
+                return []
             case ops.Children():
                 return self._children(op)
             case ops.Grep():

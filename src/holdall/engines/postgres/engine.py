@@ -42,6 +42,7 @@ from ...ops import (
     Delete,
     DeleteTree,
     Embed,
+    Forget,
     Get,
     IndexOrder,
     IndexTexts,
@@ -51,6 +52,8 @@ from ...ops import (
     PurgeHistory,
     Put,
     Refresh,
+    Scrub,
+    Scrubbed,
     SetHistory,
 )
 from ...runtime.programs import Sleep, Work, adrive, drive
@@ -96,8 +99,10 @@ _SINGLE_STATEMENT = LOOK_UPS | {Put, Delete, Refresh}
 _JOINED_PATIENCE = 1.0
 #: Ops that change no entry that anybody can read.
 _WITHOUT_CHANGES = frozenset({IndexOrder, IndexTexts, Maintain, LearnFields})
+#: Seconds that the vacuum of one table may take.
+_VACUUM_SECONDS = 3600.0
 #: Ops that may be done twice.
-_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain, SetHistory, PurgeHistory})
+_IDEMPOTENT = frozenset({IndexOrder, IndexTexts, Embed, Maintain, SetHistory, PurgeHistory, Scrub, Forget})
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +241,8 @@ class PostgresEngine:
             yield from self._set_up(deadline)
         first = batch[0]
         kind = type(first)
+        if isinstance(first, Scrub):
+            return [(yield from self._scrub(first, deadline))]
         if len(batch) == 1 and kind in _SINGLE_STATEMENT and not is_multi_statement(first):
             single: Any = self._look_up if kind in LOOK_UPS else self._write_one
             results = [(yield from single(first, deadline))]
@@ -254,6 +261,21 @@ class PostgresEngine:
                 yield from self._notify_listeners(deadline)
         self._note_versions(results)
         return results
+
+    def _scrub(self, op: Scrub, deadline: float) -> ConnectionProgram[Scrubbed]:
+        """Clear what removed rows have left in the tables: index terms, and dead rows."""
+        [scrubbed] = yield from self._write([op], deadline)
+        while (yield from self._write([Maintain()], self._deadline()))[0]:  # removes them from the index of contents
+            pass
+        rows = yield from self._query(self._sql.list_tables(), self._deadline())
+        how = "VACUUM (FULL)" if op.compact else "VACUUM"
+        for (table,) in rows:
+            yield Execute((f"{how} {table}", {}), time.monotonic() + _VACUUM_SECONDS)
+        done = "the tables, which were written again" if op.compact else "dead rows of the tables"
+        beyond = ["the server's write-ahead log and its archive", "replicas, dumps and other backups"]
+        if not op.compact:
+            beyond.insert(0, "free space inside the pages of the tables: compact=True writes them again")
+        return Scrubbed((*scrubbed.cleared, done), tuple(beyond))
 
     def _walk(self, op: Op, deadline: float) -> ConnectionProgram[Any]:
         """Run a walk. A reader of the feed that has to wait for tombstones writes them itself."""

@@ -162,6 +162,11 @@ class PostgresEntries(SqlEntries):
             self._feed.move_mark("pg_current_xact_id()"),
         ]
 
+    def list_tables(self) -> Statement:
+        """Return the query for the tables of the schema, as SQL names them."""
+        sql = "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables WHERE schemaname = :p0"
+        return sql, {"p0": self._dialect.schema_name}
+
     def detect_pgvector(self) -> SqlProgram[None]:
         """Use pgvector if vectors are stored as its type: it was installed when their table was created."""
         sql = (

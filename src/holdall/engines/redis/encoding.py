@@ -44,7 +44,8 @@ IdRange: TypeAlias = tuple[str, str]
 #: Encodes the indexed fields of a value for the scripts.
 EncodeFields: TypeAlias = Callable[[str], bytes]
 
-_KINDS: dict[bytes, Any] = {b"p": "put", b"d": "delete", b"e": "expire"}
+#: The kinds of changes, by the letter of a record.
+KINDS: dict[bytes, Any] = {b"p": "put", b"d": "delete", b"e": "expire"}
 
 
 def make_id(namespace: Namespace, key: str) -> str:
@@ -92,10 +93,10 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
             text, fields, size, body, data = value, encode_fields(value), "-", "-", b""
         vectors = op.vectors
         encoded = ("-", 0, b"") if vectors is None else (vectors.model, len(vectors.data), b"".join(vectors.data))
-        return ["put", *encode_put(op, text), fields, size, body, data, *encoded]
+        return ["put", *encode_put(op, text), fields, size, body, data, *encoded, op.acting or ""]
     match op:
-        case ops.Delete(namespace, key, expect):
-            return ["delete", make_id(namespace, key), _encode_expect(expect)]
+        case ops.Delete(namespace, key, expect, acting):
+            return ["delete", make_id(namespace, key), _encode_expect(expect), acting or ""]
         case ops.Check(namespace, key, expect):
             return ["check", make_id(namespace, key), _encode_expect(expect)]
         case ops.Refresh(namespace, key):
@@ -108,9 +109,9 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
         case ops.Embed(namespace, key, version, vectors):
             data = b"".join(vectors.data)
             return ["embed", make_id(namespace, key), version, vectors.model, len(vectors.data), data]
-        case ops.Append(namespace, key, data, expect, ttl):
-            entry_id = make_id(namespace, key)
-            return ["append", entry_id, data, _encode_expect(expect), _encode_ttl(ttl), file_values.NATIVE]
+        case ops.Append(namespace, key, data, expect, ttl, acting):
+            entry_id, lifetime = make_id(namespace, key), _encode_ttl(ttl)
+            return ["append", entry_id, data, _encode_expect(expect), lifetime, file_values.NATIVE, acting or ""]
         case ops.ReadRange(namespace, key, start, end):
             return ["read", make_id(namespace, key), start, "" if end is None else max(start, end)]
         case ops.Stat(namespace, path):
@@ -119,10 +120,10 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
             return ["check_path", *folder_bounds(namespace, path + "/"), *_encode_parents(namespace, path)]
         case ops.DeleteTree(namespace, None):
             low, high = keys.below(keys.encode(namespace))
-            return ["delete_tree", "p", "", low, high]
+            return ["delete_tree", "p", "", low, high, op.acting or ""]
         case ops.DeleteTree(namespace, str(path)):
             bounds = folder_bounds(namespace, path.rstrip("/") + "/")
-            return ["delete_tree", "f", make_id(namespace, path), *bounds]
+            return ["delete_tree", "f", make_id(namespace, path), *bounds, op.acting or ""]
         case ops.Move(namespace, src, dst, source, ttl):
             source_namespace = namespace if source is None else source
             return [
@@ -131,9 +132,11 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
                 _encode_ttl(ttl),
                 int(source is not None),
                 *_encode_parents(namespace, dst),
+                op.acting or "",
             ]
         case ops.Copy(namespace, src, dst):
-            return ["copy", *_encode_paths(namespace, src, namespace, dst), "k", 0, *_encode_parents(namespace, dst)]
+            paths, parents = _encode_paths(namespace, src, namespace, dst), _encode_parents(namespace, dst)
+            return ["copy", *paths, "k", 0, *parents, op.acting or ""]
     raise TypeError(f"not a point op: {op!r}")
 
 
@@ -250,7 +253,7 @@ def to_record(reply: list[Any]) -> Record:
         keys.decode(ns),
         key,
         int(version),
-        _KINDS[kind],
+        KINDS[kind],
         text,
         int(created),
         int(updated),
@@ -279,7 +282,7 @@ def parse_version(head: bytes) -> int:
 
 def parse_kind(head: bytes) -> Any:
     """Return the kind of the `Change` that made a record."""
-    return _KINDS[head.split(b" ", 6)[5]]
+    return KINDS[head.split(b" ", 6)[5]]
 
 
 def parse_size(head: bytes) -> int | None:

@@ -7,9 +7,11 @@ entry: encoded namespace, NUL byte, key (see `encoding`).
 Entries
 
     (no suffix)       hash, the state of the shard: v last version, f last purged version, g number of deleted trees,
+                      h setting of the history, hp last version that ended a purged old record,
                       w last number of `:w`, x stamp of the indexed fields, o set once `:o` is kept, l layout (first
                       shard only), r mark of the server's run (single server only)
-    :e:ID             hash, an entry or a tombstone: h head, d text of the value, x search fields, i indexed fields
+    :e:ID             hash, an entry or a tombstone: h head, d text of the value, x search fields, i indexed fields,
+                      a author and reason, c when it was written, if `updated` was backdated
     :p                IDs of all entries, in lexicographic order
     :f                IDs of all files, in lexicographic order
     :s                namespaces that have entries, in lexicographic order
@@ -20,6 +22,7 @@ Entries
     :b:BODY:N         chunk N of a file's content, 1 MiB each
     :r                hash, for each body that several files share: how many more there are than one
     :g                list of deleted trees whose entries are not all tombstones yet
+    :h:ID, :hc, :hp   old records (see `engines/history/redis`)
     :l                ranges of versions that may have been lost in a restart: the last version before each, by its end
 
 Indexes
@@ -69,6 +72,7 @@ from ...errors import InvalidInput, OutcomeUnknown, SchemaTooNew, StoreClosed, U
 from ...model.keys import RESERVED
 from ...ops import READS, WALKS, Op
 from ...runtime.programs import adrive, drive
+from ..history.redis import RedisHistory
 from ..learned.limits import find_room
 from ..net.pool import check_options
 from .connections import Address, ConnectionProgram, Connections, parse_settings
@@ -136,7 +140,12 @@ class RedisEngine:
         if is_cluster and self._settings.pop("db", 0):
             raise InvalidInput("a Redis Cluster has only database 0: remove the number from the URL")
         self.capabilities = Capabilities(
-            durable=True, multiprocess=True, ranks=True, learns=True, spans_roots=not is_cluster
+            durable=True,
+            multiprocess=True,
+            ranks=True,
+            learns=True,
+            keeps_history=True,
+            spans_roots=not is_cluster,
         )
         self._options = options
         self._own = own
@@ -152,6 +161,7 @@ class RedisEngine:
         shards.connections = Connections(dict(self._settings), shards.is_cluster, *pool, shards.prepare)
         # The walks have locks, which a thread of the parent may hold for ever.
         self._walks = RedisWalks(shards, lambda shard: self._ready.get(shard, _NO_FIELDS), self._declare)
+        self._history = RedisHistory(shards, self._options.clock, self._walks.parse_position)
         self._client = secrets.token_hex(8)
         # The answers of this client are kept in numbered slots. Each has one write at a time.
         self._free_slots: deque[list[int]] = deque()  # pairs of a slot and the number of its last write
@@ -213,14 +223,23 @@ class RedisEngine:
         kind = type(first)
         if isinstance(first, ops.ReadStats):
             return [(yield from self._read_stats(first))]
+        if isinstance(first, ops.ListVersions):
+            return [(yield from self._history.list_versions(first))]
+        if isinstance(first, ops.ListPast):
+            return [(yield from self._history.list_past(first))]
         if kind in WALKS:
             return [(yield from self._walks.walk(first))]
+        if all(map(_reads_version, batch)):
+            versions: list[Any] = []
+            for op in batch:
+                versions += [(yield from self._read_version(op))]
+            return versions
         if len(batch) == 1:
             if isinstance(first, ops.Get):
                 shard = self._shards.of_namespace(first.namespace)
                 found = yield from self._shards.get(shard, make_id(first.namespace, first.key))
                 return [decode_result(first, found)]
-            if isinstance(first, ops.Put) and type(first.value) is not ops.File and first.vectors is None:
+            if isinstance(first, ops.Put) and _is_simple(first):
                 return [(yield from self._put(first))]
             if isinstance(first, ops.ReadRange):
                 shard = self._shards.of_namespace(first.namespace)
@@ -234,6 +253,12 @@ class RedisEngine:
             if any(map(_is_store_check, batch)):
                 return (yield from self._run_after_checks(batch))
         return (yield from self._run_batch(batch))
+
+    def _read_version(self, op: Any) -> ConnectionProgram[Any]:
+        """Read a version of an entry, or a part of a version of a file."""
+        if isinstance(op, ops.GetVersion):
+            return (yield from self._history.get(op))
+        return (yield from self._history.read(op))
 
     def _run_by_shard(self, batch: Sequence[Any]) -> ConnectionProgram[list[Any]]:
         """Run ops that need not be one transaction, as one batch for each shard."""
@@ -397,6 +422,23 @@ class RedisEngine:
                 if count < size:
                     break
         return False
+
+    def _set_history(self, op: ops.SetHistory) -> ConnectionProgram[float | None]:
+        return (yield from self._history.set(op))
+
+    def _purge_history(self, op: ops.PurgeHistory) -> ConnectionProgram[bool]:
+        for shard in self._shards.all:  # their entries become old values
+            yield from self._shards.reclaim(shard)
+        return (yield from self._history.purge(op))
+
+    def _forget(self, op: ops.Forget) -> ConnectionProgram[ops.Forgotten]:
+        shard = self._shards.of_namespace(op.namespace)
+        yield from self._shards.reclaim(shard)
+        yield from self._walks.text_index.catch_up(shard)  # it needs tombstones to remove documents
+        return (yield from self._history.forget(op))
+
+    def _scrub(self, _op: Op) -> ConnectionProgram[ops.Scrubbed]:
+        return (yield from self._history.scrub())
 
     def _index_texts(self, op: ops.IndexTexts) -> ConnectionProgram[tuple[int, bool]]:
         return (yield from self._walks.text_index.index(op.limit))
@@ -608,6 +650,16 @@ def _answer_lost() -> OutcomeUnknown:
     )
 
 
+def _is_simple(op: ops.Put) -> bool:
+    """Whether `put.lua` can run a put."""
+    return type(op.value) is not ops.File and op.vectors is None and op.acting is None
+
+
+def _reads_version(op: Op) -> bool:
+    """Whether an op reads an old version."""
+    return type(op) is ops.GetVersion or (isinstance(op, ops.ReadRange) and op.version is not None)
+
+
 def _is_store_check(op: Op) -> bool:
     """Whether an op checks an entry of holdall's own that is for the whole store, not for one root."""
     return type(op) is ops.Check and op.namespace[0] == RESERVED and len(op.namespace) == 2
@@ -620,6 +672,10 @@ _MAINTENANCE: dict[type, Callable[[RedisEngine, Any], ConnectionProgram[Any]]] =
     ops.IndexOrder: RedisEngine._index_order,
     ops.Maintain: RedisEngine._maintain,
     ops.LearnFields: RedisEngine._learn,
+    ops.SetHistory: RedisEngine._set_history,
+    ops.PurgeHistory: RedisEngine._purge_history,
+    ops.Forget: RedisEngine._forget,
+    ops.Scrub: RedisEngine._scrub,
 }
 
 #: A parent's connections in its forked child. They are kept, because collecting them would close their sockets.

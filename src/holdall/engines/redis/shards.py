@@ -51,6 +51,7 @@ _SLOTS_TIMEOUT = 2.0  # seconds that a node may take to reply to CLUSTER SLOTS
 
 _MAINTENANCE = frozenset(
     {"begin_run", "sweep", "reclaim", "purge", "index_texts", "declare", "reindex_fields", "drop_field", "order"}
+    | {"set_history", "purge_history", "forget"}
 )
 _CLIENT_WRITES = frozenset({"batch", "put"})
 _WRITES = _MAINTENANCE | _CLIENT_WRITES
@@ -58,6 +59,7 @@ _WALKS = frozenset(
     {
         *("scan", "newest", "changes", "namespaces", "children", "count", "contents"),
         *("postings", "documents", "versions", "vectors", "lookup", "adjacent"),
+        *("old_versions", "old_version", "past"),
     }
 )
 #: The error replies of a server that cannot execute a command now, but may be able to later.

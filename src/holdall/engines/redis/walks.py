@@ -12,10 +12,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from ... import ops
-from ...engine import PAGE_BYTES, Row, cursor_expired, feed_from, not_a_cursor, parse_revision, search, to_entry
+from ...engine import (
+    PAGE_BYTES,
+    Row,
+    cursor_expired,
+    decode_acting,
+    feed_from,
+    not_a_cursor,
+    parse_revision,
+    search,
+    to_entry,
+)
 from ...errors import CursorExpired, InvalidInput
 from ...model import file_values, filters, keys
 from ...model.globs import compile_glob
@@ -98,6 +109,8 @@ class RedisWalks:
                 return (yield from self._read_records(op))
             case ops.ChangedRecords():
                 return (yield from self._changed_records(op))
+            case ops.FindFaults():
+                return []  # its indexes are checked by reading entries in both orders
             case ops.Children():
                 return (yield from self._children(op))
             case ops.Grep():
@@ -206,7 +219,7 @@ class RedisWalks:
 
     def newer(self, op: ops.Search, position: str, want: int) -> ConnectionProgram[list[tuple[Hit, str]]]:
         """Return entries that have changed after a position, each with the position after it."""
-        positions = self._parse_position(position)
+        positions = self.parse_position(position)
         hits: list[tuple[Hit, str]] = []
         for shard in self._shards.below(op.prefix):
             since, has_more = str(parse_revision(positions[shard])), True
@@ -273,7 +286,7 @@ class RedisWalks:
         replies = yield from self._shards.run_on_each(shards, "changes", *_encode_feed_args("+inf", 1))
         return {shard: (reply[4].decode(), int(reply[5])) for shard, reply in zip(shards, replies, strict=True)}
 
-    def _parse_position(self, position: str) -> dict[int, str]:
+    def parse_position(self, position: str) -> dict[int, str]:
         """Parse a position: a version; on a cluster, `shard~version` for each shard that has changes, joined by `_`."""
         if not self._shards.is_cluster:
             return {0: position}
@@ -302,7 +315,7 @@ class RedisWalks:
             yield from self._shards.run_once(0, "begin_run", ["", ""])
             states = yield from self._read_feed_states(self._shards.all)
         newest = {shard: position for shard, (position, _) in states.items()}
-        since = {} if since_cursor is None else self._parse_position(since_cursor)
+        since = {} if since_cursor is None else self.parse_position(since_cursor)
         positions, starts, cursors = dict(since), {}, {}
         for shard in self._shards.all if since_cursor is None else self._shards.below(prefix):
             try:
@@ -329,19 +342,20 @@ class RedisWalks:
         replies = yield from self._shards.run_many("changes", calls)
         if not all(reply[7] for reply in replies):
             raise cursor_expired(op.since)
-        pages: list[list[tuple[int, int, str, str, Any]]] = []
+        pages: list[list[tuple[int, int, str, str, Any, Any]]] = []
         for shard, reply in zip(shards, replies, strict=True):
             found, end = yield from self._read_changes(shard, op, starts[shard], reply)
             pages.append(found)
             newest[shard] = cursors[shard](end)
         changes: Page[Change] = Page()
         unread = {shard: len(found) for shard, found in zip(shards, pages, strict=True)}
-        for version, shard, ns, key, kind in merge(*pages):
+        for version, shard, ns, key, kind, acting in merge(*pages, key=itemgetter(0)):
             if len(changes) == op.limit:
                 break
             unread[shard] -= 1
             positions[shard] = cursors[shard](version)
-            changes.append(Change(version, keys.decode(ns), key, kind, self._format_position(positions)))
+            author = decode_acting(None if acting is None else acting.decode())
+            changes.append(Change(version, keys.decode(ns), key, kind, self._format_position(positions), *author))
         if len(changes) < op.limit:
             positions.update(newest)  # there are no other changes
         else:
@@ -351,14 +365,14 @@ class RedisWalks:
 
     def _read_changes(
         self, shard: int, op: ops.Changes, since: int, reply: list[Any]
-    ) -> ConnectionProgram[tuple[list[tuple[int, int, str, str, Any]], int]]:
+    ) -> ConnectionProgram[tuple[list[tuple[int, int, str, str, Any, Any]], int]]:
         """Return the changes of one shard, up to the limit, and the version after them. `reply` has the first ones."""
-        changes: list[tuple[int, int, str, str, Any]] = []
+        changes: list[tuple[int, int, str, str, Any, Any]] = []
         while True:
             _, found, after, has_more, *_ = reply
-            for entry_id, head in found:
+            for entry_id, head, acting in found:
                 version = parse_version(head)
-                changes.append((version, shard, *split_id(entry_id), parse_kind(head)))
+                changes.append((version, shard, *split_id(entry_id), parse_kind(head), acting))
                 if len(changes) == op.limit:
                     return changes, version
             since = max(since, int(after))

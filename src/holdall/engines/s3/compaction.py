@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from ...errors import Corrupt, HoldallError
@@ -154,7 +155,9 @@ def _delete(bucket: Bucket, names: list[str], deadline: float) -> None:
         logger.warning("cannot delete objects of %s that are not needed: %s", bucket.client.address.shown, error)
 
 
-def load(bucket: Bucket, writer: Connection, effects: Effects, deadline: float) -> None:
+def load(
+    bucket: Bucket, writer: Connection, effects: Effects, deadline: float, obey_history: Callable[[], None]
+) -> None:
     """Replace what is in the cache with the state of the newest floor."""
     began = time.monotonic()
     floor = bucket.look(deadline)
@@ -166,6 +169,7 @@ def load(bucket: Bucket, writer: Connection, effects: Effects, deadline: float) 
     writer.execute("BEGIN IMMEDIATE")
     try:
         effects.load(found, header.columns)
+        obey_history()
         writer.execute(
             "INSERT OR REPLACE INTO holdall_bucket VALUES (1, ?, ?, ?, ?)",
             (bucket.store, floor.upto, header.t, floor.upto),

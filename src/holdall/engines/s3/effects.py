@@ -12,7 +12,7 @@ where they have a further condition. Other triggers maintain what is derived, an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -30,8 +30,11 @@ class Shipped(NamedTuple):
     key: tuple[str, ...]  # the columns by which effects name rows
     is_unique: bool = True  # a key has at most one row
     local: tuple[str, ...] = ()  # columns that each cache numbers by itself
+    only: str = ""  # the one key that is shipped, if not all are
 
 
+#: The name of the setting of history in the table `holdall_state`, and the trigger that keeps old rows.
+HISTORY, _HISTORY_TRIGGER = "history", "holdall_kept"
 #: The tables that are shipped. A new table of the schema belongs here, or to `DERIVED`; a test holds that.
 SHIPPED = (
     Shipped("holdall_entries", ("ns", "key")),
@@ -39,6 +42,7 @@ SHIPPED = (
     Shipped("holdall_vectors", ("version",), is_unique=False, local=("id",)),
     Shipped("holdall_trees", ("id",)),
     Shipped("holdall_history", ("ended",)),
+    Shipped("holdall_state", ("name",), only=HISTORY),
 )
 #: The tables that each cache makes from the others.
 DERIVED = (
@@ -136,8 +140,8 @@ class Effects:
     def _install(self) -> None:
         writer = self._writer
         writer.execute("CREATE TEMP TABLE IF NOT EXISTS holdall_applying (is_applying INTEGER)")
-        moved: list[Any] = writer.execute("SELECT sql FROM holdall_moved_triggers").fetchall()
-        for (sql,) in moved:
+        self._installed = self._read_moved()
+        for sql in self._installed:
             found = _TRIGGER.fullmatch(sql)
             assert found is not None
             when = f"({found['when']}) AND " if found["when"] else ""
@@ -151,18 +155,46 @@ class Effects:
             # A key may be noted several times: the ON CONFLICT clause of a statement holds in its triggers too.
             writer.execute(f"CREATE TEMP TABLE IF NOT EXISTS {noted} ({keys})")
             is_other = " OR ".join(f"old.{name} IS NOT new.{name}" for name in table.key)
+            is_shipped = {
+                row: f"{row}.{table.key[0]} = '{table.only}' AND " if table.only else "" for row in ("old", "new")
+            }
             insert = {row: f"INSERT INTO {noted} VALUES ({_of(row, table.key)});" for row in ("old", "new")}
             events = (
-                ("INSERT", "", insert["new"]),
-                ("DELETE", "", insert["old"]),
-                ("UPDATE", "", insert["new"]),
-                ("UPDATE", f"({is_other}) AND ", insert["old"]),
+                ("INSERT", is_shipped["new"], insert["new"]),
+                ("DELETE", is_shipped["old"], insert["old"]),
+                ("UPDATE", is_shipped["new"], insert["new"]),
+                ("UPDATE", f"{is_shipped['old']}({is_other}) AND ", insert["old"]),
             )
             for index, (event, when, statement) in enumerate(events):
                 writer.execute(
                     f"CREATE TEMP TRIGGER {noted}_{index} AFTER {event} ON main.{table.name}"
                     f" WHEN {when}NOT {_APPLYING} BEGIN {statement} END"
                 )
+
+    def _read_moved(self) -> list[str]:
+        return [str(sql) for (sql,) in self._writer.execute("SELECT sql FROM holdall_moved_triggers").fetchall()]
+
+    def has_all_triggers(self) -> bool:
+        """Whether this connection has the triggers that it must have. Another process may have moved some."""
+        return self._installed == self._read_moved()
+
+    def install_triggers(self) -> None:
+        self._uninstall()
+        self._install()
+
+    def obey_history(self, start: Sequence[str], stop: Sequence[str]) -> None:
+        """Start or stop keeping old rows, as the setting of the store is. The arguments are those of the dialect."""
+        writer = self._writer
+        self._uninstall()
+        is_on = writer.execute("SELECT 1 FROM holdall_state WHERE name = ?", (HISTORY,)).fetchall()
+        here = "SELECT 1 FROM sqlite_schema WHERE name = :name UNION ALL SELECT 1 FROM holdall_moved_triggers WHERE"
+        has_trigger = writer.execute(f"{here} name = :name", {"name": _HISTORY_TRIGGER}).fetchall()
+        if not is_on:
+            writer.execute("DELETE FROM holdall_moved_triggers WHERE name = ?", (_HISTORY_TRIGGER,))
+        for statement in start if is_on and not has_trigger else () if is_on else stop:
+            writer.execute(statement)
+        move_triggers(writer)
+        self._install()
 
     def collect(self) -> list[Effect]:
         """Return the effects of the transaction so far, and forget which rows it changed."""

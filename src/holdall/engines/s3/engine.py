@@ -28,8 +28,7 @@ import apsw
 from ...engine import Options
 from ...errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, StoreClosed, Timeout, Unavailable, shown
 from ...model.values import duration_seconds
-from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op
-from ...ops import replace as replace_struct
+from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op, SetHistory
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, restart_if_signaled
 from ..sql.text_index import PreparedIndexTexts
@@ -114,8 +113,6 @@ class _CatchUp(Op, frozen=True):
 class S3Engine(SqliteEngine):
     """Entries in a bucket."""
 
-    # The setting would have to be shipped, too, and each cache would have to obey it.
-    capabilities = replace_struct(SqliteEngine.capabilities, keeps_history=False)
     dialect = S3Dialect
     _dialect: S3Dialect
 
@@ -282,6 +279,9 @@ class S3Engine(SqliteEngine):
             self._let_others_write(writer, deadline)
         while True:
             self._has_won, self._written = False, []
+            assert self._effects is not None
+            if not self._effects.has_all_triggers():
+                self._effects.install_triggers()
             try:
                 super()._transact(batches)
                 break
@@ -329,6 +329,10 @@ class S3Engine(SqliteEngine):
         deadline = writer.busy_wait.deadline or self._bucket.make_deadline()
         seq = read_position(writer).seq
         disallow_restart()
+        if any(type(op) is SetHistory for member in members for op in member.batch):
+            self._obey_history()
+        elif not self._effects.has_all_triggers():  # another process has just moved one, which should have run
+            raise SlotTaken(seq + 1, None)
         put = lambda name, body: self._client.put(name, body, deadline)  # noqa: E731  # one line that is used once
         self._written = self._contents.move_to_blobs(writer, seq + 1, put)
         effects = self._effects.collect()
@@ -402,6 +406,8 @@ class S3Engine(SqliteEngine):
                 effects = decode_effects(lines)
                 self._index_tombstones(writer, effects)
                 self._effects.apply(effects, header.columns)
+                if any(effect.table == "holdall_state" for effect in effects):
+                    self._obey_history()
                 self._advance(writer, number, header.t, record)
                 here = number
                 self._applied += 1
@@ -413,6 +419,10 @@ class S3Engine(SqliteEngine):
             raise
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
 
+    def _obey_history(self) -> None:
+        assert self._effects is not None
+        self._effects.obey_history(self._dialect.start_history, self._dialect.stop_history)
+
     def _index_tombstones(self, writer: Connection, effects: list[Effect]) -> None:
         """Before tombstones are removed: have the text index of this cache take note of them."""
         if any(effect.table == "holdall_entries" and not effect.rows for effect in effects):
@@ -421,7 +431,7 @@ class S3Engine(SqliteEngine):
     def _rebuild(self, writer: Connection, deadline: float) -> None:
         """Build the cache again from the bucket."""
         assert self._effects is not None
-        compaction.load(self._bucket, writer, self._effects, deadline)
+        compaction.load(self._bucket, writer, self._effects, deadline, self._obey_history)
         self._sql.ranker.forget()
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
 

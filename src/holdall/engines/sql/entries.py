@@ -49,6 +49,7 @@ from .statements import (
     assignments,
     outside_deleted_trees,
 )
+from .text_index import STATE as TEXTS_STATE
 from .text_index import PreparedIndexTexts, SqlTextIndex
 
 _RETURNING = "RETURNING version, created, updated, expires"
@@ -64,6 +65,7 @@ _MULTI_STATEMENT = frozenset(
         ops.IndexTexts,
         PreparedIndexTexts,
         ops.IndexOrder,
+        ops.RepairFaults,
         LargeDeleteTree,
         ops.Embed,
         ops.PurgeTombstones,
@@ -74,6 +76,8 @@ _MULTI_STATEMENT = frozenset(
         ops.LearnFields,
         ops.SetHistory,
         ops.PurgeHistory,
+        ops.Forget,
+        ops.Scrub,
     }
 )
 
@@ -244,6 +248,8 @@ class SqlEntries:
                 return (yield from self.trees.delete(op, now))
             case ops.IndexOrder():
                 return (yield from self._dialect.index_order())
+            case ops.RepairFaults():
+                return (yield from self._dialect.checks.repair())
             case ops.Embed():
                 return (yield from self.ranker.embed(op, now))
             case ops.PurgeTombstones():
@@ -262,6 +268,10 @@ class SqlEntries:
                 return (yield from self._learn(op, now))
             case ops.SetHistory():
                 return (yield from self._history.set(op, now))
+            case ops.Forget():
+                return (yield from self._forget(op, now))
+            case ops.Scrub():
+                return (yield from self._drop_texts())
             case ops.PurgeHistory():
                 if (yield from self._clear_trees()):  # their entries become old values
                     return True
@@ -336,6 +346,28 @@ class SqlEntries:
             more = True
             while more:
                 _, more = yield from self._texts.run_step(4096, only_changes=True)
+
+    def _forget(self, op: ops.Forget, now: int | None) -> SqlProgram[ops.Forgotten]:
+        """Remove tombstones and old values of a namespace or a key."""
+        if (yield from self._clear_trees()):
+            return ops.Forgotten(more=True)
+        if (yield from self._texts.has_begun()) and (yield from self._texts.run_step(op.limit, only_changes=True))[1]:
+            return ops.Forgotten(more=True)
+        versions, mark = yield from self._feed.find_tombstones(op)
+        if versions:
+            # In this order, as in `_purge_tombstones`.
+            yield [self._statement(put_purge_mark(mark), now), self._feed.delete_tombstones(versions)]
+        old = yield from self._history.forget(op)
+        return ops.Forgotten(len(versions), old, len(versions) == op.limit or old == op.limit)
+
+    def _drop_texts(self) -> SqlProgram[ops.Scrubbed]:
+        """Drop the text index, which has the words of removed entries. The next search by text builds it again."""
+        dialect = self._dialect
+        if not (yield from self._texts.has_begun()):
+            return ops.Scrubbed()
+        drop: list[Statement] = [(f"DELETE FROM {dialect.state} WHERE name = '{TEXTS_STATE}'", {})]
+        yield [*drop, *((f"DELETE FROM {table}", {}) for table in (dialect.words, dialect.forward, dialect.lists))]
+        return ops.Scrubbed(("the text index, which the next search by text builds again",))
 
     def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> SqlProgram[Any]:
         """Return an op's result, or raise the conflict that its rows show."""
@@ -470,6 +502,8 @@ class SqlEntries:
                 return (yield from self._records(op))
             case ops.ChangedRecords():
                 return (yield from self._changed_records(op))
+            case ops.FindFaults():
+                return (yield from self._dialect.checks.find())
             case ops.Children():
                 return (yield from self._files.children(op, self._clock()))
             case ops.Grep():

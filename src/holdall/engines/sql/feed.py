@@ -199,6 +199,16 @@ class SqlFeed:
         versions = [version for version, _ in found]
         return versions, max([_parse_mark(known), *(mark for _, mark in found)])
 
+    def find_tombstones(self, op: ops.Forget) -> SqlProgram[tuple[list[int], int]]:
+        """Return the versions of tombstones of a namespace or a key, and the purge mark once they are removed."""
+        params: dict[str, Any] = {"limit": op.limit}
+        sql = (
+            f"SELECT version, CASE WHEN kind = 'none' THEN 0 ELSE {self._dialect.feed_mark} END FROM {self._table}"
+            f" WHERE value IS NULL {chosen_by(op, params)} LIMIT :limit"
+        )
+        [found, known] = yield [(sql, params), self._read_mark]
+        return [version for version, _ in found], max([_parse_mark(known), *(mark for _, mark in found)])
+
     def delete_tombstones(self, versions: list[int]) -> Statement:
         among, params = self._dialect.among("version", versions)
         return f"DELETE FROM {self._table} WHERE value IS NULL AND {among}", params
@@ -388,6 +398,14 @@ def within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:
         return "AND NOT (ns >= :hidden_low AND ns < :hidden_high)"
     params.update(low=low, high=high)
     return "AND ns >= :low AND ns < :high"
+
+
+def chosen_by(op: ops.Forget, params: dict[str, Any]) -> str:
+    """Return the condition that a row is one that `Forget` names, and add its parameters."""
+    if op.key is None:
+        return within(op.namespace, op.recursive, params)
+    params.update(ns=keys.encode(op.namespace), key=op.key)
+    return "AND ns = :ns AND key = :key"
 
 
 def at_or_below(ns: str, path: str) -> dict[str, Any]:

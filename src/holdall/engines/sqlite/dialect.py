@@ -18,7 +18,8 @@ from ...errors import InvalidInput
 from ...model import keys
 from ...model.filters import check_field
 from ...model.values import decode, ttl_microseconds
-from ...ops import Count, Entry, File, LearnedField, LearnFields, Op, Put, Remember
+from ...ops import Count, Entry, File, LearnedField, LearnFields, Op, Put, Remember, Scrubbed
+from ..checks.sql import TableChecks
 from ..history.sql import copy_row, is_kept
 from ..learned.sqlite import MIGRATION as LEARNED_FIELDS
 from ..learned.sqlite import LearnedFields
@@ -227,6 +228,7 @@ class SqliteDialect(Dialect):
         SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
     ))"""
     history = "holdall_history"
+    integrity_check = "PRAGMA integrity_check(20)"
     stamps = MappingProxyType({"acting": ":acting", "changed": "NULL"})
     stop_history = ("DROP TRIGGER IF EXISTS holdall_kept", "DROP INDEX IF EXISTS holdall_bodies")
     old_content = """CASE WHEN size > 0 THEN (SELECT holdall_joined(data) FROM (
@@ -241,6 +243,7 @@ class SqliteDialect(Dialect):
 
     def __init__(self, indexed: Sequence[str]) -> None:
         self.declared = tuple(indexed)
+        self.checks = TableChecks(self)
         # BEFORE: another trigger removes the pieces of a body that no old row refers to. The index finds the entry that
         # still has the body of an old row.
         self.start_history = (
@@ -446,6 +449,10 @@ class SqliteEntries(SqlEntries):
 
     def _describe_learned(self) -> SqlProgram[tuple[LearnedField, ...]]:
         return self.learned.describe()
+
+    def _drop_texts(self) -> SqlProgram[Scrubbed]:
+        yield [("DELETE FROM holdall_state WHERE name GLOB 'vectors:*'", {})]
+        return (yield from super()._drop_texts())
 
     def _make_statements(self) -> None:
         super()._make_statements()

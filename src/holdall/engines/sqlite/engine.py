@@ -48,6 +48,8 @@ from ...ops import (
     ReadRange,
     RecordPage,
     Refresh,
+    Scrub,
+    Scrubbed,
     Vector,
 )
 from ...runtime.programs import drive
@@ -199,6 +201,8 @@ class SqliteEngine:
         if _only_reads(batch):
             return self._read(batch)
         op = batch[0]
+        if type(op) is Scrub:
+            return [self._scrub(op)]
         if type(op) is IndexTexts:
             batch = self._prepared(batch)
         elif type(op) is LearnFields and not self._can_learn(op):
@@ -211,6 +215,8 @@ class SqliteEngine:
     async def aexecute(self, batch: Sequence[Op]) -> list[Any]:
         if not _only_reads(batch):
             op = batch[0]
+            if type(op) is Scrub:
+                return [await asyncio.to_thread(self._scrub, op)]
             if type(op) is IndexTexts:
                 batch = await asyncio.to_thread(self._prepared, batch)
             elif type(op) is LearnFields and not await asyncio.to_thread(self._can_learn, op):
@@ -574,6 +580,36 @@ class SqliteEngine:
                 writer.execute("ROLLBACK TO member")
         if needs_savepoint:
             writer.execute("RELEASE member")
+
+    # Erasing ---------------------------------------------------------------------------------------------------------
+
+    def _scrub(self, op: Scrub) -> Scrubbed:
+        """Clear what removed rows have left in the files: index terms, free pages, and the log."""
+        [scrubbed] = self._commits.submit([op])
+        while self._commits.submit([Maintain()])[0]:  # removes them from the index of contents
+            pass
+        self._sql.ranker.files.remove_all()
+        self._sql.ranker.forget()
+        cleared = [*scrubbed.cleared, "the files of vector indexes, which later searches build again"]
+        connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
+        try:
+            with self._translating():
+                connection.execute("INSERT INTO holdall_contents(holdall_contents) VALUES ('optimize')")
+                connection.execute("VACUUM")
+                cleared.append("the free pages of the database")
+                deadline = time.monotonic() + self._options.timeout
+                while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]:  # somebody still reads it
+                    if time.monotonic() > deadline:
+                        raise Timeout(
+                            f"another process reads {self._path!r}, so its write-ahead log could not be truncated, and"
+                            " may still have what was erased: call erase again"
+                        )
+                    run_pending_handlers()
+                    time.sleep(0.01)
+        finally:
+            connection.close()
+        beyond = "copies and backups of the files", "blocks of the disk that the files no longer use"
+        return Scrubbed((*cleared, "the write-ahead log"), beyond)
 
     # The vector index ------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ Every test runs twice, sync and async. To test one part only, subclass that part
 
 from .batches import BatchContract
 from .embedding import EmbeddingContract
+from .erasing import EraseContract
 from .feed import FeedContract
 from .file_objects import FileObjectContract
 from .file_values import FileValueContract
@@ -64,6 +65,7 @@ class StoreContract(
     FileObjectContract,
     FileValueContract,
     HistoryContract,
+    EraseContract,
     RecordContract,
     LifecycleContract,
 ):

@@ -9,6 +9,10 @@ local current, stored = {}, {} -- records by ID, false if absent: as the batch l
 local changed_ids, is_changed = {}, {} -- the IDs that the batch has changed, as a list and as a set
 local bodies = {} -- changed bodies by name: `base` bytes are stored already, and `text` is appended
 local added_trees = {}
+local kept = {} -- what the batch replaces, while history is on
+if meta[5] and deleted_trees[1] then
+  return { 'reclaim' } -- what replaces an entry of a deleted tree must find its tombstone
+end
 local early_reply -- set by an op that cannot run now: what the client has to do first
 
 local function find_record(id)
@@ -32,7 +36,10 @@ local function find_live_file(id)
 end
 
 local function set_record(id, record)
-  find_record(id)
+  local before = find_record(id)
+  if before and before.version ~= record.version and is_kept(id, before) then
+    kept[#kept + 1] = { id = id, old = before, new = record }
+  end
   current[id] = record
   if not is_changed[id] then
     is_changed[id] = true
@@ -76,8 +83,8 @@ local function body_length(name, size)
   return number * CHUNK_SIZE + call('STRLEN', PREFIX .. ':b:' .. name .. ':' .. to_text(number))
 end
 
-local function delete_record(id, record)
-  set_record(id, make_tombstone(record, next_version(), 'd', now))
+local function delete_record(id, record, acting)
+  set_record(id, make_tombstone(record, next_version(), 'd', now, acting))
 end
 
 -- List the live IDs of an index ('p': all entries, 'f': files) from `low` to before `high`, in order.
@@ -141,12 +148,12 @@ local TREE_LIMIT = tonumber(ARGV[9]) -- entries that are deleted one by one
 
 -- Delete all entries ('p') or files ('f') from `low` to before `high`, and return their number. A large tree is deleted
 -- by a note of its range. From then on its entries are not live, and reclaim.lua replaces them with tombstones.
-local function delete_tree(index, low, high)
+local function delete_tree(index, low, high, acting)
   local stored_count = call('ZLEXCOUNT', PREFIX .. ':' .. index, '[' .. low, '(' .. high)
   if stored_count <= TREE_LIMIT or added_trees[1] then
     local ids = list_live_ids(index, low, high)
     for _, id in ipairs(ids) do
-      delete_record(id, current[id])
+      delete_record(id, current[id], acting)
     end
     return #ids
   end
@@ -177,11 +184,11 @@ local function delete_tree(index, low, high)
       end
       if is_live(id, record) and (index == 'p' or record.size ~= '-') then
         count = count + 1
-        delete_record(id, record)
+        delete_record(id, record, acting)
       end
     end
   end
-  local tree = { index = index, low = low, high = high, v = last_version, next = last_version, now = now }
+  local tree = { index = index, low = low, high = high, v = last_version, next = last_version, now = now, acting = acting }
   deleted_trees[#deleted_trees + 1], added_trees[#added_trees + 1] = tree, tree
   last_version = last_version + stored_count * shard_count
   return count
@@ -216,13 +223,14 @@ end
 ops.put = function()
   local id, value, ttl, expect, paths, tokens = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
   local size, body, data, model, count, vectors = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+  local acting = next_arg()
   local old = find_live(id)
   if not meets_expectation(expect, old) then
     return nil, { 'conflict', format_version(old) }
   end
   local record = {
     version = next_version(), created = old and old.created or now, updated = now,
-    kind = 'p', size = size, appended = '-', body = body, model = model,
+    kind = 'p', size = size, appended = '-', body = body, model = model, acting = acting,
   }
   record.expires, record.ttl = compute_expiry(ttl, old)
   record.value, record.tokens, record.paths = value, tokens, paths
@@ -253,13 +261,13 @@ ops.put = function()
 end
 
 ops.delete = function()
-  local id, expect = next_arg(), next_arg()
+  local id, expect, acting = next_arg(), next_arg(), next_arg()
   local old = find_live(id)
   if not meets_expectation(expect, old) then
     return nil, { 'conflict', format_version(old) }
   end
   if old then
-    delete_record(id, old)
+    delete_record(id, old, acting)
   end
   return old and 1 or 0
 end
@@ -293,6 +301,9 @@ ops.backdate = function()
   end
   local record = copy_record(old)
   record.created = created ~= '-' and created or record.created
+  if updated ~= '-' and not record.changed then
+    record.changed = old.acting == nil and call('HGET', PREFIX .. ':e:' .. id, 'c') or old.updated
+  end
   record.updated = updated ~= '-' and updated or record.updated
   record.expires = expires ~= '-' and expires or record.expires
   set_record(id, record)
@@ -323,6 +334,7 @@ end
 
 ops.append = function()
   local id, data, expect, ttl, shape = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+  local acting = next_arg()
   local old = find_live(id)
   if not meets_expectation(expect, old) then
     return nil, { 'conflict', format_version(old) }
@@ -330,7 +342,7 @@ ops.append = function()
   if not old then
     local record = {
       version = next_version(), created = now, updated = now,
-      kind = 'p', size = tostring(#data), appended = '-', model = '-',
+      kind = 'p', size = tostring(#data), appended = '-', model = '-', acting = acting,
     }
     record.expires, record.ttl = compute_expiry(ttl, nil)
     record.value, record.tokens, record.paths, record.body = shape, '', '', new_body(data)
@@ -343,6 +355,7 @@ ops.append = function()
   local record, size = copy_record(old), tonumber(old.size)
   record.version, record.updated, record.size, record.appended = next_version(), now, to_text(size + #data), '1'
   record.model, record.vectors = '-', nil
+  record.acting, record.changed = acting, nil
   if body_length(old.body, size) == size then -- copies may share the body: the first one that grows keeps it
     local body = bodies[old.body]
     if not body then
@@ -401,16 +414,16 @@ ops.check_path = function()
 end
 
 ops.delete_tree = function()
-  local index, id, low, high = next_arg(), next_arg(), next_arg(), next_arg()
+  local index, id, low, high, acting = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
   local count = 0
   if id ~= '' then
     local record = find_live_file(id)
     if record then
-      delete_record(id, record)
+      delete_record(id, record, acting)
       count = 1
     end
   end
-  return count + delete_tree(index, low, high)
+  return count + delete_tree(index, low, high, acting)
 end
 
 local MAX_KEY_BYTES = 1536 -- that of holdall.model.keys
@@ -421,6 +434,7 @@ local function transfer(is_move)
   local src, src_low, src_high = next_arg(), next_arg(), next_arg()
   local dst, dst_low, dst_high = next_arg(), next_arg(), next_arg()
   local ttl, is_elsewhere, parents = next_arg(), next_arg() == '1', next_parents()
+  local acting = next_arg()
   if deleted_trees[1] and not added_trees[1] then
     early_reply = { 'reclaim' }
     return false
@@ -468,8 +482,9 @@ local function transfer(is_move)
       end
       record.tokens = record.tokens or ''
       record.version, record.updated = next_version(), now
+      record.acting, record.changed = acting, nil
       if is_move then
-        delete_record(id, old)
+        delete_record(id, old, acting)
         if is_elsewhere then
           local replaced = find_live(target)
           record.created = replaced and replaced.created or now
@@ -521,13 +536,17 @@ local function count_reference(name, by)
     references[name] = (references[name] or 0) + by
   end
 end
+for _, one in ipairs(kept) do
+  count_reference(one.old.body, 1)
+  keep_old(one.id, one.old, one.new)
+end
 for _, id in ipairs(changed_ids) do
   local old, record = stored[id], current[id]
   if old then
     count_reference(old.body, -1)
   end
   count_reference(record.body, 1)
-  store_record(id, old or nil, record)
+  store_record(id, old or nil, record, true)
 end
 for name, body in pairs(bodies) do
   local count = references[name] or 0

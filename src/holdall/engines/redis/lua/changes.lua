@@ -14,13 +14,13 @@ local limit, want, content_limit = tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
 
 local function read_change(id)
   if want == 'h' then
-    local head = call('HGET', PREFIX .. ':e:' .. id, 'h')
+    local head, acting = unpack(call('HMGET', PREFIX .. ':e:' .. id, 'h', 'a'))
     local record = has_expired and parse_head(head)
     -- The expiry becomes a change of its own when the entry is swept.
     if record and record.kind == 'p' and is_past(record.expires) then
       return nil
     end
-    return { id, head }
+    return { id, head, acting }
   elseif want == 'l' then
     return read_entry(id, 'c', content_limit)
   elseif want == 'r' then

@@ -84,7 +84,7 @@ end
 -- Trees that were deleted as a whole, and whose entries are not all tombstones yet. Each is stored with the fields
 -- `index` ('p': all entries, 'f': files only), `low` and `high` (the range of IDs), `v` (entries up to this version are
 -- deleted), `next` (the last version that a tombstone of it took) and `now` (the time of the deletion).
-local meta = call('HMGET', PREFIX, 'v', 'g', 'x', 'o')
+local meta = call('HMGET', PREFIX, 'v', 'g', 'x', 'o', 'h')
 local last_version = tonumber(meta[1] or '0')
 local deleted_trees = {}
 if meta[2] and meta[2] ~= '0' then

@@ -8,7 +8,7 @@
 local id, value, ttl, expect, paths = ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
 local head = call('HGET', PREFIX .. ':e:' .. id, 'h')
 local old = head and parse_head(head)
-if old and old.size ~= '-' then
+if old and old.size ~= '-' or meta[5] and deleted_trees[1] then
   return { 'batch' } -- it replaces a file, whose body has to be released
 end
 local live = old and is_live(id, old) and old

@@ -12,7 +12,7 @@ for _, id in ipairs(page) do
   local record = parse_head(call('HGET', PREFIX .. ':e:' .. id, 'h'))
   if record.version <= tree.v and not is_past(record.expires) then -- entries that had expired by then are swept
     tree.next = tree.next + shard_count
-    replace_with_tombstone(id, record, tree.next, 'd', tree.now)
+    replace_with_tombstone(id, record, tree.next, 'd', tree.now, tree.acting)
   end
 end
 if #page < limit then

@@ -73,11 +73,50 @@ local function update_field_index(tokens, command, id)
   end
 end
 
+-- While history is on (meta[5]), a change keeps the record that it replaces, and its body.
+local HIDDEN = '__holdall__\1'
+local function is_kept(id, old)
+  return meta[5] and old and old.kind == 'p' and string.sub(id, 1, #HIDDEN) ~= HIDDEN
+end
+
+-- Keep a record that `new` replaces. A record that was written before this script has its parts in its key.
+local function keep_old(id, old, new)
+  local found = call('HMGET', PREFIX .. ':e:' .. id, 'd', 'x', 'a', 'c')
+  local is_stored = old.acting == nil
+  local packed = cmsgpack.pack({
+    format_head(old), old.value or found[1], old.paths or found[2] or '',
+    old.changed or (is_stored and found[4]) or old.updated, is_stored and found[3] or old.acting or '',
+    to_text(new.version), new.kind, new.updated, new.acting or '',
+  })
+  call('ZADD', PREFIX .. ':h:' .. id, old.version, packed)
+  call('ZADD', PREFIX .. ':hc', new.version, to_text(new.version) .. ' ' .. id)
+  call('ZADD', PREFIX .. ':hp', 0, id)
+end
+
+-- Remove the oldest record that is kept of an entry, and release its body.
+local function drop_oldest(id)
+  local packed = call('ZRANGE', PREFIX .. ':h:' .. id, 0, 0)[1]
+  local old = cmsgpack.unpack(packed)
+  call('ZREM', PREFIX .. ':h:' .. id, packed)
+  call('ZREM', PREFIX .. ':hc', old[6] .. ' ' .. id)
+  if call('EXISTS', PREFIX .. ':h:' .. id) == 0 then
+    call('ZREM', PREFIX .. ':hp', id)
+  end
+  local body = parse_head(old[1]).body
+  if body ~= '-' then
+    release_body(body)
+  end
+end
+
 -- Replace the stored record `old` (nil: there is none) with `new`, in every index. `new` is nil to remove the record. A
 -- new entry may have `value`, `paths` (its search fields), `tokens` (its indexed fields) and `vectors`. A part that is
 -- nil stays as it is stored. Returns the head of `new`.
-local function store_record(id, old, new)
+local function store_record(id, old, new, is_kept_already)
   local key = PREFIX .. ':e:' .. id
+  local is_change = new and (not old or old.version ~= new.version)
+  if is_change and not is_kept_already and is_kept(id, old) then
+    keep_old(id, old, new)
+  end
   local ns, name = split_id(id)
   local was_entry, is_entry = old and old.kind == 'p', new and new.kind == 'p'
   if was_entry and not is_entry then
@@ -145,10 +184,22 @@ local function store_record(id, old, new)
     call('ZADD', PREFIX .. ':t', new.version, id)
     call('DEL', key)
     call('HSET', key, 'h', head)
+    if new.acting and new.acting ~= '' then
+      call('HSET', key, 'a', new.acting)
+    end
     return head
   end
   if old and not was_entry then
     call('ZREM', PREFIX .. ':t', id)
+  end
+  if is_change and was_entry then
+    call('HDEL', key, 'a', 'c')
+  end
+  if is_change and new.acting and new.acting ~= '' then
+    call('HSET', key, 'a', new.acting)
+  end
+  if new.changed then
+    call('HSET', key, 'c', new.changed)
   end
   if new.value then
     call('HSET', key, 'h', head, 'd', new.value)
@@ -177,17 +228,18 @@ local function store_record(id, old, new)
   return head
 end
 
-local function make_tombstone(old, version, kind, time)
+local function make_tombstone(old, version, kind, time, acting)
   return {
+    acting = acting or '',
     version = version, created = old.created, updated = time, expires = '-', ttl = '-',
     kind = kind, size = '-', appended = '-', body = '-', model = '-',
   }
 end
 
 -- Replace a stored entry with its tombstone, and release its body.
-local function replace_with_tombstone(id, old, version, kind, time)
-  store_record(id, old, make_tombstone(old, version, kind, time))
-  if old.body ~= '-' then
+local function replace_with_tombstone(id, old, version, kind, time, acting)
+  store_record(id, old, make_tombstone(old, version, kind, time, acting))
+  if old.body ~= '-' and not is_kept(id, old) then
     release_body(old.body)
   end
 end

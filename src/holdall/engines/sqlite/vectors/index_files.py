@@ -144,6 +144,12 @@ class IndexFiles:
         """Return the permissions of the database, for its index too."""
         return os.stat(self._path.removesuffix("-vectors-")).st_mode & 0o777  # noqa: PTH116  # of a str
 
+    def remove_all(self) -> None:
+        """Remove the files of all indexes, which the database no longer names."""
+        with self._mutex:
+            self._open.clear()
+        self._remove_others(set())
+
     def _remove_others(self, named: set[str]) -> None:
         folder, _, prefix = self._path.rpartition("/")
         for path in Path(folder or ".").iterdir():

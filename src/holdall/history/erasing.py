@@ -1,0 +1,77 @@
+"""Erasing: removing entries so that nothing readable is left of them in the engine's own files.
+
+Entries are deleted first, as changes that watchers see. Then their tombstones and old values are removed, and at last
+the engine clears what is left in its files. Each step may be repeated, so an erasure that was interrupted is repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import ops
+from ..errors import InvalidInput
+from ..model import keys
+from ..ops import Forgotten, Namespace, Page, Scrubbed
+from ..runtime.programs import Sleep, StoreProgram
+
+if TYPE_CHECKING:
+    from ..core.store import Store
+
+#: Seconds in which watchers can read the deletions, before their cursors expire.
+_PAUSE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What `Store.erase` has removed: entries, old values and tombstones, and what else of them was cleared.
+
+    `beyond` lists what is outside its reach.
+    """
+
+    entries: int
+    versions: int
+    tombstones: int
+    cleared: tuple[str, ...]
+    beyond: tuple[str, ...]
+
+
+def erase(store: Store, namespace: Namespace, key: str | None, recursive: bool, compact: bool) -> StoreProgram[Erased]:
+    """Remove an entry, or all entries of a namespace, and every trace of them."""
+    keys.check_flag("recursive", recursive)
+    keys.check_flag("compact", compact)
+    if key is not None and recursive:
+        raise InvalidInput("pass key= or recursive=True, not both")
+    home = store._resolve_namespace(namespace)
+    swept = 500
+    while swept == 500:  # expired entries become tombstones
+        swept = (yield [ops.Sweep(500, home)])[0]
+    entries = yield from _delete(namespace, home, key, recursive)
+    if entries:
+        yield Sleep(_PAUSE)
+    tombstones = versions = 0
+    while True:
+        done: Forgotten = (yield [ops.Forget(home, key, recursive)])[0]
+        tombstones, versions = tombstones + done.tombstones, versions + done.versions
+        if not done.more:
+            break
+    scrubbed: Scrubbed = (yield [ops.Scrub(compact)])[0]
+    return Erased(entries, versions, tombstones, scrubbed.cleared, scrubbed.beyond)
+
+
+def _delete(namespace: Namespace, home: Namespace, key: str | None, recursive: bool) -> StoreProgram[int]:
+    """Delete the entries; return how many there were."""
+    count: Any
+    if key is not None:
+        [count] = yield [ops.Delete(namespace, key)]
+        return int(count)
+    if recursive:
+        [count] = yield [ops.DeleteTree(namespace)]
+        return int(count)
+    total = 0
+    while True:
+        page: Page[Any] = (yield [ops.Search(home, limit=500, recursive=False)])[0]
+        if not page:
+            return total
+        deleted = yield [ops.Delete(namespace, entry.key) for entry in page]
+        total += sum(deleted)

@@ -1,0 +1,74 @@
+"""After an erasure, the text is in no file of SQLite and disk stores, and in no table file of PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import holdall
+from holdall.testing import embed
+from support.servers import postgres_url
+
+SECRET = "xq7sekrit"  # in values, contents, keys, paths and namespaces
+NS = ("users", f"alice-{SECRET}")
+
+
+def fill(store: holdall.Store) -> None:
+    """Write the text everywhere that a store can have it."""
+    store.put(("users", "bob"), "k", {"text": "stays " * 50})
+    for number in range(30):
+        store.put(NS, f"key-{SECRET}-{number}", {"text": f"{SECRET} {number} " * 20, "kind": SECRET})
+    store.put(NS, f"key-{SECRET}-1", {"text": f"overwritten {SECRET}"})
+    files = store.files(NS)
+    files.write(f"/{SECRET}.md", f"{SECRET} in a file\n" * 5000)
+    files.append(f"/{SECRET}.md", f"more {SECRET}\n")
+    files.write("/item.md", f"{SECRET} again")
+    files.delete("/item.md")
+    store.delete(NS, f"key-{SECRET}-2")
+    assert len(store.search(query=SECRET, mode="lexical", limit=50)) >= 29
+    assert len(store.search(filter={"kind": SECRET}, limit=50)) >= 27
+    assert files.grep(SECRET)
+    store.sweep()
+
+
+def erase(store: holdall.Store, **options: bool) -> None:
+    report = store.erase(NS, recursive=True, **options)
+    assert report.entries == 30
+    assert report.beyond
+    assert store.get(("users", "bob"), "k") is not None
+    assert store.search(query=SECRET, mode="lexical") == []
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "disk"])
+def test_the_text_is_in_no_file(tmp_path: Path, scheme: str) -> None:
+    where = tmp_path / "store"
+    store = holdall.open(f"{scheme}:///{where}", history=timedelta(days=1) if scheme == "sqlite" else None, embed=embed)
+    fill(store)
+    assert any(SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    erase(store)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert left == []
+    assert [path for path in tmp_path.rglob("*") if SECRET in path.name] == []
+    store.close()
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()] == []
+
+
+def test_the_text_is_in_no_table_file_of_postgresql() -> None:
+    with psycopg.connect(postgres_url(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE erasing")
+    url = postgres_url().replace("/postgres?", "/erasing?")
+    store = holdall.open(url, history=timedelta(days=1), embed=embed)
+    fill(store)
+    erase(store, compact=True)
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("CHECKPOINT")
+        [(folder, number)] = admin.execute(
+            "SELECT current_setting('data_directory'), oid::text FROM pg_database WHERE datname = current_database()"
+        ).fetchall()
+    files = list(Path(folder, "base", number).iterdir())
+    assert len(files) > 50
+    assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
+    store.close()
