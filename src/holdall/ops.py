@@ -751,6 +751,7 @@ class Count(Op, frozen=True):
     filter: str | None = None
     recursive: bool = True
     unembedded: int | None = None
+    hidden: bool = False  # count the entries of hidden namespaces too (`holdall.model.keys.hidden_below`)
 
 
 class ReadStats(Op, frozen=True):

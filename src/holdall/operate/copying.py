@@ -108,7 +108,7 @@ class Copier:
             # Before the first page: without it, a copy that is killed would not know later what it has written.
             [entry] = yield from execute(self._destination, [self._state.put(None, WriteBatch())])
             self._state.version = entry.version
-        count = ops.Count(self._from)
+        count = ops.Count(self._from, hidden=True)
         total: int = (yield from execute(self._source, [count]))[0] if progress is not None else 0
         with _listening(self._source, (yield IS_ASYNC)) as event:
             while True:

@@ -413,6 +413,7 @@ _NO_ENTRIES = tuple(
         "value IS NULL",
         "value IS NOT NULL AND expires <= :now",
         "value IS NOT NULL AND ns >= :hidden_low AND ns < :hidden_high AND (expires IS NULL OR expires > :now)",
+        "value IS NOT NULL AND ns >= '.' AND ns < '/' AND (expires IS NULL OR expires > :now)",  # keys.hidden_below
     )
 )
 
@@ -432,7 +433,7 @@ class SqliteEntries(SqlEntries):
         To count all rows of a table, SQLite reads only how many rows each page of an index has. Measured with 1,000,000
         entries: 0.5 ms instead of 42 ms.
         """
-        if op.prefix or not op.recursive or op.filter is not None or op.unembedded is not None:
+        if op.prefix or not op.recursive or op.filter is not None or op.unembedded is not None or op.hidden:
             return (yield from super()._count(op))
         params: dict[str, Any] = {"now": self._clock(), "hidden_low": keys.HIDDEN[0], "hidden_high": keys.HIDDEN[1]}
         [trees] = yield [(f"SELECT 1 FROM {TREES} LIMIT 1", {})]
