@@ -125,6 +125,8 @@ OPS: list[ops.Op] = [
     ops.Changes(("a",), "c", 9, "/k"),
     ops.Records(("n",), (("n",), "k"), 5),
     ops.ChangedRecords(("n",), "57", 5),
+    ops.FindFaults(),
+    ops.RepairFaults(),
     ops.Children(("a",), "/", "/b", 9, True, "/**/*.{md,txt}", True),
     ops.Grep(("a",), "/", ("tea", "é"), True, "/b", "*.md"),
 ]

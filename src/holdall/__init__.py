@@ -10,8 +10,8 @@ from .history.erasing import Erased
 from .history.versions import Rewound
 from .live.leases import Lease
 from .live.watch import AsyncWatch, Watch
-from .operate.functions import acompare, acopy, check_backup, compare, copy
-from .operate.results import BackupInfo, Comparison, Copied, Difference, Loaded
+from .operate.public import acompare, acopy, check_backup, compare, copy
+from .operate.results import BackupInfo, Checked, Comparison, Copied, Difference, Loaded
 from .ops import (
     ABSENT,
     ANY,
@@ -20,6 +20,7 @@ from .ops import (
     Change,
     Diff,
     Entry,
+    Fault,
     FileInfo,
     Hit,
     LearnedField,
@@ -36,12 +37,14 @@ __all__ = [
     "AsyncWatch",
     "BackupInfo",
     "Change",
+    "Checked",
     "Comparison",
     "Copied",
     "Diff",
     "Difference",
     "Entry",
     "Erased",
+    "Fault",
     "FileInfo",
     "Files",
     "Hit",

@@ -292,6 +292,14 @@ class Record(FrozenStruct, frozen=True):
     vectors: Vectors | None = None
 
 
+class Fault(FrozenStruct, frozen=True):
+    """Something that is wrong with a store: of which kind, what, and whether `RepairFaults` repairs it."""
+
+    kind: str  # "entry", "contents", "vectors", "index", "count" or "database"
+    message: str
+    repairable: bool = False
+
+
 class RecordPage(FrozenStruct, frozen=True):
     """A page of records. `next` is where the next page begins; `more` is whether there was more when it was read."""
 
@@ -662,6 +670,10 @@ class Scrubbed(FrozenStruct, frozen=True):
     beyond: tuple[str, ...] = ()
 
 
+class RepairFaults(Op, frozen=True):
+    """Repair the faults of `FindFaults` that can be repaired without losing anything -> how many rows. Not a change."""
+
+
 # Walks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -739,6 +751,7 @@ class Count(Op, frozen=True):
     filter: str | None = None
     recursive: bool = True
     unembedded: int | None = None
+    hidden: bool = False  # count the entries of hidden namespaces too (`holdall.model.keys.hidden_below`)
 
 
 class ReadStats(Op, frozen=True):
@@ -809,6 +822,10 @@ class ChangedRecords(Op, frozen=True):
     limit: int = 500
 
 
+class FindFaults(Op, frozen=True):
+    """Check what the engine stores besides entries, and its database -> `list[Fault]`."""
+
+
 class Children(Op, frozen=True):
     """List a folder in path order, after the path `after` -> `Page[FileInfo]`, whose `next` is the next `after`.
 
@@ -868,6 +885,7 @@ WALKS: frozenset[type] = frozenset(
         Changes,
         Records,
         ChangedRecords,
+        FindFaults,
         ListVersions,
         ListPast,
         Children,

@@ -295,3 +295,15 @@ def of_small_parts() -> Iterator[None]:
         for name, size in (("_BLOCK", 4), ("_PIECE", 3), ("_FIRST", 2), ("_GROWTH", 2)):
             patch.setattr(vectors, name, size)
         yield
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_score_of_an_equal_vector_is_between_its_bounds(metric: Metric) -> None:
+    """Rounded, the product of two equal vectors may be larger than the square of their length."""
+    lengths = np.array([1 / 3, 0.1, 7.7, 1e-3, 3e5])
+    for length in lengths.tolist():
+        same = np.array([length])
+        for product in (np.nextafter(length, 9e9), length, np.nextafter(length, 0)):
+            low, high = vectors.bound_scores(np.array([product * (1 + 1e-15)]), np.zeros(1), same, length, metric)
+            exact = {"cosine": 1.0, "dot": length * length, "l2": 0.0}[metric]
+            assert low[0] <= exact * (1 + 1e-14) and exact * (1 - 1e-14) <= high[0]

@@ -329,6 +329,21 @@ def test_a_silent_server_is_not_waited_for_beyond_the_deadline(
         call(store)
 
 
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_a_reply_that_comes_slowly_is_not_waited_for_beyond_the_deadline(
+    server: Postgres, runner: asyncio.Runner | None, is_connected: bool
+) -> None:
+    with Proxy(server.port) as proxy:
+        with opened(proxy.url, runner) as store:
+            store.put(HOME, "a", {"text": "x" * 10_000})
+        with opened(proxy.url, runner, timeout=1) as store:
+            if is_connected:
+                store.get(HOME, "a")
+            proxy.trickle(1, 0.02)  # a login takes some 400 bytes
+            refused(lambda: store.get(HOME, "a"), Timeout, "1.0 s", within=2)
+            proxy.trickle(0, 0)
+
+
 def test_a_commit_that_is_not_answered_in_time_is_of_unknown_outcome(
     server: Postgres, runner: asyncio.Runner | None
 ) -> None:

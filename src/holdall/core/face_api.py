@@ -30,8 +30,8 @@ from ..model.namespace_text import decode as decode_namespace
 from ..model.namespace_text import encode as encode_namespace
 from ..model.namespace_text import show as show_namespace
 from ..model.values import decode as decode_value
-from ..ops import Backdate, Entry, Namespace, Op, Page, Scan, Vectors, replace
-from ..runtime.programs import Call, StoreProgram, Work, before_retry
+from ..ops import Backdate, Entry, File, Namespace, Op, Page, Scan, Vectors, replace
+from ..runtime.programs import Call, StoreProgram, Work, apages, before_retry, pages
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
 from ..search.embedders import Metric, is_same_model
@@ -49,8 +49,10 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "Call",
     "StoreProgram",
     "Work",
+    "apages",
     "async_method",
     "before_retry",
+    "pages",
     "sync_method",
     # Run a program on a store.
     "arun",
@@ -79,6 +81,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "check_op",
     "execute",
     "new_coalescer",
+    "new_file",
     # For the server: batches of remote engines, and entries of holdall's own.
     "Reserved",
     "held_lease",
@@ -159,6 +162,11 @@ def new_coalescer(store: Store) -> Coalescer:
     if handle.joins_tasks and store._options.embedding is None:
         return handle.new_coalescer(store._aexecute_joined)
     return Coalescer(store.aexecute)
+
+
+def new_file(content: bytes) -> File:
+    """Return a file's content, for a `Put` in a batch."""
+    return File(file_values.NATIVE, content)
 
 
 def check_op(store: Store, op: Op) -> None:

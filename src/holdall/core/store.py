@@ -26,7 +26,7 @@ from ..live.watch import WatchMethods
 from ..model import cursors, filters, keys
 from ..model.field_paths import check_paths
 from ..model.values import decode, encode, to_datetime, to_microseconds
-from ..operate.methods import OperateMethods
+from ..operate.public import OperateMethods
 from ..ops import (
     ABSENT,
     ANY,

@@ -103,6 +103,26 @@ class MessageLog:
         """Remove the messages from number `length` on."""
         return (yield from self._write(lambda head: (length, [], {} if head is None else head.value)))
 
+    def remove(self, number: int) -> StoreProgram[dict[str, Any] | None]:
+        """Remove a message by its number, and return it: None if there is none. It rewrites those behind it."""
+        for tries in itertools.count(1):
+            head, messages = yield from self.read()
+            if head is None or not 0 <= number < len(messages):
+                return None
+            removed, rest = messages[number], messages[number + 1 :]
+            batch: list[ops.PointOp] = [
+                ops.Put(self.heads, self.name, {**head.value, "length": len(messages) - 1}, expect=head),
+                *(ops.Put(self.messages, _key(number + index), message) for index, message in enumerate(rest)),
+                ops.Delete(self.messages, _key(len(messages) - 1)),
+            ]
+            try:
+                yield from face_api.execute(self.store, batch)
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
+            else:
+                return removed
+        raise AssertionError("unreachable")
+
     def pop(self) -> StoreProgram[dict[str, Any] | None]:
         """Remove the last message and return it: None if there is none."""
         for tries in itertools.count(1):

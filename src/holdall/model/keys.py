@@ -236,6 +236,17 @@ def in_folder(folder: str) -> tuple[str, str]:
 HIDDEN = (RESERVED + _END, RESERVED + _ESCAPE)
 
 
+def hidden_below(encoded: str) -> tuple[str, str]:
+    """The range `[low, high)` of the hidden namespaces below an encoded one: those whose next label begins with "."."""
+    return encoded + ".", encoded + "/"  # the character after "."
+
+
+def is_hidden_below(namespace: str, prefix: Namespace) -> bool:
+    """Whether an encoded namespace, which is below a prefix, is hidden to a walk with that prefix."""
+    low, high = hidden_below(encode(prefix))
+    return low <= namespace < high
+
+
 def below(encoded: str) -> tuple[str, str | None]:
     """The range `[low, high)` of an encoded namespace and those below it; for the root, `high` is None: no bound."""
     return (encoded, encoded[:-1] + _ESCAPE) if encoded else ("", None)

@@ -101,12 +101,14 @@ class Copier:
         """Copy everything up to now, and with `follow` every later change, until `stop()` is true."""
         self._models = yield from note_model(self._destination, (yield from find_model(self._source)))
         self._state = yield from self._read_state()
-        if restart:
+        self._result.resumed = self._state.version is not None and not restart
+        if not self._result.resumed:
             self._state.cursor, self._state.entries, self._state.deletions = None, 0, 0
-        if self._state.cursor is None:
             self._state.began = yield from read_clock(self._source)
-        self._result.resumed = self._state.cursor is not None
-        count = ops.Count(self._from)
+            # Before the first page: without it, a copy that is killed would not know later what it has written.
+            [entry] = yield from execute(self._destination, [self._state.put(None, WriteBatch())])
+            self._state.version = entry.version
+        count = ops.Count(self._from, hidden=True)
         total: int = (yield from execute(self._source, [count]))[0] if progress is not None else 0
         with _listening(self._source, (yield IS_ASYNC)) as event:
             while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ..ops import Namespace
+from ..ops import Fault, Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +73,12 @@ class Loaded:
     vectors: int = 0
     vectors_left_out: int = 0
     resumed: bool = False
+
+
+@dataclass(slots=True)
+class Checked:
+    """The result of a check: how many entries were read, the faults that are left, and those that were repaired."""
+
+    entries: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    repaired: list[Fault] = field(default_factory=list)

@@ -298,7 +298,8 @@ def bound_scores(
     low, high = low * length, high * length
     if metric == "l2":
         squares = lengths**2 + length**2
-        low = -np.sqrt(squares * (1 + 2.0**-48) - 2 * low)
+        # Of equal vectors, a rounded product may be larger than the squares: then the difference is no distance.
+        low = -np.sqrt(np.maximum(squares * (1 + 2.0**-48) - 2 * low, squares * 2.0**-40))
         high = -np.sqrt(np.maximum(squares * (1 - 2.0**-48) - 2 * high, 0.0))
     return low, high
 

@@ -138,6 +138,25 @@ def test_watch_prints_changes_as_lines(url: str) -> None:
     assert child.returncode == 0
 
 
+def test_earlier_versions_are_listed_compared_and_brought_back(tmp_path: Path, capsys: Any) -> None:
+    url, at = str(tmp_path / "kept.db"), ["--ns", "users/ada"]
+    with holdall.open(url, history=3600) as store:
+        first = store.acting("ada", reason="first").put(("users", "ada"), "likes", {"food": "figs"})
+        before = store.cursor()
+        store.put(("users", "ada"), "likes", {"food": "nothing"})
+        store.put(("users", "ada"), "extra", {})
+    listed = json.loads(run(capsys, url, "item", "history", "likes", *at, "--json")[1])
+    assert [version["value"] for version in listed] == [{"food": "nothing"}, {"food": "figs"}]
+    assert "ada (first)" in run(capsys, url, "item", "history", "likes", *at)[1]
+    assert '- {"food": "figs"}\n+ {"food": "nothing"}\n' in run(capsys, url, "item", "diff", before, *at)[1]
+    assert run(capsys, url, "item", "restore", "likes", str(first.version), *at)[0] == 0
+    assert json.loads(run(capsys, url, "item", "get", "likes", *at)[1]) == {"food": "figs"}
+    run(capsys, url, "item", "set", "likes", "{}", *at)
+    assert "2 entries would be restored" not in run(capsys, url, "rewind", before, *at, "--dry-run")[1]
+    assert json.loads(run(capsys, url, "rewind", before, *at, "--json")[1]) == {"restored": 1, "deleted": 1}
+    assert json.loads(run(capsys, url, "item", "get", "likes", *at)[1]) == {"food": "figs"}
+
+
 def complete(script: Path, *words: str) -> set[str]:
     """What bash offers for the last word."""
     listed = " ".join(f"'{word}'" for word in words)

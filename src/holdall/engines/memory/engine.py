@@ -110,7 +110,7 @@ class MemoryEngine:
         self._closed = False
         self._ranker = MemoryRanker(
             self._newer_than,
-            lambda op: self._under(op.prefix, self._clock(), op.recursive),
+            lambda op: self._under(op.prefix, self._clock(), op.recursive, hides=True),
             self._at_version,
             self._is_searched,
             lambda address, record: _entry(address, record, Hit),
@@ -234,6 +234,8 @@ class MemoryEngine:
                 return self._transfer(op, now, undo)
             case ops.Maintain() | ops.LearnFields():  # a search reads all values, and they are in memory
                 return False
+            case ops.RepairFaults():
+                return 0
             case ops.IndexOrder():
                 return None  # `_around` does it
             case ops.IndexTexts():
@@ -547,8 +549,8 @@ class MemoryEngine:
                 return (yield from search(self, op))
             case ops.Unembedded():
                 return self._unembedded(op)
-            case ops.Count(prefix, filter, recursive, model):
-                found = self._under(prefix, self._clock(), recursive)
+            case ops.Count(prefix, filter, recursive, model, hidden):
+                found = self._under(prefix, self._clock(), recursive, hides=not hidden)
                 if model is not None:
                     found = (item for item in found if _is_unembedded(item[1], model))
                 if filter is None:
@@ -560,8 +562,8 @@ class MemoryEngine:
                 lag = self._ranker.count_unindexed()
                 return ops.Stats(entries=len(records), files=files, text_index_lag=lag, declared_fields=self._declared)
             case ops.Scan(prefix, after, limit):
-                rows = self._under(prefix, self._clock(), after=after and (keys.encode(after[0]), after[1]))
-                return _make_page(rows, limit, _entry)
+                begin = after and (keys.encode(after[0]), after[1])
+                return _make_page(self._under(prefix, self._clock(), after=begin, hides=True), limit, _entry)
             case ops.Namespaces():
                 return self._namespaces(op)
             case ops.Changes():
@@ -572,6 +574,8 @@ class MemoryEngine:
                 return ops.RecordPage(list(page), page[-1].key if page else None, page.next is not None)
             case ops.ChangedRecords():
                 return self._changed_records(op)
+            case ops.FindFaults():
+                return []
             case ops.Children():
                 return self._children(op)
             case ops.Grep():
@@ -587,14 +591,15 @@ class MemoryEngine:
         yield  # makes it a program, which here has no requests
 
     def older(self, op: ops.Search, below: int | None, want: int) -> Program[Work, list[Hit]]:
-        found = list(self._under(op.prefix, self._clock(), op.recursive))
+        found = list(self._under(op.prefix, self._clock(), op.recursive, hides=True))
         found.sort(key=lambda item: -item[1].version)
         return _match([item for item in found if below is None or item[1].version < below], op, want)
         yield
 
     def newer(self, op: ops.Search, position: str, want: int) -> Program[Work, list[tuple[Hit, str]]]:
         above = parse_revision(position)
-        found = [item for item in self._under(op.prefix, self._clock(), op.recursive) if item[1].version > above]
+        entries = self._under(op.prefix, self._clock(), op.recursive, hides=True)
+        found = [item for item in entries if item[1].version > above]
         found.sort(key=lambda item: item[1].version)
         return [(hit, str(hit.version)) for hit in _match(found, op, want)]
         yield
@@ -627,7 +632,8 @@ class MemoryEngine:
     def _is_searched(self, op: ops.Search, address: _Address, record: _Record) -> bool:
         """Whether an entry is live and in the namespace of a search."""
         inside = _is_within(address, op.prefix) if op.recursive else address[0] == keys.encode(op.prefix)
-        return inside and _is_live(record, self._clock())
+        is_hidden = op.recursive and keys.is_hidden_below(address[0], op.prefix)
+        return inside and not is_hidden and _is_live(record, self._clock())
 
     def _unembedded(self, op: ops.Unembedded) -> Page[tuple[Entry, str | None]]:
         after = op.after and (keys.encode(op.after[0]), op.after[1])
@@ -636,22 +642,29 @@ class MemoryEngine:
         return _make_page(found, op.limit, lambda address, record: (_entry(address, record), record.index))
 
     def _under(
-        self, prefix: Namespace, now: int, recursive: bool = True, after: _Address | None = None
+        self,
+        prefix: Namespace,
+        now: int,
+        recursive: bool = True,
+        after: _Address | None = None,
+        hides: bool = False,
     ) -> Iterator[tuple[_Address, _Record]]:
-        """Yield the live entries of a namespace, and of those below it, in key order."""
+        """Yield the live entries of a namespace, and of those below it, in key order; `hides`: not of hidden ones."""
         low = keys.encode(prefix)
         high = keys.below(low)[1] if recursive else low + "\x00"
-        hidden = keys.HIDDEN
+        hidden, dots = keys.HIDDEN, keys.hidden_below(low)
         first = (low, "") if after is None or after[0] < low else after
         for address in self._entries.irange(first, None if high is None else (high, ""), inclusive=(False, False)):
             record = self._entries[address]
+            if hides and dots[0] <= address[0] < dots[1]:
+                continue
             if _is_live(record, now) and (prefix or not hidden[0] <= address[0] < hidden[1]):
                 yield address, record
 
     def _namespaces(self, op: ops.Namespaces) -> list[Namespace]:
         now, depth = self._clock(), len(op.base)
         found: dict[Namespace, None] = {}
-        for (encoded, _), _ in self._under(op.base + keys.literal_prefix(op.prefix), now):
+        for (encoded, _), _ in self._under(op.base + keys.literal_prefix(op.prefix), now, hides=True):
             namespace = keys.decode(encoded)[depth:]
             if keys.matches(namespace, op.prefix, op.suffix):
                 found[namespace[: op.max_depth]] = None

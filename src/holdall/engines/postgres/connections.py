@@ -390,11 +390,11 @@ class _DeadlineConnection(psycopg.BaseConnection[Any]):
     def _connect_gen(cls, *args: Any, **options: Any) -> PQGenConn[Any]:
         """Connect as psycopg does, with a deadline.
 
-        psycopg's own timeout is in whole seconds, at least two, for each address. Here, one address takes at most half
-        of the time that is left, so that another address, or a retry, has a chance.
+        psycopg's own timeout is in whole seconds, at least two, for each address. Here, an address that is silent takes
+        at most half of the time that is left, so that another address, or a retry, has a chance.
         """
-        began = time.monotonic()
-        until = began + (_deadline.get() - began) / 2
+        began, deadline = time.monotonic(), _deadline.get()
+        until = began + (deadline - began) / 2
         connecting = super()._connect_gen(*args, **options)
         try:
             wait = next(connecting)
@@ -402,7 +402,7 @@ class _DeadlineConnection(psycopg.BaseConnection[Any]):
                 ready = yield wait
                 if not ready:
                     run_pending_handlers()
-                if not ready and time.monotonic() > until:
+                if time.monotonic() > (deadline if ready else until):
                     raise pg.ConnectionTimeout("the server did not accept a connection in time")
                 wait = connecting.send(ready)
         except StopIteration as stop:

@@ -28,6 +28,7 @@ from ...errors import InvalidInput
 from ...model.filters import check_field
 from ...model.values import decode
 from ...ops import Op
+from ..checks.sql import TableChecks
 from ..history.sql import copy_row, is_kept
 from ..sql.dialect import ContentQuery, Dialect
 from ..sql.narrowing import Binder, Path, index_name
@@ -357,6 +358,7 @@ class PostgresDialect(Dialect):
         self.purge_lock = f"SELECT pg_try_advisory_xact_lock({lock_id(f'holdall history {schema}')})"
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token", "acting": ":acting", "changed": "NULL"}
         self.history = f"{self.schema}.history"
+        self.checks = TableChecks(self)
         self.history_lock = ((f"SELECT pg_advisory_xact_lock({lock_id(f'holdall history setting {schema}')})", {}),)
         self.old_content = f"CASE WHEN size > 0 THEN ({pieces} AND start < size) END"
         # Triggers run in the order of their names: this one before `entries_file_changed`, which removes the pieces of

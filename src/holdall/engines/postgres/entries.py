@@ -426,7 +426,7 @@ class PostgresEntries(SqlEntries):
 
     def newer(self, op: ops.Search, position: str, want: int) -> SqlProgram[list[tuple[Hit, str]]]:
         params: dict[str, Any] = {"now": self._clock()}
-        where = f"{LIVE} {within(op.prefix, op.recursive, params)}"
+        where = f"{LIVE} {within(op.prefix, op.recursive, params, hides=True)}"
         narrowed, _ = narrow(op.filter, self._dialect, params)
         if narrowed:
             where += f" AND {narrowed}"

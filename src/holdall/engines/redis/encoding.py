@@ -59,9 +59,16 @@ def split_id(entry_id: bytes) -> tuple[str, str]:
     return ns, key
 
 
-def list_ranges(prefix: Namespace, recursive: bool = True) -> list[IdRange]:
-    """List the ranges of the IDs in a namespace, and below it. The root has no range for holdall's own namespaces."""
+def list_ranges(prefix: Namespace, recursive: bool = True, hides: bool = False) -> list[IdRange]:
+    """List the ranges of the IDs in a namespace, and below it. The root has no range for holdall's own namespaces.
+
+    `hides`: there is none for hidden namespaces.
+    """
     low, high = keys.below(keys.encode(prefix))
+    if hides and recursive:
+        (begin, end), *others = list_ranges(prefix)
+        dots_low, dots_high = keys.hidden_below(low)
+        return [(begin, f"({dots_low}"), (f"[{dots_high}", end), *others]
     if not recursive:
         return [(f"[{low}\x00", f"({low}\x01")]
     if high is None:

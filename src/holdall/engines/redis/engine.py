@@ -579,7 +579,7 @@ class RedisEngine:
         return False
 
     def _begin_learning(self, name: str, learned: dict[str, tuple[int, int]], least: int) -> ConnectionProgram[None]:
-        if (yield from self._walks.walk(ops.Count(()))) < least:
+        if (yield from self._walks.walk(ops.Count((), hidden=True))) < least:
             return
         has_room, dropped = find_room(learned, time.time_ns() // 1000, self._options.filter_fields)
         if not has_room:
@@ -631,7 +631,7 @@ class RedisEngine:
         names = {field.name for field in learned}
         declared = [path for _, path in self._declared[0][1] if path not in names and not path.startswith("\x00")]
         return ops.Stats(
-            entries=(yield from self._walks.walk(ops.Count(op.prefix))),
+            entries=(yield from self._walks.walk(ops.Count(op.prefix, hidden=True))),
             files=(yield from self._walks.count_files(op.prefix)),
             text_index_lag=(yield from self._walks.text_index.count_unindexed()),
             declared_fields=tuple(declared),

@@ -213,7 +213,7 @@ class RedisRanker:
     ) -> ConnectionProgram[None]:
         """Run the script for versions; `take` gets the versions that a call was asked for, and what it found."""
         prefix = "" if op is None else keys.encode(op.prefix) + ("" if op.recursive else "\x00")
-        hidden = keys.HIDDEN[0] if op is not None and not op.prefix else ""
+        hidden = "all" if op is None else "" if op.prefix else keys.HIDDEN[0]
         by_shard: dict[int, list[int]] = {}
         for version in versions:
             by_shard.setdefault(self._shards.of_version(version), []).append(version)

@@ -99,7 +99,7 @@ class RedisWalks:
             case ops.Count():
                 return (yield from self._count(op))
             case ops.Scan():
-                rows = yield from self._read_rows(op.prefix, op.after, op.limit)
+                rows = yield from self._read_rows(op.prefix, op.after, op.limit, hides=True)
                 return Page([to_entry(row) for row, _ in rows], rows.next)
             case ops.Namespaces():
                 return (yield from self._namespaces(op))
@@ -109,6 +109,8 @@ class RedisWalks:
                 return (yield from self._read_records(op))
             case ops.ChangedRecords():
                 return (yield from self._changed_records(op))
+            case ops.FindFaults():
+                return []  # its indexes are checked by reading entries in both orders
             case ops.Children():
                 return (yield from self._children(op))
             case ops.Grep():
@@ -204,7 +206,7 @@ class RedisWalks:
                 args = _encode_feed_args(since, _FEED_PAGE, op.prefix, "c", op.recursive)
                 _, found, after, has_more, *_ = yield from self._shards.run(stream.shard, "changes", *args)
                 since = after.decode()
-                for entry_id, head, value, _, content in found:
+                for entry_id, head, value, _, content in _leave_out_hidden(found, op):
                     ns, key = split_id(entry_id)
                     changed_keys.add((keys.decode(ns), key))
                     if value is not None and below is None:
@@ -225,7 +227,7 @@ class RedisWalks:
                 args = _encode_feed_args(since, _FEED_PAGE, op.prefix, "l", op.recursive)
                 _, found, after, has_more, *_ = yield from self._shards.run(shard, "changes", *args)
                 since = after.decode()
-                for hit in _filter_hits(found, op.filter):
+                for hit in _filter_hits(_leave_out_hidden(found, op), op.filter):
                     positions[shard] = str(hit.version)
                     hits.append((hit, self._format_position(positions)))
                     if len(hits) == want:
@@ -410,7 +412,12 @@ class RedisWalks:
         return ops.RecordPage(list(found), found[-1].key if found else None, found.next is not None)
 
     def _read_rows(
-        self, prefix: Namespace, after: tuple[Namespace, str] | None, limit: int, model: int | None = None
+        self,
+        prefix: Namespace,
+        after: tuple[Namespace, str] | None,
+        limit: int,
+        model: int | None = None,
+        hides: bool = False,
     ) -> ConnectionProgram[Page[tuple[Row, str | None]]]:
         """Read a page of rows in key order, each with its search fields. If a model is given, only entries that need
         vectors of it. If there may be more, `next` is the last key."""
@@ -421,7 +428,7 @@ class RedisWalks:
                 return None
             return to_row(*split_id(entry_id), head, value, content), None if paths is None else paths.decode()
 
-        return (yield from self._read_page(prefix, after, limit, "c", make))
+        return (yield from self._read_page(prefix, after, limit, "c", make, hides))
 
     def _read_page(
         self,
@@ -430,18 +437,24 @@ class RedisWalks:
         limit: int,
         want: str,
         make: Callable[[list[Any]], T | None],
+        hides: bool = False,
     ) -> ConnectionProgram[Page[T]]:
-        """Read a page of entries in key order: `make` of what `scan.lua` returns, or nothing if that is None."""
+        """Read a page of entries in key order: `make` of what `scan.lua` returns, or nothing if that is None.
+
+        `hides`: none of hidden namespaces.
+        """
         rows: Page[T] = Page()
         last_id = None if after is None else make_id(*after)
         if prefix or not self._shards.is_cluster:
             shard = self._shards.of_namespace(prefix or ("",))
-            yield from self._add_rows(shard, prefix, last_id, limit, want, make, rows)
+            yield from self._add_rows(shard, prefix, last_id, limit, want, make, rows, hides)
             return rows
         begin = "" if after is None else keys.encode(after[0][:1])
         while True:
             roots = yield from self._read_roots(begin)
             for root in roots:
+                if hides and root[0].startswith("."):
+                    continue
                 yield from self._add_rows(self._shards.of_namespace(root), root, last_id, limit, want, make, rows)
                 if rows.next is not None:
                     return rows
@@ -470,10 +483,11 @@ class RedisWalks:
         want: str,
         make: Callable[[list[Any]], T | None],
         rows: Page[T],
+        hides: bool = False,
     ) -> ConnectionProgram[None]:
         """Read the entries of one shard after an ID, until the page is full."""
         room = PAGE_BYTES
-        for begin, high in list_ranges(prefix):
+        for begin, high in list_ranges(prefix, hides=hides):
             low = begin
             if last_id is not None:
                 if high != "+" and high[1:] <= last_id:
@@ -497,7 +511,8 @@ class RedisWalks:
     def _count(self, op: ops.Count) -> ConnectionProgram[int]:
         shards = self._shards.below(op.prefix)
         if op.filter is None and op.unembedded is None:
-            bounds = [bound for pair in list_ranges(op.prefix, op.recursive) for bound in pair]
+            ranges = list_ranges(op.prefix, op.recursive, hides=not op.hidden)
+            bounds = [bound for pair in ranges for bound in pair]
             replies = yield from self._shards.run_on_each(shards, "count", "p", *bounds)
             return sum(reply[1] for reply in replies)
         if op.unembedded is None and (known := (yield from self._find_by_index(op))) is not None:
@@ -508,7 +523,7 @@ class RedisWalks:
         needles = filter_index.encode_needles(op.filter)
         want = "v" if op.filter is None else "c"
         for shard in shards:
-            for begin, high in list_ranges(op.prefix, op.recursive):
+            for begin, high in list_ranges(op.prefix, op.recursive, hides=not op.hidden):
                 low = begin
                 while low:
                     args = (low, high, _LARGEST_PAGE, want, _ALL, *needles)
@@ -536,12 +551,11 @@ class RedisWalks:
         return sorted(found)[op.offset : op.offset + op.limit]
 
     def _read_namespaces(self, shard: int, start: Namespace, op: ops.Namespaces) -> ConnectionProgram[list[Namespace]]:
-        low, high = keys.below(keys.encode(start))
         has_pattern = bool(op.suffix) or "*" in op.prefix  # else every namespace in the range matches
         depth = "" if op.max_depth is None or has_pattern else len(op.base) + op.max_depth
         wanted = op.offset + op.limit
         found: list[Namespace] = []
-        for begin, end in list_ranges(()) if high is None else [(f"[{low}", f"({high}")]:
+        for begin, end in list_ranges(start, hides=True):
             start_at = begin
             while start_at and len(found) < wanted:
                 size = _LARGEST_PAGE if has_pattern else min(wanted - len(found), _LARGEST_PAGE)
@@ -634,6 +648,11 @@ def _encode_feed_args(
         exact, folder = make_id(prefix, path), make_id(prefix, path.rstrip("/") + "/")
     hidden = "" if prefix else keys.HIDDEN[0]
     return since, id_prefix, hidden, exact, folder, size, want, _ALL
+
+
+def _leave_out_hidden(found: Iterable[list[Any]], op: ops.Search) -> Iterator[list[Any]]:
+    """Yield those of a page of changes that are in no hidden namespace."""
+    return (each for each in found if not (op.recursive and keys.is_hidden_below(split_id(each[0])[0], op.prefix)))
 
 
 def _filter_hits(found: Iterable[list[Any]], filter: str | None) -> Iterator[Hit]:

@@ -79,6 +79,11 @@ class Dialect(Fields):
     vector_in: tuple[str, Callable[[bytes], dict[str, Any]]] = (":data", lambda data: {"data": data})
     #: The expression that reads a stored vector, and a function that makes bytes of what was read.
     vector_out: tuple[str, Callable[[Any], bytes]] = ("data", bytes)
+    # Checks (`engines/checks`)
+    checks: Any
+    integrity_check: str = ""  # a query: what the database's own check has found, "ok" for nothing
+    is_reference: str = ""  # a condition: a piece is the name of a plain file, and not bytes
+
     for_update: str = ""  # follows a query for a row that must not change until the end of the transaction
 
     def part(self, piece: Any, start: int, end: int | None) -> bytes:

@@ -65,6 +65,7 @@ _MULTI_STATEMENT = frozenset(
         ops.IndexTexts,
         PreparedIndexTexts,
         ops.IndexOrder,
+        ops.RepairFaults,
         LargeDeleteTree,
         ops.Embed,
         ops.PurgeTombstones,
@@ -247,6 +248,8 @@ class SqlEntries:
                 return (yield from self.trees.delete(op, now))
             case ops.IndexOrder():
                 return (yield from self._dialect.index_order())
+            case ops.RepairFaults():
+                return (yield from self._dialect.checks.repair())
             case ops.Embed():
                 return (yield from self.ranker.embed(op, now))
             case ops.PurgeTombstones():
@@ -499,6 +502,8 @@ class SqlEntries:
                 return (yield from self._records(op))
             case ops.ChangedRecords():
                 return (yield from self._changed_records(op))
+            case ops.FindFaults():
+                return (yield from self._dialect.checks.find())
             case ops.Children():
                 return (yield from self._files.children(op, self._clock()))
             case ops.Grep():
@@ -518,7 +523,7 @@ class SqlEntries:
         """Return matching entries below a version, newest first, read in pages that grow while few rows match."""
         is_single = not op.recursive or (yield from self._is_leaf(op.prefix))
         params: dict[str, Any] = {"now": self._clock()}
-        inside = within(op.prefix, not is_single, params)
+        inside = within(op.prefix, not is_single, params, hides=True)
         inside, narrowed, is_indexed = yield from self._feed.narrow(op.filter, inside, params)
         if is_indexed and is_single and inside:  # as a range: otherwise a database prefers to read the whole namespace
             inside = "AND ns >= :low AND ns <= :low"
@@ -550,7 +555,7 @@ class SqlEntries:
     def newer(self, op: ops.Search, position: str, want: int) -> SqlProgram[list[tuple[Hit, str]]]:
         """Return matching entries after a position, oldest first, each with the position after it."""
         params: dict[str, Any] = {"now": self._clock()}
-        inside = within(op.prefix, op.recursive, params)
+        inside = within(op.prefix, op.recursive, params, hides=True)
         sql = (
             f"SELECT {self._reads.columns} FROM {self._table} WHERE {LIVE} {inside} AND version > :above"
             f" ORDER BY version LIMIT :limit"
@@ -599,7 +604,7 @@ class SqlEntries:
 
     def _count(self, op: ops.Count) -> SqlProgram[int]:
         params: dict[str, Any] = {"now": self._clock()}
-        inside = within(op.prefix, op.recursive, params)
+        inside = within(op.prefix, op.recursive, params, hides=not op.hidden)
         inside, narrowed, _ = yield from self._feed.narrow(op.filter, inside, params)
         where = f"{LIVE} {inside}" + (f" AND {narrowed}" if narrowed else "")
         if op.unembedded is not None:
@@ -619,7 +624,7 @@ class SqlEntries:
             after, size = rows[-1][:2], next_page_size(size, rows)
 
     def _read_stats(self, prefix: Namespace) -> SqlProgram[ops.Stats]:
-        entries = yield from self._count(ops.Count(prefix))
+        entries = yield from self._count(ops.Count(prefix, hidden=True))
         params: dict[str, Any] = {"now": self._clock()}
         where = f"body IS NOT NULL AND {LIVE} {within(prefix, True, params)}"
         [[(files,)]] = yield [(f"SELECT count(*) FROM {self._table} WHERE {where}", params)]
@@ -644,7 +649,7 @@ class SqlEntries:
 
     def _scan(self, op: ops.Scan) -> SqlProgram[Page[Entry]]:
         params: dict[str, Any] = {"now": self._clock()}
-        where = f"{LIVE} {within(op.prefix, True, params)}"
+        where = f"{LIVE} {within(op.prefix, True, params, hides=True)}"
         after = None if op.after is None else (keys.encode(op.after[0]), op.after[1])
         rows = yield from self._in_key_order(where, params, after, op.limit)
         first = next(split_by_bytes(rows))
@@ -688,6 +693,8 @@ class SqlEntries:
         # SQL steps over namespaces that would be cut to the same one, unless some of them may not match.
         depth = None if op.max_depth is None or needs_match else len(op.base) + op.max_depth
         until = "AND NOT (ns >= :hidden_low AND ns < :hidden_high)" if high is None else "AND ns < :high"
+        until += " AND NOT (ns >= :dots_low AND ns < :dots_high)"
+        dots = keys.hidden_below(low)
         first, following = (
             f"(SELECT ns FROM {self._table} WHERE {LIVE} AND ns >= {least} {until} ORDER BY ns LIMIT 1)"
             for least in (":low", self._dialect.next_namespace("step.ns", depth))
@@ -698,6 +705,7 @@ class SqlEntries:
             ) SELECT ns FROM step WHERE ns IS NOT NULL LIMIT :limit"""
         hidden = {"hidden_low": keys.HIDDEN[0], "hidden_high": keys.HIDDEN[1]}
         params = {"now": self._clock(), **(hidden if high is None else {"high": high})}
+        params.update(dots_low=dots[0], dots_high=dots[1])
         found: list[Namespace] = []
         wanted = op.offset + op.limit
         while len(found) < wanted:

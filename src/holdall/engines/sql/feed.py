@@ -239,7 +239,7 @@ class SqlFeed:
 
     def search_condition(self, op: ops.Search, params: dict[str, Any]) -> SqlProgram[tuple[str, bool]]:
         """Return the condition that a row may be a result of a search, and whether an index serves the filter."""
-        inside = within(op.prefix, op.recursive, params)
+        inside = within(op.prefix, op.recursive, params, hides=True)
         inside, narrowed, is_indexed = yield from self.narrow(op.filter, inside, params)
         return f"{LIVE} {inside}" + (f" AND {narrowed}" if narrowed else ""), is_indexed
 
@@ -386,12 +386,18 @@ def insert_first_entry(version: int) -> Statement:
     return sql, {"version": version, "ns": keys.encode(MARK_NAMESPACE), "key": MARK_KEY, "value": mark}
 
 
-def within(prefix: Namespace, recursive: bool, params: dict[str, Any]) -> str:
-    """Return the condition that a row is in a namespace, or below it too, and add its parameters."""
+def within(prefix: Namespace, recursive: bool, params: dict[str, Any], hides: bool = False) -> str:
+    """Return the condition that a row is in a namespace, or below it too, and add its parameters.
+
+    `hides`: and not in a hidden namespace below it.
+    """
     low = keys.encode(prefix)
     if not recursive:
         params["low"] = low
         return "AND ns = :low"
+    if hides:
+        params["dots_low"], params["dots_high"] = keys.hidden_below(low)
+        return f"{within(prefix, True, params)} AND NOT (ns >= :dots_low AND ns < :dots_high)"
     low, high = keys.below(low)
     if high is None:
         params.update(hidden_low=keys.HIDDEN[0], hidden_high=keys.HIDDEN[1])

@@ -13,7 +13,7 @@ import typer
 from ... import ABSENT, ANY, Entry
 from ...core.face_api import show_namespace
 from ...errors import InvalidInput, NotFound
-from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, example, open_store
+from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, example, open_store, parse_moment
 from .shell.terminal import Output, print_json
 
 app = typer.Typer(name="item", help="Read and write entries.", no_args_is_help=True)
@@ -123,3 +123,74 @@ def list_(
     if as_json:
         print_json([asdict(entry) for entry in found])
     return DONE if count else NOT_FOUND
+
+
+# History -------------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog=example("holdall agent.db item history likes --ns users/ada"))
+def history(
+    context: typer.Context,
+    key: Key,
+    limit: Annotated[int, typer.Option("--limit", "-m", min=1, help="The maximum number of versions.")] = 100,
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the versions of an entry that the store keeps, newest first: version, time, kind, author and value."""
+    namespace = _namespace(ns, label)
+    with open_store(context) as store:
+        found = store.history(namespace, key, limit=limit)
+    if as_json:
+        print_json([asdict(version) for version in found])
+        return DONE if found else NOT_FOUND
+    out = Output()
+    for version in found:
+        time = version.time.astimezone().isoformat(" ", "seconds")
+        value = "" if version.value is None else json.dumps(version.value, ensure_ascii=False)
+        by = " ".join(part for part in (version.author, version.reason and f"({version.reason})") if part)
+        out.line((f"{version.version}\t{time}\t", "dim"), (version.kind, "bold"), (f"\t{by}\t", "blue"), (value, ""))
+    return DONE if found else NOT_FOUND
+
+
+@app.command(epilog=example("holdall agent.db item diff 2027-01-31T12:00:00+00:00 --ns users/ada"))
+def diff(
+    context: typer.Context,
+    since: Annotated[str, typer.Argument(metavar="SINCE", help="A time or a cursor.")],
+    until: Annotated[str | None, typer.Argument(metavar="UNTIL", help="A time or a cursor; now by default.")] = None,
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what changed in a namespace and below it, with the value before and after."""
+    namespace = choose_namespace(ns, label, ())
+    with open_store(context) as store:
+        found = list(store.diff(namespace, parse_moment(since), None if until is None else parse_moment(until)))
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return DONE if found else NOT_FOUND
+    out = Output()
+    for one in found:
+        out.line((show_namespace(one.namespace), "blue"), ("\t", ""), (one.key, "bold"))
+        for sign, entry, colour in (("-", one.before, "red"), ("+", one.after, "green")):
+            if entry is not None:
+                out.line((f"{sign} {json.dumps(entry.value, ensure_ascii=False)}", colour))
+    return DONE if found else NOT_FOUND
+
+
+@app.command(epilog=example("holdall agent.db item restore likes 17 --ns users/ada"))
+def restore(
+    context: typer.Context,
+    key: Key,
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="A version that `item history` lists.")],
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """Bring back an earlier version of an entry, as a new change."""
+    namespace = _namespace(ns, label)
+    with open_store(context) as store:
+        entry = store.restore(namespace, key, version)
+    if as_json:
+        print_json(asdict(entry))
+    return DONE

@@ -24,6 +24,7 @@ from .options import (
     To,
     choose_namespace,
     open_store,
+    parse_moment,
 )
 from .search import EmbedderOption, find_embedder, run_async
 from .shell.terminal import Output, Stdout, print_json, print_rows, progress_bar
@@ -78,6 +79,29 @@ def namespaces(
     else:
         Output().lines(show_namespace(namespace) for namespace in found)
     return DONE if found else NOT_FOUND
+
+
+def rewind(
+    context: typer.Context,
+    when: Annotated[
+        str, typer.Argument(metavar="WHEN", help="A time, such as 2027-01-31T12:00:00+00:00, or a cursor.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would change.")] = False,
+    sliced: Annotated[bool, typer.Option("--sliced", help="Allow more than 100,000 changes, in slices.")] = False,
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """Bring a namespace, and those below it, back to what it was at a time, as new changes."""
+    namespace = choose_namespace(ns, label, ())
+    with open_store(context) as store:
+        rewound = store.rewind(namespace, parse_moment(when), dry_run=dry_run, sliced=sliced)
+    if as_json:
+        print_json(asdict(rewound))
+    else:
+        would = "would be " if dry_run else ""
+        Output().line((f"{rewound.restored} entries {would}restored, {rewound.deleted} {would}deleted", ""))
+    return DONE
 
 
 # Copying and comparing -----------------------------------------------------------------------------------------------
@@ -220,6 +244,32 @@ def _print_backup(info: holdall.BackupInfo, as_json: bool) -> int:
     made = [("made", f"{info.created_at.isoformat(' ', 'seconds')} by holdall {info.holdall}")]
     print_rows([*((name, f"{count:,}") for name, count in rows.items()), *made])
     return DONE
+
+
+def check(
+    context: typer.Context,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Check every entry, and that contents, vectors and indexes agree. The exit code is 4 if a fault is left."""
+    with open_store(context) as store, progress_bar("checking") as progress:
+        found = store.check(repair=repair, progress=progress)
+    if as_json:
+        faults = {name: [_describe(one) for one in getattr(found, name)] for name in ("faults", "repaired")}
+        print_json({"entries": found.entries, **faults})
+        return CONFLICT if found.faults else DONE
+    out = Output()
+    out.line((f"{found.entries} entries checked, {len(found.faults)} faults", ""))
+    for fault in found.repaired:
+        out.line(("repaired\t", "green"), (f"{fault.kind}: {fault.message}", ""))
+    for fault in found.faults:
+        hint = " (--repair repairs it)" if fault.repairable else ""
+        out.line(("fault\t", "red"), (f"{fault.kind}: {fault.message}{hint}", ""))
+    return CONFLICT if found.faults else DONE
+
+
+def _describe(fault: holdall.Fault) -> dict[str, Any]:
+    return {"kind": fault.kind, "message": fault.message, "repairable": fault.repairable}
 
 
 # Export and import ---------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -68,3 +69,11 @@ def choose_namespace(ns: str | None, labels: list[str] | None, default: Namespac
     if ns is not None:
         return decode_namespace(ns)
     return tuple(labels) if labels else default
+
+
+def parse_moment(text: str) -> datetime | str:
+    """Read a time, or take the text as a cursor. A time without a zone is local."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        return text

@@ -42,6 +42,36 @@ class ListingContract(Contract):
             store.put(namespace, "second", {"i": i})
         return store
 
+    def test_hidden_namespaces_are_listed_only_from_inside(self, store: Caller) -> None:
+        """A label that begins with "." hides what is below it, as it does a file in a folder."""
+        hidden = [(".threads",), (".threads", "one"), ("tenant", ".threads", "two")]
+        shown = [("-",), ("/",), ("tenant",), ("tenant", "-"), ("tenant", "notes.d")]
+        for namespace in [*hidden, *shown]:
+            store.put(namespace, ".key", {"n": 1, "text": "word"})
+            store.put(namespace, "key", {"n": 2, "text": "word"})
+        cases: list[tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, ...]]]] = [
+            ((), ("tenant",), shown[2:]),
+            ((), (".threads",), hidden[:2]),
+            ((), (".threads", "one"), hidden[1:2]),
+            (("tenant",), (), [(), ("-",), ("notes.d",)]),
+            (("tenant",), (".threads",), [(".threads", "two")]),
+        ]
+        for scope, prefix, expected in cases:
+            view = store.scoped(scope) if scope else store
+            found = [namespace for namespace in expected for _ in range(2)]
+            assert sorted(hit.namespace for hit in view.search(prefix, limit=100)) == found
+            assert sorted(hit.namespace for hit in view.search(prefix, filter={"n": {"$gt": 0}}, limit=99)) == found
+            assert sorted(hit.namespace for hit in view.search(prefix, query="word", limit=100)) == found
+            assert [entry.namespace for entry in view.scan(prefix)] == found
+            assert view.count(prefix) == len(found)
+            assert view.count(prefix, filter={"n": 2}) == len(expected)
+            assert view.namespaces(prefix=prefix) == expected
+        whole = [*shown, ("tenant", ".threads", "two")]  # only the labels right below a prefix count
+        assert store.count(()) == 2 * len(whole)
+        assert {hit.namespace for hit in store.search((), limit=100)} == set(whole)
+        assert store.stats().entries == 2 * (len(hidden) + len(shown))
+        assert store.delete_tree(("tenant",)) == 8
+
     @pytest.mark.parametrize(
         ("query", "expected"),
         [

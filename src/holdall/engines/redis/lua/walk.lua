@@ -18,9 +18,16 @@ local function has_prefix(text, prefix)
   return string.sub(text, 1, #prefix) == prefix
 end
 
--- Whether an ID begins with `prefix` and not with `hidden` ('' for none).
+-- Whether an ID begins with `prefix` and not with `hidden` ('' for none), and is not in a hidden namespace below the
+-- prefix, whose next label begins with '.'. If `hidden` is 'all', every ID is selected.
 local function is_selected(id, prefix, hidden)
-  return has_prefix(id, prefix) and not (hidden ~= '' and has_prefix(id, hidden))
+  if hidden == 'all' then
+    return true
+  elseif not has_prefix(id, prefix) or (hidden ~= '' and has_prefix(id, hidden)) then
+    return false
+  end
+  local is_recursive = prefix == '' or string.sub(prefix, -1) == '\1'
+  return not (is_recursive and string.sub(id, #prefix + 1, #prefix + 1) == '.')
 end
 
 -- Return how much of a file's content to read, at most `limit` bytes. Of a file that is too large to be searched, it is

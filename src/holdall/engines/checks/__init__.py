@@ -1,0 +1,1 @@
+"""Checks of what an engine stores besides entries: contents, vectors, and the database itself."""

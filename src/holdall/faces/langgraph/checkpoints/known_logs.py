@@ -1,0 +1,173 @@
+"""What a saver remembers of logs, and how it makes LangGraph's tuples from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+from .... import Entry
+from ....ops import Ttl
+from .grown_lists import StoredList, copy_element, make_element
+from .log import Checkpoint, Link, Log, Part
+
+_MAIN, _SUB = "/main", "/sub/"
+#: The name of the file in its folder.
+LOG_NAME = "/log"
+#: How many lists of a channel are remembered: forks of a thread have different ones.
+_MOST_LISTS = 3
+_ELEMENT_SIZE = 1000  # what a remembered element of a list takes, about
+
+
+class Address(NamedTuple):
+    """A log: its thread, and its checkpoint namespace."""
+
+    thread_id: str
+    checkpoint_ns: str
+
+    @property
+    def path(self) -> str:
+        if not self.checkpoint_ns:
+            return _MAIN + LOG_NAME
+        return _SUB + quote(self.checkpoint_ns, safe=":|") + LOG_NAME
+
+
+def checkpoint_ns_of(path: str) -> str:
+    """Return the checkpoint namespace of a log."""
+    return unquote(path.removeprefix(_SUB).removesuffix(LOG_NAME)) if path.startswith(_SUB) else ""
+
+
+class KnownLog:
+    """What a saver remembers of a log: its content up to some size, and the lists that were last read or written."""
+
+    def __init__(self, log: Log, generation: Entry | None, ttl: Ttl) -> None:
+        self.log = log
+        self.ttl: Ttl = ttl if generation is None else generation.value.get("ttl", ttl)
+        self.generation = None if generation is None else generation.version
+        self.lists: dict[str, list[StoredList]] = {}  # of each channel the last ones, the newest first
+        self.copies: dict[bytes, tuple[list[type], list[Any]]] = {}  # of the elements of links that were read
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes this takes."""
+        return self.log.size + _ELEMENT_SIZE * sum(len(stored) for lists in self.lists.values() for stored in lists)
+
+    def add_lists(self, lists: Mapping[str, StoredList]) -> None:
+        for channel, stored in lists.items():
+            others = (each for each in self.lists.get(channel, ()) if each.last_link != stored.last_link)
+            self.lists[channel] = [stored, *others][:_MOST_LISTS]
+
+    def extend(self, offset: int, more: bytes) -> None:
+        """Add what was appended at an offset, unless something before it is missing here."""
+        if offset == self.log.size:
+            self.log.extend(more)
+
+
+class Loader:
+    """Makes LangGraph's tuples from a log. An element that several checkpoints share is deserialised once."""
+
+    def __init__(self, address: Address, log: Log) -> None:
+        self._address = address
+        self._log = log
+        self._values: dict[bytes, Any] = {}
+        self._elements: dict[bytes, list[Any]] = {}
+
+    @property
+    def size(self) -> int:
+        """How many bytes the log has."""
+        return self._log.size
+
+    def load(self, id: str) -> CheckpointTuple:
+        """Return a checkpoint."""
+        log, record = self._log, self._log.checkpoint(id)
+        checkpoint = self.body(record, id)
+        checkpoint["channel_values"] = {
+            channel: self.value(channel, pointer) for channel, pointer in record.pointers.items()
+        }
+        return CheckpointTuple(
+            config=make_config(self._address, id),
+            checkpoint=checkpoint,
+            metadata=self.read(record.metadata, ""),
+            parent_config=None if record.parent is None else make_config(self._address, record.parent),
+            pending_writes=[
+                (write.task_id, write.channel, self.read(write.part, write.channel)) for write in log.writes(id)
+            ],
+        )
+
+    def body(self, record: Checkpoint, id: str) -> Any:
+        """Return a checkpoint without its values."""
+        return {"id": id, **self.read(record.body, "")}
+
+    def time(self, id: str) -> datetime:
+        """Return when a checkpoint was made."""
+        return datetime.fromisoformat(self.body(self._log.checkpoint(id), id)["ts"])
+
+    def metadata(self, id: str) -> Any:
+        return self.read(self._log.checkpoint(id).metadata, "")
+
+    def read(self, part: Part, channel: str) -> Any:
+        return self._log.codec.deserialise(self._log.typed(channel, part))
+
+    def value(self, channel: str, pointer: bytes | list[Part]) -> Any:
+        if isinstance(pointer, list):
+            return self.read(pointer[0], channel)
+        link = self._log.link(pointer)
+        if link.before is not None:
+            return [
+                element for id, each in self._log.chain(pointer, link) for element in self.elements(channel, id, each)
+            ]
+        if pointer not in self._values:
+            self._values[pointer] = self.read(link.parts[0], channel)
+        return self._values[pointer]
+
+    def elements(self, channel: str, id: bytes, link: Link) -> list[Any]:
+        """Return the elements of a link."""
+        if id not in self._elements:
+            self._elements[id] = [self.read(part, channel) for part in link.parts]
+        return self._elements[id]
+
+
+class KnownLoader(Loader):
+    """Makes elements that were read before from copies, and remembers the lists that it reads."""
+
+    def __init__(self, address: Address, known: KnownLog) -> None:
+        super().__init__(address, known.log)
+        self._known = known
+
+    def value(self, channel: str, pointer: bytes | list[Part]) -> Any:
+        if isinstance(pointer, list):
+            return self.read(pointer[0], channel)
+        link = self._log.link(pointer)
+        if link.before is None:
+            return self.read(link.parts[0], channel)
+        value: list[Any] = []
+        stored = StoredList()
+        deserialise, known = self._log.codec.deserialise, self._known
+        for id, each in self._log.chain(pointer, link):
+            if id in known.copies:
+                types, copies = known.copies[id]
+                value += [make_element(kind, copy, deserialise) for kind, copy in zip(types, copies, strict=True)]
+            else:
+                typed = [self._log.typed(channel, part) for part in each.parts]
+                elements = list(map(deserialise, typed))
+                value += elements
+                types = list(map(type, elements))
+                copies = [copy_element(element, one) for element, one in zip(elements, typed, strict=True)]
+                known.copies[id] = types, copies
+            stored.add(id, types, copies)
+        known.add_lists({channel: stored})
+        return value
+
+
+def make_config(address: Address, id: str) -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": address.thread_id,
+            "checkpoint_ns": address.checkpoint_ns,
+            "checkpoint_id": id,
+        }
+    }

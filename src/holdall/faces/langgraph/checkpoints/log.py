@@ -1,0 +1,439 @@
+"""The log of checkpoints: how a thread's checkpoints and writes are stored in one file that only grows.
+
+A file of frames for each thread and checkpoint namespace. A put appends one checkpoint and the values that are new in
+it; `put_writes` appends the writes of a task. Frames never refer to offsets, only to IDs, so that two processes can
+append to one file at once. The kinds of frames:
+
+    key         the key of the hashes, encrypted; only in a thread that is encrypted
+    value       a value of a channel, a large part of one, or elements that were added to a list
+    checkpoint  a checkpoint without its values, its metadata, and the IDs of the values of its channels
+    writes      the writes of a task for a checkpoint
+
+The ID of a value is a hash of its content, so that equal values are stored once. The value of a list is a chain: each
+link has the elements that were added, and the ID of the link before it.
+
+Every frame starts with the byte 0xFF, which is in no text. So no engine takes the file for text and indexes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import struct
+import zlib
+from collections.abc import Container, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from ....errors import Corrupt
+
+#: A value as it is stored: its bytes in msgpack, or its type and its bytes, or the ID of a large value.
+Part: TypeAlias = bytes | list[Any] | msgspec.msgpack.Ext
+#: A value that was serialised, and not encrypted yet: its type and its bytes.
+Typed: TypeAlias = tuple[str, bytes]
+#: The values of a checkpoint's channels: an ID, or a list with one part, for a small value.
+Pointers: TypeAlias = dict[str, bytes | list[Part]]
+
+KEY, VALUE, CHECKPOINT, WRITES = b"K", b"V", b"C", b"W"
+#: Serialised values up to this many bytes are in the checkpoint itself.
+_SMALL = 64
+#: Serialised values, and elements of lists, from this many bytes on are stored once in a log.
+LARGE = 4096
+_LARGEST_PACKED = 1 << 14
+_MARK = 0xFF
+_LARGE_PART = 1  # the code of the Ext
+_DIGEST = 16
+_header = struct.Struct(">BcIB")  # mark, kind, size of the payload, size of the ID
+#: The first byte of a payload that is compressed; msgpack never uses it.
+_PACKED = b"\xc1"
+#: What checkpoints and writes usually contain, so that even a short one can be compressed.
+_USUAL = (
+    b"langchain_core.messages.toolToolMessagetool_call_idartifactstatussuccess"
+    b"__interrupt____error____resume____no_writes____pregel_tasks__root____pregel_push~__pregel_pull, agenttools"
+    b"langchain_core.messages.humanHumanMessagelangchain_core.messages.aiAIMessagecontentadditional_kwargs"
+    b"response_metadatatypehumanainameidtool_callsinvalid_tool_callsusage_metadatainput_tokensoutput_tokens"
+    b"total_tokensmodel_validate_jsonthread_iduser_idrun_idupdateforkinputsourceloopstepparents"
+    b"v\x04ts2026-01-01T00:00:00.000000+00:00channel_versions__start__messagesbranch:to:modelbranch:to:agent"
+    b"versions_seen__input____start__updated_channelsmessages"
+)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint frame."""
+
+    parent: str | None
+    body: Part
+    metadata: Part
+    pointers: Pointers
+
+
+class Link(NamedTuple):
+    """A value frame: one part, or the elements that were added to a list after the link `before`."""
+
+    channel: str
+    parts: list[Part]
+    before: bytes | None  # None: not a list
+
+
+class Write(NamedTuple):
+    """A write of a task."""
+
+    task_path: str
+    task_id: str
+    number: int
+    channel: str
+    part: Part
+
+
+class Codec:
+    """Serialises the values of one log, encrypts them and computes their IDs.
+
+    With an `EncryptedSerializer`, each value is encrypted together with a hash of its thread, checkpoint namespace and
+    channel, so that it is refused anywhere else. The hashes of values then have a secret key.
+    """
+
+    def __init__(self, serde: SerializerProtocol, thread_id: str, checkpoint_ns: str) -> None:
+        self.cipher = serde.cipher if isinstance(serde, EncryptedSerializer) else None
+        self._serde = serde.serde if isinstance(serde, EncryptedSerializer) else serde
+        self._owner = f"{len(thread_id)}:{thread_id}{len(checkpoint_ns)}:{checkpoint_ns}"
+        self.keys: list[bytes] = []
+
+    def serialise(self, value: Any) -> Typed:
+        """Serialise a value."""
+        return self._serde.dumps_typed(value)
+
+    def deserialise(self, value: Typed) -> Any:
+        """Make the value again."""
+        return self._serde.loads_typed(value)
+
+    def seal(self, value: Typed, channel: str) -> Part:
+        """Return a serialised value as it is stored, encrypted if this thread is."""
+        kind, data = value
+        if self.cipher is not None:
+            name, data = self.cipher.encrypt(self._binding(channel) + data)
+            return [f"{kind}+{name}", data]
+        return data if kind == "msgpack" else [kind, data]
+
+    def unseal(self, part: Part, channel: str) -> Typed:
+        """Return a stored value as `seal` was given it. `Corrupt` if it was encrypted for another thread or channel."""
+        if type(part) is bytes:
+            return "msgpack", part
+        assert type(part) is list  # large parts are resolved before
+        kind, data = part
+        if self.cipher is None or "+" not in kind:
+            return kind, data
+        kind, name = kind.split("+", 1)
+        plain = self.cipher.decrypt(name, data)
+        if plain[:_DIGEST] != self._binding(channel):
+            raise Corrupt(
+                f"an encrypted value in a checkpoint does not belong to the channel {channel!r} of this thread: it was"
+                " moved there from another place; restore a copy of the store"
+            )
+        return kind, plain[_DIGEST:]
+
+    def hash(self, *texts: bytes) -> bytes:
+        """Return the ID of a value."""
+        return _hash(self.keys[0] if self.keys else b"", texts)
+
+    def is_hash(self, id: bytes, *texts: bytes) -> bool:
+        """Whether an ID is that of a value, with any key: two processes may both have made one."""
+        return any(_hash(key, texts) == id for key in self.keys)
+
+    def make_key(self) -> bytes:
+        """Make the key of the hashes, and return its frame. Without encryption there is none."""
+        if self.cipher is None:
+            return b""
+        self.keys.append(secrets.token_bytes(32))
+        return encode_frame(KEY, b"", self.seal(("bytes", self.keys[-1]), ""))
+
+    def use_key(self, payload: bytes) -> None:
+        """Use the key of the hashes in a stored frame."""
+        if self.cipher is not None:
+            self.keys.append(self.unseal(_decode(payload), "")[1])
+
+    def _binding(self, channel: str) -> bytes:
+        return hashlib.blake2b(f"{self._owner}{channel}".encode(), digest_size=_DIGEST).digest()
+
+
+def _hash(key: bytes, texts: Iterable[bytes]) -> bytes:
+    digest = hashlib.blake2b(digest_size=_DIGEST, key=key)
+    for text in texts:
+        digest.update(len(text).to_bytes(8))
+        digest.update(text)
+    return digest.digest()
+
+
+def encode_frame(kind: bytes, id: bytes, payload: Any) -> bytes:
+    """Encode a frame. It is compressed, unless it has elements of a list: of the other frames few are read again."""
+    data = _encode(payload)
+    is_packed = payload[2] is None if kind == VALUE else kind != KEY
+    if is_packed and len(data) < _LARGEST_PACKED:
+        packer = zlib.compressobj(wbits=-15, zdict=_USUAL)
+        packed = packer.compress(data) + packer.flush()
+        if len(packed) < len(data):
+            data = _PACKED + packed
+    return _header.pack(_MARK, kind, len(data), len(id)) + id + data
+
+
+class LogWriter:
+    """Collects the frames that one append writes. `known` has the IDs of the values that the log has already."""
+
+    def __init__(self, codec: Codec, known: Container[bytes]) -> None:
+        self.codec = codec
+        self._known = known
+        self._frames: list[bytes] = []
+        self.added: set[bytes] = set()
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self._frames)
+
+    def add_key(self) -> None:
+        """Add the key of the hashes, if this thread is encrypted."""
+        self._frames.append(self.codec.make_key())
+
+    def add_value(self, channel: str, value: Typed) -> bytes | list[Part]:
+        """Add the whole value of a channel, and return its pointer."""
+        kind, data = value
+        if len(data) <= _SMALL:
+            return [self.codec.seal(value, channel)]
+        id = self.codec.hash(b"value", channel.encode(), kind.encode(), data)
+        self._add(id, lambda: [channel, [self.codec.seal(value, channel)], None])
+        return id
+
+    def add_elements(self, channel: str, elements: list[Typed], before: bytes) -> bytes:
+        """Add a link with elements that a list got after the link `before` (b"" for the first); return its ID."""
+        flat = [text for kind, data in elements for text in (kind.encode(), data)]
+        id = self.codec.hash(b"list", channel.encode(), before, *flat)
+        self._add(id, lambda: [channel, [self._add_part(channel, element) for element in elements], before])
+        return id
+
+    def add_checkpoint(self, id: str, checkpoint: Checkpoint) -> None:
+        self._frames.append(encode_frame(CHECKPOINT, id.encode(), list(checkpoint)))
+
+    def add_writes(self, id: str, task_path: str, task_id: str, writes: Iterable[tuple[int, str, Typed]]) -> None:
+        """Add writes of a task for the checkpoint with this ID."""
+        stored = [(index, channel, self._add_part(channel, value)) for index, channel, value in writes]
+        self._frames.append(encode_frame(WRITES, id.encode(), [task_path, task_id, stored]))
+
+    def _add_part(self, channel: str, value: Typed) -> Part:
+        """Return a part. A large one is added as a value of its own."""
+        kind, data = value
+        if len(data) < LARGE:
+            return self.codec.seal(value, channel)
+        id = self.codec.hash(b"large", channel.encode(), kind.encode(), data)
+        self._add(id, lambda: [channel, [self.codec.seal(value, channel)], None])
+        return msgspec.msgpack.Ext(_LARGE_PART, id)
+
+    def _add(self, id: bytes, make: Any) -> None:
+        if id not in self._known and id not in self.added:
+            self.added.add(id)
+            self._frames.append(encode_frame(VALUE, id, make()))
+
+
+class Log:
+    """The frames of a log by their IDs. They are decoded when they are needed."""
+
+    def __init__(self, codec: Codec, content: bytes) -> None:
+        self.codec = codec
+        self._content = content
+        self.values: dict[bytes, tuple[int, int]] = {}
+        self._checkpoints: dict[bytes, tuple[int, int]] = {}
+        self._writes: dict[bytes, list[tuple[int, int]]] = {}
+        self._key_frames: list[bytes] = []
+        self._scan(0)
+
+    @property
+    def size(self) -> int:
+        """The size of the content in bytes."""
+        return len(self._content)
+
+    def extend(self, more: bytes) -> None:
+        """Add what was appended to the content."""
+        start = len(self._content)
+        self._content += more
+        self._scan(start)
+
+    def _scan(self, start: int) -> None:
+        content, size = self._content, len(self._content)
+        unpack, header = _header.unpack_from, _header.size
+        try:
+            while start < size:
+                mark, kind, length, id_length = unpack(content, start)
+                at = start + header + id_length
+                end = at + length
+                if mark != _MARK or end > size:
+                    raise ValueError("a frame does not begin or end where it should")  # as those of struct
+                id = content[start + header : at]
+                if kind == VALUE:
+                    self.values.setdefault(id, (at, end))
+                elif kind == CHECKPOINT:
+                    self._checkpoints[id] = at, end
+                elif kind == WRITES:
+                    self._writes.setdefault(id, []).append((at, end))
+                elif kind == KEY:
+                    self._key_frames.append(content[start:end])
+                    self.codec.use_key(content[at:end])
+                start = end
+        except (struct.error, ValueError) as error:
+            raise Corrupt(
+                f"the log of a thread is damaged at byte {start} of {size}; delete the thread, or restore a copy of the"
+                " store"
+            ) from error
+
+    # Checkpoints -----------------------------------------------------------------------------------------------------
+
+    @property
+    def ids(self) -> list[str]:
+        """The IDs of all checkpoints, newest first."""
+        return sorted((id.decode() for id in self._checkpoints), reverse=True)
+
+    def __contains__(self, id: str) -> bool:
+        return id.encode() in self._checkpoints
+
+    def __len__(self) -> int:
+        return len(self._checkpoints)
+
+    @property
+    def latest(self) -> str | None:
+        """The ID of the newest checkpoint."""
+        return max(self._checkpoints).decode() if self._checkpoints else None
+
+    def checkpoint(self, id: str) -> Checkpoint:
+        return Checkpoint(*self._payload(self._checkpoints[id.encode()]))
+
+    def ancestors(self, id: str | None) -> Iterator[str]:
+        """Yield the IDs of a checkpoint's parent, of its parent, and so on."""
+        while id is not None and id in self:
+            id = self.checkpoint(id).parent
+            if id is not None and id in self:
+                yield id
+
+    def writes(self, id: str) -> list[Write]:
+        """Return the writes for a checkpoint, in the order in which LangGraph applies them.
+
+        Of two writes of a task with the same index, the first counts. Of errors and interrupts, whose index is below
+        zero, the last counts.
+        """
+        found: dict[tuple[str, int], Write] = {}
+        for span in self._writes.get(id.encode(), ()):
+            task_path, task_id, stored = self._payload(span)
+            for index, channel, part in stored:
+                if index < 0 or (task_id, index) not in found:
+                    found[task_id, index] = Write(task_path, task_id, index, channel, part)
+        return sorted(found.values(), key=lambda write: (write.task_path, write.task_id, write.number))
+
+    # Values ----------------------------------------------------------------------------------------------------------
+
+    def link(self, id: bytes) -> Link:
+        span = self.values.get(id)
+        if span is None:
+            raise Corrupt("a checkpoint names a value that its log does not have; restore a copy of the store")
+        return Link(*self._payload(span))
+
+    def chain(self, id: bytes, last: Link) -> list[tuple[bytes, Link]]:
+        """Return the links of a list from the first to the last."""
+        links = [(id, last)]
+        while links[-1][1].before:
+            before = links[-1][1].before
+            links.append((before, self.link(before)))
+        links.reverse()
+        return links
+
+    def typed(self, channel: str, part: Part) -> Typed:
+        """Return a stored part as its type and its bytes."""
+        if type(part) is msgspec.msgpack.Ext:
+            id = bytes(part.data)
+            link = self.link(id)
+            value = self.codec.unseal(link.parts[0], channel)
+            is_checked = self.codec.cipher is not None
+            if is_checked and not self.codec.is_hash(id, b"large", channel.encode(), value[0].encode(), value[1]):
+                raise Corrupt("an encrypted value was replaced by another one; restore a copy of the store")
+            return value
+        return self.codec.unseal(part, channel)
+
+    # Other logs ------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self._key_frames)
+
+    def select(self, kept: Iterable[str]) -> bytes:
+        """Return the content of a log that has only these checkpoints, their writes, and the values of both.
+
+        Writes for a checkpoint that is not in this log yet stay.
+        """
+        chosen = {id.encode() for id in kept}
+        frames, values = list(self._key_frames), dict[bytes, None]()
+        checkpoints = [(id, span) for id, span in self._checkpoints.items() if id in chosen]
+        writes = [(id, spans) for id, spans in self._writes.items() if id in chosen or id not in self._checkpoints]
+        for _, span in checkpoints:
+            values.update(dict.fromkeys(self._ids_used_by(Checkpoint(*self._payload(span)).pointers)))
+        for _, spans in writes:
+            for span in spans:
+                values.update(dict.fromkeys(_large_ids(part for _, _, part in self._payload(span)[2])))
+        frames += [self._frame(id, *self.values[id]) for id in values]
+        frames += [self._frame(id, *span) for id, span in checkpoints]
+        frames += [self._frame(id, *span) for id, spans in writes for span in spans]
+        return b"".join(frames)
+
+    def reseal(self, target: Codec) -> bytes:
+        """Return the content of a log with the same frames for another thread. Encrypted values are encrypted again."""
+        if self.codec.cipher is None:
+            return self._content
+        target.keys = list(self.codec.keys)
+
+        def again(part: Part, channel: str) -> Part:
+            if type(part) is msgspec.msgpack.Ext:
+                return part
+            return target.seal(self.codec.unseal(part, channel), channel)
+
+        frames = [encode_frame(KEY, b"", target.seal(("bytes", key), "")) for key in target.keys]
+        for id, span in self.values.items():
+            link = Link(*self._payload(span))
+            parts = [again(part, link.channel) for part in link.parts]
+            frames.append(encode_frame(VALUE, id, [link.channel, parts, link.before]))
+        for id, span in self._checkpoints.items():
+            record = Checkpoint(*self._payload(span))
+            pointers = {
+                channel: [again(pointer[0], channel)] if isinstance(pointer, list) else pointer
+                for channel, pointer in record.pointers.items()
+            }
+            sealed = [record.parent, again(record.body, ""), again(record.metadata, ""), pointers]
+            frames.append(encode_frame(CHECKPOINT, id, sealed))
+        for id, spans in self._writes.items():
+            for span in spans:
+                task_path, task_id, stored = self._payload(span)
+                writes = [(index, channel, again(part, channel)) for index, channel, part in stored]
+                frames.append(encode_frame(WRITES, id, [task_path, task_id, writes]))
+        return b"".join(frames)
+
+    def _ids_used_by(self, pointers: Pointers) -> Iterator[bytes]:
+        """Yield the IDs of the values that a checkpoint needs."""
+        for pointer in pointers.values():
+            if isinstance(pointer, bytes):
+                link = self.link(pointer)
+                for id, each in self.chain(pointer, link) if link.before is not None else [(pointer, link)]:
+                    yield id
+                    yield from _large_ids(each.parts)
+
+    def _frame(self, id: bytes, start: int, end: int) -> bytes:
+        return self._content[start - _header.size - len(id) : end]
+
+    def _payload(self, span: tuple[int, int]) -> Any:
+        start, end = span
+        if self._content[start] == _PACKED[0]:
+            return _decode(zlib.decompressobj(wbits=-15, zdict=_USUAL).decompress(self._content[start + 1 : end]))
+        return _decode(memoryview(self._content)[start:end])
+
+
+def _large_ids(parts: Iterable[Part]) -> Iterator[bytes]:
+    """Yield the IDs of the large values among parts."""
+    for part in parts:
+        if type(part) is msgspec.msgpack.Ext:
+            yield bytes(part.data)

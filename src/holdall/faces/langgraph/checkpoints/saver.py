@@ -1,0 +1,840 @@
+"""LangGraph's checkpoints on any engine: `HoldallSaver` is a `BaseCheckpointSaver`, sync and async in one object.
+
+    graph = builder.compile(checkpointer=HoldallSaver("sqlite:///agent.db"), store=HoldallStore("sqlite:///agent.db"))
+
+The checkpoints of a thread are in a namespace of the store that other searches leave out:
+
+    (".threads",)             an item for each thread: its last step, metadata and message
+    (".threads", thread_id)   an item `generation`, and a file for each checkpoint namespace (`log`)
+
+A put appends to the file, whatever its size. What refers to values that are in the file already is only written while
+the `generation` is unchanged: whatever removes values from a file, or deletes it, changes that item too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self, TypeAlias
+
+try:
+    from langgraph.checkpoint.base import (
+        WRITES_IDX_MAP,
+        BaseCheckpointSaver,
+        ChannelVersions,
+        CheckpointMetadata,
+        CheckpointTuple,
+        get_serializable_checkpoint_metadata,
+    )
+    from langgraph.checkpoint.base import Checkpoint as LangGraphCheckpoint
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+except ModuleNotFoundError as missing:
+    from ....errors import MissingExtra
+
+    raise MissingExtra(
+        f"LangGraph's checkpointer needs the package {missing.name!r}: pip install 'holdall[langgraph]'",
+        name=missing.name,
+    ) from missing
+
+from langchain_core.runnables import RunnableConfig
+
+from .... import ABSENT, FileInfo, Page, Store, ops
+from ....core import face_api
+from ....core.face_api import StoreProgram, Work, async_method, sync_method
+from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
+from ....ops import Namespace, PointOp, Ttl
+from ...base import Face
+from ...importing import Imported, Progress
+from ..conn_strings import open_from
+from .grown_lists import StoredList, copy_element
+from .importing import Source, Target, import_threads
+from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, Loader, checkpoint_ns_of, make_config
+from .log import Checkpoint, Codec, Log, LogWriter, Pointers
+from .threads import Retention, Thread, make_filter, summarise, to_thread
+
+_GENERATION = "generation"
+#: How many bytes of logs a saver remembers in all, about.
+_MOST_REMEMBERED = 64 << 20
+#: Logs from this size on are parsed in a thread, not in the event loop.
+_LARGE_LOG = 1 << 17
+#: A thread is refreshed when this part of its TTL has passed since it was last refreshed.
+_REFRESH_PART = 1 / 20
+_MOST_REFRESHED = 10_000  # threads
+_THREADS_PER_PAGE = 100
+
+
+#: Chooses the checkpoints to keep, of all of a log, the newest first.
+_Choose: TypeAlias = Callable[[Loader, Sequence[str]], Sequence[str]]
+_Logs: TypeAlias = list[tuple[Address, Log]]
+_Addresses: TypeAlias = list[Address]
+_Ops: TypeAlias = list[PointOp]
+_Tuples: TypeAlias = list[CheckpointTuple]
+_Threads: TypeAlias = Page[Thread]
+
+
+class HoldallSaver(Face, BaseCheckpointSaver[Any]):
+    """LangGraph's checkpointer on a `holdall.Store`.
+
+    `namespace` is where the threads are; its first label gets a "." before it, so that searches leave them out. `ttl`,
+    in seconds, is how long a thread is kept after its last use. `serde` is LangGraph's serializer.
+    """
+
+    def __init__(
+        self,
+        store_or_url: Any = None,
+        *,
+        serde: SerializerProtocol | None = None,
+        namespace: Namespace = ("threads",),
+        ttl: Ttl = None,
+    ) -> None:
+        BaseCheckpointSaver.__init__(self, serde=serde)
+        labels = face_api.check_namespace(namespace)
+        #: The namespace of the threads.
+        self.namespace: Namespace = ("." + labels[0].removeprefix("."), *labels[1:])
+        #: The `holdall.Store` that this face runs on.
+        self.store: Store = self._open(store_or_url)
+        self._ttl: Ttl = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        self._refreshed: dict[str, float] = {}
+        self._retention: Retention | None = None
+        self._known: OrderedDict[Address, KnownLog] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_conn_string(
+        cls,
+        conn_string: str,
+        *,
+        pipeline: bool = False,  # noqa: ARG003  # PostgresSaver has it; ignored
+        serde: SerializerProtocol | None = None,
+        pool_config: Mapping[str, Any] | None = None,
+        namespace: Namespace = ("threads",),
+        ttl: Ttl = None,
+    ) -> Self:
+        """Open a saver as LangGraph's own savers are opened: for a `with` block, or an `async with` block."""
+        store = open_from(conn_string, pool_config)
+        try:
+            saver = cls(store, serde=serde, namespace=namespace, ttl=ttl)
+        except BaseException:
+            store.close()
+            raise
+        saver._owned_store = store
+        return saver
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.store!r}>"
+
+    def setup(self) -> None:
+        """Connect, create and migrate now, rather than on first use."""
+        self.store.setup()
+
+    def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ARG002  # LangGraph's signature
+        """Return the version after `current`. A thread that LangGraph's own savers began continues with their form."""
+        if current is None:
+            return 1
+        if isinstance(current, str):
+            number = int(current.split(".")[0]) + 1
+            return f"{number:032}.{random.random():016}"
+        return current + 1
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def _get_tuple(self, config: RunnableConfig) -> StoreProgram[CheckpointTuple | None]:
+        """Read a checkpoint, or the latest of a thread; None if there is none."""
+        address = _address_of(config)
+        known = yield from self._read(address)
+        id = _checkpoint_id(config) or known.log.latest
+        if id is None or id not in known.log:
+            return None
+        return (yield from self._load(KnownLoader(address, known), id))
+
+    get_tuple = sync_method(_get_tuple)
+    aget_tuple = async_method(_get_tuple)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Iterate over checkpoints, newest first: of a thread, or of all threads if `config` is None.
+
+        The tuples share the elements of lists, such as messages, that they have in common: copy one before you change
+        it.
+        """
+        wanted = _Wanted(config, filter, before, limit)
+        for address, log in face_api.pages(self, self._log_pages(config)):
+            yield from wanted.select(address, log)
+            if wanted.limit == 0:
+                return
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """`list`, as an async iterator."""
+        wanted = _Wanted(config, filter, before, limit)
+        async for address, log in face_api.apages(self, self._log_pages(config)):
+            for found in wanted.select(address, log):
+                yield found
+            if wanted.limit == 0:
+                return
+
+    def _log_pages(self, config: RunnableConfig | None) -> Callable[[Any], StoreProgram[tuple[_Logs, Any]]]:
+        """Return a program that reads the logs of a page of threads."""
+
+        def page(cursor: Any) -> StoreProgram[tuple[_Logs, Any]]:
+            if config is not None:
+                thread_ids, following = [_thread_id(config)], None
+            else:
+                found = yield from face_api.search(self.store, self.namespace, limit=20, cursor=cursor, recursive=False)
+                thread_ids, following = [hit.key for hit in found], found.next
+            checkpoint_ns = None if config is None else config["configurable"].get("checkpoint_ns")
+            logs: _Logs = []
+            for thread_id in thread_ids:
+                if checkpoint_ns is not None:
+                    addresses = [Address(thread_id, checkpoint_ns)]
+                else:
+                    addresses = yield from self._addresses(thread_id)
+                for address in addresses:
+                    logs.append((address, (yield from self._read(address)).log))
+            return logs, following
+
+        return page
+
+    def _addresses(self, thread_id: str) -> StoreProgram[_Addresses]:
+        """Return the logs of a thread."""
+        files = self.store.files(self._home(thread_id))
+        infos: list[FileInfo] = yield from face_api.glob(files, "**" + LOG_NAME)
+        return [Address(thread_id, checkpoint_ns_of(info.path)) for info in infos]
+
+    def _read(self, address: Address) -> StoreProgram[KnownLog]:
+        """Read a log, or what was appended to it since it was last read."""
+        home, known = self._home(address.thread_id), self._recall(address)
+        start = 0 if known is None else known.log.size
+        while True:
+            generation, content = yield [ops.Get(home, _GENERATION), ops.ReadRange(home, address.path, start)]
+            version = None if generation is None else generation.version
+            if known is not None and (content is None or known.generation != version):
+                self._forget(address)
+                known, start = None, 0
+                continue
+            if known is None:
+                known = KnownLog((yield from self._parse(address, content or b"")), generation, self._ttl)
+                self._remember(address, known)
+            elif content:
+                with self._lock:
+                    known.extend(start, content)
+            yield from self._refresh(address.thread_id, known)
+            return known
+
+    def _refresh(self, thread_id: str, known: KnownLog) -> StoreProgram[None]:
+        """Restart the TTL of everything of a thread, unless that was done a short while ago."""
+        if known.ttl is None or known.generation is None:
+            return
+        seconds = known.ttl.total_seconds() if isinstance(known.ttl, timedelta) else known.ttl
+        now = time.monotonic()
+        if now - self._refreshed.get(thread_id, -seconds) < seconds * _REFRESH_PART:
+            return
+        home = self._home(thread_id)
+        paths = [address.path for address in (yield from self._addresses(thread_id))]
+        yield [
+            ops.Refresh(self.namespace, thread_id),
+            *(ops.Refresh(home, key) for key in (_GENERATION, *paths)),
+        ]
+        if len(self._refreshed) > _MOST_REFRESHED:
+            self._refreshed.clear()
+        self._refreshed[thread_id] = now
+
+    def _load(self, loader: Loader, id: str) -> StoreProgram[CheckpointTuple]:
+        """Load a checkpoint. Async, a large one is loaded in a thread."""
+        if loader.size < _LARGE_LOG:
+            return loader.load(id)
+        found: CheckpointTuple = yield Work(loader.load, (id,))
+        return found
+
+    def _parse(self, address: Address, content: bytes) -> StoreProgram[Log]:
+        codec = Codec(self.serde, *address)
+        if len(content) < _LARGE_LOG:
+            return Log(codec, content)
+        log: Log = yield Work(Log, (codec, content))
+        return log
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: LangGraphCheckpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> StoreProgram[RunnableConfig]:
+        """Store a checkpoint, after the one that `config` names. Returns the config of the new one."""
+        address, parent = _address_of(config), _checkpoint_id(config)
+        home = self._home(address.thread_id)
+        details: Any = get_serializable_checkpoint_metadata(config, metadata)
+        for tries in itertools.count(1):
+            known = self._recall(address)
+            if known is None or (parent is not None and parent not in known.log):
+                known = yield from self._read(address)
+                if parent is not None and parent in known.log:
+                    yield from self._load(KnownLoader(address, known), parent)
+            codec, writer = known.log.codec, LogWriter(known.log.codec, known.log.values)
+            if not known.log.has_key:
+                writer.add_key()
+            pointers, lists = self._add_values(address, known, writer, checkpoint, parent, new_versions)
+            body = {name: value for name, value in checkpoint.items() if name not in ("channel_values", "id")}
+            sealed = [codec.seal(codec.serialise(part), "") for part in (body, details)]
+            writer.add_checkpoint(checkpoint["id"], Checkpoint(parent, sealed[0], sealed[1], pointers))
+            data = writer.data
+            batch: _Ops = [
+                ops.Put(home, _GENERATION, {}, known.ttl, ABSENT, False)
+                if known.generation is None
+                else ops.Check(home, _GENERATION, known.generation),
+                ops.Append(home, address.path, data, ttl=known.ttl),
+            ]
+            if known.generation is None or not address.checkpoint_ns:
+                count = len(known.log) + (checkpoint["id"] not in known.log)
+                value = summarise(address.thread_id, checkpoint, details, count, is_secret=codec.cipher is not None)
+                batch.append(ops.Put(self.namespace, address.thread_id, value, known.ttl, search_fields=False))
+            try:
+                made, offset, *_ = yield batch
+            except Conflict as conflict:
+                self._forget(address)
+                yield from face_api.before_retry(conflict, tries)
+                continue
+            with self._lock:
+                if known.generation is None:
+                    known.generation = made.version
+                known.extend(offset, data)
+                known.add_lists(lists)
+            self._remember(address, known)
+            yield from self._refresh(address.thread_id, known)
+            return make_config(address, checkpoint["id"])
+        raise AssertionError("unreachable")
+
+    put = sync_method(_put)
+    aput = async_method(_put)
+
+    def _add_values(
+        self,
+        address: Address,
+        known: KnownLog,
+        writer: LogWriter,
+        checkpoint: LangGraphCheckpoint,
+        parent: str | None,
+        new_versions: ChannelVersions,
+    ) -> tuple[Pointers, dict[str, StoredList]]:
+        """Add the values that a log does not have; return the pointers to all, and the lists as they are now stored."""
+        pointers: Pointers = {}
+        lists: dict[str, StoredList] = {}
+        serialise = writer.codec.serialise
+        for channel, value in checkpoint["channel_values"].items():
+            if type(value) is list and value:
+                stored = _extend(known.lists.get(channel, []), channel, value, writer)
+                pointers[channel], lists[channel] = stored.last_link, stored
+            else:
+                pointers[channel] = writer.add_value(channel, serialise(value))
+        # Channels that have not changed since the parent, and whose values LangGraph did not pass.
+        versions = checkpoint["channel_versions"]
+        others = [channel for channel in versions if channel not in pointers and channel not in new_versions]
+        if others and parent is not None and parent in known.log:
+            record = known.log.checkpoint(parent)
+            before = Loader(address, known.log).body(record, parent)["channel_versions"]
+            for channel in others:
+                if channel in record.pointers and before.get(channel) == versions[channel]:
+                    pointers[channel] = record.pointers[channel]
+        return pointers, lists
+
+    def _put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> StoreProgram[None]:
+        """Store the writes of a task for the checkpoint that `config` names."""
+        address, id = _address_of(config), _checkpoint_id(config)
+        if id is None:
+            raise InvalidInput("put_writes needs a checkpoint_id in the config")
+        home = self._home(address.thread_id)
+        for tries in itertools.count(1):
+            known = self._recall(address)
+            if known is None:
+                known = yield from self._read(address)
+            codec, writer = known.log.codec, LogWriter(known.log.codec, known.log.values)
+            if not known.log.has_key:
+                writer.add_key()
+            typed = [
+                (WRITES_IDX_MAP.get(channel, index), channel, codec.serialise(value))
+                for index, (channel, value) in enumerate(writes)
+            ]
+            writer.add_writes(id, task_path, task_id, typed)
+            guard = [] if known.generation is None else [ops.Check(home, _GENERATION, known.generation)]
+            data = writer.data
+            try:
+                *_, offset = yield [*guard, ops.Append(home, address.path, data, ttl=known.ttl)]
+            except Conflict as conflict:
+                self._forget(address)
+                yield from face_api.before_retry(conflict, tries)
+                continue
+            with self._lock:
+                known.extend(offset, data)
+            return
+
+    put_writes = sync_method(_put_writes)
+    aput_writes = async_method(_put_writes)
+
+    # Deleting --------------------------------------------------------------------------------------------------------
+
+    def _delete_thread(self, thread_id: str) -> StoreProgram[None]:
+        """Delete a thread with all its checkpoints and writes."""
+        thread_id = _check_thread_id(thread_id)
+        yield [ops.DeleteTree(self._home(thread_id)), ops.Delete(self.namespace, thread_id)]
+        self._forget_thread(thread_id)
+
+    delete_thread = sync_method(_delete_thread)
+    adelete_thread = async_method(_delete_thread)
+
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> StoreProgram[None]:
+        """Delete the checkpoints of runs, and their writes, in whatever threads they are."""
+        gone = set(run_ids)
+        if not gone:
+            return
+
+        def choose(loader: Loader, ids: Sequence[str]) -> Sequence[str]:
+            return [id for id in ids if loader.metadata(id).get("run_id") not in gone]
+
+        yield from self._keep_in_all(choose)
+
+    delete_for_runs = sync_method(_delete_for_runs)
+    adelete_for_runs = async_method(_delete_for_runs)
+
+    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> StoreProgram[None]:
+        """Delete the checkpoints of threads: all but the latest of each namespace, or all with the strategy "delete".
+
+        Checkpoints that a kept one needs for its delta channels stay, with their writes.
+        """
+        if strategy not in ("keep_latest", "delete", "delete_all"):
+            raise InvalidInput(f"strategy is 'keep_latest' or 'delete', not {shown(strategy)}")
+        for thread_id in thread_ids:
+            if strategy == "keep_latest":
+                yield from self._keep(_check_thread_id(thread_id), choose_to_retain(1, None))
+            else:
+                yield from self._delete_thread(thread_id)
+
+    prune = sync_method(_prune)
+    aprune = async_method(_prune)
+
+    def _retain(self, *, keep_last: int | None = None, older_than: Ttl = None) -> StoreProgram[int]:
+        """Delete old checkpoints of all threads, and return how many.
+
+        `keep_last` is how many of each thread and checkpoint namespace stay. `older_than` is, in seconds or as a
+        timedelta, how old one must be. With both, those go that are neither among the last nor young enough. The latest
+        of a namespace stays in any case, and so does what delta channels are made from.
+        """
+        choose = choose_to_retain(keep_last, older_than)
+        removed: int = yield from self._keep_in_all(choose, 1 if keep_last is None else keep_last)
+        return removed
+
+    retain = sync_method(_retain)
+    aretain = async_method(_retain)
+
+    def retain_every(self, interval: float, *, keep_last: int | None = None, older_than: Ttl = None) -> None:
+        """Call `retain` at an interval, in seconds, in a background thread, until the saver is closed."""
+        choose_to_retain(keep_last, older_than)
+        if self._retention is not None:
+            self._retention.stop()
+        self._retention = Retention(lambda: self.retain(keep_last=keep_last, older_than=older_than), interval)
+
+    def close(self) -> None:
+        """Stop what runs in the background, and close the store, if it was opened here. It may be called twice."""
+        if self._retention is not None:
+            self._retention.stop()
+        super().close()
+
+    async def aclose(self) -> None:
+        """`close`, awaited."""
+        if self._retention is not None:
+            self._retention.stop()
+        await super().aclose()
+
+    def _keep_in_all(self, choose: _Choose, least: int = 0) -> StoreProgram[int]:
+        """Rewrite the logs of all threads that have more than `least` checkpoints; return how many were deleted."""
+        cursor, removed = None, 0
+        while True:
+            page = yield from face_api.search(
+                self.store, self.namespace, limit=_THREADS_PER_PAGE, cursor=cursor, recursive=False
+            )
+            for hit in page:
+                if least == 0 or hit.value["checkpoints"] > least:
+                    removed += yield from self._keep(hit.key, choose)
+            cursor = page.next
+            if cursor is None:
+                return removed
+
+    def _keep(self, thread_id: str, choose: _Choose) -> StoreProgram[int]:
+        """Rewrite the logs of a thread with the checkpoints that are chosen; return how many were deleted."""
+        removed = 0
+        for address in (yield from self._addresses(thread_id)):
+            removed += yield from self._rewrite(address, choose)
+        return removed
+
+    def _rewrite(self, address: Address, choose: _Choose) -> StoreProgram[int]:
+        home = self._home(address.thread_id)
+        for tries in itertools.count(1):
+            listed, generation, info, content = yield [
+                ops.Get(self.namespace, address.thread_id),
+                ops.Get(home, _GENERATION),
+                ops.Stat(home, address.path),
+                ops.ReadRange(home, address.path, 0),
+            ]
+            if content is None:
+                return 0
+            log = yield from self._parse(address, content)
+            loader = Loader(address, log)
+            ids = log.ids
+            kept = _with_delta_ancestors(loader, log, choose(loader, ids))
+            if len(kept) == len(ids):
+                return 0
+            ttl = KnownLog(log, generation, self._ttl).ttl
+            changed: _Ops = [
+                ops.Put(home, address.path, face_api.new_file(log.select(kept)), ttl, info.version)
+                if kept
+                else ops.Delete(home, address.path, info.version)
+            ]
+            if generation is not None:
+                changed.append(ops.Put(home, _GENERATION, generation.value, ttl, generation, False))
+            if listed is not None and not address.checkpoint_ns:
+                value = {**listed.value, "checkpoints": len(kept)}
+                changed.append(
+                    ops.Put(self.namespace, address.thread_id, value, ttl, listed, False)
+                    if kept
+                    else ops.Delete(self.namespace, address.thread_id, listed)
+                )
+            try:
+                yield changed
+            except Conflict as conflict:
+                yield from face_api.before_retry(conflict, tries)
+                continue
+            self._forget(address)
+            return len(ids) - len(kept)
+        raise AssertionError("unreachable")
+
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> StoreProgram[None]:
+        """Copy a thread with all its checkpoints and writes; the target must be a new thread."""
+        source, target = _check_thread_id(source_thread_id), _check_thread_id(target_thread_id)
+        addresses = yield from self._addresses(source)
+        [listed] = yield [ops.Get(self.namespace, source)]
+        if listed is None or not addresses:
+            return
+        home = self._home(target)
+        batch: _Ops = [
+            ops.Put(home, _GENERATION, {}, self._ttl, ABSENT, False),
+            ops.Put(self.namespace, target, {**listed.value, "id": target}, self._ttl, ABSENT, False),
+        ]
+        for address in addresses:
+            known = yield from self._read(address)
+            content = known.log.reseal(Codec(self.serde, target, address.checkpoint_ns))
+            batch.append(ops.Put(home, address.path, face_api.new_file(content), self._ttl, ABSENT))
+        try:
+            yield batch
+        except Conflict as conflict:
+            raise AlreadyExists(f"there is a thread {target!r} already; delete it first") from conflict
+
+    copy_thread = sync_method(_copy_thread)
+    acopy_thread = async_method(_copy_thread)
+
+    # Threads ---------------------------------------------------------------------------------------------------------
+
+    def _threads(
+        self,
+        *,
+        prefix: str | None = None,
+        filter: Mapping[str, Any] | None = None,
+        query: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> StoreProgram[_Threads]:
+        """List threads, those with the newest checkpoint first; `page.next` is the cursor of the next page.
+
+        `prefix` is the beginning of their IDs. `filter` is a filter, as in `Store.search`, of the metadata of the last
+        checkpoint, and of `step` and `checkpoints`. With a `query`, all its words must be in the ID, the metadata or
+        the preview, in upper or lower case.
+        """
+        found = yield from face_api.search(
+            self.store,
+            self.namespace,
+            filter=make_filter(prefix, filter, query),
+            limit=limit,
+            cursor=cursor,
+            recursive=False,
+        )
+        return Page(map(to_thread, found), found.next)
+
+    threads = sync_method(_threads)
+    athreads = async_method(_threads)
+
+    def watch(self, thread_id: str, *, checkpoint_ns: str = "") -> Iterator[CheckpointTuple]:
+        """Iterate over the checkpoints of a thread that are put from now on, by any process, as they come."""
+        address = Address(_check_thread_id(thread_id), checkpoint_ns)
+        seen = set(self._run(self._read(address)).log.ids)
+        with self.store.watch(self._home(address.thread_id), since=self.store.cursor()) as changes:
+            yield from self._run(self._load_new(address, seen))
+            for change in changes:
+                if change.key == address.path:
+                    yield from self._run(self._load_new(address, seen))
+
+    async def awatch(self, thread_id: str, *, checkpoint_ns: str = "") -> AsyncIterator[CheckpointTuple]:
+        """`watch`, as an async iterator."""
+        address = Address(_check_thread_id(thread_id), checkpoint_ns)
+        seen = set((await self._arun(self._read(address))).log.ids)
+        async with self.store.awatch(self._home(address.thread_id), since=await self.store.acursor()) as changes:
+            for found in await self._arun(self._load_new(address, seen)):
+                yield found
+            async for change in changes:
+                if change.key == address.path:
+                    for found in await self._arun(self._load_new(address, seen)):
+                        yield found
+
+    def _load_new(self, address: Address, seen: set[str]) -> StoreProgram[_Tuples]:
+        """Load the checkpoints that are not among those seen, the oldest first."""
+        known = yield from self._read(address)
+        new = sorted(id for id in known.log.ids if id not in seen)
+        seen.update(new)
+        loader = KnownLoader(address, known)
+        found: _Tuples = []
+        for id in new:
+            found.append((yield from self._load(loader, id)))  # no comprehension can yield
+        return found
+
+    def _set_ttl(self, thread_id: str, ttl: Ttl) -> StoreProgram[None]:
+        """Give a thread a TTL of its own, in seconds, which begins again with each use. None keeps it for ever."""
+        thread_id = _check_thread_id(thread_id)
+        home, seconds = self._home(thread_id), ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        for tries in itertools.count(1):
+            addresses = yield from self._addresses(thread_id)
+            generation, listed = yield [ops.Get(home, _GENERATION), ops.Get(self.namespace, thread_id)]
+            if generation is None or listed is None:
+                raise NotFound(f"there is no thread {thread_id!r}")
+            batch: _Ops = [
+                ops.Put(home, _GENERATION, {"ttl": seconds}, seconds, generation, False),
+                ops.Put(self.namespace, thread_id, listed.value, seconds, listed, False),
+            ]
+            for address in addresses:  # a file gets another TTL when it is moved
+                batch += [
+                    ops.Move(home, address.path, "/moved"),
+                    ops.Move(home, "/moved", address.path, ttl=seconds),
+                ]
+            try:
+                yield batch
+            except Conflict as conflict:
+                yield from face_api.before_retry(conflict, tries)
+                continue
+            self._forget_thread(thread_id)
+            return
+
+    set_ttl = sync_method(_set_ttl)
+    aset_ttl = async_method(_set_ttl)
+
+    def _import_from(
+        self, source: str | os.PathLike[str], *, progress: Progress | None = None
+    ) -> StoreProgram[Imported]:
+        """Import the threads of a `SqliteSaver` (the path of its file) or of a `PostgresSaver` (its URL).
+
+        `progress(done, total)` is called after each checkpoint. An import that was interrupted continues when it is run
+        again.
+        """
+        target = Target(self._find_present, self._put, self._put_writes)
+        return (yield from import_threads(target, Source(source, self.serde), progress))
+
+    import_from = sync_method(_import_from)
+    aimport_from = async_method(_import_from)
+
+    def _find_present(self, thread_id: str, checkpoint_ns: str) -> StoreProgram[Callable[[str], bool]]:
+        """Return a function that knows which checkpoints are here."""
+        known = yield from self._read(Address(_check_thread_id(thread_id), checkpoint_ns))
+        return known.log.__contains__
+
+    # Delta channels --------------------------------------------------------------------------------------------------
+
+    def _get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> StoreProgram[Mapping[str, Any]]:
+        """Return for each channel the writes since its last stored value, from the oldest on, and that value as `seed`.
+
+        Only ancestors of the checkpoint count. The log is read once.
+        """
+        address = _address_of(config)
+        history: dict[str, dict[str, Any]] = {channel: {"writes": []} for channel in channels}
+        if not history:
+            return history
+        log = (yield from self._read(address)).log
+        loader = Loader(address, log)
+        id = _checkpoint_id(config) or log.latest
+        remaining = set(channels)
+        for ancestor in log.ancestors(id):
+            pointers = log.checkpoint(ancestor).pointers
+            for write in reversed(log.writes(ancestor)):
+                if write.channel in remaining:
+                    value = loader.read(write.part, write.channel)
+                    history[write.channel]["writes"].append((write.task_id, write.channel, value))
+            for channel in remaining & pointers.keys():
+                history[channel]["seed"] = loader.value(channel, pointers[channel])
+            remaining -= pointers.keys()
+            if not remaining:
+                break
+        for found in history.values():
+            found["writes"].reverse()
+        return history
+
+    get_delta_channel_history = sync_method(_get_delta_channel_history)
+    aget_delta_channel_history = async_method(_get_delta_channel_history)
+
+    # What is remembered ----------------------------------------------------------------------------------------------
+
+    def _recall(self, address: Address) -> KnownLog | None:
+        with self._lock:
+            known = self._known.get(address)
+            if known is not None:
+                self._known.move_to_end(address)
+            return known
+
+    def _remember(self, address: Address, known: KnownLog) -> None:
+        with self._lock:
+            self._known[address] = known
+            self._known.move_to_end(address)
+            weight = sum(each.weight for each in self._known.values())
+            while weight > _MOST_REMEMBERED and len(self._known) > 1:
+                weight -= self._known.popitem(last=False)[1].weight
+
+    def _forget(self, address: Address) -> None:
+        with self._lock:
+            self._known.pop(address, None)
+
+    def _forget_thread(self, thread_id: str) -> None:
+        with self._lock:
+            for address in [address for address in self._known if address.thread_id == thread_id]:
+                del self._known[address]
+
+    def _home(self, thread_id: str) -> Namespace:
+        return (*self.namespace, thread_id)
+
+
+class AsyncHoldallSaver(HoldallSaver):
+    """`HoldallSaver`, whose `setup` is awaited, as that of LangGraph's async savers is."""
+
+    async def setup(self) -> None:  # type: ignore[override]  # as LangGraph's async savers have it
+        """Connect, create and migrate now, rather than on first use."""
+        await self.store.asetup()
+
+
+class _Wanted:
+    """Which checkpoints `list` is asked for."""
+
+    def __init__(
+        self,
+        config: RunnableConfig | None,
+        filter: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> None:
+        self._id = None if config is None else _checkpoint_id(config)
+        self._filter = filter or {}
+        self._before = None if before is None else _checkpoint_id(before)
+        self.limit = limit
+
+    def select(self, address: Address, log: Log) -> Iterator[CheckpointTuple]:
+        """Yield the checkpoints of a log, and count them off the limit."""
+        loader = Loader(address, log)
+        for id in log.ids:
+            if self.limit is not None and self.limit <= 0:
+                self.limit = 0
+                return
+            if (self._id is not None and id != self._id) or (self._before is not None and id >= self._before):
+                continue
+            if self._filter:
+                metadata = loader.metadata(id)
+                if any(metadata.get(name) != value for name, value in self._filter.items()):
+                    continue
+            if self.limit is not None:
+                self.limit -= 1
+            yield loader.load(id)
+
+
+def _extend(candidates: list[StoredList], channel: str, value: list[Any], writer: LogWriter) -> StoredList:
+    """Store what a list has that is not stored yet; return it as it is then stored."""
+    serialise = writer.codec.serialise
+    whole = [stored for stored in candidates if stored.begins(value, serialise)]
+    if not whole:  # elements were removed, or changed
+        whole = [stored.cut(stored.common(value, serialise)) for stored in candidates]
+    stored = max(whole, key=len, default=StoredList())
+    added = value[len(stored) :]
+    if not added:
+        return stored
+    typed = [serialise(element) for element in added]
+    extended = stored.copy()
+    copies = [copy_element(element, one) for element, one in zip(added, typed, strict=True)]
+    extended.add(writer.add_elements(channel, typed, stored.last_link), list(map(type, added)), copies)
+    return extended
+
+
+def _with_delta_ancestors(loader: Loader, log: Log, kept: Sequence[str]) -> set[str]:
+    """Return the checkpoints to keep, and the ancestors that the values of their delta channels are made from."""
+    needed = set(kept)
+    for id in kept:
+        counters = loader.metadata(id).get("counters_since_delta_snapshot") or {}
+        remaining = set(counters) - log.checkpoint(id).pointers.keys()
+        for ancestor in log.ancestors(id):
+            if not remaining:
+                break
+            needed.add(ancestor)
+            remaining -= log.checkpoint(ancestor).pointers.keys()
+    return needed
+
+
+def _thread_id(config: RunnableConfig) -> str:
+    return _check_thread_id(config.get("configurable", {}).get("thread_id"))
+
+
+def _check_thread_id(thread_id: Any) -> str:
+    if thread_id is None or thread_id == "":
+        raise InvalidInput('a config needs a thread: {"configurable": {"thread_id": "…"}}')
+    return face_api.check_key(str(thread_id), "a thread_id")
+
+
+def _address_of(config: RunnableConfig) -> Address:
+    return Address(_thread_id(config), config["configurable"].get("checkpoint_ns") or "")
+
+
+def _checkpoint_id(config: RunnableConfig) -> str | None:
+    return config["configurable"].get("checkpoint_id") or None
+
+
+def choose_to_retain(keep_last: int | None, older_than: Ttl) -> _Choose:
+    """Return the function that chooses what `retain` keeps."""
+    if keep_last is None and older_than is None:
+        raise InvalidInput("retain needs keep_last= or older_than=")
+    if keep_last is not None:
+        face_api.check_count("keep_last", keep_last, least=1)
+    age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than or 0)
+
+    def choose(loader: Loader, ids: Sequence[str]) -> Sequence[str]:
+        first = 1 if keep_last is None else keep_last
+        if older_than is None:
+            return ids[:first]
+        oldest = datetime.now(UTC) - age
+        return [id for number, id in enumerate(ids) if number < first or loader.time(id) >= oldest]
+
+    return choose

@@ -1,0 +1,159 @@
+"""Threads as users see them: the item that lists a thread, the filter of `threads`, and the background retention."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from .... import Entry
+from ....core import face_api
+from ....errors import HoldallError, InvalidInput, StoreClosed, shown
+
+logger = logging.getLogger("holdall")
+
+_PREVIEW = 200  # characters
+#: The fields of a thread that a filter may name; other names are those of its metadata.
+_FIELDS = frozenset({"id", "checkpoints", "checkpoint_id", "step"})
+_LOGICAL = frozenset({"$and", "$or", "$not"})
+_LAST_CHARACTER = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread. `step` and `metadata` are those of its last checkpoint; `preview` is the beginning of its last message.
+
+    A thread that is encrypted has no preview.
+    """
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    checkpoints: int
+    checkpoint_id: str
+    step: int | None
+    metadata: dict[str, Any]
+    preview: str | None
+
+
+def summarise(
+    thread_id: str, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], checkpoints: int, is_secret: bool
+) -> dict[str, Any]:
+    """Return the value of the item that lists a thread. `is_secret`: without what was said in it."""
+    plain = {name: item for name, item in metadata.items() if _is_json(item)}
+    preview = None if is_secret else _preview(checkpoint["channel_values"])
+    texts = [thread_id, *(item for item in plain.values() if isinstance(item, str)), preview or ""]
+    return {
+        "id": thread_id,
+        "checkpoints": checkpoints,
+        "checkpoint_id": checkpoint["id"],
+        "step": metadata.get("step"),
+        "metadata": plain,
+        "preview": preview,
+        "words": " ".join(texts).lower(),
+    }
+
+
+def to_thread(entry: Entry) -> Thread:
+    """Make the thread of the item that lists it."""
+    value = entry.value
+    return Thread(
+        entry.key,
+        entry.created_at,
+        entry.updated_at,
+        value["checkpoints"],
+        value["checkpoint_id"],
+        value["step"],
+        value["metadata"],
+        value["preview"],
+    )
+
+
+def make_filter(prefix: str | None, filter: Mapping[str, Any] | None, query: str | None) -> dict[str, Any] | None:
+    """Return the filter of the items that list threads."""
+    parts: list[dict[str, Any]] = []
+    if prefix:
+        if not isinstance(prefix, str):
+            raise InvalidInput(f"prefix is the beginning of a thread_id, not {shown(prefix)}")
+        parts.append({"id": {"$gte": prefix, "$lt": prefix + _LAST_CHARACTER}})
+    if filter:
+        face_api.parse_filter(filter)
+        parts.append(_of_metadata(filter))
+    if query:
+        parts += [{"words": {"$contains": word}} for word in query.lower().split()]
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else {"$and": parts}
+
+
+def _of_metadata(filter: Mapping[str, Any]) -> dict[str, Any]:
+    """Move the names of a filter into the metadata."""
+    moved: dict[str, Any] = {}
+    for name, condition in filter.items():
+        if name == "$not":
+            moved[name] = _of_metadata(condition)
+        elif name in _LOGICAL:
+            moved[name] = [_of_metadata(part) for part in condition]
+        else:
+            moved[name if name in _FIELDS else f"metadata.{name}"] = condition
+    return moved
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_json(item) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    return value is None or isinstance(value, int | bool) or (isinstance(value, float) and value - value == 0)
+
+
+def _preview(values: Mapping[str, Any]) -> str | None:
+    """Return the beginning of the last message: of the channel `messages`, or of any list of messages."""
+    for channel in sorted(values, key=lambda name: name != "messages"):
+        value = values[channel]
+        last = value[-1] if isinstance(value, list) and value else None
+        if isinstance(last, BaseMessage):
+            content = last.content
+            if not isinstance(content, str):
+                texts = (block if isinstance(block, str) else block.get("text") for block in content)
+                content = next((text for text in texts if isinstance(text, str)), "")
+            return content[:_PREVIEW].encode(errors="replace").decode()
+    return None
+
+
+class Retention:
+    """A background thread that calls a function at an interval."""
+
+    def __init__(self, function: Callable[[], object], interval: float) -> None:
+        if (
+            isinstance(interval, bool)
+            or not isinstance(interval, int | float)
+            or not 0 < interval < threading.TIMEOUT_MAX
+        ):
+            raise InvalidInput(f"interval is a number of seconds above 0, not {shown(interval)}")
+        self._function, self._interval = function, interval
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="holdall-retention", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and wait for a call that runs."""
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _repeat(self) -> None:
+        while not self._stopped.wait(self._interval):
+            try:
+                self._function()
+            except StoreClosed:
+                return
+            except HoldallError as error:
+                logger.warning("old checkpoints were not deleted, will be tried again later: %s", error)

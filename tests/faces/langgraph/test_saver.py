@@ -1,0 +1,460 @@
+"""`HoldallSaver`: space, threads, lifetimes, retention, encryption, and several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import multiprocessing
+import operator
+import os
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from cryptography.fernet import Fernet
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+
+import holdall
+from holdall import errors
+from holdall.faces.langgraph import AsyncHoldallSaver, HoldallSaver, HoldallStore
+from support.extent import FEW_FSYNCS, IS_SHORT
+from support.servers import postgres_url
+from support.stores import ENGINES, new_location, open_at
+
+
+@pytest.fixture(scope="module", params=ENGINES[:1] if IS_SHORT else ENGINES)
+def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
+    """A store for all tests of this module: in `make test` on one engine, as the conformance suite runs on all."""
+    with open_at(new_location(request.param, tmp_path_factory.mktemp("store")), **FEW_FSYNCS) as store:
+        yield store
+
+
+def thread(name: str, **configurable: Any) -> Any:
+    return {"configurable": {"thread_id": name, "checkpoint_ns": "", **configurable}}
+
+
+def chat(saver: Any) -> Any:
+    """A graph that answers each message."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [AIMessage(f"answer to {state['messages'][-1].content}")]})
+    builder.add_edge(START, "model")
+    return builder.compile(checkpointer=saver)
+
+
+def say(graph: Any, name: str, text: str, **metadata: Any) -> None:
+    graph.invoke({"messages": [HumanMessage(text)]}, {**thread(name), "metadata": metadata})
+
+
+def texts(graph: Any, name: str) -> list[Any]:
+    return [message.content for message in graph.get_state(thread(name)).values["messages"]]
+
+
+@pytest.fixture
+def saver(tmp_path: Path) -> Any:
+    with HoldallSaver(str(tmp_path / "agent.db")) as saver:
+        yield saver
+
+
+def size_of_log(saver: HoldallSaver, name: str) -> int:
+    return saver.store.files((".threads", name)).stat("/main/log").size
+
+
+# Where the threads are -----------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_hidden_from_the_memories_beside_them(any_store: holdall.Store) -> None:
+    store = any_store.scoped(("hidden",))
+    memories, graph = HoldallStore(store), chat(HoldallSaver(store))
+    memories.put(("memories",), "one", {"text": "hello"})
+    say(graph, "t1", "hello")
+    assert [item.key for item in memories.search(())] == ["one"]
+    assert [item.key for item in memories.search((), query="hello")] == ["one"]
+    assert memories.list_namespaces() == [("memories",)]
+    assert store.count() == 1
+    assert [entry.key for entry in store.scan()] == ["one"]
+    assert store.count((".threads",)) == 3
+    assert store.stats().entries == 4
+
+
+def test_a_scope_has_threads_of_its_own(any_store: holdall.Store) -> None:
+    graphs = [chat(HoldallSaver(any_store.scoped(("scopes", tenant)))) for tenant in ("a", "b")]
+    for graph, text in zip(graphs, ("for a", "for b"), strict=True):
+        say(graph, "same", text)
+    assert [texts(graph, "same")[0] for graph in graphs] == ["for a", "for b"]
+
+
+# Space ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_costs_the_same_however_long_the_thread_is(saver: HoldallSaver) -> None:
+    graph, sizes = chat(saver), [0]
+    for _ in range(40):
+        say(graph, "t", base64.b64encode(os.urandom(400)).decode())
+        sizes.append(size_of_log(saver, "t"))
+    turns = [after - before for before, after in itertools.pairwise(sizes)]
+    assert max(turns[1:]) < 1.1 * min(turns[1:])
+    saver._known.clear()  # and no more in a process that has just begun
+    say(graph, "t", base64.b64encode(os.urandom(400)).decode())
+    assert size_of_log(saver, "t") - sizes[-1] < 1.1 * min(turns[1:])
+
+
+def test_a_large_value_is_stored_once(saver: HoldallSaver) -> None:
+    image = base64.b64encode(os.urandom(300_000)).decode()
+    content: Any = [{"type": "image", "base64": image}]
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [AIMessage("seen")]})
+    builder.add_edge(START, "model")
+    graph = builder.compile(checkpointer=saver)
+    graph.invoke({"messages": [HumanMessage(content, id="image")]}, thread("t"))
+    before = size_of_log(saver, "t")
+    for number in range(3):
+        graph.invoke({"messages": [HumanMessage("more", id=f"more-{number}")]}, thread("t"))
+    graph.update_state(
+        thread("t"), {"messages": [HumanMessage("edited", id="more-0")]}
+    )  # what follows is written again
+    assert size_of_log(saver, "t") - before < 20_000
+    assert graph.get_state(thread("t")).values["messages"][0].content == content
+
+
+def test_an_element_that_is_changed_in_place_is_stored_again(saver: HoldallSaver) -> None:
+    class Plan(TypedDict):
+        steps: Annotated[list[Any], operator.add]
+
+    def work(state: Plan) -> Any:
+        state["steps"][0]["done"] = len(state["steps"])
+        return {"steps": [{"done": 0}]}
+
+    builder = StateGraph(Plan)
+    builder.add_node("work", work)
+    builder.add_edge(START, "work")
+    graph = builder.compile(checkpointer=saver)
+    for _ in range(3):
+        graph.invoke({"steps": [{"done": None}]}, thread("t"))
+    saver._known.clear()
+    assert graph.get_state(thread("t")).values["steps"][0] == {"done": 5}
+
+
+# Threads -------------------------------------------------------------------------------------------------------------
+
+
+def test_threads_are_listed_with_what_was_said_last(any_store: holdall.Store) -> None:
+    saver = HoldallSaver(any_store, namespace=("listing", "threads"))
+    graph = chat(saver)
+    for number in range(5):
+        say(graph, f"thread-{number}", f"About Topic {number}", user_id=f"user-{number % 2}")
+    say(graph, "other", "hello")
+    say(graph, "thread-1", "again", user_id="user-1")
+    page = saver.threads(limit=2)
+    assert [found.id for found in page] == ["thread-1", "other"]
+    first = page[0]
+    assert (first.checkpoints, first.step, first.preview) == (6, 4, "answer to again")
+    assert first.metadata["user_id"] == "user-1"
+    assert first.created_at < first.updated_at
+    assert [found.id for found in saver.threads(limit=2, cursor=page.next)] == ["thread-4", "thread-3"]
+    assert {found.id for found in saver.threads(prefix="thread-")} == {f"thread-{number}" for number in range(5)}
+    assert {found.id for found in saver.threads(filter={"user_id": "user-0"})} == {"thread-0", "thread-2", "thread-4"}
+    assert [found.id for found in saver.threads(filter={"$or": [{"checkpoints": {"$gt": 3}}]})] == ["thread-1"]
+    assert [found.id for found in saver.threads(query="TOPIC 3 answer")] == ["thread-3"]
+    saver.delete_thread("thread-1")
+    assert "thread-1" not in {found.id for found in asyncio.run(saver.athreads())}
+
+
+def test_watch_gives_checkpoints_as_they_come(any_store: holdall.Store) -> None:
+    saver = HoldallSaver(any_store, namespace=("watching", "threads"))
+    graph = chat(saver)
+    say(graph, "t", "before")
+    steps: list[int] = []
+    ready = threading.Event()
+
+    def follow() -> None:
+        changes = saver.watch("t")
+        ready.set()
+        for found in changes:
+            steps.append(found.metadata["step"])
+            if len(steps) == 3:
+                changes.close()  # type: ignore[attr-defined]  # a generator
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    ready.wait()
+    time.sleep(0.2)  # the subscription begins with the first step of the generator
+    say(chat(HoldallSaver(any_store, namespace=("watching", "threads"))), "t", "after")
+    follower.join(20)
+    assert steps == [2, 3, 4]
+
+
+# Lifetimes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_is_not_used_expires_with_its_writes(any_store: holdall.Store) -> None:
+    saver = HoldallSaver(any_store, namespace=("expiring", "threads"), ttl=timedelta(seconds=1))
+    graph = chat(saver)
+    say(graph, "used", "hello")
+    say(graph, "unused", "hello")
+    say(graph, "kept", "hello")
+    saver.set_ttl("kept", None)
+    for _ in range(4):
+        time.sleep(0.4)
+        assert saver.get_tuple(thread("used")) is not None
+    assert saver.get_tuple(thread("unused")) is None
+    assert {found.id for found in saver.threads()} == {"used", "kept"}
+    assert texts(graph, "kept") == ["hello", "answer to hello"]
+    say(graph, "unused", "again")
+    assert texts(graph, "unused") == ["again", "answer to again"]
+    with pytest.raises(errors.NotFound):
+        saver.set_ttl("nothing", 5)
+
+
+def test_retain_deletes_old_checkpoints_and_keeps_the_state(any_store: holdall.Store) -> None:
+    saver = HoldallSaver(any_store, namespace=("retaining", "threads"))
+    graph = chat(saver)
+    for text in ("one", "two", "three"):
+        say(graph, "t", text)
+    state = texts(graph, "t")
+    assert saver.retain(keep_last=1, older_than=3600) == 0
+    assert saver.retain(keep_last=4) == 5
+    assert len(list(saver.list(thread("t")))) == 4
+    assert saver.threads()[0].checkpoints == 4
+    assert saver.retain(older_than=0) == 3
+    assert texts(graph, "t") == state
+    say(graph, "t", "four")
+    assert texts(graph, "t") == [*state, "four", "answer to four"]
+    saver.retain_every(0.05, keep_last=2)
+    deadline = time.monotonic() + 20
+    while len(list(saver.list(thread("t")))) > 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    saver.close()
+    assert len(list(saver.list(thread("t")))) == 2
+    for wrong in ({}, {"keep_last": 0}):
+        with pytest.raises(errors.InvalidInput):
+            saver.retain(**wrong)  # type: ignore[arg-type]
+
+
+# Encryption ----------------------------------------------------------------------------------------------------------
+
+
+class FernetCipher:
+    """LangGraph's protocol of ciphers, with authenticated encryption."""
+
+    def __init__(self, key: bytes) -> None:
+        self._fernet = Fernet(key)
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "fernet", self._fernet.encrypt(plaintext)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "fernet"
+        return self._fernet.decrypt(ciphertext)
+
+
+def test_an_encrypted_thread_has_no_plain_text_and_cannot_be_moved(tmp_path: Path) -> None:
+    """langgraph#9004: a ciphertext could be moved to another thread unnoticed."""
+    serde = EncryptedSerializer(FernetCipher(Fernet.generate_key()))
+    path = tmp_path / "secret.db"
+    with HoldallSaver(str(path), serde=serde) as saver:
+        graph = chat(saver)
+        say(graph, "t1", "the password is swordfish", user_id="u")
+        say(graph, "t1", "large " + "swordfish " * 2000)
+        say(graph, "t2", "hello")
+        assert len(texts(graph, "t1")) == 4
+        saver._known.clear()
+        assert len(texts(graph, "t1")) == 4
+        assert saver.threads(prefix="t1")[0].preview is None
+        saver.copy_thread("t1", "copy")
+        assert texts(graph, "copy") == texts(graph, "t1")
+        saver.prune(["t1"])
+        assert texts(graph, "t1") == texts(graph, "copy")
+
+        files = saver.store.files((".threads", "t2"))
+        files.write("/main/log", saver.store.files((".threads", "t1")).read("/main/log"))
+        saver._known.clear()
+        with pytest.raises(errors.Corrupt, match="another place"):
+            saver.get_tuple(thread("t2"))
+    for file in tmp_path.iterdir():
+        assert b"swordfish" not in file.read_bytes()
+
+
+def test_equal_values_of_an_encrypted_thread_are_stored_once(tmp_path: Path) -> None:
+    serde = EncryptedSerializer(FernetCipher(Fernet.generate_key()))
+    large = base64.b64encode(os.urandom(100_000)).decode()
+    with HoldallSaver(str(tmp_path / "secret.db"), serde=serde) as saver:
+        builder = StateGraph(MessagesState)
+        builder.add_node("model", lambda state: {"messages": [AIMessage("seen")]})
+        builder.add_edge(START, "model")
+        graph = builder.compile(checkpointer=saver)
+        graph.invoke({"messages": [HumanMessage("first", id="first"), HumanMessage(large, id="large")]}, thread("t"))
+        before = size_of_log(saver, "t")
+        saver._known.clear()
+        graph.update_state(thread("t"), {"messages": [HumanMessage("edited", id="first")]})  # the rest is written again
+        assert size_of_log(saver, "t") - before < 10_000
+        assert graph.get_state(thread("t")).values["messages"][1].content == large
+
+
+def test_nothing_is_unpickled(saver: HoldallSaver) -> None:
+    class Custom:
+        pass
+
+    checkpoint = {**empty_checkpoint(), "channel_values": {"a": Custom()}, "channel_versions": {"a": 1}}
+    with pytest.raises(TypeError):
+        saver.put(thread("t"), checkpoint, {}, {"a": 1})  # type: ignore[typeddict-item]
+    assert saver.get_tuple(thread("t")) is None
+
+
+def test_an_allow_list_is_used(saver: HoldallSaver) -> None:
+    strict = HoldallSaver(saver.store, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    allowed = strict.with_allowlist([("some.module", "Name")])
+    assert isinstance(allowed, HoldallSaver)
+    assert allowed.serde is not strict.serde
+
+
+# Opening -------------------------------------------------------------------------------------------------------------
+
+
+def test_it_opens_as_langgraphs_own_savers_do(tmp_path: Path) -> None:
+    with HoldallSaver.from_conn_string(str(tmp_path / "a.db")) as saver:
+        saver.setup()
+        say(chat(saver), "t", "hello")
+
+    async def run() -> int:
+        async with AsyncHoldallSaver.from_conn_string(str(tmp_path / "a.db")) as saver:
+            await saver.setup()
+            return len([found async for found in saver.alist(thread("t"))])
+
+    assert asyncio.run(run()) == 3
+
+
+@pytest.mark.parametrize("config", [{"configurable": {}}, {}, {"configurable": {"thread_id": ""}}])
+def test_a_config_without_a_thread_is_refused(saver: HoldallSaver, config: Any) -> None:
+    with pytest.raises(errors.InvalidInput, match="thread"):
+        saver.get_tuple(config)
+
+
+def test_versions_of_langgraphs_savers_go_on(saver: HoldallSaver) -> None:
+    assert saver.get_next_version(None, None) == 1
+    assert saver.get_next_version(7, None) == 8
+    assert saver.get_next_version(f"{7:032}.0.25", None).startswith(f"{8:032}.0.")
+
+
+# Several at once -----------------------------------------------------------------------------------------------------
+
+
+def _resume(url: str, name: str, barrier: Any) -> None:
+    with HoldallSaver(url) as saver:
+        graph = chat(saver)
+        saver.get_tuple(thread("t"))
+        barrier.wait(60)
+        for number in range(10):
+            graph.invoke({"messages": [HumanMessage(f"{name} {number}", id=f"{name}-{number}")]}, thread("t"))
+
+
+@pytest.mark.skipif(IS_SHORT, reason="in make test-all: two processes import LangGraph")
+def test_two_processes_on_one_thread_lose_no_checkpoint(tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    with HoldallSaver(url) as saver:
+        say(chat(saver), "t", "begin")
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=_resume, args=(url, name, barrier)) for name in ("a", "b")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    with HoldallSaver(url) as saver:
+        found = list(saver.list(thread("t")))
+        assert len(found) == 3 + 2 * 10 * 3
+        said = {message.id for each in found for message in each.checkpoint["channel_values"].get("messages", ())}
+        assert {f"{name}-{number}" for name in ("a", "b") for number in range(10)} <= said
+        ids = {each.config["configurable"]["checkpoint_id"] for each in found}
+        parents = [each.parent_config["configurable"]["checkpoint_id"] for each in found if each.parent_config]
+        assert set(parents) <= ids
+
+
+def test_a_thread_that_is_deleted_or_pruned_elsewhere_goes_on_whole(tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    with HoldallSaver(url) as one, HoldallSaver(url) as other:
+        graph = chat(one)
+        say(graph, "t", "one")
+        other.prune(["t"])
+        say(graph, "t", "two")
+        assert len(texts(chat(other), "t")) == 4
+        before = one.get_tuple(thread("t"))
+        assert before is not None
+        other.delete_thread("t")
+        checkpoint = {**before.checkpoint, "id": "ffffffff-0000-6000-8000-000000000000"}
+        one.put(before.config, checkpoint, {"step": 9}, {})  # type: ignore[arg-type]  # it refers to what is deleted
+        assert len(texts(chat(other), "t")) == 4
+        with pytest.raises(errors.AlreadyExists):
+            one.copy_thread("t", "t")
+
+
+def test_many_threads_are_written_at_once(any_store: holdall.Store) -> None:
+    saver = HoldallSaver(any_store, namespace=("many", "threads"))
+    graph = chat(saver)
+
+    async def run() -> None:
+        await asyncio.gather(
+            *(graph.ainvoke({"messages": [HumanMessage(f"hello {n}")]}, thread(f"t-{n}")) for n in range(24))
+        )
+
+    asyncio.run(run())
+    assert len(saver.threads()) == 24
+    assert all(texts(graph, f"t-{n}") == [f"hello {n}", f"answer to hello {n}"] for n in range(24))
+
+
+# Importing -----------------------------------------------------------------------------------------------------------
+
+
+def test_threads_of_sqlite_saver_are_imported_and_continue(tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
+        graph = chat(theirs)
+        say(graph, "t1", "one", user_id="u")
+        say(graph, "t1", "two")
+        say(graph, "t2", "three")
+        before = [(found.checkpoint, found.metadata, found.parent_config) for found in theirs.list(thread("t1"))]
+        writes = [found.pending_writes for found in theirs.list(thread("t1"))]
+    with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+        calls: list[tuple[int, int]] = []
+
+        def stop_early(done: int, total: int) -> None:
+            calls.append((done, total))
+            if done == 4:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            saver.import_from(tmp_path / "theirs.db", progress=stop_early)
+        assert calls[-1] == (4, 9)
+        imported = saver.import_from(tmp_path / "theirs.db")
+        assert (imported.total, imported.present, imported.imported) == (9, 4, 5)
+        ours = [(found.checkpoint, found.metadata, found.parent_config) for found in saver.list(thread("t1"))]
+        assert ours == before
+        assert [found.pending_writes for found in saver.list(thread("t1"))] == writes
+        say(chat(saver), "t1", "four")
+        assert texts(chat(saver), "t1")[-2:] == ["four", "answer to four"]
+        with pytest.raises(errors.FileNotFound):
+            saver.import_from(tmp_path / "missing.db")
+        (tmp_path / "text.db").write_text("not a database, but long enough to look at")
+        with pytest.raises(errors.InvalidInput, match="SqliteSaver"):
+            saver.import_from(tmp_path / "text.db")
+
+
+@pytest.mark.skipif(IS_SHORT, reason="in make test-all")
+def test_threads_of_postgres_saver_are_imported(tmp_path: Path) -> None:
+    with PostgresSaver.from_conn_string(postgres_url()) as theirs:
+        theirs.setup()
+        say(chat(theirs), "imported", "one")
+        before = [(found.checkpoint, found.metadata) for found in theirs.list(thread("imported"))]
+    with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+        assert saver.import_from(postgres_url()).imported == 3
+        assert [(found.checkpoint, found.metadata) for found in saver.list(thread("imported"))] == before

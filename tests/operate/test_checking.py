@@ -1,0 +1,116 @@
+"""Checks: each kind of damage is found, and what can be repaired is."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdall
+from holdall.testing import embed
+from support.stores import ENGINES, new_location, open_at
+
+
+def fill(store: holdall.Store) -> None:
+    for number in range(5):
+        store.put(("notes",), f"k{number}", {"text": f"note {number}"})
+    store.files().write("/a.txt", "hello " * 100)
+    store.files().write("/b.txt", "b")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_store_without_faults_passes(engine: str, tmp_path: Path) -> None:
+    with open_at(new_location(engine, tmp_path), embed=embed) as store:
+        fill(store)
+        store.delete(("notes",), "k0")
+        checked = store.check()
+        assert (checked.entries, checked.faults) == (6, [])
+        assert asyncio.run(store.acheck(repair=True)).faults == []
+        assert store.scoped(("notes",)).check().entries == 4
+
+
+#: SQL of a damage, the kind of fault, a part of its message, and whether it can be repaired.
+DAMAGE: dict[str, tuple[str, str, str, bool]] = {
+    "value": ("UPDATE {entries} SET value = '{{broken' WHERE key = 'k1'", "entry", "'k1'", False),
+    "orphan": ("INSERT INTO {chunks} (body_id, start, data) VALUES (99999, 0, {blob})", "contents", "no file", True),
+    "cut": ("DELETE FROM {chunks} WHERE length(data) > 100", "contents", "'/a.txt'", False),
+    "lost vectors": ("UPDATE {entries} SET vectors = NULL WHERE key = 'k2'", "vectors", "no entry", True),
+    "no vectors": (
+        "DELETE FROM {vectors} WHERE version = (SELECT version FROM {entries} WHERE key = 'k3')",
+        "vectors",
+        "'k3'",
+        True,
+    ),
+}
+
+
+def damage_sqlite(at: dict[str, str], sql: str) -> None:
+    names = {name: f"holdall_{name}" for name in ("entries", "chunks", "vectors")}
+    with sqlite3.connect(at["url"]) as database:
+        database.execute(sql.format(**names, blob="x'00'"))
+    database.close()
+
+
+def damage_postgres(at: dict[str, str], sql: str) -> None:
+    names = {name: f'"{at["schema"]}".{name}' for name in ("entries", "chunks", "vectors")}
+    with psycopg.connect(at["url"], autocommit=True) as connection:
+        connection.execute(sql.format(**names, blob="'\\x00'::bytea"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.parametrize(("engine", "damage"), [("sqlite", damage_sqlite), ("postgres", damage_postgres)])
+def test_damage_is_found_and_repaired_if_it_can_be(
+    engine: str, damage: Callable[[dict[str, str], str], None], name: str, tmp_path: Path
+) -> None:
+    at = new_location(engine, tmp_path)
+    sql, kind, message, repairable = DAMAGE[name]
+    with open_at(at, embed=embed) as store:
+        fill(store)
+        assert store.check().faults == []
+    damage(at, sql)
+    with open_at(at, embed=embed) as store:
+        faults = store.check().faults
+        assert any(fault.kind == kind and message in fault.message for fault in faults), faults
+        checked = store.check(repair=True)
+        if not repairable:
+            assert checked.faults
+            return
+        assert checked.faults == []
+        assert [fault.kind for fault in checked.repaired] == [kind]
+        assert store.check().faults == []
+        if kind == "vectors":
+            assert store.reindex() == 1
+
+
+def test_a_damaged_database_file_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holdall.open(path) as store:
+        for number in range(500):
+            store.put(("notes",), f"k{number}", {"text": "x" * 200})
+    with sqlite3.connect(path) as database:
+        [(page,)] = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'holdall_newest'")
+        [(size,)] = database.execute("PRAGMA page_size")
+    database.close()
+    with path.open("r+b") as file:
+        file.seek(page * size - 60)
+        file.write(b"\xff" * 60)
+    with holdall.open(path) as store:
+        assert "database" in {fault.kind for fault in store.check().faults}
+
+
+def test_an_entry_that_an_index_of_redis_has_lost_is_found(tmp_path: Path) -> None:
+    import redis
+
+    at = new_location("redis", tmp_path)
+    with open_at(at) as store:
+        fill(store)
+        client: Any = redis.from_url(at["url"])
+        [feed] = client.keys(f"{at['key_prefix']}:*:c")
+        client.zremrangebyrank(feed, 0, 0)
+        client.close()
+        assert "index" in {fault.kind for fault in store.check().faults}
