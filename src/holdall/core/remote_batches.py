@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from .. import ops, wire
-from ..errors import AccessDenied, Conflict, Corrupt, InvalidInput, InvalidValue, OutcomeUnknown, shown
+from ..errors import AccessDenied, Conflict, Corrupt, HoldallError, InvalidInput, InvalidValue, OutcomeUnknown, shown
 from ..history.versions import encode_acting
 from ..live.leases import lease_home
 from ..model import file_values, filters, globs, keys
@@ -90,21 +90,30 @@ def _run_once(store: Store, batch: wire.Batch, admitted: list[Op]) -> StoreProgr
     home = _record_home(store, admitted)
     key = _record_key(store, slot)
     expect: Any = ABSENT if slot.expect is None else slot.expect
+    is_retry = slot.age > 0
+    record: Entry | None = (yield [ops.Get(home, key)])[0] if is_retry else None
     while True:
+        if record is not None and record.value["number"] == slot.number:
+            return (yield from _replay(batch, admitted, record))
         try:
             return (yield from _write_with_record(store, batch, admitted, home, key, expect))
-        except Conflict as conflict:
-            if (conflict.namespace, conflict.key) != (store._resolve_namespace(home), key):
-                raise _relative(store, conflict, batch.ops, admitted) from None
-        record: Entry | None = (yield [ops.Get(home, key)])[0]
-        if record is None:
-            expect = ABSENT
-        elif record.value["number"] == slot.number:
-            return (yield from _replay(batch, admitted, record))
-        elif record.value["number"] > slot.number:
+        except HoldallError as error:
+            failure = error
+        is_taken = isinstance(failure, Conflict) and (failure.namespace, failure.key) == (
+            store._resolve_namespace(home),
+            key,
+        )
+        if not is_taken and not is_retry:
+            raise _relative(store, failure, batch.ops, admitted)
+        # The first try of this write may have ended in the meantime: its own change makes a retry fail.
+        record = (yield [ops.Get(home, key)])[0]
+        if record is not None and record.value["number"] == slot.number:
+            continue
+        if not is_taken:
+            raise _relative(store, failure, batch.ops, admitted)
+        if record is not None and record.value["number"] > slot.number:
             raise OutcomeUnknown("a newer write of the same client came first: read the entries and decide")
-        else:
-            expect = record.version
+        expect = ABSENT if record is None else record.version
 
 
 def _write_with_record(
@@ -176,9 +185,9 @@ def _scope_digest(store: Store) -> str:
     return hashlib.blake2b(keys.encode(store._scope).encode(), digest_size=8).hexdigest()
 
 
-def _relative(store: Store, conflict: Conflict, sent: Sequence[Any], admitted: Sequence[Any]) -> Conflict:
+def _relative(store: Store, conflict: HoldallError, sent: Sequence[Any], admitted: Sequence[Any]) -> HoldallError:
     """Give a conflict in a namespace of holdall's own the names that the client knows."""
-    if conflict.namespace[:1] == (keys.RESERVED,):
+    if isinstance(conflict, Conflict) and conflict.namespace[:1] == (keys.RESERVED,):
         for theirs, ours in zip(sent, admitted, strict=True):
             if (store._resolve_namespace(ours.namespace), getattr(ours, "key", "")) == (
                 conflict.namespace,

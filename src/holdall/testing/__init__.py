@@ -16,14 +16,16 @@ from .embedder import embed
 if TYPE_CHECKING:
     from .contract import StoreContract
     from .machines.files import file_machine
+    from .machines.history import history_machine
     from .machines.ranking import ranking_machine
     from .machines.store import store_machine
 
-__all__ = ["Clock", "StoreContract", "embed", "file_machine", "ranking_machine", "store_machine"]
+__all__ = ["Clock", "StoreContract", "embed", "file_machine", "history_machine", "ranking_machine", "store_machine"]
 
 _MODULES = {
     "StoreContract": "contract",
     "file_machine": "machines.files",
+    "history_machine": "machines.history",
     "ranking_machine": "machines.ranking",
     "store_machine": "machines.store",
 }

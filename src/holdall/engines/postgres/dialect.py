@@ -409,7 +409,9 @@ class PostgresDialect(Dialect):
         return [(lock, {"p0": f"{self.schema_name} body", "body": body}) for body in sorted(bodies)]
 
     def history_position(self) -> SqlProgram[int]:
-        [[(xid,)]] = yield [("SELECT pg_current_xact_id()::text::bigint", {})]
+        # Not the present transaction: a cursor ends after the last one that has written an entry.
+        last = f"SELECT coalesce((SELECT xid FROM {self.table} ORDER BY xid DESC LIMIT 1), '2')::text::bigint"
+        [[(xid,)]] = yield [(last, {})]
         return int(xid)
 
     def _name_trees(self, sql: str) -> str:

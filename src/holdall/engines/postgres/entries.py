@@ -541,7 +541,7 @@ class PostgresFeed(SqlFeed):
         seen = since or until or ""
         if not seen or int(seen.split(":")[1]) > int(here.split(":")[1]):
             raise cursor_expired(cursor)
-        # It must see the transaction that turned history on, and all that ended values which were purged.
+        # It must see the last change before history was on, and all that ended values which were purged.
         began = "SELECT pg_visible_in_snapshot(:p0::text::xid8, :p1::pg_snapshot)"
         [[(sees_begin,)]] = yield [(began, {"p0": str(setting.position), "p1": seen})]
         if not sees_begin or setting.purged >= int(seen.split(":")[0]):
