@@ -34,12 +34,12 @@ _WORDS = ["".join(RANDOM.choices("etaoinshrdlucmfwypvbgkjqxz", k=RANDOM.randint(
 def run(bench: Bench) -> None:
     with ExitStack() as stack:
         ours = {turns: _open_ours(stack, bench.folder / f"ours-{turns}.db") for turns in (10, 200, 2000)}
-        theirs = {SQLITE: _open_theirs(stack, bench.folder / "theirs.db"), MEMORY: InMemorySaver()}
+        theirs: dict[str, Any] = {SQLITE: _open_theirs(stack, bench.folder / "theirs.db"), MEMORY: InMemorySaver()}
         for turns, saver in ours.items():
             bench.progress(f"{turns} turns")
             _talk(saver, turns)
-        for saver in theirs.values():
-            _talk(saver, 200)
+        for peer in theirs.values():
+            _talk(peer, 200)
         _measure_space(bench, ours)
         _get_tuple(bench, ours, theirs)
         _put(bench, ours, theirs)
