@@ -136,9 +136,10 @@ class Codec:
             )
         return kind, plain[_DIGEST:]
 
-    def hash(self, *texts: bytes) -> bytes:
-        """Return the ID of a value."""
-        return _hash(self.keys[0] if self.keys else b"", texts)
+    def hash(self, known: Container[bytes], *texts: bytes) -> bytes:
+        """Return the ID of a value: one that is known, if it is so with any key."""
+        ids = [_hash(key, texts) for key in self.keys or [b""]]
+        return next((id for id in ids if id in known), ids[0])
 
     def is_hash(self, id: bytes, *texts: bytes) -> bool:
         """Whether an ID is that of a value, with any key: two processes may both have made one."""
@@ -202,14 +203,14 @@ class LogWriter:
         kind, data = value
         if len(data) <= _SMALL:
             return [self.codec.seal(value, channel)]
-        id = self.codec.hash(b"value", channel.encode(), kind.encode(), data)
+        id = self.codec.hash(self._known, b"value", channel.encode(), kind.encode(), data)
         self._add(id, lambda: [channel, [self.codec.seal(value, channel)], None])
         return id
 
     def add_elements(self, channel: str, elements: list[Typed], before: bytes) -> bytes:
         """Add a link with elements that a list got after the link `before` (b"" for the first); return its ID."""
         flat = [text for kind, data in elements for text in (kind.encode(), data)]
-        id = self.codec.hash(b"list", channel.encode(), before, *flat)
+        id = self.codec.hash(self._known, b"list", channel.encode(), before, *flat)
         self._add(id, lambda: [channel, [self._add_part(channel, element) for element in elements], before])
         return id
 
@@ -226,7 +227,7 @@ class LogWriter:
         kind, data = value
         if len(data) < LARGE:
             return self.codec.seal(value, channel)
-        id = self.codec.hash(b"large", channel.encode(), kind.encode(), data)
+        id = self.codec.hash(self._known, b"large", channel.encode(), kind.encode(), data)
         self._add(id, lambda: [channel, [self.codec.seal(value, channel)], None])
         return msgspec.msgpack.Ext(_LARGE_PART, id)
 
