@@ -20,7 +20,7 @@
     │   ├── Timeout (TimeoutError)          the storage was busy for as long as `timeout` allows
     │   └── OutcomeUnknown                  the write may have happened: read before you write again
     ├── AccessDenied (PermissionError)      a server refuses the token, or the token does not allow this
-    ├── QuotaExceeded                       a token has used what it may use; nothing was written
+    ├── QuotaExceeded                       a token has sent too many requests; nothing was written
     ├── EmbeddingError                      the embedder failed, or did not return vectors
     ├── Corrupt                             what is stored is not what holdall wrote
     ├── SchemaTooNew                        a newer holdall wrote this store
@@ -187,7 +187,7 @@ class AccessDenied(HoldallError, PermissionError):
 
 
 class QuotaExceeded(HoldallError):
-    """A token has used what it may use: requests a second, entries or bytes. Nothing was written."""
+    """A token has sent more requests a second than it may. Nothing was written."""
 
 
 class EmbeddingError(HoldallError):

@@ -107,8 +107,6 @@ def create_token(
     allow: Annotated[str, typer.Option(metavar="RIGHT,...", help="The rights.")] = _DEFAULT_RIGHTS,
     expires: Annotated[str | None, typer.Option(metavar="30d", help="For how long it is valid: 12h, 30d, 8w.")] = None,
     label: Annotated[str, typer.Option(help="A note for yourself.")] = "",
-    max_entries: Annotated[int | None, typer.Option(help="The most entries in its scope.")] = None,
-    max_bytes: Annotated[int | None, typer.Option(help="The most bytes in its scope.")] = None,
     max_requests: Annotated[float | None, typer.Option(help="The most requests a second.")] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -122,8 +120,6 @@ def create_token(
             allow=[right.strip() for right in allow.split(",")],
             expires=None if expires is None else _parse_duration(expires),
             label=label,
-            max_entries=max_entries,
-            max_bytes=max_bytes,
             max_requests=max_requests,
         )
     if as_json:

@@ -55,7 +55,7 @@ class Gate:
         self, store: Store, *, uses_tokens: bool, hosts: Collection[str] | None, origins: Collection[str]
     ) -> None:
         self.tokens = Tokens(store)
-        self.quotas = Quotas(store)
+        self.quotas = Quotas()
         self._store = store
         self._known: OrderedDict[str, tuple[float, _Record | None, Access | None]] = OrderedDict()
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)

@@ -1,15 +1,10 @@
-"""Quotas of tokens: requests a second, entries and bytes.
-
-Requests are counted by each worker, which allows its part of the rate. Entries and bytes are measured in the store
-itself, from time to time, and in between each worker adds what it has written.
-"""
+"""Quotas of tokens: requests a second. Each worker counts for itself, and allows its part of the rate."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from ... import Store
 from ...errors import QuotaExceeded
 from .tokens import Token
 
@@ -19,8 +14,7 @@ _BURST = 1.0  # seconds of the rate that may be used at once
 class Quotas:
     """The use of quotas, in one worker."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self) -> None:
         self._workers = max(1, int(os.environ.get("HOLDALL_WORKERS", "1")))
         self._allowance: dict[str, tuple[float, float]] = {}  # by token: what is left, and when it was computed
 

@@ -1,7 +1,7 @@
 """Tokens: who may use a store through the server, and what of it.
 
 A token is a text, `hold_ID_SECRET`, that is shown once. The store keeps its SHA-256 under the reserved label, with the
-scope, the rights and the quotas. `Tokens` makes, lists and revokes them; the server checks them (`gate.py`).
+scope, the rights and the quota. `Tokens` makes, lists and revokes them; the server checks them (`gate.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_LABEL = 200
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret. A quota of None is no limit."""
+    """A token without its secret. `max_requests` is a limit of requests a second; None: no limit."""
 
     id: str
     scope: Namespace = ()
@@ -40,8 +40,6 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""
     created_at: datetime
     expires_at: datetime | None = None
-    max_entries: int | None = None
-    max_bytes: int | None = None
     max_requests: float | None = None  # a second
 
     def to_document(self) -> dict[str, Any]:
@@ -71,8 +69,6 @@ class Tokens:
         allow: Iterable[str] = ("read", "write", "watch", "lease", "history"),
         expires: timedelta | None = None,
         label: str = "",
-        max_entries: int | None = None,
-        max_bytes: int | None = None,
         max_requests: float | None = None,
     ) -> StoreProgram[tuple[Token, str]]:
         """Make a token. Returns it and its text, which is not stored and cannot be read again."""
@@ -82,9 +78,9 @@ class Tokens:
             raise InvalidInput(f"a label is a text of at most {_MOST_LABEL} characters, not {shown(label)}")
         if expires is not None and (not isinstance(expires, timedelta) or expires <= timedelta(0)):
             raise InvalidInput(f"expires is a timedelta after which the token ends, not {shown(expires)}")
-        for name, quota in (("max_entries", max_entries), ("max_bytes", max_bytes), ("max_requests", max_requests)):
-            if quota is not None and (isinstance(quota, bool) or not isinstance(quota, int | float) or quota <= 0):
-                raise InvalidInput(f"{name} is a number above 0, or None, not {shown(quota)}")
+        is_number = isinstance(max_requests, int | float) and not isinstance(max_requests, bool)
+        if max_requests is not None and not (is_number and max_requests > 0):
+            raise InvalidInput(f"max_requests is a number above 0, or None, not {shown(max_requests)}")
         now = datetime.now(UTC)
         secret, identity = secrets.token_urlsafe(32), secrets.token_hex(8)
         record = _Record(
@@ -94,8 +90,6 @@ class Tokens:
             label=label,
             created_at=now,
             expires_at=None if expires is None else now + expires,
-            max_entries=max_entries,
-            max_bytes=max_bytes,
             max_requests=max_requests,
             hash=_hash(secret),
         )

@@ -24,8 +24,6 @@ class NewToken(msgspec.Struct, forbid_unknown_fields=True):
     allow: tuple[str, ...] = ("read",)
     expires: Annotated[float, msgspec.Meta(gt=0, lt=10**9)] | None = None
     label: str = ""
-    max_entries: Annotated[int, msgspec.Meta(gt=0)] | None = None
-    max_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
     max_requests: _Positive | None = None
 
 
@@ -49,8 +47,6 @@ async def create_token(call: Call) -> Response:
         allow=given.allow,
         expires=None if given.expires is None else timedelta(seconds=given.expires),
         label=given.label,
-        max_entries=given.max_entries,
-        max_bytes=given.max_bytes,
         max_requests=given.max_requests,
     )
     return answer({**token.to_document(), "token": text}, 201)
