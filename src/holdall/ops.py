@@ -251,6 +251,12 @@ class Stats:
     text_index_lag: int | None = None  # changes that the text index lacks; None before the first search by text
     declared_fields: tuple[str, ...] = ()
     learned_fields: tuple[LearnedField, ...] = ()
+    # None where the engine does not count them:
+    bytes: int | None = None  # of values and contents
+    vectors: int | None = None
+    leases: int | None = None  # that are held
+    oldest_tombstone: datetime | None = None
+    history_bytes: dict[str, int] | None = None  # of old values and contents, by root
 
 
 class Page(list[T]):

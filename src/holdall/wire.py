@@ -17,7 +17,7 @@ from . import errors, ops
 from .errors import AmbiguousMatch, Conflict, HoldallError, InvalidInput, InvalidValue, shown
 from .model import file_values
 from .model.values import decode, encode_plain, to_datetime, to_microseconds
-from .ops import Change, Entry, FileInfo, Hit, LearnedField, Op, Page, RecordPage, Stats
+from .ops import Change, Entry, FileInfo, Hit, Op, Page, RecordPage, Stats
 
 #: The media type of a batch and of its reply.
 MEDIA_TYPE = "application/vnd.holdall.batch+msgpack"
@@ -134,8 +134,7 @@ def decode_result(op: Op, sent: Any) -> Any:
     if isinstance(op, ops.Stat | ops.Move | ops.Copy):
         return _to_info(sent)
     if isinstance(op, ops.ReadStats):
-        learned = tuple(LearnedField(**one) for one in sent.pop("learned_fields"))
-        return Stats(**{**sent, "declared_fields": tuple(sent["declared_fields"])}, learned_fields=learned)
+        return msgspec.convert(sent, Stats)
     if isinstance(op, ops.Namespaces):
         return [tuple(namespace) for namespace in sent]
     if isinstance(op, ops.Search):

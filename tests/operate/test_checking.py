@@ -114,3 +114,22 @@ def test_an_entry_that_an_index_of_redis_has_lost_is_found(tmp_path: Path) -> No
         client.zremrangebyrank(feed, 0, 0)
         client.close()
         assert "index" in {fault.kind for fault in store.check().faults}
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_stats_tell_sizes(engine: str, tmp_path: Path) -> None:
+    with open_at(new_location(engine, tmp_path), embed=embed, history=3600) as store:
+        fill(store)
+        before = store.stats()
+        assert (before.vectors, before.leases, before.history_bytes, before.oldest_tombstone) == (5, 0, {}, None)
+        assert before.bytes is not None
+        assert before.bytes > 600
+        store.put(("notes",), "k0", {"text": "x" * 1000})
+        store.put(("notes",), "k0", {"text": "y"})
+        store.delete(("notes",), "k1")
+        with store.lease("nightly", ttl=60):
+            after = store.stats()
+        assert (after.vectors, after.leases) == (4, 1)
+        assert after.oldest_tombstone is not None
+        assert after.history_bytes is not None
+        assert after.history_bytes["notes"] > 1000

@@ -22,9 +22,7 @@ _numbers = itertools.count()
 PARTS: tuple[type, ...] = (
     contract.BatchContract,
     contract.FeedContract,
-    contract.LeaseContract,
     contract.LifetimeContract,
-    contract.TreeContract,
 )
 
 

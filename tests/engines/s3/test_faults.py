@@ -88,7 +88,7 @@ def test_two_machines_behind_a_bad_network_lose_nothing_and_double_nothing(
     monkeypatch.setattr(client, "REPLY_SECONDS", 0.5)
     monkeypatch.setattr(compaction, "RECORDS", 16)
     monkeypatch.setattr(compaction, "TIER", 3)
-    times = scaled(40, 2000)
+    times = scaled(24, 2000)
     seed = random.randrange(1 << 30)
     print("seed", seed)
     names = ("one", "two")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -155,6 +156,16 @@ def test_earlier_versions_are_listed_compared_and_brought_back(tmp_path: Path, c
     assert "2 entries would be restored" not in run(capsys, url, "rewind", before, *at, "--dry-run")[1]
     assert json.loads(run(capsys, url, "rewind", before, *at, "--json")[1]) == {"restored": 1, "deleted": 1}
     assert json.loads(run(capsys, url, "item", "get", "likes", *at)[1]) == {"food": "figs"}
+
+
+def test_a_namespace_is_erased_after_a_question(url: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert run(capsys, url, "erase", "--ns", "users/ada")[0] == 130
+    assert run(capsys, url, "item", "get", "likes", "--ns", "users/ada")[0] == 0
+    code, out, _ = run(capsys, url, "erase", "--ns", "users/ada", "--yes", "--json")
+    assert (code, json.loads(out)["entries"]) == (0, 1)
+    assert run(capsys, url, "item", "get", "likes", "--ns", "users/ada")[0] == 1
+    assert run(capsys, url, "erase", "--yes")[0] == 2
 
 
 def complete(script: Path, *words: str) -> set[str]:

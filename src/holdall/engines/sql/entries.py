@@ -29,7 +29,7 @@ from ...engine import (
     to_entry,
 )
 from ...model import file_values, filters, keys
-from ...model.values import decode, ttl_microseconds
+from ...model.values import decode, to_datetime, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
 from ...wire import to_record
@@ -634,7 +634,33 @@ class SqlEntries:
             text_index_lag=(yield from self._texts.count_unindexed()),
             declared_fields=self._dialect.declared,
             learned_fields=(yield from self._describe_learned()),
+            **({} if prefix else (yield from self._measure(where=f"{LIVE} {within((), True, params)}", params=params))),
         )
+
+    def _measure(self, where: str, params: dict[str, Any]) -> SqlProgram[dict[str, Any]]:
+        """Return the sizes of `Stats` that concern the whole store."""
+        dialect, size = self._dialect, "coalesce(sum(length(value)), 0) + coalesce(sum(size), 0)"
+        leases = f"ns >= :low AND ns < :high AND {dialect.find_text('ns', ':label')} > 0 AND {LIVE}"
+        hidden = {"low": keys.HIDDEN[0], "high": keys.HIDDEN[1], "label": "\x01leases\x01", "now": params["now"]}
+        replies = yield [
+            (f"SELECT {size} FROM {self._table} WHERE {where}", params),
+            (f"SELECT count(*) FROM {dialect.vectors}", {}),
+            (f"SELECT count(*) FROM {self._table} WHERE {leases}", hidden),
+            (f"SELECT min(updated) FROM {self._table} WHERE value IS NULL AND kind <> 'none'", {}),
+            (f"SELECT ns, {size} FROM {dialect.history} GROUP BY ns", {}),
+        ]
+        [[(total,)], [(vectors,)], [(held,)], [(oldest,)], old] = replies
+        history: dict[str, int] = {}
+        for ns, kept in old:
+            root = keys.decode(ns)[0]
+            history[root] = history.get(root, 0) + int(kept)
+        return {
+            "bytes": int(total),
+            "vectors": vectors,
+            "leases": held,
+            "oldest_tombstone": None if oldest is None else to_datetime(oldest),
+            "history_bytes": history,
+        }
 
     def _describe_learned(self) -> SqlProgram[tuple[ops.LearnedField, ...]]:
         """Return the learned fields."""

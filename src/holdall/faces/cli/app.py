@@ -544,6 +544,7 @@ for _command_name, _command, _example in (
     ("watch", operate.watch, "holdall agent.db watch --ns users --json"),
     ("namespaces", operate.namespaces, "holdall agent.db namespaces --depth 1"),
     ("rewind", operate.rewind, "holdall agent.db rewind 2027-01-31T12:00:00+00:00 --ns users/ada"),
+    ("erase", operate.erase, "holdall agent.db erase --ns users/ada --recursive"),
     ("copy", operate.copy, "holdall agent.db copy postgresql://db.example.com/agents --follow"),
     ("compare", operate.compare, "holdall agent.db compare postgresql://db.example.com/agents"),
     ("backup", operate.backup, "holdall agent.db backup monday.backup"),

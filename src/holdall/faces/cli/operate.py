@@ -22,6 +22,7 @@ from .options import (
     Ns,
     Prefix,
     To,
+    Yes,
     choose_namespace,
     open_store,
     parse_moment,
@@ -101,6 +102,44 @@ def rewind(
     else:
         would = "would be " if dry_run else ""
         Output().line((f"{rewound.restored} entries {would}restored, {rewound.deleted} {would}deleted", ""))
+    return DONE
+
+
+def erase(
+    context: typer.Context,
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="Only this entry of the namespace.")] = None,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Also the namespaces below it.")] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Also what takes long, and keeps others waiting: tables are rewritten.")
+    ] = False,
+    yes: Yes = False,
+    ns: Ns = None,
+    label: Labels = None,
+    as_json: AsJson = False,
+) -> int:
+    """Erase an entry or a namespace with its history, so that nothing readable is left in the engine's own files.
+
+    Prints what was removed, and what is out of reach. It cannot be undone.
+    """
+    namespace = choose_namespace(ns, label, ())
+    if not namespace:
+        raise InvalidInput("name the namespace to erase: --ns users/ada")
+    if not yes:
+        what = show_namespace(namespace) if key is None else f"{key!r} in {show_namespace(namespace)}"
+        typer.confirm(f"Erase {what} for ever?", abort=True, err=True)
+    with open_store(context) as store:
+        erased = store.erase(namespace, key, recursive=recursive, compact=compact)
+    if as_json:
+        print_json(asdict(erased))
+        return DONE
+    counts = f"{erased.entries} entries, {erased.versions} old versions, {erased.tombstones} tombstones"
+    print_rows(
+        [
+            ("erased", counts),
+            *(("cleared", text) for text in erased.cleared),
+            *(("out of reach", text) for text in erased.beyond),
+        ]
+    )
     return DONE
 
 

@@ -107,10 +107,14 @@ def stats(context: typer.Context, as_json: AsJson = False) -> int:
         print_json(asdict(found))
         return DONE
     lag = "none yet" if found.text_index_lag is None else f"{found.text_index_lag} changes behind"
+    sizes = {"bytes": found.bytes, "vectors": found.vectors, "leases": found.leases}
     rows = [
         ("entries", str(found.entries)),
         ("files", str(found.files)),
+        *((name, f"{count:,}") for name, count in sizes.items() if count is not None),
         ("text index", lag),
+        *([("oldest tombstone", found.oldest_tombstone.isoformat(" ", "seconds"))] if found.oldest_tombstone else []),
+        *(("history", f"{size:,} bytes of {root}") for root, size in sorted((found.history_bytes or {}).items())),
         *(("declared field", name) for name in found.declared_fields),
         *(("learned field", _describe_learned(field)) for field in found.learned_fields),
     ]
