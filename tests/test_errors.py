@@ -53,8 +53,3 @@ def test_a_timeout_is_a_timeout_error() -> None:
 def test_errors_can_be_pickled(error: HoldallError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), str(error))
-
-
-def test_history_gone_is_not_taken() -> None:
-    """The name is kept for old values, which come later."""
-    assert not hasattr(holdall.errors, "HistoryGone")

@@ -25,6 +25,11 @@ def on_sqlite(folder: Path, clock: Clock) -> holdall.Store:
     return holdall.open(folder / "store.db", clock=clock, sweep_interval=None, history=HOUR, durability="relaxed")
 
 
+def on_disk(folder: Path, clock: Clock) -> holdall.Store:
+    url = f"disk:///{folder}/store"
+    return holdall.open(url, clock=clock, sweep_interval=None, history=HOUR, durability="relaxed")
+
+
 def on_postgres(folder: Path, clock: Clock) -> holdall.Store:
     schema = f"machine_{next(_numbers)}"
     return holdall.open(postgres_url(), clock=clock, sweep_interval=None, history=HOUR, schema=schema)
@@ -37,7 +42,8 @@ def on_redis(folder: Path, clock: Clock) -> holdall.Store:
 
 TestMemory = history_machine(on_memory).TestCase
 TestSqlite = history_machine(on_sqlite).TestCase
+TestDisk = history_machine(on_disk).TestCase
 TestPostgres = history_machine(on_postgres).TestCase
 TestRedis = history_machine(on_redis).TestCase
-for _name in ("TestMemory", "TestSqlite", "TestPostgres", "TestRedis"):
+for _name in ("TestMemory", "TestSqlite", "TestDisk", "TestPostgres", "TestRedis"):
     globals()[_name].settings = settings(max_examples=_EXAMPLES, stateful_step_count=25, deadline=None)

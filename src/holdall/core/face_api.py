@@ -38,7 +38,7 @@ from ..search.embedders import Metric, is_same_model
 from ..search.ranking import rank_texts
 from .dispatch import Dispatcher
 from .options import StoreOptions
-from .remote_batches import run_batch
+from .remote_batches import run_batch, view_for
 from .store import Store
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "scan_page",
     "scan_reserved",
     "scope_of",
+    "view_for",
     # What is known of a store and its embedding model.
     "VERSION",
     "capabilities_of",

@@ -63,9 +63,6 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
         first = replace(first, age=max(first.age, retention))
     if isinstance(first, _MAINTENANCE):
         return wire.Reply([wire.encode_result(first, (yield [first])[0])])
-    acting: str | None = next(filter(None, (getattr(op, "acting", None) for op in batch.ops)), None)
-    if acting is not None:
-        store = Store(store._engine_handle, replace(store._options, acting=_check_acting(acting)), store, store._scope)
     admitted = [_admit(store, op) for op in batch.ops]
     if batch.slot is not None and not all(type(op) in READS for op in admitted):
         return (yield from _run_once(store, batch, admitted))
@@ -74,6 +71,14 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
     except Conflict as conflict:
         raise _relative(store, conflict, batch.ops, admitted) from None
     return wire.Reply([wire.encode_result(op, result) for op, result in zip(batch.ops, results, strict=True)])
+
+
+def view_for(store: Store, batch: wire.Batch) -> Store:
+    """Return the view of a store on which a batch runs: its writes carry the author and the reason of the client."""
+    acting: str | None = next(filter(None, (getattr(op, "acting", None) for op in batch.ops)), None)
+    if acting is None:
+        return store
+    return Store(store._engine_handle, replace(store._options, acting=_check_acting(acting)), store, store._scope)
 
 
 # Once ----------------------------------------------------------------------------------------------------------------

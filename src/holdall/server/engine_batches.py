@@ -22,7 +22,7 @@ async def run_batch(call: Call) -> Response:
     batch = wire.decode_batch(await call.body())
     if len(batch.ops) > call.service.limits.batch:
         raise InvalidInput(f"a batch has at most {call.service.limits.batch} ops, not {len(batch.ops)}")
-    store = call.store
+    store = face_api.view_for(call.store, batch)
     reply = await face_api.arun(store, face_api.run_batch(store, batch, call.access.require))
     body = wire.encode(reply)
     headers = {}

@@ -466,3 +466,20 @@ def test_a_copy_of_a_file_that_is_edited_meanwhile_is_complete(
     for name in "ab":
         assert files.read_text(f"/{name}") == (folder / name).read_text() == text
         assert files.stat(f"/{name}").size == len(text)
+
+
+def test_an_edited_file_loses_its_old_version_and_an_edited_item_keeps_it(tmp_path: Path) -> None:
+    with holdall.open(f"disk:///{tmp_path}", history=3600) as store:
+        files = store.files()
+        files.write("/notes.md", "first")
+        files.write("/notes.md", "second")
+        store.put(("a",), "k", {"n": 1})
+        (tmp_path / "notes.md").write_text("edited by hand")
+        [item] = [path for path in tmp_path.rglob("*.json") if ".holdall" not in path.parts]
+        item.write_text('{"n": 2}')
+        assert files.read("/notes.md") == b"edited by hand"
+        versions = files.history("/notes.md")
+        assert [files.read("/notes.md", version=one.version) for one in versions] == [b"edited by hand", b"first"]
+        assert [one.value for one in store.history(("a",), "k")] == [{"n": 2}, {"n": 1}]
+        files.restore("/notes.md", versions[-1].version)
+        assert (tmp_path / "notes.md").read_text() == "first"

@@ -35,7 +35,7 @@ class Served:
 
     def open_store(self, url: str, **options: Any) -> holdall.Store:
         clock = options.get("clock")
-        if not isinstance(clock, SharedClock):
+        if clock is None or (isinstance(clock, Clock) and not isinstance(clock, SharedClock)):
             server().clock(url).follow(clock)
         if "filter_fields" in options:
             server().change_options(url, filter_fields=options["filter_fields"])

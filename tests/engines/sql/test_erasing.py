@@ -45,7 +45,7 @@ def erase(store: holdall.Store, **options: bool) -> None:
 @pytest.mark.parametrize("scheme", ["sqlite", "disk"])
 def test_the_text_is_in_no_file(tmp_path: Path, scheme: str) -> None:
     where = tmp_path / "store"
-    store = holdall.open(f"{scheme}:///{where}", history=timedelta(days=1) if scheme == "sqlite" else None, embed=embed)
+    store = holdall.open(f"{scheme}:///{where}", history=timedelta(days=1), embed=embed)
     fill(store)
     assert any(SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     erase(store)

@@ -31,10 +31,12 @@ from ..sql.feed import insert_first_entry
 from ..sql.files import PIECE
 from .dialect import (
     DELETE_APPLIED_VERSION,
+    DELETE_UNUSED,
     FROM_CHANGED_ENTRIES,
     INSERT_APPLIED_VERSION,
     SCHEMA,
     SELECT_APPLIED_VERSION,
+    SELECT_OLD_FILES,
     SELECT_PATH_WHERE,
     UNSHARE_BODY,
     UPDATE_STAMP,
@@ -151,6 +153,7 @@ class Catalogue:
         before = self.newest_version
         self.newest_version = self._version_when_published = None
         self.staged_files = []
+        self._copy_old_contents(writer, before or 0)
         rows = writer.execute(
             f"SELECT entry.version, entry.ns, entry.key, entry.value, entry.body, entry.size,"
             f" place.path, place.is_file, place.stamp {FROM_CHANGED_ENTRIES} ORDER BY entry.ns, entry.key",
@@ -183,6 +186,27 @@ class Catalogue:
         self._check_writable([str(entry.path) for entry in changed], is_new=True)
         self._check_readable(writer, [entry.body for entry in changed if entry.size is not None])
         writer.execute(INSERT_APPLIED_VERSION, (str(before),))
+
+    def _copy_old_contents(self, writer: Any, before: int) -> None:
+        """Copy the contents of files that the batch replaces into the catalogue, for the history.
+
+        A plain file is about to be replaced, moved or removed, and other programs may write to it in place.
+        """
+        for ended, body, size in writer.execute(SELECT_OLD_FILES, (before,)).fetchall():
+            pieces = writer.execute(
+                "SELECT start, data FROM holdall_chunks WHERE body_id = ? AND start < ? ORDER BY start", (body, size)
+            ).fetchall()
+            content = b"".join(self._folder.read(data) if type(data) is str else data for _, data in pieces)[:size]
+            rows = [(-ended, start, content[start : start + PIECE]) for start in range(0, size, PIECE)]
+            writer.executemany("INSERT INTO holdall_chunks VALUES (?, ?, ?)", rows)
+            writer.execute("UPDATE holdall_history SET body = ? WHERE ended = ?", (-ended, ended))
+            writer.execute(DELETE_UNUSED, (body,))
+
+    def drop_lost_contents(self, writer: Any) -> None:
+        """Remove old versions of files that another program has changed: their contents are gone."""
+        for ended, body, _ in writer.execute(SELECT_OLD_FILES, (0,)).fetchall():
+            writer.execute("DELETE FROM holdall_history WHERE ended = ?", (ended,))
+            writer.execute(DELETE_UNUSED, (body,))
 
     @property
     def is_batch_staged(self) -> bool:

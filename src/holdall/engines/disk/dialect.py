@@ -41,6 +41,13 @@ FROM_CHANGED_ENTRIES = """
     FROM holdall_entries AS entry NOT INDEXED LEFT JOIN holdall_places AS place
         ON place.ns = entry.ns AND place.key = entry.key
     WHERE entry.version > ?"""
+#: Old rows of files, ended after a version, whose bodies are not copies: those have numbers below 0.
+SELECT_OLD_FILES = "SELECT ended, body, size FROM holdall_history WHERE body > 0 AND ended > ? ORDER BY ended"
+#: Remove the pieces of a body to which no row refers.
+DELETE_UNUSED = """
+    DELETE FROM holdall_chunks WHERE body_id = ?1
+        AND NOT EXISTS (SELECT 1 FROM holdall_entries WHERE body = ?1)
+        AND NOT EXISTS (SELECT 1 FROM holdall_history WHERE body = ?1)"""
 SELECT_FILES = "SELECT path, ns, key, is_file, stamp FROM holdall_places"
 #: A condition on the folded path follows.
 SELECT_PATH_WHERE = "SELECT path FROM holdall_places WHERE folded"

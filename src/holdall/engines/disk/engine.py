@@ -41,7 +41,6 @@ from ...ops import (
     Search,
     Sweep,
 )
-from ...ops import replace as replace_struct
 from ...runtime.signals import restart_if_signaled
 from ..sql.text_index import PreparedIndexTexts
 from ..sqlite.connection import Connection
@@ -86,7 +85,6 @@ _IMPORT_EDITS = (_ImportEdits(),)
 class DiskEngine(SqliteEngine):
     """Entries in one folder."""
 
-    capabilities = replace_struct(SqliteEngine.capabilities, keeps_history=False)
     dialect = DiskDialect
     _clears_trees = False  # the plain files of a tree must not outlive it
     _at_once = frozenset()  # no read can be answered at once: external edits are imported first
@@ -141,7 +139,7 @@ class DiskEngine(SqliteEngine):
         try:
             op = batch[0]
             with self._translating():
-                if type(op) is ReadRange and op.start == 0 and op.end is None and len(batch) == 1:
+                if type(op) is ReadRange and (op.start, op.end, op.version) == (0, None, None) and len(batch) == 1:
                     return [self._read_whole(op)]
                 return self._read_or_walk(batch)
         except FileChanged as error:
@@ -382,6 +380,7 @@ class DiskEngine(SqliteEngine):
                 with self._transaction(writer):
                     if import_found is not None:
                         import_found()
+                        self._catalogue.drop_lost_contents(writer)
                     if is_copied:
                         self._catalogue.record_identity(writer)
                 self._catalogue.is_copied = False
