@@ -120,7 +120,7 @@ def _find_tools() -> Path:
 
 
 #: In a process of its own: closing a second connection of this process would release the locks of the first.
-_COPY_PAGES = "import sqlite3, sys; one, other = map(sqlite3.connect, sys.argv[1:]); one.backup(other); other.close(); one.close()"
+_COPY_PAGES = "import sqlite3, sys; one, other = map(sqlite3.connect, sys.argv[1:]); one.backup(other)"
 
 
 def _copy_pages(source: Path, target: Path) -> None:
