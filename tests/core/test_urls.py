@@ -247,7 +247,6 @@ def test_wrong_arguments_are_told_in_the_public_methods_name():
 @pytest.mark.parametrize(
     ("url", "old", "new"),
     [
-        ("memory:", {"history": 5}, "feed_retention"),
         ("memory:", {"indexed": ["type"]}, "filter_fields"),
         ("memory:", {"fields": ["title"]}, "search_fields"),
         ("memory:", {"index": ["title"]}, "search_fields"),

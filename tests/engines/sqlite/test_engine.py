@@ -289,14 +289,26 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "restore": (("home",), "key", 1),
     "rewind": (("home",), "1"),
     "erase": (("home",),),
+    "check": (),
+    "backup": ("new.holdall",),
+    "load": ("old.holdall",),
+    "export_entries": ("new.jsonl",),
+    "import_entries": ("old.jsonl",),
 }
 PUBLIC = [name for name, _ in inspect.getmembers(holdall.Store, callable) if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("close", "aclose", "files", "at", "acting")])
-def test_a_closed_store_refuses_everything(path: str, name: str) -> None:
+def test_a_closed_store_refuses_everything(
+    path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = holdall.open(path)
     store.put(("home",), "key", {})
+    monkeypatch.chdir(tmp_path)
+    if name.endswith("load"):
+        store.backup("old.holdall")
+    if name.endswith("import_entries"):
+        store.export_entries("old.jsonl")
     view = store.scoped(("home",))
     store.close()
     views = {"scoped": lambda: store.scoped(("home",)), "with_embedder": lambda: store.with_embedder(embed)}
