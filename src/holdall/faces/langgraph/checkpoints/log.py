@@ -242,7 +242,7 @@ class Log:
 
     def __init__(self, codec: Codec, content: bytes) -> None:
         self.codec = codec
-        self._content = content
+        self._content = bytearray(content)
         self.values: dict[bytes, tuple[int, int]] = {}
         self._checkpoints: dict[bytes, tuple[int, int]] = {}
         self._writes: dict[bytes, list[tuple[int, int]]] = {}
@@ -270,7 +270,7 @@ class Log:
                 end = at + length
                 if mark != _MARK or end > size:
                     raise ValueError("a frame does not begin or end where it should")  # as those of struct
-                id = content[start + header : at]
+                id = bytes(content[start + header : at])
                 if kind == VALUE:
                     self.values.setdefault(id, (at, end))
                 elif kind == CHECKPOINT:
@@ -278,8 +278,8 @@ class Log:
                 elif kind == WRITES:
                     self._writes.setdefault(id, []).append((at, end))
                 elif kind == KEY:
-                    self._key_frames.append(content[start:end])
-                    self.codec.use_key(content[at:end])
+                    self._key_frames.append(bytes(content[start:end]))
+                    self.codec.use_key(bytes(content[at:end]))
                 start = end
         except (struct.error, ValueError) as error:
             raise Corrupt(
@@ -386,7 +386,7 @@ class Log:
     def reseal(self, target: Codec) -> bytes:
         """Return the content of a log with the same frames for another thread. Encrypted values are encrypted again."""
         if self.codec.cipher is None:
-            return self._content
+            return bytes(self._content)
         target.keys = list(self.codec.keys)
 
         def again(part: Part, channel: str) -> Part:
@@ -424,13 +424,13 @@ class Log:
                     yield from _large_ids(each.parts)
 
     def _frame(self, id: bytes, start: int, end: int) -> bytes:
-        return self._content[start - _header.size - len(id) : end]
+        return bytes(self._content[start - _header.size - len(id) : end])
 
     def _payload(self, span: tuple[int, int]) -> Any:
         start, end = span
         if self._content[start] == _PACKED[0]:
             return _decode(zlib.decompressobj(wbits=-15, zdict=_USUAL).decompress(self._content[start + 1 : end]))
-        return _decode(memoryview(self._content)[start:end])
+        return _decode(self._content[start:end])
 
 
 def _large_ids(parts: Iterable[Part]) -> Iterator[bytes]:

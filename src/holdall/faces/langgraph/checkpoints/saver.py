@@ -776,10 +776,11 @@ class _Wanted:
 def _extend(candidates: list[StoredList], channel: str, value: list[Any], writer: LogWriter) -> StoredList:
     """Store what a list has that is not stored yet; return it as it is then stored."""
     serialise = writer.codec.serialise
-    whole = [stored for stored in candidates if stored.begins(value, serialise)]
-    if not whole:  # elements were removed, or changed
-        whole = [stored.cut(stored.common(value, serialise)) for stored in candidates]
-    stored = max(whole, key=len, default=StoredList())
+    longest_first = sorted(candidates, key=len, reverse=True)
+    stored = next((each for each in longest_first if each.begins(value, serialise)), None)
+    if stored is None:  # elements were removed, or changed
+        parts = [each.cut(each.common(value, serialise)) for each in candidates]
+        stored = max(parts, key=len, default=StoredList())
     added = value[len(stored) :]
     if not added:
         return stored
