@@ -201,6 +201,39 @@ def fail_the_fsync(path: str) -> None:
         assert store.get(("home",), "key").value == {"n": 3}
 
 
+def test_a_group_whose_fsync_failed_is_of_unknown_outcome_whatever_fails_next(path: str) -> None:
+    """A file system that is read-only after the first error refuses the next write. The log may have the first."""
+    run(fail_the_fsync_once, path=path)
+
+
+def fail_the_fsync_once(path: str) -> None:
+    vfs = Counting()
+    store = holdall.open(path)
+    store.put(("home",), "key", {"n": 1})
+    engine = store._engine_handle.engine
+    transact = engine._transact_on
+    sizes: list[int] = []  # of the groups
+    failed: list[int] = []
+
+    def transact_before_the_failure(writer: Any, members: list[Any]) -> None:
+        if failed:
+            raise apsw.ReadOnlyError("the file system is read-only")
+        sizes.append(len(members))
+        transact(writer, members)
+
+    def fail_for_a_group() -> None:
+        if sizes[-1] > 1:
+            failed.append(sizes[-1])
+            raise apsw.IOError("the disk does not answer")
+
+    engine._transact_on = transact_before_the_failure
+    vfs.before_sync = fail_for_a_group
+    outcomes = try_at_once(store, {str(i): [Put(("new",), str(i), {})] for i in range(8)})
+    vfs.before_sync = lambda: None
+    assert failed, "there was no group"
+    assert [type(outcome) for outcome in outcomes.values()].count(OutcomeUnknown) == failed[0]
+
+
 #: Writes, and the entries and files that each may leave: those from before, or these.
 BEFORE = {"old": {"n": 1}, "/old": "one"}
 WRITES: dict[str, tuple[Callable[[holdall.Store], object], dict[str, Any]]] = {

@@ -455,6 +455,11 @@ class SqliteEngine:
                     if submission.began <= latest:
                         submission.error, submission.finished = Timeout(*error.args), True
                 return
+            except OutcomeUnknown as error:  # not tried again: the log may have it, and a second error would hide that
+                for submission in members:
+                    if not submission.finished:
+                        submission.error, submission.finished = OutcomeUnknown(*error.args), True
+                return
             except Exception:  # noqa: S110  # each member gets its own outcome below
                 pass
         for submission in members:
