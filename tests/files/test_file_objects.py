@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,7 +15,7 @@ import pytest
 
 import holdall
 from holdall import Files
-from holdall.errors import Unavailable
+from holdall.errors import InvalidInput, Unavailable
 from holdall.runtime import closers
 from support import processes
 from support.interrupts import InterruptAt, Interrupted
@@ -137,3 +139,55 @@ def test_closing_a_store_waits_for_what_was_appended_to_a_file_that_was_not_clos
         store.files().open("/log", "ab").write(b"x")
     with holdall.open(tmp_path / "agent.db") as store:
         assert store.files().read("/log") == b"x"
+
+
+@pytest.mark.parametrize("leave", ["collect", "exit", "close"])
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+def test_a_forked_child_neither_writes_nor_discards_what_its_parent_has_written(
+    mode: str, leave: str, tmp_path: Path
+) -> None:
+    processes.run(fork_while_a_file_is_open, path=str(tmp_path / "agent.db"), mode=mode, leave=leave)
+
+
+def fork_while_a_file_is_open(path: str, mode: str, leave: str) -> None:
+    with holdall.open(path) as store:
+        file = store.files().open("/a", mode)
+        file.write(b"1" * (2 << 20))
+        file.flush()
+        file.write(b"2")  # in the buffer
+        child = os.fork()
+        if child == 0:
+            if leave == "exit":
+                file.__exit__(SystemExit, SystemExit(), None)
+            elif leave == "close":
+                with pytest.raises(InvalidInput, match="before a fork"):
+                    file.close()
+            del file
+            gc.collect()
+            closers.wait_for_closers()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        file.write(b"3")
+        file.close()
+        assert store.files().read("/a") == b"1" * (2 << 20) + b"23"
+
+
+def test_a_detached_file_is_collected_without_an_error(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    file = files.open("/a", "wb")
+    file.detach()
+    del file
+    gc.collect()
+    assert not errors
+
+
+def test_a_thread_that_cannot_start_leaves_nothing_to_wait_for(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    file = files.open("/a", "wb")
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    del file
+    gc.collect()
+    assert not closers._awaited

@@ -317,7 +317,7 @@ class EngineHandle:
     def release_soon(self) -> None:
         """`release` in another thread, for a finalizer: that may run during any code, even the engine's own."""
         if not _program_has_ended:
-            defer_signals(closers.start_closer, self.release)
+            closers.start_closer(self.release)
 
     def before_fork(self) -> None:
         self.engine.before_fork()
@@ -519,7 +519,7 @@ def _after_fork_in_parent() -> None:
     finally:
         _forking_thread = None
         _lock.release()
-        closers.after_fork()
+        closers.after_fork(in_child=False)
         signals.after_fork()
 
 
@@ -530,7 +530,7 @@ def _after_fork_in_child() -> None:
     _forking.clear()
     for handle in list(_all):  # also those that were not ready: a child must not use the parent's connections
         _leave_fork(handle, in_child=True)
-    closers.after_fork()
+    closers.after_fork(in_child=True)
     signals.after_fork()
 
 

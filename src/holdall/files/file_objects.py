@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import secrets
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -42,6 +43,7 @@ class OpenFile:
         self._upload = "/" + secrets.token_hex(16)
         self._begun = False
         self._failure: BaseException | None = None
+        self._process = os.getpid()
 
     def begin(self) -> StoreProgram[None]:
         """Check that the path can be read or written, so that opening fails and not the first piece."""
@@ -81,7 +83,12 @@ class OpenFile:
 
     @property
     def has_failed(self) -> bool:
-        return self._failure is not None
+        return self._failure is not None or self.is_inherited
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the file was opened before a fork. Its buffer and its upload belong to the parent process."""
+        return os.getpid() != self._process
 
     def finish(self) -> StoreProgram[None]:
         """Make what "wb" has written visible at its path. Raises an error if a piece could not be written."""
@@ -98,10 +105,15 @@ class OpenFile:
 
     def discard(self) -> StoreProgram[None]:
         """Delete what "wb" has written so far."""
-        if self._begun and self.mode == "wb":
+        if self._begun and self.mode == "wb" and not self.is_inherited:
             yield [ops.Delete(self._upload_home, self._upload)]
 
     def _check_complete(self) -> None:
+        if self.is_inherited:
+            raise InvalidInput(
+                f"{self.path!r} was opened before a fork, so only the parent process can write to it; open it again in"
+                " this process"
+            )
         if self._failure is None:
             return
         next_step = "nothing of it is kept; write it again" if self.mode == "wb" else "no other follows; read the file"
@@ -157,9 +169,8 @@ class _Raw(io.RawIOBase):
         except BaseException as error:  # an interrupt may come after the last step of the program, too
             self._open_file.fail(error)
             raise
-        self._at += (
-            length  # no call from here on: an interrupt would leave the piece in the buffer, to be written again
-        )
+        # No call from here on: an interrupt would leave the piece in the buffer, to be written again.
+        self._at += length
         return length
 
     def tell(self) -> int:
@@ -168,6 +179,10 @@ class _Raw(io.RawIOBase):
     @property
     def has_failed(self) -> bool:
         return self._open_file.has_failed
+
+    @property
+    def is_inherited(self) -> bool:
+        return self._open_file.is_inherited
 
     def close(self) -> None:
         if self.closed:
@@ -209,11 +224,13 @@ class _Writer(io.BufferedWriter):
 
         What was written to "wb" is lost.
         """
-        if not self.closed:
-            with contextlib.suppress(RuntimeError):  # the program is ending
+        with contextlib.suppress(RuntimeError, ValueError):  # the program is ending, or `detach` was called
+            if not self.closed:
                 start_closer(self._close_collected, is_awaited=True)
 
     def _close_collected(self) -> None:
+        if cast(_Raw, self.raw).is_inherited:  # the parent closes it; a thread of the parent may hold its lock
+            return
         try:
             self._discard() if self._is_to_discard() else self.close()
         except HoldallError as error:

@@ -10,6 +10,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+from .signals import defer_signals
+
 _forking: int | None = None  # the id of the thread that forks
 _waiting: list[threading.Thread] = []
 _awaited: dict[threading.Thread, None] = {}
@@ -20,6 +22,10 @@ def start_closer(close: Callable[[], None], *, is_awaited: bool = False) -> thre
 
     With `is_awaited`, `wait_for_closers` waits for it.
     """
+    return defer_signals(_start_closer, close, is_awaited)
+
+
+def _start_closer(close: Callable[[], None], is_awaited: bool) -> threading.Thread:
     if sys.is_finalizing():  # a new thread would never run, and `start` would wait for it
         raise RuntimeError("the interpreter is shutting down")
     if is_awaited:
@@ -29,8 +35,12 @@ def start_closer(close: Callable[[], None], *, is_awaited: bool = False) -> thre
         thread = threading.Thread(target=close, name="holdall-closer")
     if _forking == threading.get_ident():
         _waiting.append(thread)
-    else:
+        return thread
+    try:
         thread.start()
+    except RuntimeError:
+        _awaited.pop(thread, None)
+        raise
     return thread
 
 
@@ -54,9 +64,11 @@ def before_fork() -> None:
     _forking = threading.get_ident()
 
 
-def after_fork() -> None:
-    """Start the delayed threads."""
+def after_fork(in_child: bool) -> None:
+    """Start the delayed threads. In the child, forget those of the parent."""
     global _forking
     _forking = None
+    if in_child:
+        _awaited.clear()
     while _waiting:
         _waiting.pop().start()
