@@ -98,12 +98,13 @@ def encode_result(op: Op, result: Any) -> Any:
         return _info(result)
     if isinstance(result, Page):
         return [[_row(one) for one in result], result.next]
-    if isinstance(result, RecordPage):
+    if isinstance(result, RecordPage | ops.Forgotten | ops.Scrubbed):
         return result
     if isinstance(result, ops.OldEntry):
+        assert isinstance(op, ops.GetVersion)
         entry = result.entry
         return [
-            _row(Entry(*(getattr(entry, name) for name in Entry.__match_args__))),
+            [op.namespace, entry.key, _text(entry.value), *_times(entry)],  # the namespace as the client knows it
             result.file,
             result.search_fields,
             result.ttl,
@@ -156,6 +157,10 @@ def decode_result(op: Op, sent: Any) -> Any:
         return Page(msgspec.convert(sent[0], list[ops.OldHead]), sent[1])
     if isinstance(op, ops.Records | ops.ChangedRecords):
         return msgspec.convert(sent, RecordPage)
+    if isinstance(op, ops.Forget):
+        return msgspec.convert(sent, ops.Forgotten)
+    if isinstance(op, ops.Scrub):
+        return msgspec.convert(sent, ops.Scrubbed)
     if isinstance(op, ops.Grep):
         return Page([tuple(row) for row in sent[0]], sent[1])
     if isinstance(op, ops.IndexTexts):

@@ -2,7 +2,8 @@
 
 The ops of such a batch were prepared by a store in another process, which nobody can trust: every argument is checked
 again here. Namespaces are relative to the scope. A client names few namespaces of holdall's own (leases, uploads, the
-record of the embedding model), and each of them is translated. The server calls this through the face API.
+record of the embedding model, how far copies are), and each of them is translated. The server calls this through the
+face API.
 """
 
 from __future__ import annotations
@@ -30,8 +31,16 @@ _CLIENT = re.compile(r"[0-9a-f]{16,64}")
 _MAINTENANCE = (ops.PurgeTombstones, ops.PurgeHistory, ops.Maintain, ops.LearnFields, ops.IndexTexts, ops.IndexOrder)
 _ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.Embed, ops.GetVersion})
 _ON_LEASES = (ops.Put, ops.Get, ops.Check, ops.Refresh, ops.Delete)
-_ON_UPLOADS = (ops.Append, ops.Delete, ops.Move)
+_ON_UPLOADS = (ops.Put, ops.Append, ops.Delete)
 _ON_MODEL = (ops.Get, ops.Check, ops.Put)
+_COPIES = (keys.RESERVED, "copies")
+_ON_COPIES = (ops.Get, ops.Put, ops.Delete)
+_COPY_KEY = re.compile(r"identity|clock|(copy|load) [0-9a-f]{32}( .*)?", re.DOTALL)
+_OF_SOURCES = ("identity", "clock")  # what a copy notes in the store that it reads
+_MOST_COPY_BYTES = 1 << 14
+_NOT_COMPACTED = (
+    "what compacting clears: it keeps all users of the store waiting, and needs a token for the whole store"
+)
 _MOST_PROBE_BYTES = 1 << 18
 _MOST_VECTOR_BYTES = 1 << 20
 
@@ -61,6 +70,10 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
         if retention is None or store._scope:
             return wire.Reply([False])
         first = replace(first, age=max(first.age, retention))
+    if isinstance(first, ops.Forget | ops.Scrub):
+        if len(batch.ops) > 1:
+            raise InvalidInput(f"a batch with {type(first).__name__} has no other ops")
+        return wire.Reply([wire.encode_result(first, (yield from _erase(store, first)))])
     if isinstance(first, _MAINTENANCE):
         return wire.Reply([wire.encode_result(first, (yield [first])[0])])
     admitted = [_admit(store, op) for op in batch.ops]
@@ -79,6 +92,19 @@ def view_for(store: Store, batch: wire.Batch) -> Store:
     if acting is None:
         return store
     return Store(store._engine_handle, replace(store._options, acting=_check_acting(acting)), store, store._scope)
+
+
+def _erase(store: Store, op: ops.Forget | ops.Scrub) -> StoreProgram[ops.Forgotten | ops.Scrubbed]:
+    """Run a step of an erasure. The files belong to the whole store: clearing them takes nothing from other scopes."""
+    if isinstance(op, ops.Forget):
+        keys.check_count("limit", op.limit, least=1)
+        key = None if op.key is None else keys.check_key(op.key)
+        home = store._resolve_namespace(op.namespace)
+        return (yield [replace(op, namespace=home, key=key, limit=min(op.limit, 500))])[0]  # type: ignore[no-any-return]
+    if not (op.compact and store._scope):
+        return (yield [op])[0]  # type: ignore[no-any-return]  # `Scrubbed`
+    scrubbed: ops.Scrubbed = (yield [ops.Scrub()])[0]
+    return replace(scrubbed, beyond=(*scrubbed.beyond, _NOT_COMPACTED))
 
 
 # Once ----------------------------------------------------------------------------------------------------------------
@@ -211,6 +237,10 @@ def _right_of(op: Any) -> str:
     namespace = getattr(op, "namespace", ())
     if namespace[:1] == (keys.RESERVED,) and "leases" in namespace[1:3] and type(op) is not ops.Check:
         return "lease"
+    if tuple(namespace) == _COPIES and isinstance(op, ops.Put) and op.key in _OF_SOURCES:
+        return "watch"
+    if isinstance(op, ops.Forget | ops.Scrub):
+        return "erase"
     if isinstance(op, _MAINTENANCE) or (isinstance(op, ops.SetHistory) and op.keep is not None):
         return "admin"
     if isinstance(op, ops.GetVersion | ops.ListVersions | ops.ListPast) or getattr(op, "version", None) is not None:
@@ -288,7 +318,7 @@ def _decode_value(text: str) -> dict[str, Any]:
 def _decode_json(text: str) -> Any:
     try:
         return decode(text)
-    except (Corrupt, RecursionError):
+    except (Corrupt, RecursionError, TypeError):  # a file is no text
         raise InvalidValue(f"not JSON: {shown(text)}") from None
 
 
@@ -315,6 +345,8 @@ def _purpose_of(namespace: Namespace) -> tuple[str, Namespace]:
             return "leases", ()
         case (_, "embedding"):
             return "embedding", ()
+        case (_, "copies"):
+            return "copies", ()
         case (_, root, "leases", *rest):
             return "leases", (root, *rest)
         case (_, root, "uploads"):
@@ -333,10 +365,18 @@ def _admit_own(store: Store, op: Any) -> Op:
             raise InvalidInput("the value of a lease is its owner")
         duration_seconds("ttl", op.ttl)
         return ops.Put(home, keys.check_key(op.key), owner, op.ttl, op.expect)
-    if purpose == "uploads" and isinstance(op, _ON_UPLOADS) and not isinstance(op, ops.Move):
+    if purpose == "uploads" and isinstance(op, _ON_UPLOADS):
         _check_upload(op.key)
         namespace = keys.Reserved(("uploads", *keys.check_namespace(inside)))
-        return replace(op, namespace=namespace, key=_upload_key(store, op.key))
+        upload = replace(op, namespace=namespace, key=_upload_key(store, op.key))
+        if not isinstance(upload, ops.Put):
+            return upload
+        if not isinstance(upload.value, ops.File):
+            raise InvalidInput("an upload is a file")
+        duration_seconds("ttl", upload.ttl)
+        return _admit_put(upload)
+    if purpose == "copies" and isinstance(op, _ON_COPIES):
+        return _admit_copy_state(store, op)
     if purpose == "embedding" and isinstance(op, _ON_MODEL) and op.key == "model":
         namespace = keys.Reserved(("embedding",))
         if not isinstance(op, ops.Put):
@@ -348,6 +388,27 @@ def _admit_own(store: Store, op: Any) -> Op:
             raise AccessDenied("only a token for the whole store may replace the embedding model of the store")
         return ops.Put(namespace, op.key, probe, None, op.expect)
     raise InvalidInput(f"a remote client cannot send {type(op).__name__} for {shown(op.namespace)}")
+
+
+def _admit_copy_state(store: Store, op: ops.Get | ops.Put | ops.Delete) -> Op:
+    """Admit an op about how far copies and loads are. Each scope has its own, under keys of its own."""
+    if not _COPY_KEY.fullmatch(op.key):
+        raise InvalidInput(f"not a key about copies: {shown(op.key)}")
+    namespace = keys.Reserved(("copies",))
+    key = f"{_scope_digest(store)} {op.key}" if store._scope else op.key
+    if not isinstance(op, ops.Put):
+        if isinstance(op, ops.Delete) and op.key in _OF_SOURCES:
+            raise InvalidInput("the identity of a store stays the same")
+        return replace(op, namespace=namespace, key=key)
+    value = _decode_value(op.value)  # type: ignore[arg-type]  # as above
+    if len(op.value) > _MOST_COPY_BYTES:  # type: ignore[arg-type]  # as above
+        raise InvalidInput(f"how far a copy is takes at most {_MOST_COPY_BYTES} bytes")
+    is_identity = set(value) == {"id"} and isinstance(value["id"], str) and len(value["id"]) <= 100
+    if op.key == "identity" and not (is_identity and op.expect is ABSENT):
+        raise InvalidInput("the identity of a store is a text, which is put once")
+    if op.key == "clock" and value:
+        raise InvalidInput("an entry that asks for the time has no value")
+    return ops.Put(namespace, key, value, None, op.expect, search_fields=False)
 
 
 def _check_upload(key: Any) -> None:

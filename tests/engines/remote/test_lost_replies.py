@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -108,12 +109,10 @@ def test_a_write_whose_reply_is_lost_is_done_once(
     result = write(store)
     assert proxy.dropped == losses
     assert expected.get(name, result) == result
-    watch = store.watch(since=before)
-    changes = []
-    timer = threading.Timer(0.3, watch.close)
-    timer.start()
-    changes = [(change.key, change.kind) for change in watch]
-    timer.join()
+    store.put(("end",), "end", {})
+    with store.watch(since=before) as watch:
+        changes = [(change.key, change.kind) for change in itertools.takewhile(lambda one: one.key != "end", watch)]
+    assert changes
     assert len(changes) == len(set(changes)), "nothing was done twice"
     if name == "append":
         assert store.files().read("/log") == b"line\n"

@@ -131,7 +131,7 @@ class RemoteEngine:
         first = batch[0]
         if isinstance(first, _ANSWERED_HERE):
             return [None if isinstance(first, ops.IndexOrder) else False]
-        if isinstance(first, ops.SetHistory):
+        if isinstance(first, ops.SetHistory | ops.Forget | ops.Scrub):  # each may be done twice
             return (yield from self._send(batch, None)).results
         if isinstance(first, ops.PurgeTombstones | ops.PurgeHistory | ops.IndexTexts | ops.Sweep):
             return [(yield from self._maintain(first))]
