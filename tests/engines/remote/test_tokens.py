@@ -97,3 +97,13 @@ def test_the_notes_of_a_copy_are_checked(url: str) -> None:
         ):
             with pytest.raises((InvalidInput, holdall.errors.InvalidValue)):
                 store._engine_handle.execute([op])
+
+
+def test_each_scope_has_its_own_notes_of_copies(url: str, tmp_path: Path) -> None:
+    with holdall.open(tmp_path / "local.db") as local:
+        local.put(("a",), "k", {})
+        for scope in (SCOPE, ("tenants", "43"), ()):
+            with connect(url, "read", "write", scope=scope) as store:
+                copied = holdall.copy(local, store)
+                assert (copied.resumed, copied.entries) == (False, 1)
+                assert store.get(("a",), "k") is not None
