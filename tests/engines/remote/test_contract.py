@@ -64,6 +64,15 @@ class TestScopedToken(Served, *((contract.LeaseContract,) if IS_SHORT else ALL))
     test_a_cursor_older_than_the_purged_tombstones_has_expired = None
     test_tombstones_are_purged_in_slices = None
     test_the_feed_can_be_read_from_its_beginning_after_tombstones_are_purged = None
+    test_deletions_stay_in_the_feed_for_the_retention = None
+    test_the_sweeper_purges_tombstones = None
+    # So do the setting of its history and its embedding model, which a token of a scope cannot replace.
+    test_the_setting_is_the_stores_and_open_stores_obey_it = None
+    test_another_model_is_refused_until_reindex = None
+    test_writing_with_a_replaced_model_is_refused = None
+    # The statistics of a scope have no fields, and no progress of the text index.
+    test_stats_tell_the_declared_fields = None
+    test_stats_tell_how_far_the_text_index_is_behind = None
 
     if IS_SHORT:  # twenty times each: they are about the store, and not about the protocol
         test_every_change_is_made_while_the_lease_is_held = None
