@@ -239,4 +239,4 @@ def test_an_unknown_section_is_refused_with_the_names_of_those_there_are() -> No
     done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no section is called 'nope': there are kv, files, " in done.stderr
-    assert ", postgres, operate, and all" in done.stderr
+    assert ", postgres, and all" in done.stderr

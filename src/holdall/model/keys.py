@@ -236,9 +236,13 @@ def in_folder(folder: str) -> tuple[str, str]:
 HIDDEN = (RESERVED + _END, RESERVED + _ESCAPE)
 
 
+#: How a label begins that hides its namespaces. Not with a "." alone, as labels of users may.
+HIDING = ".holdall."
+
+
 def hidden_below(encoded: str) -> tuple[str, str]:
-    """The range `[low, high)` of the hidden namespaces below an encoded one: those whose next label begins with "."."""
-    return encoded + ".", encoded + "/"  # the character after "."
+    """The range `[low, high)` of the hidden namespaces below an encoded one: those whose next label begins `HIDING`."""
+    return encoded + HIDING, encoded + HIDING[:-1] + "/"  # the character after "."
 
 
 def is_hidden_below(namespace: str, prefix: Namespace) -> bool:

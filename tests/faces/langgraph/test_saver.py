@@ -67,7 +67,7 @@ def saver(tmp_path: Path) -> Any:
 
 
 def size_of_log(saver: HoldallSaver, name: str) -> int:
-    return saver.store.files((".threads", name)).stat("/main/log").size
+    return saver.store.files((".holdall.threads", name)).stat("/main/log").size
 
 
 # Where the threads are -----------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_checkpoints_are_hidden_from_the_memories_beside_them(any_store: holdall
     assert memories.list_namespaces() == [("memories",)]
     assert store.count() == 1
     assert [entry.key for entry in store.scan()] == ["one"]
-    assert store.count((".threads",)) == 3
+    assert store.count((".holdall.threads",)) == 3
     assert store.stats().entries == 4
 
 
@@ -276,8 +276,8 @@ def test_an_encrypted_thread_has_no_plain_text_and_cannot_be_moved(tmp_path: Pat
         saver.prune(["t1"])
         assert texts(graph, "t1") == texts(graph, "copy")
 
-        files = saver.store.files((".threads", "t2"))
-        files.write("/main/log", saver.store.files((".threads", "t1")).read("/main/log"))
+        files = saver.store.files((".holdall.threads", "t2"))
+        files.write("/main/log", saver.store.files((".holdall.threads", "t1")).read("/main/log"))
         saver._known.clear()
         with pytest.raises(errors.Corrupt, match="another place"):
             saver.get_tuple(thread("t2"))

@@ -453,7 +453,7 @@ class RedisWalks:
         while True:
             roots = yield from self._read_roots(begin)
             for root in roots:
-                if hides and root[0].startswith("."):
+                if hides and root[0].startswith(keys.HIDING):
                     continue
                 yield from self._add_rows(self._shards.of_namespace(root), root, last_id, limit, want, make, rows)
                 if rows.next is not None:

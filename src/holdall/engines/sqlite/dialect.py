@@ -413,7 +413,8 @@ _NO_ENTRIES = tuple(
         "value IS NULL",
         "value IS NOT NULL AND expires <= :now",
         "value IS NOT NULL AND ns >= :hidden_low AND ns < :hidden_high AND (expires IS NULL OR expires > :now)",
-        "value IS NOT NULL AND ns >= '.' AND ns < '/' AND (expires IS NULL OR expires > :now)",  # keys.hidden_below
+        # keys.hidden_below("")
+        "value IS NOT NULL AND ns >= '.holdall.' AND ns < '.holdall/' AND (expires IS NULL OR expires > :now)",
     )
 )
 

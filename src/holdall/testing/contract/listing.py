@@ -43,18 +43,18 @@ class ListingContract(Contract):
         return store
 
     def test_hidden_namespaces_are_listed_only_from_inside(self, store: Caller) -> None:
-        """A label that begins with "." hides what is below it, as it does a file in a folder."""
-        hidden = [(".threads",), (".threads", "one"), ("tenant", ".threads", "two")]
+        """A label that begins with ".holdall." hides what is below it."""
+        hidden = [(".holdall.threads",), (".holdall.threads", "one"), ("tenant", ".holdall.threads", "two")]
         shown = [("-",), ("/",), ("tenant",), ("tenant", "-"), ("tenant", "notes.d")]
         for namespace in [*hidden, *shown]:
             store.put(namespace, ".key", {"n": 1, "text": "word"})
             store.put(namespace, "key", {"n": 2, "text": "word"})
         cases: list[tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, ...]]]] = [
             ((), ("tenant",), shown[2:]),
-            ((), (".threads",), hidden[:2]),
-            ((), (".threads", "one"), hidden[1:2]),
+            ((), (".holdall.threads",), hidden[:2]),
+            ((), (".holdall.threads", "one"), hidden[1:2]),
             (("tenant",), (), [(), ("-",), ("notes.d",)]),
-            (("tenant",), (".threads",), [(".threads", "two")]),
+            (("tenant",), (".holdall.threads",), [(".holdall.threads", "two")]),
         ]
         for scope, prefix, expected in cases:
             view = store.scoped(scope) if scope else store
@@ -66,7 +66,7 @@ class ListingContract(Contract):
             assert view.count(prefix) == len(found)
             assert view.count(prefix, filter={"n": 2}) == len(expected)
             assert view.namespaces(prefix=prefix) == expected
-        whole = [*shown, ("tenant", ".threads", "two")]  # only the labels right below a prefix count
+        whole = [*shown, ("tenant", ".holdall.threads", "two")]  # only the labels right below a prefix count
         assert store.count(()) == 2 * len(whole)
         assert {hit.namespace for hit in store.search((), limit=100)} == set(whole)
         assert store.stats().entries == 2 * (len(hidden) + len(shown))

@@ -19,7 +19,7 @@ local function has_prefix(text, prefix)
 end
 
 -- Whether an ID begins with `prefix` and not with `hidden` ('' for none), and is not in a hidden namespace below the
--- prefix, whose next label begins with '.'. If `hidden` is 'all', every ID is selected.
+-- prefix, whose next label begins with '.holdall.'. If `hidden` is 'all', every ID is selected.
 local function is_selected(id, prefix, hidden)
   if hidden == 'all' then
     return true
@@ -27,7 +27,7 @@ local function is_selected(id, prefix, hidden)
     return false
   end
   local is_recursive = prefix == '' or string.sub(prefix, -1) == '\1'
-  return not (is_recursive and string.sub(id, #prefix + 1, #prefix + 1) == '.')
+  return not (is_recursive and string.sub(id, #prefix + 1, #prefix + 9) == '.holdall.')
 end
 
 -- Return how much of a file's content to read, at most `limit` bytes. Of a file that is too large to be searched, it is

@@ -4,8 +4,8 @@
 
 The checkpoints of a thread are in a namespace of the store that other searches leave out:
 
-    (".threads",)             an item for each thread: its last step, metadata and message
-    (".threads", thread_id)   an item `generation`, and a file for each checkpoint namespace (`log`)
+    (".holdall.threads",)             an item for each thread: its last step, metadata and message
+    (".holdall.threads", thread_id)   an item `generation`, and a file for each checkpoint namespace (`log`)
 
 A put appends to the file, whatever its size. What refers to values that are in the file already is only written while
 the `generation` is unchanged: whatever removes values from a file, or deletes it, changes that item too.
@@ -81,8 +81,8 @@ _Threads: TypeAlias = Page[Thread]
 class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     """LangGraph's checkpointer on a `holdall.Store`.
 
-    `namespace` is where the threads are; its first label gets a "." before it, so that searches leave them out. `ttl`,
-    in seconds, is how long a thread is kept after its last use. `serde` is LangGraph's serializer.
+    `namespace` is where the threads are; its first label gets ".holdall." before it, so that searches leave them out.
+    `ttl`, in seconds, is how long a thread is kept after its last use. `serde` is LangGraph's serializer.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         BaseCheckpointSaver.__init__(self, serde=serde)
         labels = face_api.check_namespace(namespace)
         #: The namespace of the threads.
-        self.namespace: Namespace = ("." + labels[0].removeprefix("."), *labels[1:])
+        self.namespace: Namespace = (".holdall." + labels[0].removeprefix(".holdall."), *labels[1:])
         #: The `holdall.Store` that this face runs on.
         self.store: Store = self._open(store_or_url)
         self._ttl: Ttl = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
