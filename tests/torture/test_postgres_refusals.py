@@ -150,7 +150,7 @@ def end_connections(server: Postgres, user: str) -> None:
 def test_too_many_connections_are_waited_for_and_named(server: Postgres, runner: asyncio.Runner | None) -> None:
     """53300."""
     url = to(server, "few")
-    with opened(url, runner, timeout=1.5) as store, psycopg.connect(url) as other:
+    with opened(url, runner, timeout=2.5) as store, psycopg.connect(url) as other:
         began = time.monotonic()
         refused(lambda: store.put(HOME, "few", {}), Unavailable, 'too many connections for role "few"', "53300")
         assert time.monotonic() - began > 1, "it was not waited for"
@@ -376,17 +376,29 @@ def test_a_server_that_is_starting_is_waited_for_and_named(runner: asyncio.Runne
             store.put(HOME, "a", {"n": 0})
         server.stop()
         (server.data / "recovery.signal").touch()
-        (server.data / "postgresql.auto.conf").write_text("restore_command = 'sleep 0.5; false'\nhot_standby = off\n")
+        (server.data / "postgresql.auto.conf").write_text("restore_command = 'sleep 2; false'\nhot_standby = off\n")
         starting = threading.Thread(target=server.start)
         starting.start()
         try:
             with opened(server.url, runner, timeout=20) as store:
-                time.sleep(0.3)
+                wait_until_starting(server.url)
                 with opened(server.url, runner, timeout=0.5) as hasty:
                     refused(lambda: hasty.get(HOME, "a"), Unavailable, "57P03")
                 assert store.get(HOME, "a") is not None
         finally:
             starting.join()
+
+
+def wait_until_starting(url: str) -> None:
+    """Wait until a server answers that it is starting; before that, it has no socket."""
+    for _ in range(1000):
+        try:
+            psycopg.connect(url).close()
+        except psycopg.OperationalError as error:
+            if "starting up" in str(error) or "not yet accepting" in str(error):
+                return
+        time.sleep(0.01)
+    raise AssertionError("the server never said that it is starting")
 
 
 def test_a_connection_that_is_ended_while_it_writes_is_not_noticed(
