@@ -54,12 +54,19 @@ _UNITS = "BKMG"
 class _Commands(Face):
     """The commands as programs, for both tools."""
 
-    store: Store
-    files: Files
-
-    def _use(self, store_or_url: Any, namespace: Namespace, options: dict[str, Any]) -> None:
-        self.store = self._open(store_or_url, **options)
-        self.files = self.store.files(namespace)
+    def __init__(
+        self,
+        store_or_url: Any = None,
+        *,
+        namespace: Namespace = ("memories",),
+        cache_control: BetaCacheControlEphemeralParam | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(cache_control=cache_control)  # type: ignore[call-arg]  # of the SDK's class beside this one
+        #: The `holdall.Store` that this face runs on.
+        self.store: Store = self._open(store_or_url, **options)
+        #: The same files with all methods of holdall, sync and async.
+        self.files: Files = self.store.files(namespace)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.files.namespace!r} in {self.store!r}>"
@@ -203,17 +210,6 @@ class MemoryTool(_Commands, BetaAbstractMemoryTool):
     share their memory, and lose no edit. `options` are passed to `holdall.open` if a URL is given.
     """
 
-    def __init__(
-        self,
-        store_or_url: Any = None,
-        *,
-        namespace: Namespace = ("memories",),
-        cache_control: BetaCacheControlEphemeralParam | None = None,
-        **options: Any,
-    ) -> None:
-        BetaAbstractMemoryTool.__init__(self, cache_control=cache_control)
-        self._use(store_or_url, namespace, options)
-
     view = sync_method(_Commands._do_view)
     create = sync_method(_Commands._do_create)
     str_replace = sync_method(_Commands._do_str_replace)
@@ -225,17 +221,6 @@ class MemoryTool(_Commands, BetaAbstractMemoryTool):
 
 class AsyncMemoryTool(_Commands, BetaAsyncAbstractMemoryTool):
     """`MemoryTool` for the SDK's async client."""
-
-    def __init__(
-        self,
-        store_or_url: Any = None,
-        *,
-        namespace: Namespace = ("memories",),
-        cache_control: BetaCacheControlEphemeralParam | None = None,
-        **options: Any,
-    ) -> None:
-        BetaAsyncAbstractMemoryTool.__init__(self, cache_control=cache_control)
-        self._use(store_or_url, namespace, options)
 
     view = async_method(_Commands._do_view)
     create = async_method(_Commands._do_create)
