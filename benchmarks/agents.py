@@ -2,8 +2,8 @@
 
 The same script is replayed on each backend: ours on SQLite and on PostgreSQL, deepagents' `StoreBackend` over
 langgraph's `SqliteStore` and `InMemoryStore`, and its `FilesystemBackend` on this disk. Every answer is compared with
-the right one. A peer that would take an hour stops when its time is up, and is reckoned from what it has done; a note
-says how far it came.
+the right one. A peer that would take an hour stops when its time is up. Its total is estimated from what
+it has done, and a note gives how far it came.
 """
 
 from __future__ import annotations
@@ -235,11 +235,11 @@ def _notes(bench: Bench, took: dict[str, list[list[float]]]) -> None:
         if len(days[0]) < CALLS:
             bench.note(
                 f"{name} made {len(days[0])} of the {CALLS:,} calls in {sum(days[0]):.0f} s and was stopped; its day is"
-                " reckoned, with each call that was left at the mean of those of its kind"
+                " estimated, with each remaining call at the mean of those of its kind"
             )
     bench.note("the calls are those of deepagents' own tools (FilesystemMiddleware), without a model or a graph around")
     bench.note("its limit of 10 s for a glob was lifted: the peers may need more")
     bench.note(f"{SQLITE} and {MEMORY}: deepagents' StoreBackend over langgraph's, as they open by themselves")
     ripgrep = "with ripgrep" if shutil.which("rg") else "without ripgrep, which this machine has not"
     bench.note(f"{DISK}: on this disk, {ripgrep}; it waits for no fsync and keeps no edits that come at once apart")
-    bench.note(f"{OURS} is at full durability, and its first greps include building the index; {DAYS} days, each anew")
+    bench.note(f"{OURS} is at full durability, and its first greps include building the index; {DAYS} new stores")

@@ -35,7 +35,7 @@ _HERE = ("users", "alice", "memories")
 _SETTINGS = ("server_version", "fsync", "synchronous_commit", "shared_buffers", "wal_level", "autovacuum")
 _LOADED_AT_ONCE = 1000
 # Seconds before each run of single ops, as an agent does something else between two puts. A client that has worked
-# until just now finds its server slower for some time: a put then takes a tenth more, whoever puts.
+# until just now finds its server slower for some time: a put of any client then takes a tenth more.
 _REST = 0.05
 #: So many that a key gets another one each time: of a row that stays the same, PostgreSQL logs next to nothing.
 _VALUES = 211
@@ -173,7 +173,7 @@ def _all_put(fleet: list[Connection], each: int) -> None:
 
 
 def _client(name: str, url: str, number: int, orders: Connection) -> None:
-    """What a client process does: as many puts as it is told, into a namespace of its own. The first few warm it up."""
+    """What a client process does: the given number of puts, into a namespace of its own. The first few warm it up."""
     namespace = ("users", f"user-{number}", "memories")
     values = [memory_of(number) for number in range(100)]
     unused = ("warm-up" if number < 20 else f"key-{number}" for number in itertools.count())

@@ -1,4 +1,4 @@
-"""An AG2 agent and a LangGraph graph that share one store: each reads the other's notes, and is told of them.
+"""An AG2 agent and a LangGraph graph that share one store: each reads the other's notes, and is notified of them.
 
     python examples/ag2_and_langgraph.py                    in a file that is gone afterwards
     python examples/ag2_and_langgraph.py postgresql://…     ... or there, with nothing else changed
@@ -61,7 +61,7 @@ async def main(url: str) -> None:
         told = asyncio.Event()
 
         async def changed(path: str) -> None:
-            print(f"AG2 is told: {path}")
+            print(f"AG2 is notified: {path}")
             told.set()
 
         subscription = await notes.on_change("/notes", changed)

@@ -148,7 +148,7 @@ def everything_acknowledged_is_there(stage: Stage) -> None:
 
 def a_search_finds_it(stage: Stage) -> None:
     """One process learns a fact and is killed at once; another one finds it, by a filter and by words."""
-    stage.say("[bold]eve[/bold] stores one fact, is told that it is stored, and is killed at once.")
+    stage.say("[bold]eve[/bold] stores one fact and is killed as soon as the put returned.")
     eve = Agent("learn", "eve", stage.url)
     eve.wait_for("ack")
     eve.kill()

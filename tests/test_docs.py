@@ -9,7 +9,7 @@ of comment are checked:
 
 The lines with `holdall agent.db` of a ```sh block that begins so are run, too.
 
-A block that cannot run says so: ```python no-run. A page that defines tests (`class Test…`) is run by pytest,
+A block that cannot run is marked: ```python no-run. A page that defines tests (`class Test…`) is run by pytest,
 too, or a fifth of what it inherits. One that reads DATABASE_URL gets a new database of a real PostgreSQL, and one that
 reads REDIS_URL a Valkey. One that reads BUCKET_URL gets a bucket.
 """

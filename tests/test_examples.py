@@ -28,7 +28,7 @@ def test_an_ag2_agent_and_a_langgraph_graph_read_each_others_notes() -> None:
     run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert sorted(run.stdout.splitlines()) == [
-        "AG2 is told: /notes/graph.md",
+        "AG2 is notified: /notes/graph.md",
         "ada: They eat nuts, too.",
         "the agent read /notes/graph.md: 'Checked /notes/ada.md: they also eat nuts.\\n'",
         "the graph read /notes/ada.md: 'The parrots eat seeds.\\n'",

@@ -75,7 +75,7 @@ def ask(
 ) -> Row:
     """Ask each contender every question once, in turns. The first few do not count.
 
-    A question is new to whoever is asked, as it is in an agent's day. The slow are asked `fewer`, by name.
+    No contender has seen a question before, as in real use. Those named in `fewer` are slow, and get fewer questions.
     """
     fewer = fewer or {}
     row = Row(what, {name: [] for name in contenders}, target, [], False, not fewer, bench.part)

@@ -1,4 +1,4 @@
-"""Embedders: whatever is given, texts become vectors, and whatever goes wrong says so."""
+"""Embedders: each kind makes vectors of texts, and each failure has a clear error."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ class Writer:
         assert not isinstance(reply, Exception), repr(reply)
 
     def _gone(self, number: int) -> Any:
-        """A delete that was done says so, even if its reply was lost."""
+        """A delete that was done returns True, even if its reply was lost."""
         entry = yield "put", (("gone", self.name), str(number), {}), {}
         assert isinstance(entry, holdall.ops.Entry), repr(entry)
         deleted = yield "delete", (("gone", self.name), str(number)), {}

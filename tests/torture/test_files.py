@@ -329,7 +329,7 @@ def doomed(where: dict[str, str]) -> dict[str, str]:
 
 
 def wait_for_its_connections(where: dict[str, str]) -> None:
-    """A server goes on with what it was sent, whoever sent it and died."""
+    """A server completes a request even if its client died."""
     if "schema" not in where:
         return
     with psycopg.connect(where["url"], autocommit=True) as connection:

@@ -217,7 +217,7 @@ def fork_while_opening(path: str) -> None:
     wait = fork(lambda number: ended.wait(50), "os.fork", 0)
     opening.join()
     began = time.monotonic()
-    with holdall.open(path, timeout=10.0) as other:  # other options: it opens the file anew
+    with holdall.open(path, timeout=10.0) as other:  # other options: it opens the file again
         other.put(("home",), "key", {})
     tell(time.monotonic() - began)
     ended.set()

@@ -148,7 +148,7 @@ class Interrupted(BaseException):
 
 
 class Clock:
-    """A clock that interrupts whoever asks for the time once too often."""
+    """A clock that interrupts the caller that asks for the time once too often."""
 
     def __init__(self) -> None:
         self.calls_left: dict[int, int] = {}  # by thread

@@ -417,7 +417,7 @@ def test_a_connection_that_is_ended_while_it_writes_is_not_noticed(
 
 
 def end_the_blocked(server: Postgres, holder: psycopg.Connection[Any]) -> None:
-    """End whoever waits for a row, then free it."""
+    """End the transaction that waits for a row, then free it."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         deadline = time.monotonic() + 20

@@ -1,4 +1,4 @@
-"""Search while many processes write: each answer is of one moment, and the indexes survive whoever dies over them."""
+"""Search while many processes write: each answer is of one moment, and indexes survive a writer's death."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         """Describe the store: how much it holds, and the state of its indexes.
 
         It counts all files, so it is for operators, and not for every request. Of a scope, only `entries` and `files`
-        are told.
+        are given.
         """
         stats: Stats = (yield [ops.ReadStats(self._scope)])[0]
         if self._scope:  # names of fields and the amount of changes are about what is outside, too

@@ -202,5 +202,5 @@ def test_no_statement_is_planned_anew_for_the_values_that_are_bound(
 
 
 def misses(statements: Statements) -> int:
-    """How often SQLite had to prepare a statement anew."""
+    """How often SQLite had to prepare a statement again."""
     return sum(connection.cache_stats()["misses"] for connection in statements.connections)

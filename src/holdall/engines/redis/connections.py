@@ -87,7 +87,7 @@ def _connection_class(settings: dict[str, Any]) -> type[DriverConnection]:
 
 
 def _to_permanent_error(error: BaseException) -> HoldallError | None:
-    """Translate an error of connecting that a retry cannot mend; None for other errors."""
+    """Translate an error of connecting that no retry can solve; None for other errors."""
     if "DB index" in str(error) or "Invalid Database" in str(error):
         return InvalidInput(f"the Redis server has no such database; use another number in the URL: {error}")
     cause: BaseException | None = error

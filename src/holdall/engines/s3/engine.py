@@ -339,7 +339,7 @@ class S3Engine(SqliteEngine):
         if not effects:
             if all(type(op) in _LOCAL for member in members for op in member.batch):
                 return
-            # What callers are told depends on the state of the cache, so it must be the newest.
+            # The result of a call depends on the state of the cache, so it must be the newest.
             if self._bucket.is_look_due():
                 self._bucket.look(deadline)
             found = self._bucket.read(seq + 1, deadline)
