@@ -65,6 +65,7 @@ class DiskDialect(SqliteDialect):
     """SQLite's dialect, for bodies whose pieces may be references to plain files."""
 
     folder: Folder
+    reads_pieces = False  # a plain file is read without SQLite
     is_reference = "typeof(data) = 'text'"
     content = f"CASE WHEN size > 0 THEN {_JOIN_PIECES} END"
     # Most bodies are one plain file that does not expire. Then SQLite returns the reference, and Python reads the file.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from ...errors import Corrupt
 from ...ops import Op
 from .narrowing import Fields
 from .statements import TREES, ManyTimes, Rows, SqlProgram, Statement
@@ -59,6 +60,7 @@ class Dialect(Fields):
     next_body: str  # an expression: the id of a new body
     content: str  # an expression: the whole body of an entry, null if it has none
     whole: str = ""  # the same in a form that `part` makes bytes of, if that is faster
+    reads_pieces: bool = False  # whether a file is read faster as its pieces than as one value
     unindexed: str  # the table of versions that the index of contents must add or remove
     by_index: Sequence[Statement] = ()  # precede a query that needs an index to be fast
     skip_locked: str = ""  # follows a query for rows, to leave out those that others have locked
@@ -88,7 +90,9 @@ class Dialect(Fields):
 
     def part(self, piece: Any, start: int, end: int | None) -> bytes:
         """Return the bytes `[start, end)` of a piece of a body."""
-        return bytes(piece)[start:end]
+        if type(piece) is not bytes:
+            raise Corrupt("a piece of a file is damaged; write or delete the file, or restore a copy of the store")
+        return piece[start:end]
 
     def parameters(self, op: Op) -> Mapping[str, Any]:
         """Return the parameters that the expressions above need for an op."""

@@ -135,7 +135,7 @@ class SqlFiles:
     def range_statement(self, op: ops.ReadRange, now: int | None) -> Statement:
         """Return the statement that reads a file, or a part of it."""
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
-        if op.start == 0 and op.end is None:
+        if self._is_one_value(op):
             return self._whole, params
         return self._range, {**params, "start": op.start, "end": 2**62 if op.end is None else op.end}
 
@@ -143,13 +143,19 @@ class SqlFiles:
         """Return the bytes of such a statement's rows; None if there is no file."""
         if not rows:
             return None
-        if op.start or op.end is not None:
-            self._note_pieces(op.namespace, op.key, len(rows))
+        if not self._is_one_value(op):
+            if len(rows) > _MANY_PIECES:  # large files have many, but full ones
+                small = sum(type(data) is bytes and len(data) < PIECE // 2 for _, data in rows)
+                self._note_pieces(op.namespace, op.key, small)
             return self._cut(rows, op.start, op.end)
         [(pieces, content)] = rows
         if pieces is not None:
             self._note_pieces(op.namespace, op.key, pieces)
         return self._dialect.part(content or b"", 0, None)
+
+    def _is_one_value(self, op: ops.ReadRange) -> bool:
+        """Whether a read returns a file as one value, not as its pieces."""
+        return op.start == 0 and op.end is None and not self._dialect.reads_pieces
 
     def _cut(self, rows: Rows, start: int, end: int | None) -> bytes:
         """Return the bytes `[start, end)`, of the pieces that have them."""

