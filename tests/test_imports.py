@@ -59,7 +59,7 @@ BELOW_ENGINES = {
 CORE = BELOW_ENGINES | {"core/", "live/", "files/", "operate/", "history/"}
 FACE = {"", "errors", "ops", "core/face_api", "faces/base", "faces/importing", "faces/file_tools", "faces/message_log"}
 SERVER = {"", "errors", "ops", "wire", "core/face_api"} | {
-    f"server/{folder}" for folder in ("", "auth/", "rest/", "run/", "mcp/")
+    f"server/{folder}" for folder in ("", "auth/", "rest/", "run/", "mcp/", "explorer/")
 }
 RULES = {
     "model/": {"errors", "ops"},
@@ -119,6 +119,7 @@ RULES = {
     "server/rest/": SERVER,
     "server/run/": SERVER,
     "server/mcp/": SERVER,
+    "server/explorer/": SERVER,
 }
 TOP = {
     "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/", "history/"},

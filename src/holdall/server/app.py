@@ -18,6 +18,7 @@ from ..errors import InvalidInput, shown
 from . import engine_batches, langgraph
 from .auth.gate import Access, Gate
 from .exchange import Endpoint, Limits
+from .explorer import ROUTES as EXPLORER_ROUTES
 from .mcp.http import McpEndpoint
 from .metrics import Metrics
 from .rest import ROUTES as REST_ROUTES
@@ -80,7 +81,7 @@ def app(
     service = Service(store, gate, limits or Limits())
     routes: list[BaseRoute] = [
         Route(path, Endpoint(service, path, handlers))
-        for table in (engine_batches.ROUTES, REST_ROUTES, langgraph.ROUTES)
+        for table in (engine_batches.ROUTES, REST_ROUTES, langgraph.ROUTES, EXPLORER_ROUTES)
         for path, handlers in table.items()
     ]
 

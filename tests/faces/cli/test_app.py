@@ -740,7 +740,7 @@ def test_every_command_has_help_an_example_and_a_place_in_the_reference(name: st
     assert "Example:" in command.epilog
     assert re.search(rf"holdall (?:\S+ )?{name}\b", command.epilog), "the example shows another command"
     assert name in sections, f"{PAGE.name} has no heading for {name}"
-    assert name in ("serve", "mcp") or any(parameter.name == "as_json" for parameter in command.params)
+    assert name in ("serve", "ui", "mcp") or any(parameter.name == "as_json" for parameter in command.params)
     for parameter in command.params:
         if (
             parameter.param_type_name == "option"

@@ -1,4 +1,4 @@
-"""The commands of the server: `serve`, `mcp`, and `token create`, `token list`, `token revoke`."""
+"""The commands of the server: `serve`, `ui`, `mcp`, and `token create`, `token list`, `token revoke`."""
 
 from __future__ import annotations
 
@@ -69,6 +69,26 @@ def serve(
     if context.obj or config is None:
         settings["url"] = context.obj or ""
     run(Settings(**settings) if config is None else load_settings(config, **settings))
+    return DONE
+
+
+def ui(
+    context: typer.Context,
+    port: Annotated[int | None, typer.Option(help="The port; a free one by default.")] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
+    embed: Annotated[str | None, typer.Option(help="An embedder, such as 'local', to search by meaning.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of holdall.open; the value is JSON.")
+    ] = None,
+) -> int:
+    """Open the explorer: a web page that shows what the store holds. It is reachable from this machine only."""
+    _require_server()
+    from ...server.run.explore import explore
+
+    options = dict(_parse_option(text) for text in option or ())
+    if embed is not None:
+        options["embed"] = embed
+    explore(context.obj or "", port=port, opens_browser=browser, options=options)
     return DONE
 
 
@@ -174,5 +194,6 @@ def _parse_duration(text: str) -> timedelta:
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command(epilog=example("holdall agent.db serve --port 8484"))(serve)
+    app.command(epilog=example("holdall agent.db ui"))(ui)
     app.command(epilog=example("holdall agent.db mcp --scope users/ada"))(mcp)
     app.add_typer(token, name="token")

@@ -6,6 +6,7 @@ every worker. Host and Origin are checked here, too: a page of another site must
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import socket
 import time
@@ -61,9 +62,9 @@ class Gate:
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origins)
         self._machine = socket.gethostname().lower()
-        self._open: Access | None = None
-        if not uses_tokens:
-            self._open = Access(store, Token(id="none", allow=RIGHTS, created_at=datetime.now(UTC)))
+        self._everything = Access(store, Token(id="none", allow=RIGHTS, created_at=datetime.now(UTC)))
+        self._open = None if uses_tokens else self._everything
+        self.secret: str | None = None  # a text that is accepted as a token with every right, and is not stored
 
     async def admit(self, request: HTTPConnection) -> Access:
         """Return what the sender of a request may do; `AccessDenied` (401) without a valid token."""
@@ -76,6 +77,8 @@ class Gate:
 
     async def admit_token(self, text: str) -> Access:
         """Return what the holder of a token may do."""
+        if self.secret is not None and hmac.compare_digest(text.encode(), self.secret.encode()):
+            return self._everything
         parsed = parse(text)
         if parsed is None:
             raise _unauthenticated("this is not a token of holdall; make one with 'holdall URL token create'")
@@ -91,7 +94,7 @@ class Gate:
 
     async def check_again(self, access: Access) -> None:
         """Raise `AccessDenied` if the token of a stream was revoked, or has expired."""
-        if self._open is not None:
+        if access is self._everything:
             return
         record, current = await self._find(access.token.id)
         if record is None or current is None or current.token.allow != access.token.allow:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+
 from ... import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, Lease
 from ...core import face_api
 from ...errors import InvalidInput, shown
@@ -32,6 +34,23 @@ def entry_document(entry: Entry) -> dict[str, Any]:
     if isinstance(entry, Hit):
         document["score"] = entry.score
     return document
+
+
+def preview_document(entry: Entry, length: int) -> dict[str, Any]:
+    """An entry with the beginning of its value as text, for lists."""
+    document = entry_document(entry)
+    del document["value"]
+    content = entry.value.get("content") if entry.key.startswith("/") else None
+    fields = (f"{name}: {_text(part)}" for name, part in entry.value.items())
+    text = content if isinstance(content, str) else " · ".join(fields)
+    document["preview"] = text[:length]
+    document["is_cut"] = len(text) > length
+    document["is_file"] = content is not None
+    return document
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def info_document(info: FileInfo) -> dict[str, Any]:

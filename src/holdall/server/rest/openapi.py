@@ -71,7 +71,7 @@ _ARGUMENTS: dict[Any, dict[str, Any]] = {
         "offset": _NUMBER,
         "counts": _FLAG,
     },
-    queries.scan: {**_VOLUME, **_PAGE},
+    queries.scan: {**_VOLUME, **_PAGE, "preview": _NUMBER},
     events.watch: {**_VOLUME, "since": _TEXT, "path": _TEXT, "values": _FLAG},
     history.list_versions: {"limit": _NUMBER},
     history.list_file_versions: {**_VOLUME, "path": _TEXT, "limit": _NUMBER},

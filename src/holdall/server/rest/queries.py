@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.responses import Response
 
+from ... import Entry
 from ...core import face_api
 from ...errors import InvalidInput, shown
 from ...ops import Namespace
 from ..exchange import Call, Handler, answer
-from .documents import entry_document, namespace_argument
+from .documents import entry_document, namespace_argument, preview_document
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
@@ -32,6 +34,7 @@ class Search(msgspec.Struct, forbid_unknown_fields=True):
     rest: bool = False
     exact: bool = False
     neighbours: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    preview: _Count | None = None
 
 
 class Count(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,7 +63,8 @@ async def search(call: Call) -> Response:
         neighbours=given.neighbours,
     )
     took = time.perf_counter() - began
-    return answer({"items": [entry_document(hit) for hit in page], "next": page.next, "seconds": round(took, 6)})
+    items = _documents(page, given.preview)
+    return answer({"items": items, "next": page.next, "seconds": round(took, 6)})
 
 
 async def count(call: Call) -> Response:
@@ -99,7 +103,15 @@ async def scan(call: Call) -> Response:
     scanned = face_api.scan_page(call.store, namespace_argument(call), mark, limit)
     page = await face_api.arun(call.store, scanned)
     following = None if page.next is None else _write_mark(page[-1].namespace, page[-1].key)
-    return answer({"items": [entry_document(entry) for entry in page], "next": following})
+    preview = None if call.text("preview") is None else call.number("preview", 0)
+    return answer({"items": _documents(page, preview), "next": following})
+
+
+def _documents(page: Iterable[Entry], preview: int | None) -> list[dict[str, Any]]:
+    """Entries as documents: whole, or with so many characters of each value."""
+    if preview is None:
+        return [entry_document(entry) for entry in page]
+    return [preview_document(entry, preview) for entry in page]
 
 
 async def stats(call: Call) -> Response:

@@ -43,7 +43,7 @@ def log_request(method: str, route: str, status: int, seconds: float, token: str
     access_logger.info("%s %s %s", method, route, status, extra={"fields": fields})
 
 
-def access_log_config() -> dict[str, Any]:
+def access_log_config(level: str = "INFO") -> dict[str, Any]:
     """The configuration of logging for a server."""
     return {
         "version": 1,
@@ -51,7 +51,7 @@ def access_log_config() -> dict[str, Any]:
         "formatters": {"json": {"()": JsonFormatter}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stderr"}},
         "loggers": {
-            "holdall": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
-            "uvicorn": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+            "holdall": {"handlers": ["stderr"], "level": level, "propagate": False},
+            "uvicorn": {"handlers": ["stderr"], "level": level, "propagate": False},
         },
     }

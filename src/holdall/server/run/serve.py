@@ -42,6 +42,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tls_key: str | None = None
     options: dict[str, Any] = {}  # of `holdall.open`
     limits: dict[str, Any] = {}
+    secret: str | None = None  # accepted as a token with every right, as long as the server runs
 
 
 def load_settings(path: Path, **given: Any) -> Settings:
@@ -53,10 +54,10 @@ def load_settings(path: Path, **given: Any) -> Settings:
         raise InvalidInput(f"{path}: {error}") from None
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, log_level: str = "INFO") -> None:
     """Serve a store until the process is stopped."""
     _check(settings)
-    if settings.auth == "tokens":
+    if settings.auth == "tokens" and settings.secret is None:
         _print_first_token(settings)
     folder = tempfile.mkdtemp(prefix="holdall-metrics-")
     os.environ["HOLDALL_METRICS"] = folder
@@ -72,7 +73,7 @@ def run(settings: Settings) -> None:
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
             http=PatientProtocol,
-            log_config=access_log_config(),
+            log_config=access_log_config(log_level),
             access_log=False,  # the app writes its own, without queries
             server_header=False,
             timeout_keep_alive=75,
@@ -86,7 +87,7 @@ def make_app() -> Any:
     """Make the app of one worker, from the settings in its environment."""
     settings = msgspec.json.decode(os.environ[_SETTINGS], type=Settings)
     store = holdall.open(settings.url or None, **_store_options(settings))
-    return app(
+    made = app(
         store,
         auth=settings.auth,  # type: ignore[arg-type]  # checked by `run`
         hosts=[*settings.hosts, settings.host],
@@ -94,6 +95,8 @@ def make_app() -> Any:
         limits=_limits(settings),
         closes_store=True,
     )
+    made.state.service.gate.secret = settings.secret
+    return made
 
 
 def _check(settings: Settings) -> None:

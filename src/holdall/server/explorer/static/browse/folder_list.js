@@ -1,0 +1,213 @@
+// The files of a namespace as folders: open, find lines, upload, make, delete.
+
+import { deleteFile, grep, listFolder, readLines, writeFile } from "../data/api.js";
+import { encodeAddress, fileName } from "../data/names.js";
+import { mayUndo, mayWrite } from "../shell/session.js";
+import { addressOf, go, state } from "../shell/state.js";
+import { ask, attempt, confirm, toast } from "../shell/toasts.js";
+import { button, debounce, emptyState, fill, h, icon } from "../show/dom.js";
+import { age, bytes, moment, plural } from "../show/times.js";
+
+const CONTEXT = 2; // lines before and after a match
+const MOST_CONTEXT = 50; // matches that are shown with their context
+
+export class FolderList {
+  constructor() {
+    this.path = h("nav", { class: "crumbs", "aria-label": "Folder" });
+    this.pattern = h("input", { type: "search", placeholder: "Find lines in these files", "aria-label": "Find lines in these files", spellcheck: "false", oninput: debounce(250, () => attempt(() => this.#grep())) });
+    this.regex = h("input", { type: "checkbox", onchange: () => attempt(() => this.#grep()) });
+    this.ignoreCase = h("input", { type: "checkbox", checked: true, onchange: () => attempt(() => this.#grep()) });
+    this.input = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files to upload", onchange: () => this.#upload(this.input.files) });
+    this.actions = h("div", { class: "actions" });
+    this.list = h("div", { class: "folder-body" });
+    this.element = h(
+      "div",
+      { class: "folder" },
+      h("div", { class: "folder-head" }, this.path, this.actions, this.input),
+      h("div", { class: "grep-field" }, this.pattern, h("label", { class: "check" }, this.ignoreCase, "Ignore case"), h("label", { class: "check" }, this.regex, "Regular expression")),
+      this.list,
+    );
+    this.element.addEventListener("dragover", (event) => {
+      if (!mayWrite()) return;
+      event.preventDefault();
+      this.element.classList.add("is-target");
+    });
+    this.element.addEventListener("dragleave", () => this.element.classList.remove("is-target"));
+    this.element.addEventListener("drop", (event) => {
+      event.preventDefault();
+      this.element.classList.remove("is-target");
+      if (mayWrite()) this.#upload(event.dataTransfer.files);
+    });
+    this.list.addEventListener("keydown", (event) => this.#onKey(event));
+  }
+
+  async show() {
+    this.pattern.value = "";
+    const steps = ["/", ...(state.folder.match(/[^/]+\//g) ?? [])];
+    let whole = "";
+    fill(this.path, h("ol", {}, steps.map((step, index) => {
+      whole += step;
+      return h("li", {}, h("a", { href: addressOf({ folder: whole, entry: "" }), "aria-current": index === steps.length - 1 ? "true" : null }, index ? step.slice(0, -1) : "Files"));
+    })));
+    fill(
+      this.actions,
+      mayWrite() && button("Upload", "upload", () => this.input.click()),
+      mayWrite() && button("New file", "plus", () => this.#create()),
+      mayWrite() && state.folder !== "/" && button("Delete folder", "trash", () => this.#deleteFolder(), { class: "danger-quiet" }),
+    );
+    await this.refresh();
+  }
+
+  async refresh() {
+    if (this.pattern.value) {
+      await this.#grep();
+      return;
+    }
+    const { ns, folder } = state;
+    let page;
+    try {
+      page = await listFolder(ns, folder);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      page = { files: [], next: null };
+    }
+    if (state.folder !== folder || this.pattern.value) return;
+    const rows = page.files.map((info) => this.#row(info));
+    if (!rows.length) {
+      fill(this.list, emptyState("There are no files here.", mayWrite() ? "Drop some on this page, or upload them." : "Files appear here as soon as an agent writes them."));
+      return;
+    }
+    fill(this.list, h("ul", { class: "files" }, rows), this.#more(page.next));
+    this.markSelected();
+  }
+
+  #more(after) {
+    if (!after) return null;
+    const more = button("Show more", null, () => attempt(async () => {
+      const page = await listFolder(state.ns, state.folder, after);
+      this.list.querySelector(".files").append(...page.files.map((info) => this.#row(info)));
+      more.replaceWith(this.#more(page.next) ?? "");
+    }));
+    return more;
+  }
+
+  #row(info) {
+    const address = info.is_dir ? "" : encodeAddress(state.ns, info.path);
+    const target = info.is_dir ? { folder: info.path, entry: "", pane: "main" } : { entry: address, tab: "", line: "", pane: "" };
+    return h(
+      "li",
+      {},
+      h(
+        "a",
+        { class: "file-row", href: addressOf(target), dataset: { address } },
+        icon(info.is_dir ? "folder" : "file"),
+        h("span", { class: "file-name" }, fileName(info.path)),
+        h("span", { class: "hint" }, info.is_dir ? "" : bytes(info.size)),
+        h("span", { class: "hint", title: info.modified_at ? moment(info.modified_at) : null }, info.modified_at ? age(info.modified_at) : ""),
+      ),
+    );
+  }
+
+  markSelected() {
+    for (const row of this.list.querySelectorAll("[data-address]")) row.classList.toggle("is-selected", row.dataset.address !== "" && row.dataset.address === state.entry);
+  }
+
+  // Finding lines -----------------------------------------------------------------------------------------------------
+
+  async #grep() {
+    this.abort?.abort();
+    const pattern = this.pattern.value;
+    if (!pattern) {
+      await this.refresh();
+      return;
+    }
+    this.abort = new AbortController();
+    const { signal } = this.abort;
+    const options = { pattern, path: state.folder, regex: this.regex.checked, ignoreCase: this.ignoreCase.checked, signal };
+    const found = await grep(state.ns, options);
+    if (signal.aborted) return;
+    if (!found.matches.length) {
+      fill(this.list, emptyState("No line matches.", "Try another text, or a higher folder."));
+      return;
+    }
+    const byPath = Map.groupBy(found.matches, (match) => match.path);
+    const title = `${plural(found.matches.length, "line")}${found.more ? ", and more," : ""} in ${plural(byPath.size, "file")}`;
+    fill(this.list, h("p", { class: "hint grep-title", role: "status" }, title), [...byPath].map(([path, matches]) => this.#matches(path, matches)));
+    await this.#addContext(found.matches, signal);
+  }
+
+  #matches(path, matches) {
+    const lines = matches.map((match) => h("ol", { class: "code grep-lines", dataset: { at: `${path}:${match.line}` } }, this.#line(match, true)));
+    const address = encodeAddress(state.ns, path);
+    return h("section", { class: "grep-file" }, h("h3", {}, h("a", { href: addressOf({ entry: address, line: "", pane: "" }) }, path)), lines);
+  }
+
+  #line({ path, line, text }, isMatch) {
+    const target = addressOf({ entry: encodeAddress(state.ns, path), line: String(line), pane: "" });
+    const content = isMatch ? h("a", { href: target }, text) : text;
+    return h("li", { class: isMatch ? "is-match" : null, dataset: { line: String(line) } }, h("code", {}, content));
+  }
+
+  async #addContext(matches, signal) {
+    for (const { path, line, text } of matches.slice(0, MOST_CONTEXT)) {
+      const first = Math.max(0, line - 1 - CONTEXT);
+      const lines = await readLines(state.ns, path, first, CONTEXT * 2 + 1);
+      if (signal.aborted) return;
+      const box = this.list.querySelector(`[data-at="${CSS.escape(`${path}:${line}`)}"]`);
+      if (box) fill(box, lines.map((other, index) => this.#line({ path, line: first + index + 1, text: first + index + 1 === line ? text : other }, first + index + 1 === line)));
+    }
+  }
+
+  // Changing ----------------------------------------------------------------------------------------------------------
+
+  async #upload(files) {
+    for (const file of [...files]) {
+      const path = state.folder + file.name;
+      await attempt(() => this.#write(path, file));
+    }
+    this.input.value = "";
+    await attempt(() => this.refresh());
+  }
+
+  async #write(path, content) {
+    try {
+      await writeFile(state.ns, path, content, null);
+    } catch (error) {
+      if (error.status !== 412) throw error;
+      const text = mayUndo() ? "There is a file with this name. Its old content stays in its history." : "There is a file with this name. Its content would be lost.";
+      if (!(await confirm(`Replace ${fileName(path)}?`, text, "Replace"))) return false;
+      await writeFile(state.ns, path, content, error.document.actual);
+    }
+    toast(`${path} is stored.`);
+    return true;
+  }
+
+  async #create() {
+    const name = await ask("New file", `Name, in ${state.folder}`, "notes.md", "Create");
+    if (!name) return;
+    const path = state.folder + name.replace(/^\/+/, "");
+    await attempt(async () => {
+      if (await this.#write(path, "")) go({ entry: encodeAddress(state.ns, path), tab: "" });
+    });
+    await attempt(() => this.refresh());
+  }
+
+  async #deleteFolder() {
+    const { folder } = state;
+    const text = mayUndo() ? "Everything in it is deleted. The history of each file is kept." : "Everything in it is deleted, and cannot be brought back.";
+    if (!(await confirm(`Delete ${folder}?`, text, "Delete folder"))) return;
+    await attempt(async () => {
+      await deleteFile(state.ns, folder.slice(0, -1), true);
+      toast(`${folder} is deleted.`);
+      go({ folder: folder.replace(/[^/]+\/$/, ""), entry: "" });
+    });
+  }
+
+  #onKey(event) {
+    const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
+    if (!step) return;
+    const rows = [...this.list.querySelectorAll("a")];
+    event.preventDefault();
+    rows[rows.indexOf(document.activeElement) + step]?.focus();
+  }
+}

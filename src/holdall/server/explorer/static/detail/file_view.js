@@ -1,0 +1,111 @@
+// A file: text with line numbers and colours, markdown, an image, or bytes.
+
+import { readFile } from "../data/api.js";
+import { state } from "../shell/state.js";
+import { button, emptyState, fill, h } from "../show/dom.js";
+import { bytes, plural } from "../show/times.js";
+
+const MOST_BYTES = 1_000_000; // read at first
+const MOST_LINES = 2000; // drawn at first
+/** The types of images by their first bytes. What a name claims does not count. */
+const IMAGES = [
+  ["image/png", [0x89, 0x50, 0x4e, 0x47]],
+  ["image/jpeg", [0xff, 0xd8, 0xff]],
+  ["image/gif", [0x47, 0x49, 0x46, 0x38]],
+  ["image/webp", [0x52, 0x49, 0x46, 0x46]],
+  ["image/bmp", [0x42, 0x4d]],
+];
+let imageAddress = null;
+
+export async function showFile(element, file) {
+  const wanted = state.entry;
+  const content = await readFile(file.namespace, file.key, { most: MOST_BYTES, size: file.size });
+  if (state.entry !== wanted) return;
+  if (imageAddress) URL.revokeObjectURL(imageAddress);
+  imageAddress = null;
+  await showContent(element, file, content);
+}
+
+async function showContent(element, file, content) {
+  if (!content.length) return fill(element, emptyState("This file is empty.", "Edit it, or let an agent write to it."));
+  const text = decode(content, content.length < file.size);
+  const kind = text === null ? imageKind(content) : isSvg(file.key, text) ? "image/svg+xml" : null;
+  const ways = [];
+  if (kind) ways.push(["Image", () => showImage(content, kind)]);
+  if (text !== null && /\.(md|markdown)$/i.test(file.key)) ways.push(["Rendered", () => showMarkdown(text)]);
+  if (text !== null) ways.push(["Text", () => showText(text, file.key)]);
+  ways.push(["Bytes", () => showBytes(content)]);
+  const body = h("div", { class: "file-body" });
+  const tools = h("div", { class: "content-tools" });
+  const choose = async (index) => {
+    fill(
+      tools,
+      h("div", { class: "switch", role: "group", "aria-label": "Show as" }, ways.map(([name], other) => h("button", { type: "button", "aria-pressed": other === index, onclick: () => choose(other) }, name))),
+      content.length < file.size && h("span", { class: "hint" }, `The first ${bytes(content.length)} of ${bytes(file.size)}. Download the file to see all of it.`),
+    );
+    fill(body, await ways[index][1]());
+  };
+  fill(element, tools, body);
+  const line = Number(state.line);
+  await choose(line ? ways.findIndex(([name]) => name === "Text") : 0);
+  if (line) markLine(body, line);
+}
+
+/** The text of bytes; null if they are not UTF-8. A character that was cut off at the end is left out. */
+function decode(content, isCut) {
+  const end = isCut ? content.length - 4 : content.length;
+  for (const size of isCut ? [end, end + 1, end + 2, end + 3] : [end]) {
+    try {
+      const text = new TextDecoder("utf-8", { fatal: true }).decode(content.subarray(0, size));
+      return text.includes("\0") ? null : text;
+    } catch {
+      // the cut was inside a character, or it is not text
+    }
+  }
+  return null;
+}
+
+function imageKind(content) {
+  return IMAGES.find(([, start]) => start.every((byte, index) => content[index] === byte))?.[0] ?? null;
+}
+
+const isSvg = (path, text) => /\.svg$/i.test(path) && text.includes("<svg");
+
+/** An image element runs no script of an SVG, and loads nothing that it names. */
+function showImage(content, kind) {
+  imageAddress = URL.createObjectURL(new Blob([content], { type: kind }));
+  const image = h("img", { class: "stored-image", alt: "The stored image", src: imageAddress });
+  image.addEventListener("error", () => image.replaceWith(emptyState("This image cannot be drawn.", "Look at its bytes, or download it.")));
+  return h("div", { class: "image-frame" }, image);
+}
+
+async function showMarkdown(text) {
+  const { renderMarkdown } = await import("../show/markdown.js");
+  return h("div", { class: "markdown" }, renderMarkdown(text));
+}
+
+async function showText(text, path) {
+  const { colour } = await import("../show/syntax.js");
+  const lines = colour(text, path);
+  if (lines.length > 1 && text.endsWith("\n")) lines.pop();
+  const code = h("ol", { class: "code" });
+  const add = (start, end) => {
+    for (const [index, line] of lines.slice(start, end).entries()) code.append(h("li", { dataset: { line: String(start + index + 1) } }, h("code", {}, line)));
+  };
+  const wanted = Math.max(MOST_LINES, Number(state.line) + 100 || 0);
+  add(0, wanted);
+  const left = lines.length - wanted;
+  const more = left > 0 && button(`Show ${plural(left, "more line")}`, null, () => (more.remove(), add(wanted, lines.length)), { class: "link" });
+  return [code, more];
+}
+
+function markLine(body, number) {
+  const line = body.querySelector(`[data-line="${number}"]`);
+  line?.classList.add("is-marked");
+  line?.scrollIntoView({ block: "center" });
+}
+
+async function showBytes(content) {
+  const { hexView } = await import("../show/hex.js");
+  return hexView(content);
+}

@@ -1,0 +1,73 @@
+// The versions of an entry, newest first: what each changed, beside the version before it, and a way back.
+
+import { readFile, restore, versions } from "../data/api.js";
+import { mayWrite } from "../shell/session.js";
+import { addressOf } from "../shell/state.js";
+import { attempt, toast } from "../shell/toasts.js";
+import { sideBySide } from "../show/differences.js";
+import { button, emptyState, fill, h } from "../show/dom.js";
+import { age, bytes, moment } from "../show/times.js";
+
+const KINDS = { put: "written", delete: "deleted", expire: "expired" };
+
+export async function showTimeline(element, subject, onRestored) {
+  const found = await versions(subject.namespace, subject.key);
+  if (!found.length) {
+    fill(element, emptyState("No history is kept of this entry.", "A store keeps old values from the moment it is opened with history=."));
+    return;
+  }
+  const isFile = found.some((version) => version.size !== null && version.value === null && version.kind === "put");
+  const comparison = h("div", { class: "comparison" });
+  const items = found.map((version, index) => {
+    const item = h(
+      "li",
+      {},
+      h(
+        "button",
+        { type: "button", class: "version", onclick: () => attempt(() => choose(index)) },
+        h("span", { class: `kind ${version.kind}` }, KINDS[version.kind]),
+        h("span", { class: "version-when", title: moment(version.time) }, age(version.time)),
+        h("span", { class: "hint" }, [`version ${version.version}`, version.author && `by ${version.author}`, version.reason, version.size !== null && version.kind === "put" && bytes(version.size)].filter(Boolean).join(" · ")),
+      ),
+    );
+    return item;
+  });
+  const choose = async (index) => {
+    items.forEach((item, other) => item.firstChild.setAttribute("aria-pressed", other === index));
+    const version = found[index];
+    const before = found[index + 1];
+    const [left, right] = await Promise.all([textOf(subject, before, isFile), textOf(subject, version, isFile)]);
+    const canRestore = mayWrite() && version.kind === "put" && index > 0;
+    const bringBack = () =>
+      attempt(async () => {
+        const current = found[0];
+        await restore(subject.namespace, subject.key, version.version, isFile);
+        const undo = current.kind === "put" ? () => restore(subject.namespace, subject.key, current.version, isFile).then(onRestored) : null;
+        toast(`Version ${version.version} is back.`, { undo });
+        await onRestored();
+      });
+    fill(
+      comparison,
+      sideBySide(left, right, before ? `Before (version ${before.version})` : "Before: nothing", `Version ${version.version}, ${moment(version.time)}`),
+      h(
+        "div",
+        { class: "editor-tools" },
+        canRestore && button("Restore this version", "history", bringBack, { class: "primary" }),
+        h("a", { class: "button", href: addressOf({ at: version.time, tab: "" }) }, "See the whole store at this moment"),
+      ),
+    );
+  };
+  fill(element, h("ol", { class: "timeline", "aria-label": "Versions" }, items), comparison);
+  await choose(0);
+}
+
+async function textOf(subject, version, isFile) {
+  if (!version || version.kind !== "put") return "";
+  if (!isFile) return JSON.stringify(version.value, null, 2);
+  const content = await readFile(subject.namespace, subject.key, { version: version.version });
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(content);
+  } catch {
+    return `(${bytes(content.length)} that are not text)`;
+  }
+}

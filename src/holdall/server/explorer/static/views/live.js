@@ -1,0 +1,155 @@
+// The changes as they come: which entry, by whom, and what differed.
+
+import { onChange, onStatus } from "../data/changes.js";
+import { getEntry, versions } from "../data/api.js";
+import { encodeAddress, isBelow, showNamespace } from "../data/names.js";
+import { may, mayLookBack } from "../shell/session.js";
+import { go, state } from "../shell/state.js";
+import { compareLines } from "../show/differences.js";
+import { button, emptyState, fill, h, icon } from "../show/dom.js";
+import { plural } from "../show/times.js";
+
+const MOST = 500; // changes kept
+const MOST_DETAILS = 30; // changes whose difference is read
+const KINDS = { put: "written", delete: "deleted", expire: "expired" };
+const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+
+const kept = []; // newest first; also while another view is shown
+const seen = new Map(); // the last value that was read of each entry, as text
+onChange((change) => {
+  if (!change) return;
+  kept.unshift(change);
+  kept.length = Math.min(kept.length, MOST);
+});
+
+export class View {
+  constructor() {
+    this.isPaused = false;
+    this.waiting = 0;
+    this.shown = [];
+    this.count = h("span", { class: "count", role: "status" });
+    this.actions = h("div", { class: "actions" });
+    this.list = h("ol", { class: "changes", "aria-label": "Changes, newest first" });
+    this.body = h("div", { class: "view-body scroll" }, this.list);
+    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, h("h1", {}, "Live"), this.count, this.actions), this.body);
+    this.nodes = new WeakMap();
+    onStatus(() => this.#draw());
+  }
+
+  show() {
+    this.#drawHead();
+    this.#draw();
+  }
+
+  #drawHead() {
+    const label = this.isPaused ? (this.waiting ? `Continue (${this.waiting} new)` : "Continue") : "Pause";
+    fill(
+      this.actions,
+      state.ns.length > 0 && h("span", { class: "chip" }, `in ${showNamespace(state.ns)}`, h("button", { type: "button", "aria-label": "Show all namespaces", onclick: () => go({ ns: [] }) }, "×")),
+      button(label, this.isPaused ? "play" : "pause", () => this.togglePause(), { "aria-pressed": this.isPaused }),
+    );
+  }
+
+  togglePause() {
+    this.isPaused = !this.isPaused;
+    this.waiting = 0;
+    this.#drawHead();
+    this.#draw();
+  }
+
+  onChange(change) {
+    if (!change || !isBelow(change.namespace, state.ns)) return;
+    if (this.isPaused) {
+      this.waiting++;
+      this.#drawHead();
+      return;
+    }
+    if (this.isQueued) return;
+    this.isQueued = true;
+    setTimeout(() => {
+      this.isQueued = false;
+      this.#draw();
+    }, 150);
+  }
+
+  #draw() {
+    if (state.view !== "live" || this.isPaused) return;
+    this.shown = kept.filter((change) => isBelow(change.namespace, state.ns));
+    this.count.textContent = this.shown.length ? plural(this.shown.length, "change") : "";
+    if (!this.shown.length) {
+      const text = may("watch") ? "Changes appear here as agents make them. Choose a namespace on the left to see only its changes." : "This token may not watch. Make one that allows it: --allow read,watch.";
+      fill(this.list, h("li", { class: "no-result" }, emptyState("No change yet.", text)));
+      return;
+    }
+    const nodes = this.shown.map((change) => {
+      if (!this.nodes.has(change)) this.nodes.set(change, this.#row(change));
+      return this.nodes.get(change);
+    });
+    this.list.replaceChildren(...nodes);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#addDetails(), 250);
+  }
+
+  #row(change) {
+    const address = encodeAddress(change.namespace, change.key);
+    const details = h("div", { class: "change-details" });
+    const row = h(
+      "li",
+      { class: "change flash" },
+      h(
+        "button",
+        { type: "button", class: "change-head", onclick: () => go({ entry: address, tab: "", pane: "" }) },
+        h("time", { class: "hint" }, clock.format(change.time)),
+        h("span", { class: `kind ${change.kind}` }, KINDS[change.kind]),
+        icon(change.key.startsWith("/") ? "file" : "item"),
+        h("span", { class: "change-name" }, h("span", { class: "below" }, `${change.namespace.join(" / ")} / `), change.key),
+        change.author && h("span", { class: "badge" }, change.author),
+        change.reason && h("span", { class: "hint" }, change.reason),
+      ),
+      details,
+    );
+    row.details = details;
+    return row;
+  }
+
+  /** Read what differed, of the newest changes. */
+  async #addDetails() {
+    for (const change of this.shown.slice(0, MOST_DETAILS)) {
+      if (change.isRead || state.view !== "live" || this.isPaused) continue;
+      change.isRead = true;
+      const texts = await readBoth(change).catch(() => null);
+      if (texts) fill(this.nodes.get(change).details, lines(...texts));
+    }
+  }
+}
+
+/** The text of an entry before and after a change; null where it is not known. */
+async function readBoth(change) {
+  const { namespace, key } = change;
+  const name = encodeAddress(namespace, key);
+  const text = (value) => (value === null || value === undefined ? "" : JSON.stringify(value, null, 2));
+  if (mayLookBack() && !key.startsWith("/")) {
+    const found = await versions(namespace, key, 50);
+    const at = found.findIndex((version) => version.version === change.version);
+    if (at >= 0 && (found[at + 1] || at === found.length - 1)) return [text(found[at + 1]?.value), text(found[at].value)];
+  }
+  const before = seen.get(name) ?? "";
+  const after = change.kind === "put" ? text((await getEntry(namespace, key)).value) : "";
+  seen.set(name, after);
+  if (seen.size > MOST) seen.delete(seen.keys().next().value);
+  return [before, after];
+}
+
+/** The lines that differ, at most a few. */
+function lines(before, after) {
+  const changed = compareLines(before, after).filter(([one, other]) => one !== other);
+  const rows = [];
+  for (const [one, other] of changed) {
+    if (one?.trim() && !/^[{}]$/.test(one.trim())) rows.push(h("div", { class: "removed" }, `− ${shorten(one)}`));
+    if (other?.trim() && !/^[{}]$/.test(other.trim())) rows.push(h("div", { class: "added" }, `+ ${shorten(other)}`));
+  }
+  const left = rows.length - 6;
+  return [...rows.slice(0, 6), left > 0 && h("div", { class: "hint" }, `and ${plural(left, "more line")}`)];
+}
+
+const shorten = (line) => (line.length > 300 ? `${line.trim().slice(0, 300)}…` : line.trim());

@@ -1,0 +1,135 @@
+"""Browsing in Chromium: the tree, the table, an entry, searching, the keyboard, the address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.ops import Put
+
+pytestmark = pytest.mark.not_short
+
+
+@pytest.fixture
+def filled(store: holdall.Store) -> holdall.Store:
+    """A store with some users, and what is known of them."""
+    for user in ("ada", "bob"):
+        store.put(("users", user, "facts"), "diet", {"text": f"{user} is allergic to peanuts", "importance": 9})
+        store.put(("users", user, "facts"), "city", {"text": "lives in Lisbon", "importance": 3})
+    store.files(("users", "ada", "files")).write("/notes/todo.md", "# Todo\n\n- call the dentist\n- buy almonds\n")
+    return store
+
+
+def test_the_tree_leads_to_an_entry_and_the_address_leads_back_to_it(
+    url: str, filled: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(url)
+    page.get_by_role("treeitem", name="users").click()
+    page.get_by_text("5 entries").wait_for()
+    page.locator(".tree-row", has_text="users").locator(".tree-arrow").wait_for()
+    page.locator(".tree-row", has_text="ada").click()
+    page.locator(".tree-row", has_text="facts").first.click()
+    page.get_by_text("2 entries").wait_for()
+    page.get_by_role("row", name="diet").click()
+    page.get_by_role("heading", name="diet").wait_for()
+    assert '"ada is allergic to peanuts"' in page.locator(".json").inner_text()
+    assert page.locator(".facts").inner_text().startswith("Version")
+    other = open_page(page.url)
+    other.get_by_role("heading", name="diet").wait_for()
+    assert other.locator('[role="treeitem"][aria-selected="true"] > .tree-row').inner_text().startswith("facts")
+    page.go_back()
+    page.locator(".detail").wait_for(state="detached")
+
+
+def test_a_search_finds_entries_and_files_as_it_is_typed(
+    url: str, filled: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(url)
+    page.keyboard.press("/")
+    page.keyboard.type("peanut allergies")
+    page.get_by_text("2 found in").wait_for()
+    assert page.locator("mark").first.inner_text() in ("allergic", "peanuts")
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("almonds")
+    page.get_by_text("1 found in").wait_for()
+    page.locator(".result").click()
+    page.get_by_role("heading", name="Todo", exact=True).wait_for()
+
+
+def test_a_click_on_a_value_filters_by_it_and_a_chip_removes_the_filter(
+    url: str, filled: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(f"{url}#/browse?entry=users/ada/facts/diet")
+    page.get_by_role("link", name="9", exact=True).click()
+    page.get_by_text("2 entries").wait_for()
+    assert page.locator(".chip").inner_text().startswith("importance = 9")
+    page.get_by_role("button", name="Remove the filter importance").click()
+    page.get_by_text("5 entries").wait_for()
+
+
+def test_a_hundred_thousand_entries_are_browsed_by_keyboard(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    for first in range(0, 100_000, 1000):
+        store.execute([Put(("notes",), f"{n:06}", {"text": f"note {n}"}) for n in range(first, first + 1000)])
+    page = open_page(f"{url}#/browse?ns=notes&pane=main")
+    page.get_by_text("100,000 entries").wait_for()
+    grid = page.get_by_role("grid")
+    assert grid.get_attribute("aria-rowcount") == "100001"
+    grid.focus()
+    page.keyboard.press("End")
+    page.get_by_text("099999", exact=True).wait_for(timeout=60_000)
+    assert page.locator(".grid-row").count() < 100, "only the rows in sight are in the document"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="099998").wait_for()
+    page.keyboard.press("Escape")
+    page.locator(".detail").wait_for(state="detached")
+    page.keyboard.press("Home")
+    page.get_by_text("000000", exact=True).wait_for()
+
+
+def test_the_tree_and_the_page_work_without_a_mouse(
+    url: str, filled: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(url)
+    page.get_by_role("treeitem", name="users").wait_for()
+    page.get_by_role("treeitem", name="All entries").first.focus()
+    for key in ("ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    page.get_by_role("treeitem", name="ada").wait_for()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_text("3 entries").wait_for()
+    page.keyboard.press("?")
+    page.get_by_role("dialog").get_by_text("Search").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("2")
+    page.get_by_role("heading", name="Live").wait_for()
+
+
+def test_an_empty_store_says_what_to_do(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    page = open_page(f"{url}#/browse?pane=main")
+    page.get_by_text("This store is empty.").wait_for()
+    page.get_by_text('store.put(("users", "ada")').wait_for()
+
+
+def test_numbers_that_javascript_cannot_hold_are_shown_and_saved_as_they_were(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    value = {"big": 12345678901234567890123, "whole": 1.0, "text": "a"}
+    store.put(("n",), "k", value)
+    page = open_page(f"{url}#/browse?entry=n/k")
+    page.get_by_role("link", name="12345678901234567890123").wait_for()
+    page.keyboard.press("e")
+    field = page.get_by_role("textbox", name="Content")
+    field.fill(field.input_value().replace('"a"', '"b"'))
+    page.keyboard.press("Control+Enter")
+    page.get_by_text("Saved.").wait_for()
+    entry = store.get(("n",), "k")
+    assert entry is not None
+    assert entry.value == value | {"text": "b"}
+    assert isinstance(entry.value["whole"], float)
