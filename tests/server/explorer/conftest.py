@@ -19,10 +19,16 @@ from support.served import server
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-FLAGS = (
-    "--no-sandbox --headless --disable-gpu --disable-background-networking --disable-component-update --disable-sync"
-    " --no-first-run --disable-quic"
-).split()
+FLAGS = [
+    "--no-sandbox",
+    "--headless",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+]
 WIDE = {"width": 1440, "height": 900}
 
 
