@@ -676,3 +676,29 @@ def test_a_file_is_not_missed_where_it_may_not_be_seen_or_the_folder_is_another(
             store.put(("home",), "at last", {})
     with holdall.open(path) as store:
         assert store.count() == 3
+
+
+# Indexing ------------------------------------------------------------------------------------------------------------
+
+
+def test_searches_that_wait_for_the_index_at_once_share_its_steps(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each used to prepare every slice, and so did the sweeper: the first search after loading took twice as long."""
+    with holdall.open(path, full_text=False) as store:
+        for start_at in range(0, 10_000, 5_000):
+            store.execute([Put(("n",), f"{n:05}", {"text": f"tea {n}"}) for n in range(start_at, start_at + 5_000)])
+    with holdall.open(path) as store:
+        store.setup()
+        engine: Any = store._engine_handle.engine
+        prepared, prepare = [], engine._sql._texts._prepare_slice
+
+        def note_slice(*args: Any) -> Any:
+            found = yield from prepare(*args)
+            if found is not None:
+                prepared.append(found.count)
+            return found
+
+        monkeypatch.setattr(engine._sql._texts, "_prepare_slice", note_slice)
+        answers: list[list[holdall.Hit]] = []
+        together([lambda: answers.append(store.search(query="tea", limit=3))] * 6)
+        assert [[hit.key for hit in answer] for answer in answers] == [["09999", "09998", "09997"]] * 6
+        assert sum(prepared) == 10_000, "a slice was prepared more than once, or the search did not wait for it"

@@ -53,7 +53,7 @@ from ...ops import (
     Vector,
 )
 from ...runtime.programs import drive
-from ...runtime.signals import disallow_restart, run_pending_handlers
+from ...runtime.signals import SIGNAL_CHECK_INTERVAL, disallow_restart, run_pending_handlers
 from ..history.sql import HeldPast
 from ..sql.entries import LOOK_UPS, is_multi_statement, is_plain_put
 from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
@@ -190,6 +190,8 @@ class SqliteEngine:
         self._wary_until = 0.0
         self._reads: list[Submission] = []  # that wait for the worker thread
         self._reads_lock = threading.Lock()  # several event loops may read at once
+        self._indexing = threading.Lock()  # of the thread that runs a step of indexing
+        self._steps, self._last_step = 0, (0, True)  # how many there were, and the result of the last one
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
@@ -204,10 +206,10 @@ class SqliteEngine:
         if type(op) is Scrub:
             return [self._scrub(op)]
         if type(op) is IndexTexts:
-            batch = self._prepared(batch)
-        elif type(op) is LearnFields and not self._can_learn(op):
+            return [self._index_texts(batch)]
+        if type(op) is LearnFields and not self._can_learn(op):
             return [False]
-        elif type(batch[-1]) is DeleteTree and (large := self._prepare_deletion(batch)) is not None:
+        if type(batch[-1]) is DeleteTree and (large := self._prepare_deletion(batch)) is not None:
             with large, self._translating():
                 return large.finish(self._commits.submit(large.batch))
         return self._commits.submit(batch)
@@ -218,10 +220,10 @@ class SqliteEngine:
             if type(op) is Scrub:
                 return [await asyncio.to_thread(self._scrub, op)]
             if type(op) is IndexTexts:
-                batch = await asyncio.to_thread(self._prepared, batch)
-            elif type(op) is LearnFields and not await asyncio.to_thread(self._can_learn, op):
+                return [await asyncio.to_thread(self._index_texts, batch)]
+            if type(op) is LearnFields and not await asyncio.to_thread(self._can_learn, op):
                 return [False]
-            elif type(batch[-1]) is DeleteTree:
+            if type(batch[-1]) is DeleteTree:
                 large = await asyncio.to_thread(self._prepare_deletion, batch)
                 if large is not None:
                     with large, self._translating():
@@ -385,8 +387,24 @@ class SqliteEngine:
             self._wary_until = now + _WARY
         return found
 
+    def _index_texts(self, batch: Sequence[Op]) -> tuple[int, bool]:
+        """Run a step of indexing. If another thread runs one, wait for it, and return what that one has done.
+
+        Without this, the sweeper and each search that waits for the index would all prepare the same slice.
+        """
+        before = self._steps
+        if not self._indexing.acquire(timeout=SIGNAL_CHECK_INTERVAL):
+            return 0, True  # asked again, after signal handlers had their turn
+        try:
+            if self._steps == before:
+                [self._last_step] = self._commits.submit(self._prepared(batch))
+                self._steps += 1
+            return self._last_step
+        finally:
+            self._indexing.release()
+
     def _prepared(self, batch: Sequence[Op]) -> list[Op]:
-        """Prepare slices of the text index while others write."""
+        """Prepare a step of the text index while others write."""
         reader = self._readers.take()
         try:
             reader.execute("BEGIN")  # which ends when the reader is given back
