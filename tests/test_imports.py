@@ -116,7 +116,7 @@ RULES = {
     "faces/cli/shell/": FACE | {"faces/cli/"},
     "server/": SERVER,
     "server/auth/": SERVER,
-    "server/rest/": SERVER,
+    "server/rest/": SERVER | {"faces/langgraph/"},  # the threads of its checkpointer
     "server/run/": SERVER,
     "server/mcp/": SERVER,
     "server/explorer/": SERVER,

@@ -36,6 +36,7 @@ from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
 from ..search.embedders import Metric, is_same_model
 from ..search.ranking import rank_texts
+from ..search.tokens import find_words
 from .dispatch import Dispatcher
 from .options import StoreOptions
 from .remote_batches import run_batch, view_for
@@ -110,6 +111,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "decode_value",
     "encode_namespace",
     "files_as_lines",
+    "find_words",
     "show_namespace",
     "parse_filter",
     "rank_texts",

@@ -261,3 +261,26 @@ def has_phrases(query: Query, texts: Iterable[str]) -> bool:
         if not missing:
             return True
     return False
+
+
+_LETTERS = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+
+
+def find_words(query: str, text: str) -> list[tuple[int, int]]:
+    """Return where the words of a query are in a text: their first characters, and those after their last."""
+    terms = set(parse_query(query).terms)
+    found: list[tuple[int, int]] = []
+    for match in _LETTERS.finditer(text):
+        word, start = match[0], match.start()
+        if _compiled(f"[{_UNSPACED}]").search(word) is None:
+            if not terms.isdisjoint(tokens(word)):
+                found.append(match.span())
+            continue
+        pairs = [at for at in range(len(word)) if word[at : at + 2] in terms or word[at] in terms]
+        for at in pairs:
+            end = start + at + (2 if word[at : at + 2] in terms else 1)
+            if found and found[-1][1] >= start + at:
+                found[-1] = found[-1][0], max(end, found[-1][1])
+            else:
+                found.append((start + at, end))
+    return found

@@ -6,15 +6,14 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from .. import wire
+from .. import AsyncWatch, wire
 from ..core import face_api
 from ..errors import InvalidInput
-from .exchange import Call, Handler, answer
+from .exchange import Call, Handler, answer, stream
 
 _COMPRESSED_FROM = 16 << 10  # bytes of a reply
-_HEARTBEAT = 15.0  # seconds between two signs of life on a stream
 
 
 async def run_batch(call: Call) -> Response:
@@ -51,28 +50,15 @@ async def describe(call: Call) -> Response:
 
 async def notify(call: Call) -> Response:
     """Stream a line whenever something in the scope has changed, and now and then as a sign of life."""
-    return StreamingResponse(_notifications(call), media_type="application/x-ndjson")
+    watch: AsyncWatch = call.store.awatch()
+    await watch.__aenter__()  # what changes after the first line is announced
+    chunks = _notifications(watch)
+    return stream(call, chunks, "application/x-ndjson", first=b"\n", idle=b"\n", close=watch.aclose)
 
 
-async def _notifications(call: Call) -> AsyncIterator[bytes]:
-    yield b"\n"
-    async with call.store.awatch() as watch:
-        waiting: asyncio.Task[object] | None = None
-        try:
-            while True:
-                if waiting is None:
-                    waiting = asyncio.ensure_future(anext(watch, None))
-                done, _ = await asyncio.wait([waiting], timeout=_HEARTBEAT)
-                if done:
-                    if waiting.result() is None:
-                        return
-                    waiting = None
-                    yield b"*\n"
-                else:
-                    yield b"\n"
-        finally:
-            if waiting is not None:
-                waiting.cancel()
+async def _notifications(watch: AsyncWatch) -> AsyncIterator[bytes]:
+    async for _ in watch:
+        yield b"*\n"
 
 
 ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {

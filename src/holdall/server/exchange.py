@@ -11,14 +11,15 @@ import logging
 import re
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ..errors import HoldallError, InvalidInput, shown
@@ -32,6 +33,7 @@ logger = logging.getLogger("holdall.server")
 
 T = TypeVar("T")
 _SLOWEST = 16 * 1024  # bytes a second: a client that sends its body more slowly is cut off
+_HEARTBEAT = 15.0  # seconds between two signs of life on a stream
 _encode = msgspec.json.Encoder().encode
 _TIME = re.compile(r"\d{4}-\d\d-\d\d")
 _TRUE, _FALSE = ("true", "1", "yes", ""), ("false", "0", "no")
@@ -45,6 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     page: int = 1000  # results in one answer
     body_timeout: float = 30.0  # seconds for a body, and more for a large one
     header_timeout: float = 30.0  # seconds for the head of a request
+    archive: int = 4 << 30  # bytes of a backup or a table that is sent
     watchers: int = 10_000  # open streams of one worker
     grep: int = 1000  # lines in one answer
 
@@ -74,6 +77,13 @@ class Call:
     async def body(self) -> bytes:
         """Read the body, decompressed; refuse one that is too large or too slow."""
         return await read_body(self.request, self.service.limits)
+
+    async def save_body(self, path: Path) -> None:
+        """Write the body, which may be a large one, to a file."""
+        limits = self.service.limits
+        with path.open("wb") as file:
+            async for chunk in read_chunks(self.request, limits, limits.archive):
+                await asyncio.to_thread(file.write, chunk)
 
     async def json(self, kind: type[T]) -> T:
         """Read the body as JSON of a type."""
@@ -166,6 +176,59 @@ class Endpoint:
         return await handler(Call(self.service, request, access)), access
 
 
+def stream(
+    call: Call,
+    chunks: AsyncIterator[bytes],
+    media_type: str,
+    *,
+    first: bytes,
+    idle: bytes,
+    close: Callable[[], Awaitable[object]],
+) -> Response:
+    """Answer with chunks as they come, after `first`, with `idle` as a sign of life between them.
+
+    The token is checked again before each chunk, and the stream ends when it is revoked. `close` is awaited at the end.
+    """
+    if call.service.watchers >= call.service.limits.watchers:
+        raise HttpError(503, "too many streams are open; try again later", {"Retry-After": "5"}, "Unavailable")
+    sent = _keep_alive(call, chunks, first, idle, close)
+    return StreamingResponse(sent, 200, {"X-Accel-Buffering": "no"}, media_type)
+
+
+async def _keep_alive(
+    call: Call, chunks: AsyncIterator[bytes], first: bytes, idle: bytes, close: Callable[[], Awaitable[object]]
+) -> AsyncIterator[bytes]:
+    service = call.service
+    service.watchers += 1
+    waiting: asyncio.Task[bytes | None] | None = None
+    try:
+        yield first
+        while True:
+            if waiting is None:
+                waiting = asyncio.ensure_future(_next(chunks))
+            done, _ = await asyncio.wait([waiting], timeout=_HEARTBEAT)
+            try:
+                await service.gate.check_again(call.access)
+            except HoldallError:
+                return
+            chunk = waiting.result() if done else idle
+            if chunk is None:
+                return
+            if done:
+                waiting = None
+            yield chunk
+    finally:
+        service.watchers -= 1
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        await close()
+
+
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
+
+
 def parse_moment(name: str, text: str) -> datetime | str:
     """A moment: a time in ISO form, which is UTC without an offset; or a cursor."""
     if not _TIME.match(text):
@@ -177,38 +240,44 @@ def parse_moment(name: str, text: str) -> datetime | str:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """Read the body of a request; refuse one that is too large or too slow."""
+async def read_chunks(request: Request, limits: Limits, most: int) -> AsyncIterator[bytes]:
+    """The body of a request, decompressed, in chunks; refuse one that is too large or too slow."""
     declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > limits.body:
-        raise _too_large(limits)
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(limits.body_timeout) as clock:
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > limits.body:
-                    raise _too_large(limits)
-                chunks.append(chunk)
-                if size > _SLOWEST and (deadline := clock.when()) is not None:
-                    clock.reschedule(deadline + len(chunk) / _SLOWEST)
-    except TimeoutError:
-        raise HttpError(408, "the body came too slowly", {"Connection": "close"}) from None
-    body = b"".join(chunks)
+    if declared.isdigit() and int(declared) > most:
+        raise _too_large(most)
     encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding == "identity":
-        return body
-    if encoding not in ("gzip", "deflate"):
+    if encoding not in ("identity", "gzip", "deflate"):
         raise HttpError(415, f"the content encoding {encoding[:50]!r} is not known; send gzip, or none")
-    try:
-        inflate = zlib.decompressobj(47)  # gzip or zlib, whatever it is
-        plain = inflate.decompress(body, limits.body + 1)
-    except zlib.error:
-        raise InvalidInput("the body is not compressed as its content encoding says") from None
-    if len(plain) > limits.body:
-        raise _too_large(limits)
-    return plain
+    inflate = None if encoding == "identity" else zlib.decompressobj(47)  # gzip or zlib, whatever it is
+    loop = asyncio.get_running_loop()
+    began, received, size = loop.time(), 0, 0
+    stream = aiter(request.stream())
+    while True:
+        left = limits.body_timeout + received / _SLOWEST - (loop.time() - began)
+        try:
+            chunk = await asyncio.wait_for(anext(stream, None), max(left, 0.001))
+        except TimeoutError:
+            raise HttpError(408, "the body came too slowly", {"Connection": "close"}) from None
+        if chunk is None:
+            break
+        received += len(chunk)
+        if inflate is not None:
+            try:
+                chunk = inflate.decompress(chunk, most - size + 1)
+            except zlib.error:
+                raise InvalidInput("the body is not compressed as its content encoding says") from None
+        size += len(chunk)
+        if size > most:
+            raise _too_large(most)
+        if chunk:
+            yield chunk
+    if inflate is not None and not inflate.eof:
+        raise InvalidInput("the body is not compressed as its content encoding says: it is cut off")
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Read the body of a request, decompressed; refuse one that is too large or too slow."""
+    return b"".join([chunk async for chunk in read_chunks(request, limits, limits.body)])
 
 
 def decode_json(body: bytes, kind: type[T]) -> T:
@@ -229,5 +298,5 @@ def no_content(headers: Mapping[str, str] | None = None) -> Response:
     return Response(status_code=204, headers=headers)
 
 
-def _too_large(limits: Limits) -> HttpError:
-    return HttpError(413, f"a request has at most {limits.body:,} bytes", {"Connection": "close"})
+def _too_large(most: int) -> HttpError:
+    return HttpError(413, f"the body of this request has at most {most:,} bytes", {"Connection": "close"})

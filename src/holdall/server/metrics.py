@@ -11,6 +11,7 @@ import os
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,14 +84,47 @@ class Metrics:
             dict(self._requests), self._conflicts, dict(self._buckets), dict(self._seconds), service.watchers
         )
 
-    async def render(self, service: Service) -> str:
-        """Write the metrics of all workers as text for Prometheus."""
+    def _of_all_workers(self, service: Service) -> list[_Counts]:
         counts = [self._counts(service)]
         if self._file is not None:
             for path in self._file.parent.glob("*.json"):
                 if path != self._file:
                     with contextlib.suppress(OSError, msgspec.MsgspecError):
                         counts.append(msgspec.json.decode(path.read_bytes(), type=_Counts))
+        return counts
+
+    def summarise(self, service: Service) -> dict[str, Any]:
+        """Return the totals of all workers, and the latencies of each operation in seconds."""
+        counts = self._of_all_workers(service)
+        requests = sum((Counter(one.requests) for one in counts), Counter())
+        operations = []
+        for name in sorted({name for one in counts for name in one.buckets}):
+            method, route = name.split(" ")
+            totals = _sum_buckets(counts, name)
+            operations.append(
+                {
+                    "method": method,
+                    "route": route,
+                    "requests": sum(totals),
+                    "errors": sum(
+                        number for key, number in requests.items() if key.startswith(f"{name} ") and key[-3] in "45"
+                    ),
+                    "seconds": sum(one.seconds.get(name, 0.0) for one in counts),
+                    **{f"p{part}": _quantile(totals, part / 100) for part in (50, 95, 99)},
+                }
+            )
+        return {
+            "time": datetime.now(UTC),
+            "requests": requests.total(),
+            "conflicts": sum(one.conflicts for one in counts),
+            "watchers": sum(one.watchers for one in counts),
+            "workers": len(counts),
+            "operations": operations,
+        }
+
+    async def render(self, service: Service) -> str:
+        """Write the metrics of all workers as text for Prometheus."""
+        counts = self._of_all_workers(service)
         lines = ["# HELP holdall_requests_total Requests by route and status.", "# TYPE holdall_requests_total counter"]
         requests = sum((Counter(one.requests) for one in counts), Counter())
         for name, number in sorted(requests.items()):
@@ -105,6 +139,20 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
+def _sum_buckets(counts: list[_Counts], name: str) -> list[int]:
+    return [sum(column) for column in zip(*(one.buckets[name] for one in counts if name in one.buckets), strict=True)]
+
+
+def _quantile(totals: list[int], part: float) -> float | None:
+    """The upper bound of the bucket in which a part of all requests was answered; None: slower than all bounds."""
+    wanted, below = part * sum(totals), 0
+    for bound, number in zip((*_BUCKETS, None), totals, strict=True):
+        below += number
+        if below >= wanted:
+            return bound
+    return None
+
+
 def _histogram(counts: list[_Counts]) -> list[str]:
     lines = [
         "# HELP holdall_request_seconds Seconds until an answer began.",
@@ -113,9 +161,7 @@ def _histogram(counts: list[_Counts]) -> list[str]:
     for name in sorted({name for one in counts for name in one.buckets}):
         method, route = name.split(" ")
         labels = f'method="{method}",route="{route}"'
-        totals = [
-            sum(column) for column in zip(*(one.buckets[name] for one in counts if name in one.buckets), strict=True)
-        ]
+        totals = _sum_buckets(counts, name)
         below = 0
         for bound, number in zip((*_BUCKETS, "+Inf"), totals, strict=True):
             below += number

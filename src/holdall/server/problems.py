@@ -31,6 +31,7 @@ _STATUS: tuple[tuple[type[HoldallError], int], ...] = (
     (errors.QuotaExceeded, 429),
     (errors.EmbeddingError, 502),
     (errors.Unsupported, 501),
+    (errors.MissingExtra, 501),
     (errors.StoreClosed, 503),
 )
 

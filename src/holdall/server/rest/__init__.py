@@ -1,7 +1,8 @@
 """The REST API under /v1, for people and for every language."""
 
+from ..auth import routes as auth
 from ..exchange import Handler
-from . import events, files, history, items, openapi, operation, queries
+from . import events, files, history, items, openapi, operation, queries, threads
 
 #: The routes: path, and for each method the handler and the right that it needs.
 ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
@@ -10,6 +11,8 @@ ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
     **queries.ROUTES,
     **events.ROUTES,
     **history.ROUTES,
+    **threads.ROUTES,
     **operation.ROUTES,
+    **auth.ROUTES,
     **openapi.ROUTES,
 }

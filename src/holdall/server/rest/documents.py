@@ -89,9 +89,9 @@ def item_address(call: Call, start: str) -> tuple[Namespace, str]:
     return tuple(labels), key
 
 
-def namespace_argument(call: Call, default: Namespace = ()) -> Namespace:
-    """The argument `namespace` of the query, in its text form."""
-    text = call.text("namespace")
+def namespace_argument(call: Call, default: Namespace = (), *, name: str = "namespace") -> Namespace:
+    """A namespace in the query, in its text form."""
+    text = call.text(name)
     return default if text is None else face_api.decode_namespace(text)
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from ... import AsyncWatch, Change
+from ... import AsyncWatch
 from ...core import face_api
 from ...errors import CursorExpired, HoldallError, LeaseLost
 from ...wire import to_problem
-from ..exchange import Call, Handler, answer, no_content
-from ..problems import HttpError
+from ..exchange import Call, Handler, answer, no_content, stream
 from .documents import change_document, entry_document, namespace_argument
 
-_HEARTBEAT = 15.0  # seconds between two signs of life
+#: The id of an event, its name and its data.
+Event: TypeAlias = tuple[str, str, dict[str, Any]]
 
 
 async def get_cursor(call: Call) -> Response:
@@ -33,56 +32,37 @@ async def watch(call: Call) -> Response:
         subscription: AsyncWatch = call.store.awatch(namespace, since=since)
     else:
         subscription = call.store.files(namespace or ("filesystem",)).awatch(path, since=since)
-    service = call.service
-    if service.watchers >= service.limits.watchers:
-        raise HttpError(503, "too many streams are open; try again later", {"Retry-After": "5"}, "Unavailable")
     with_values = call.flag("values") and call.access.has("read")
     await subscription.__aenter__()  # an expired cursor is an error before the stream begins
-    headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(_events(call, subscription, with_values), 200, headers, "text/event-stream")
-
-
-async def _events(call: Call, subscription: AsyncWatch, with_values: bool) -> AsyncIterator[bytes]:
-    call.service.watchers += 1
-    waiting: asyncio.Task[Change | None] | None = None
     try:
-        yield b": connected\n\n"
-        while True:
-            if waiting is None:
-                waiting = asyncio.ensure_future(_next(subscription))
-            done, _ = await asyncio.wait([waiting], timeout=_HEARTBEAT)
-            if not done:
-                await call.service.gate.check_again(call.access)
-                yield b": still here\n\n"
-                continue
-            try:
-                change = waiting.result()
-            except HoldallError as error:
-                name = "expired" if isinstance(error, CursorExpired) else "problem"
-                yield f"event: {name}\ndata: ".encode() + msgspec.json.encode(to_problem(error)) + b"\n\n"
-                return
-            waiting = None
-            if change is None:
-                return
-            await call.service.gate.check_again(call.access)
-            document = change_document(change)
-            if with_values and document["kind"] == "put":
-                entry = await call.store.aget(document["namespace"], document["key"])
-                document["entry"] = None if entry is None else entry_document(entry)
-            yield (
-                f"id: {document['cursor']}\nevent: {document['kind']}\ndata: ".encode()
-                + msgspec.json.encode(document)
-                + b"\n\n"
-            )
-    finally:
-        call.service.watchers -= 1
-        if waiting is not None:
-            waiting.cancel()
+        return stream_events(call, _describe(call, subscription, with_values), subscription.aclose)
+    except HoldallError:
         await subscription.aclose()
+        raise
 
 
-async def _next(subscription: AsyncWatch) -> Change | None:
-    return await anext(subscription, None)
+async def _describe(call: Call, subscription: AsyncWatch, with_values: bool) -> AsyncIterator[Event]:
+    async for change in subscription:
+        document = change_document(change)
+        if with_values and change.kind == "put":
+            entry = await call.store.aget(change.namespace, change.key)
+            document["entry"] = None if entry is None else entry_document(entry)
+        yield change.cursor, change.kind, document
+
+
+def stream_events(call: Call, events: AsyncIterator[Event], close: Callable[[], Awaitable[object]]) -> Response:
+    """Answer with server-sent events. The token is checked again before each; `close` ends what they come from."""
+    chunks, first, idle = _encode_events(events), b": connected\n\n", b": still here\n\n"
+    return stream(call, chunks, "text/event-stream", first=first, idle=idle, close=close)
+
+
+async def _encode_events(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
+    try:
+        async for identity, name, document in events:
+            yield f"id: {identity}\nevent: {name}\ndata: ".encode() + msgspec.json.encode(document) + b"\n\n"
+    except HoldallError as error:
+        name = "expired" if isinstance(error, CursorExpired) else "problem"
+        yield f"event: {name}\ndata: ".encode() + msgspec.json.encode(to_problem(error)) + b"\n\n"
 
 
 # Leases --------------------------------------------------------------------------------------------------------------

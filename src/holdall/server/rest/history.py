@@ -61,6 +61,7 @@ class Restore(msgspec.Struct, forbid_unknown_fields=True):
 async def restore(call: Call) -> Response:
     """Write an old version again, as a new change."""
     given = await call.json(Restore)
+    call.access.require("history")
     if (given.key is None) == (given.path is None):
         raise InvalidInput("pass key, for an entry, or path, for a file")
     lease = lease_argument(call)
@@ -106,13 +107,21 @@ class Rewind(msgspec.Struct, forbid_unknown_fields=True):
     when: str
     namespace: list[str] = []
     dry_run: bool = False
+    sliced: bool = False
 
 
 async def rewind(call: Call) -> Response:
     """Bring a namespace back to how it was; with `dry_run`, say what would change."""
     given = await call.json(Rewind)
+    call.access.require("history")
+    if not given.dry_run:
+        call.access.require("write")
     done = await call.store.arewind(
-        tuple(given.namespace), parse_moment("when", given.when), dry_run=given.dry_run, lease=lease_argument(call)
+        tuple(given.namespace),
+        parse_moment("when", given.when),
+        dry_run=given.dry_run,
+        sliced=given.sliced,
+        lease=lease_argument(call),
     )
     return answer(msgspec.to_builtins(done))
 
@@ -122,5 +131,5 @@ ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
     "/v1/file-history": {"GET": (list_file_versions, "history")},
     "/v1/restore": {"POST": (restore, "write")},
     "/v1/diff": {"GET": (diff, "history")},
-    "/v1/rewind": {"POST": (rewind, "write")},
+    "/v1/rewind": {"POST": (rewind, "history")},
 }

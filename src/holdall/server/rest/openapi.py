@@ -9,8 +9,9 @@ import msgspec
 from starlette.responses import Response
 
 from ...core import face_api
+from ..auth import routes as auth
 from ..exchange import Call, Handler, answer
-from . import events, files, history, items, operation, queries
+from . import events, files, history, items, operation, queries, threads
 
 _TABLES = {
     "items": items.ROUTES,
@@ -18,7 +19,9 @@ _TABLES = {
     "queries": queries.ROUTES,
     "changes and leases": events.ROUTES,
     "history": history.ROUTES,
+    "threads": threads.ROUTES,
     "operation": operation.ROUTES,
+    "tokens": auth.ROUTES,
 }
 #: The types of JSON bodies, by handler.
 _BODIES: dict[Any, type] = {
@@ -32,10 +35,17 @@ _BODIES: dict[Any, type] = {
     history.rewind: history.Rewind,
     files.move_file: files.Transfer,
     files.copy_file: files.Transfer,
-    operation.create_token: operation.NewToken,
+    operation.erase: operation.Erase,
+    operation.check: operation.Check,
+    threads.set_ttl: threads.ThreadTtl,
+    threads.copy_thread: threads.ThreadCopy,
+    threads.prune_threads: threads.Prune,
+    threads.retain_checkpoints: threads.Retain,
+    threads.delete_runs: threads.Runs,
+    auth.create_token: auth.NewToken,
 }
 _OBJECT_BODIES = {items.put_item, items.patch_item}
-_BYTE_BODIES = {files.put_file, files.patch_file}
+_BYTE_BODIES = {files.put_file, files.patch_file, operation.load, operation.import_entries}
 #: The arguments of the query, by handler: name and schema.
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
 _VOLUME = {"namespace": _TEXT}
@@ -75,12 +85,23 @@ _ARGUMENTS: dict[Any, dict[str, Any]] = {
     events.watch: {**_VOLUME, "since": _TEXT, "path": _TEXT, "values": _FLAG},
     history.list_versions: {"limit": _NUMBER},
     history.list_file_versions: {**_VOLUME, "path": _TEXT, "limit": _NUMBER},
+    threads.list_threads: {"prefix": _TEXT, "query": _TEXT, "filter": _TEXT, "limit": _NUMBER, "cursor": _TEXT},
+    threads.get_thread: {"checkpoint_id": _TEXT, "checkpoint_ns": _TEXT, "at": _TEXT},
+    threads.list_checkpoints: {"checkpoint_ns": _TEXT, "before": _TEXT, "limit": _NUMBER},
+    threads.watch_thread: {"checkpoint_ns": _TEXT},
+    operation.back_up: _VOLUME,
+    operation.load: {"to": _TEXT, "into": _FLAG, "replace": _FLAG},
+    operation.export_entries: {**_VOLUME, "format": {"enum": ["jsonl", "parquet"]}},
+    operation.import_entries: {**_VOLUME, "format": {"enum": ["jsonl", "parquet"]}, "columns": _TEXT},
     history.diff: {**_VOLUME, "since": _TEXT, "until": _TEXT, "limit": _NUMBER},
 }
 #: Answers that are not JSON.
 _OTHER_ANSWERS = {
     files.get_file: "application/octet-stream",
     events.watch: "text/event-stream",
+    threads.watch_thread: "text/event-stream",
+    operation.back_up: "application/octet-stream",
+    operation.export_entries: "application/octet-stream",
     operation.get_metrics: "text/plain",
 }
 _EMPTY = {
@@ -88,11 +109,16 @@ _EMPTY = {
     files.delete_file,
     events.renew_lease,
     events.release_lease,
-    operation.revoke_token,
-    operation.open_session,
-    operation.close_session,
+    threads.set_ttl,
+    threads.delete_thread,
+    threads.copy_thread,
+    threads.prune_threads,
+    threads.delete_runs,
+    auth.revoke_token,
+    auth.open_session,
+    auth.close_session,
 }
-_CREATED = {events.acquire_lease, operation.create_token}
+_CREATED = {events.acquire_lease, auth.create_token}
 
 
 def build_document() -> dict[str, Any]:

@@ -1,85 +1,172 @@
-"""What operators need: tokens, a browser's session, health and metrics."""
+"""What operators need: erasing, backups, tables, checks, health and metrics."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Annotated
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from ...core import face_api
-from ...errors import AccessDenied, HoldallError
-from ..auth.gate import COOKIE
-from ..exchange import Call, Handler, answer, no_content
+from ...errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, shown
+from ..auth.routes import require_whole_store
+from ..exchange import Call, Handler, answer, decode_json
 from ..problems import HttpError
+from .documents import namespace_argument
 
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class NewToken(msgspec.Struct, forbid_unknown_fields=True):
-    """A token to make."""
-
-    scope: list[str] = []
-    allow: tuple[str, ...] = ("read",)
-    expires: Annotated[float, msgspec.Meta(gt=0, lt=10**9)] | None = None
-    label: str = ""
-    max_requests: _Positive | None = None
+_PIECE = 1 << 20  # bytes
 
 
-def _require_whole_store(call: Call) -> None:
-    if face_api.scope_of(call.store):
-        raise AccessDenied("only an admin token for the whole store may manage tokens")
+class Erase(msgspec.Struct, forbid_unknown_fields=True):
+    """What to erase: an entry, or a namespace; with `recursive`, also those below it."""
+
+    namespace: list[str]
+    key: str | None = None
+    recursive: bool = False
+    compact: bool = False
 
 
-async def list_tokens(call: Call) -> Response:
-    """List the tokens, without their secrets."""
-    _require_whole_store(call)
-    return answer({"tokens": [token.to_document() for token in await call.service.gate.tokens.alist()]})
+async def erase(call: Call) -> Response:
+    """Remove entries with every trace of them: old values, tombstones, what is left in files."""
+    given = await call.json(Erase)
+    call.access.require("write")
+    if given.compact:  # it keeps all users of the store waiting
+        require_whole_store(call)
+    done = await call.store.aerase(tuple(given.namespace), given.key, recursive=given.recursive, compact=given.compact)
+    return answer(msgspec.to_builtins(done))
 
 
-async def create_token(call: Call) -> Response:
-    """Make a token. Its text is shown once."""
-    _require_whole_store(call)
-    given = await call.json(NewToken)
-    token, text = await call.service.gate.tokens.acreate(
-        scope=tuple(given.scope),
-        allow=given.allow,
-        expires=None if given.expires is None else timedelta(seconds=given.expires),
-        label=given.label,
-        max_requests=given.max_requests,
-    )
-    return answer({**token.to_document(), "token": text}, 201)
+# Backups and tables --------------------------------------------------------------------------------------------------
 
 
-async def revoke_token(call: Call) -> Response:
-    """End a token."""
-    _require_whole_store(call)
-    await call.service.gate.tokens.arevoke(call.request.path_params["id"])
-    return no_content()
+async def back_up(call: Call) -> Response:
+    """Download a backup of a namespace and of those below it, as they are at one moment."""
+    with _temporary_folder() as kept:
+        await call.store.abackup(kept.path / "backup", prefix=namespace_argument(call))
+        return kept.send("backup", "holdall.backup")
 
 
-async def open_session(call: Call) -> Response:
-    """Exchange a token for a cookie, which scripts of the page cannot read."""
-    text = call.service.gate.token_text(call.request)
-    response = no_content()
-    if text is not None:
-        response.set_cookie(
-            COOKIE,
-            text,
-            path=call.request.scope.get("root_path") or "/",
-            httponly=True,
-            samesite="strict",
-            secure=call.request.url.scheme == "https",
+async def load(call: Call) -> Response:
+    """Load a backup, which is the body. It is checked before anything is written."""
+    with _temporary_folder() as kept:
+        await call.save_body(kept.path / "backup")
+        try:
+            done = await call.store.aload(
+                kept.path / "backup",
+                to=_optional_namespace(call, "to"),
+                into=call.flag("into"),
+                replace=call.flag("replace"),
+            )
+        except (Corrupt, SchemaTooNew) as error:
+            detail = str(error).replace(str(kept.path / "backup"), "the body")
+            raise HttpError(422, detail, title=type(error).__name__) from error
+        return answer(msgspec.to_builtins(done))
+
+
+async def export_entries(call: Call) -> Response:
+    """Download a table with a row for each entry, as lines of JSON or as Parquet."""
+    kind = _table_format(call)
+    with _temporary_folder() as kept:
+        await call.store.aexport_entries(kept.path / "table", prefix=namespace_argument(call), format=kind)
+        return kept.send("table", f"entries.{kind}")
+
+
+async def import_entries(call: Call) -> Response:
+    """Put an entry for each row of a table, which is the body. `columns`, as JSON, names the column of each part."""
+    columns = call.text("columns")
+    with _temporary_folder() as kept:
+        await call.save_body(kept.path / "table")
+        number = await call.store.aimport_entries(
+            kept.path / "table",
+            namespace=_optional_namespace(call, "namespace"),
+            columns=None if columns is None else decode_json(columns.encode(), dict[str, str | list[str]]),
+            format=_table_format(call),
         )
-    return response
+        return answer({"entries": number})
 
 
-async def close_session(call: Call) -> Response:
-    """Delete the cookie."""
-    response = no_content()
-    response.delete_cookie(COOKIE, path=call.request.scope.get("root_path") or "/", httponly=True, samesite="strict")
-    return response
+class Check(msgspec.Struct, forbid_unknown_fields=True):
+    """A check; with `repair`, what can be mended is."""
+
+    repair: bool = False
+
+
+async def check(call: Call) -> Response:
+    """Read every entry, and check that indexes, contents and vectors agree with it."""
+    given = decode_json(await call.body() or b"{}", Check)
+    return answer(msgspec.to_builtins(await call.store.acheck(repair=given.repair)))
+
+
+class _Kept:
+    """A temporary folder, which is removed at the end of the block, or once its file is sent."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="holdall-")
+        self.path = Path(self._folder.name)
+        self.is_sent = False
+
+    def send(self, file: str, name: str) -> Response:
+        """Answer with a file as an attachment."""
+        self.is_sent = True
+        headers = {
+            "Content-Length": str((self.path / file).stat().st_size),
+            "Content-Disposition": f'attachment; filename="{name}"',
+        }
+        return StreamingResponse(self._pieces(self.path / file), 200, headers, "application/octet-stream")
+
+    async def _pieces(self, path: Path) -> AsyncIterator[bytes]:
+        try:
+            with path.open("rb") as file:
+                while piece := await asyncio.to_thread(file.read, _PIECE):
+                    yield piece
+        finally:
+            self.remove()
+
+    def remove(self) -> None:
+        self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[_Kept]:
+    kept = _Kept()
+    try:
+        yield kept
+    finally:
+        if not kept.is_sent:
+            kept.remove()
+
+
+def _optional_namespace(call: Call, name: str) -> Any:
+    return None if call.text(name) is None else namespace_argument(call, name=name)
+
+
+def _table_format(call: Call) -> Literal["jsonl", "parquet"]:
+    given = call.text("format") or "jsonl"
+    if given not in ("jsonl", "parquet"):
+        raise InvalidInput(f"format is 'jsonl' or 'parquet', not {shown(given)}")
+    return given  # type: ignore[return-value]  # one of the two
+
+
+# Maintenance, health and metrics -------------------------------------------------------------------------------------
+
+
+async def stats(call: Call) -> Response:
+    """Describe what the store holds, and the state of its indexes."""
+    return answer(msgspec.to_builtins(await call.store.astats()))
+
+
+async def sweep(call: Call) -> Response:
+    """Remove expired entries now."""
+    return answer({"expired": await call.store.asweep()})
+
+
+async def reindex(call: Call) -> Response:
+    """Make the vectors that are missing."""
+    return answer({"entries": await call.store.areindex()})
 
 
 async def is_alive(_call: Call) -> Response:
@@ -98,15 +185,28 @@ async def is_ready(call: Call) -> Response:
 
 async def get_metrics(call: Call) -> Response:
     """The metrics of all workers, as text for Prometheus."""
-    _require_whole_store(call)
+    require_whole_store(call)
     text = await call.service.metrics.render(call.service)
     return Response(text, 200, media_type="text/plain; version=0.0.4")
 
 
+async def summarise_metrics(call: Call) -> Response:
+    """The metrics of all workers as JSON: totals and latencies by operation. The difference of two is a rate."""
+    require_whole_store(call)
+    return answer(call.service.metrics.summarise(call.service))
+
+
 ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
-    "/v1/tokens": {"GET": (list_tokens, "admin"), "POST": (create_token, "admin")},
-    "/v1/tokens/{id}": {"DELETE": (revoke_token, "admin")},
-    "/v1/session": {"POST": (open_session, ""), "DELETE": (close_session, None)},
+    "/v1/erase": {"POST": (erase, "erase")},
+    "/v1/backup": {"GET": (back_up, "read")},
+    "/v1/load": {"POST": (load, "write")},
+    "/v1/export": {"GET": (export_entries, "read")},
+    "/v1/import": {"POST": (import_entries, "write")},
+    "/v1/check": {"POST": (check, "admin")},
+    "/v1/stats": {"GET": (stats, "read")},
+    "/v1/sweep": {"POST": (sweep, "write")},
+    "/v1/reindex": {"POST": (reindex, "admin")},
+    "/v1/metrics": {"GET": (summarise_metrics, "admin")},
     "/healthz": {"GET": (is_alive, None)},
     "/readyz": {"GET": (is_ready, None)},
     "/metrics": {"GET": (get_metrics, "admin")},

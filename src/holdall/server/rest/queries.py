@@ -1,10 +1,10 @@
-"""Search, counts, namespaces, scans and statistics."""
+"""Search, counts, namespaces, scans, and what a token may do."""
 
 from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -35,6 +35,7 @@ class Search(msgspec.Struct, forbid_unknown_fields=True):
     exact: bool = False
     neighbours: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     preview: _Count | None = None
+    highlight: bool = False
 
 
 class Count(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,8 +64,53 @@ async def search(call: Call) -> Response:
         neighbours=given.neighbours,
     )
     took = time.perf_counter() - began
-    items = _documents(page, given.preview)
-    return answer({"items": items, "next": page.next, "seconds": round(took, 6)})
+    documents = _documents(page, given.preview)
+    if given.highlight and given.query:
+        for document, hit in zip(documents, page, strict=True):
+            document["highlights"] = _highlights(given.query, hit.value)
+    return answer({"items": documents, "next": page.next, "seconds": round(took, 6)})
+
+
+_MOST_HIGHLIGHTS = 5  # fields of an entry
+_MOST_SEARCHED = 1 << 16  # characters of a field
+_CONTEXT = 60  # characters before the first word
+_EXCERPT = 240
+
+
+def _highlights(query: str, value: Any) -> list[dict[str, Any]]:
+    """The fields in which words of the query are: an excerpt in parts, of which each is a match or not."""
+    found: list[dict[str, Any]] = []
+    for path, text in _texts("", value):
+        spans = face_api.find_words(query, text[:_MOST_SEARCHED])
+        if spans:
+            found.append({"path": path, "parts": _cut(text, spans)})
+            if len(found) == _MOST_HIGHLIGHTS:
+                break
+    return found
+
+
+def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _texts(f"{path}.{name}" if path else name, item)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(f"{path}[{number}]", item)
+
+
+def _cut(text: str, spans: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    at = max(0, spans[0][0] - _CONTEXT)
+    end = at + _EXCERPT
+    parts: list[dict[str, Any]] = []
+    for start, stop in spans:
+        if start >= end:
+            break
+        parts += [{"text": text[at:start], "match": False}, {"text": text[start:stop], "match": True}]
+        at = stop
+    parts.append({"text": text[at:end], "match": False})
+    return [part for part in parts if part["text"]]
 
 
 async def count(call: Call) -> Response:
@@ -114,21 +160,6 @@ def _documents(page: Iterable[Entry], preview: int | None) -> list[dict[str, Any
     return [preview_document(entry, preview) for entry in page]
 
 
-async def stats(call: Call) -> Response:
-    """Describe the store."""
-    return answer(msgspec.to_builtins(await call.store.astats()))
-
-
-async def sweep(call: Call) -> Response:
-    """Remove expired entries now."""
-    return answer({"expired": await call.store.asweep()})
-
-
-async def reindex(call: Call) -> Response:
-    """Make the vectors that are missing."""
-    return answer({"entries": await call.store.areindex()})
-
-
 async def describe(call: Call) -> Response:
     """Describe the token, and what the store can do."""
     options = face_api.options_of(call.store)
@@ -173,8 +204,5 @@ ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
     "/v1/count": {"POST": (count, "read")},
     "/v1/namespaces": {"GET": (list_namespaces, "read")},
     "/v1/scan": {"GET": (scan, "read")},
-    "/v1/stats": {"GET": (stats, "read")},
-    "/v1/sweep": {"POST": (sweep, "write")},
-    "/v1/reindex": {"POST": (reindex, "admin")},
     "/v1/me": {"GET": (describe, "")},
 }
