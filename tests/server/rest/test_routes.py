@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import httpx
+import msgspec
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import END, START, StateGraph
@@ -179,8 +182,6 @@ def test_threads_are_listed_read_copied_and_deleted(client: httpx.Client, store:
 
 
 def test_nothing_that_a_thread_contains_is_imported() -> None:
-    import msgspec
-
     content = msgspec.msgpack.encode(["os", "system", "touch /tmp/never"])
     forged = msgspec.msgpack.encode({"x": msgspec.msgpack.Ext(0, content)})
     assert InertSerializer().loads_typed(("msgpack", forged)) == {"x": "touch /tmp/never"}
@@ -192,15 +193,10 @@ def test_new_checkpoints_are_streamed(client: httpx.Client, store: holdall.Store
     with client.stream("GET", "/v1/thread-changes/t") as events:
         lines = events.iter_lines()
         assert next(lines) == ": connected"
-        import threading
-        import time
-
-        def later() -> None:
-            time.sleep(0.3)
-            talk(store, "t", "two")
-
-        threading.Thread(target=later).start()
-        data = next(json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        with ThreadPoolExecutor() as pool:
+            talking = pool.submit(lambda: (time.sleep(0.3), talk(store, "t", "two")))
+            data = next(json.loads(line[6:]) for line in lines if line.startswith("data: "))
+            talking.result()
         assert data["thread_id"] == "t"
 
 
