@@ -22,7 +22,7 @@ from holdall.engines.postgres import engine as postgres_engine
 from holdall.engines.sql import feed
 from holdall.engines.sqlite import engine as sqlite_engine
 from holdall.errors import Conflict
-from holdall.ops import Check, Put
+from holdall.ops import ABSENT, Check, Maintain, Put
 from holdall.testing.caller import WatchCaller
 from support.killed_writers import kill_at_a_random_moment
 from support.processes import start, tell
@@ -147,6 +147,33 @@ def test_no_writer_waits_long_while_a_large_tree_is_deleted_and_cleared(
         assert len({change.key for change in changes}) == count
     # Deleted in one transaction, it would be a second. 50 ms is the aim; a loaded machine may delay any thread.
     assert max(waits) < 0.4
+
+
+def test_a_put_into_a_deleted_tree_that_is_not_cleared_yet_makes_a_new_entry(
+    where: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "LARGE_TREE", 1)
+    home = ("tree",)
+    with holdall.open(**where, sweep_interval=None) as store:
+        old = {key: store.put(home, key, {"n": 1}) for key in KEYS}
+        assert store.delete_tree(home) == len(KEYS)
+        assert trees_left(where)
+        alone = store.put(home, KEYS[0], {"n": 2})
+        [batched, _] = store.execute([Put(home, KEYS[1], {"n": 2}), Put(home, KEYS[2], {"n": 2})])
+        created = store.put(home, KEYS[3], {"n": 2}, expect=ABSENT)
+        again = store.put(home, KEYS[0], {"n": 3})
+        for entry in (alone, batched, created, again):
+            assert entry.created_at > max(entry.created_at for entry in old.values())
+        assert again.created_at == alone.created_at
+        assert {entry.key for entry in store.scan(home)} == set(KEYS[:4])
+        while store._engine_handle.engine.execute([Maintain()])[0]:
+            pass
+        assert not trees_left(where)
+        assert {entry.key for entry in store.scan(home)} == set(KEYS[:4])
+        assert store.put(home, KEYS[0], {"n": 4}).created_at == alone.created_at
+        if "schema" in where:
+            with psycopg.connect(where["url"]) as server:
+                assert server.execute(f"SELECT * FROM {where['schema']}.tree_gate").fetchall() == []
 
 
 def test_a_watcher_that_waits_for_a_tree_is_woken_though_nobody_else_clears_it(

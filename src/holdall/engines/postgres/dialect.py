@@ -32,7 +32,7 @@ from ..checks.sql import TableChecks
 from ..history.sql import copy_row, is_kept
 from ..sql.dialect import ContentQuery, Dialect
 from ..sql.narrowing import Binder, Path, index_name
-from ..sql.statements import TREES, SqlProgram, Statement, outside_deleted_trees
+from ..sql.statements import TREES, SqlProgram, Statement, in_deleted_tree, outside_deleted_trees
 from .trigrams import TrigramIndex
 from .views import REPLACED_VIEW, VIEWS
 
@@ -293,6 +293,24 @@ MIGRATIONS = (
     END
     $$;
     """,
+    # The gate has rows while there are deleted trees, so that a write has to look at one table only.
+    """
+    CREATE FUNCTION {schema}.trees_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF TG_OP = 'INSERT' THEN
+            INSERT INTO {schema}.tree_gate VALUES (true);
+        ELSE
+            LOCK TABLE {schema}.tree_gate IN ROW EXCLUSIVE MODE;  -- nobody adds a tree until the end
+            DELETE FROM {schema}.tree_gate WHERE NOT EXISTS (SELECT 1 FROM {schema}.trees);
+        END IF;
+        RETURN NULL;
+    END
+    $$;
+    LOCK TABLE {schema}.tree_gate IN ACCESS EXCLUSIVE MODE;
+    CREATE TRIGGER trees_changed AFTER INSERT OR DELETE ON {schema}.trees
+        EXECUTE FUNCTION {schema}.trees_changed();
+    INSERT INTO {schema}.tree_gate SELECT true WHERE EXISTS (SELECT 1 FROM {schema}.trees);
+    """,
 )
 
 #: The types of the columns that `insert_many` and `delete_many` are called for.
@@ -352,7 +370,9 @@ class PostgresDialect(Dialect):
             f"{self.schema}.{name}" for name in ("state", "words", "forward", "lists", "vectors")
         )
         self.trees, self.tree_gate = f"{self.schema}.trees", f"{self.schema}.tree_gate"
-        #: Locks the gate until the end of a transaction that writes.
+        #: The condition, for a write, that there are no deleted trees. It locks the gate until the end of the transaction.
+        self.has_no_trees = f"NOT EXISTS (SELECT 1 FROM {self.tree_gate})"
+        #: Locks the gate, too.
         self.read_xid = f"SELECT pg_current_xact_id()::text, EXISTS (SELECT 1 FROM {self.tree_gate})"
         self.old_texts = f"{self.schema}.terms", f"{self.schema}.documents", f"{self.schema}.texts"
         self.purge_lock = f"SELECT pg_try_advisory_xact_lock({lock_id(f'holdall history {schema}')})"
@@ -419,7 +439,7 @@ class PostgresDialect(Dialect):
         if sql.lstrip()[:6] != "SELECT":
             for row in ("", "old.", "file.", "near."):
                 outside = outside_deleted_trees(row)
-                sql = sql.replace(outside, f"(NOT EXISTS (SELECT 1 FROM {self.tree_gate}) AND {outside})")
+                sql = sql.replace(outside, f"({self.has_no_trees} OR NOT {in_deleted_tree(row)})")
         return sql.replace(TREES, self.trees)
 
     def make_tombstones(self, which: str, kind: str, above: str = "") -> str:

@@ -79,13 +79,15 @@ class PostgresEntries(SqlEntries):
         )
         self._put_once = {self._put_any[keep]: self._put(keep, where=not_done) for keep in (False, True)}
         # The most frequent put: an item without expiry, over such an item or nothing. It sets neither the columns of a
-        # file nor `vectors`, so no trigger fires.
+        # file nor `vectors`, so no trigger fires. It does nothing while there are deleted trees: to look into them takes
+        # PostgreSQL some microseconds, even if there are none.
         following = {**dialect.projections, "fields": "NULL"}
         self._put_item = self._upsert(
             self._values("NULL, NULL", following),
             following,
             lifetime="expires = NULL, ttl = NULL",
-            where=f"{not_done} AND old.body IS NULL AND old.vectors IS NULL",
+            where=f"{not_done} AND old.body IS NULL AND old.vectors IS NULL AND {dialect.has_no_trees}",
+            old_is_live="old.value IS NOT NULL AND (old.expires IS NULL OR old.expires > excluded.updated)",
         )
         self._lock_in_namespace = (
             f"SELECT FROM {self._table} WHERE ns = :ns AND key = ANY(:all_key::text[]) ORDER BY ns, key FOR UPDATE"
@@ -328,7 +330,7 @@ class PostgresEntries(SqlEntries):
         return self._put_once.get(sql, sql), params
 
     def fallback_statement(self, statement: Statement) -> Statement | None:
-        """Return the statement to execute next if this one did nothing: it may have met a file or vectors.
+        """Return the statement to execute next if this one did nothing: it may have met a file, vectors or deleted trees.
 
         None if it was not the statement for the most frequent puts.
         """

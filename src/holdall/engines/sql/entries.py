@@ -173,6 +173,7 @@ class SqlEntries:
         fields: str = "excluded.fields",
         where: str = "",
         returning: str = _RETURNING,
+        old_is_live: str = OLD_IS_LIVE_THEN,
     ) -> str:
         """Return a statement that inserts the rows of `source`, or replaces the rows of the same key.
 
@@ -187,7 +188,7 @@ class SqlEntries:
             ON CONFLICT (ns, key) DO UPDATE SET
                 version = {self._dialect.version_on_conflict}, value = excluded.value, kind = NULL,
                 updated = excluded.updated,
-                created = CASE WHEN {OLD_IS_LIVE_THEN} THEN old.created ELSE excluded.created END,
+                created = CASE WHEN {old_is_live} THEN old.created ELSE excluded.created END,
                 {lifetime}{assignments(replaced)}
             {where} {returning}"""
 
