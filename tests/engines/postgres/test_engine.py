@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdall
+from holdall.engines.postgres import engine, ranker
 from holdall.engines.postgres.dialect import MIGRATIONS, PostgresDialect, hash_of, new_token
 from holdall.errors import Conflict, InvalidInput, NotFound, SchemaTooNew, Unavailable
 from holdall.model import filters
@@ -427,21 +428,88 @@ def test_filters_find_what_the_matcher_says(indexed: list[str]) -> None:
 
 
 @pytest.mark.parametrize("filter", [{"kind": "rare"}, {"n": 77}, {"n": {"$gte": 19_990}}, {"undeclared": "u77"}])
-def test_a_filter_is_answered_by_an_index(filter: dict[str, Any]) -> None:
-    """At 20,000 rows: declared fields, and equality with a string in any field."""
+def test_a_filter_is_answered_by_an_index(filter: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 20,000 rows: declared fields, and equality with a string in any field, once a search by it was slow."""
     with holdall.open(postgres_url(), schema="explained", filter_fields=["kind", "n"]) as store:
         if store.count() == 0:
             values = ({"kind": "rare" if n == 77 else "usual", "n": n, "undeclared": f"u{n}"} for n in range(20_000))
             while batch := list(itertools.islice(values, 2000)):
                 store.execute([Put(("home", str(value["n"] % 20)), str(value["n"]), value) for value in batch])
             administer("ANALYZE explained.entries")
-        expected = store.count(filter=filter)
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "SLOW_FILTER", 0)
+            expected = store.count(filter=filter)
+        if "undeclared" in filter:
+            wait_for_general_index("explained")
         plans = explained(store, filter)
         assert plans, "nothing was asked"
         for plan in plans:
             assert "Seq Scan on entries" not in plan, plan
             assert "field_" in plan or "entries_projection" in plan, plan
         assert len(store.search(filter=filter, limit=100)) == expected > 0
+
+
+def wait_for_general_index(schema: str) -> None:
+    until = time.monotonic() + 30
+    while administer(_GENERAL_INDEX.format(schema)) != [(True,)]:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+_GENERAL_INDEX = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{}.entries_projection')"
+
+
+def test_the_general_index_is_built_only_once_a_filter_was_slow_in_a_large_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranker, "LEAST_ENTRIES", 100)
+    schema = "general_index"
+    with holdall.open(postgres_url(), schema=schema) as store:
+        store.execute([Put(("home",), str(n), {"n": n}) for n in range(100)])
+        monkeypatch.setattr(engine, "SLOW_FILTER", 0)
+        store.search(filter={"n": 5})
+        builder = store._engine_handle.engine._index_builder  # type: ignore[attr-defined]  # PostgreSQL's
+        builder._thread.join()
+        assert administer(_GENERAL_INDEX.format(schema)) == [], "100 entries are few"
+        builder._not_before.clear()
+        store.put(("home",), "100", {"n": 100})
+        monkeypatch.setattr(engine, "SLOW_FILTER", 60)
+        store.search(filter={"n": 5})
+        monkeypatch.setattr(engine, "SLOW_FILTER", 0)
+        store.search(("home",))
+        builder._thread.join()
+        assert administer(_GENERAL_INDEX.format(schema)) == [], "no search with a filter was slow"
+        store.search(filter={"n": 5})
+        wait_for_general_index(schema)
+        store.execute([Put(("home",), str(n), {"n": -n}) for n in range(0, 100, 2)])
+        assert [hit.key for hit in store.search(filter={"n": -6})] == ["6"]
+        assert [hit.key for hit in store.search(filter={"n": 5})] == ["5"]
+        assert store.count(filter={"n": 6}) == 0
+
+
+def test_a_role_that_may_not_build_the_general_index_notes_it_and_setup_builds_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ranker, "LEAST_ENTRIES", 10)
+    schema = "general_index_of_a_role"
+    with holdall.open(postgres_url(), schema=schema) as store:
+        store.execute([Put(("home",), str(n), {"n": n}) for n in range(20)])
+    administer(
+        f"CREATE ROLE {schema} LOGIN",
+        f"GRANT USAGE ON SCHEMA {schema} TO {schema}",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {schema}",
+        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {schema}",
+    )
+    with holdall.open(postgres_url().replace("://postgres", f"://{schema}", 1), schema=schema) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "SLOW_FILTER", 0)
+            assert [hit.key for hit in store.search(filter={"n": 5})] == ["5"]
+            store._engine_handle.engine._index_builder._thread.join()  # type: ignore[attr-defined]  # PostgreSQL's
+    assert "read whole namespaces" in caplog.text
+    assert administer(_GENERAL_INDEX.format(schema)) == []
+    with holdall.open(postgres_url(), schema=schema) as store:
+        store.setup()
+        wait_for_general_index(schema)
 
 
 def test_the_type_of_a_parameter_comes_from_its_value_and_not_from_its_name() -> None:

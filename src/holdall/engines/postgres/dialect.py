@@ -171,9 +171,6 @@ MIGRATIONS = (
     CREATE INDEX entries_xid ON {schema}.entries (xid);
     CREATE INDEX entries_newest ON {schema}.entries (ns, version) WHERE value IS NOT NULL;
     CREATE INDEX entries_expiring ON {schema}.entries (expires) WHERE expires IS NOT NULL;
-    -- Every search reads the pending list, so it is kept short.
-    CREATE INDEX entries_projection ON {schema}.entries USING gin (projection jsonb_path_ops)
-        WITH (gin_pending_list_limit = 256);
     -- A declared field as it is indexed. Texts that do not fit an index row are left out. Numbers with so many digits
     -- can only be integers; they become a number that compares in the same way.
     CREATE FUNCTION {schema}.field(projection jsonb, path text[]) RETURNS jsonb
@@ -370,7 +367,7 @@ class PostgresDialect(Dialect):
             f"{self.schema}.{name}" for name in ("state", "words", "forward", "lists", "vectors")
         )
         self.trees, self.tree_gate = f"{self.schema}.trees", f"{self.schema}.tree_gate"
-        #: The condition, for a write, that there are no deleted trees. It locks the gate until the end of the transaction.
+        #: The condition, for a write, that there are no deleted trees. It locks the gate until the transaction ends.
         self.has_no_trees = f"NOT EXISTS (SELECT 1 FROM {self.tree_gate})"
         #: Locks the gate, too.
         self.read_xid = f"SELECT pg_current_xact_id()::text, EXISTS (SELECT 1 FROM {self.tree_gate})"
@@ -392,6 +389,13 @@ class PostgresDialect(Dialect):
             f"DROP TRIGGER IF EXISTS entries_changed ON {self.table}",
             f"DROP INDEX IF EXISTS {self.schema}.entries_bodies",
         )
+        #: The definition of `ranker.GeneralIndex`. Every search reads the pending list, so it is kept short.
+        self.general_index = (
+            f"entries_projection ON {self.table} USING gin (projection jsonb_path_ops)"
+            f" WITH (gin_pending_list_limit = 256)"
+        )
+        #: Whether a filter was translated that the general index serves.
+        self.wants_general_index = False
         self.projections = {"projection": "coalesce(:projection, :value)::jsonb"}
         self.pgvector: str | None = None  # the schema of pgvector, if the column of vectors has its type
         self.pgvector_version: tuple[int, ...] = ()
@@ -542,6 +546,7 @@ class PostgresDialect(Dialect):
         if operator == "=":
             for label in reversed(path):
                 operand = {label: operand}
+            self.wants_general_index = True
             return f"projection @> {_bind_json(operand, bind)}"
         return f"{self._at(path, '>', bind)} {operator} {_bind_json(operand, bind)}"
 

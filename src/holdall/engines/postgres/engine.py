@@ -79,7 +79,7 @@ from .dialect import PostgresDialect, new_token
 from .entries import PostgresEntries
 from .external_pool import ExternalPool
 from .listener import LISTENER_CHECK_INTERVAL, NOTIFY_INTERVAL, Channel, NotifyListener
-from .ranker import IndexBuilder
+from .ranker import GeneralIndex, IndexBuilder
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -99,6 +99,8 @@ _SINGLE_STATEMENT = LOOK_UPS | {Put, Delete, Refresh}
 _JOINED_PATIENCE = 1.0
 #: Ops that change no entry that anybody can read.
 _WITHOUT_CHANGES = frozenset({IndexOrder, IndexTexts, Maintain, LearnFields})
+#: A search with a filter that takes more seconds has the general index built.
+SLOW_FILTER = 0.01
 #: Seconds that the vacuum of one table may take.
 _VACUUM_SECONDS = 3600.0
 #: Ops that may be done twice.
@@ -279,7 +281,10 @@ class PostgresEngine:
 
     def _walk(self, op: Op, deadline: float) -> ConnectionProgram[Any]:
         """Run a walk. A reader of the feed that has to wait for tombstones writes them itself."""
+        began = time.monotonic()
         result = yield from self._read(self._sql.walk, op, deadline)
+        if self._dialect.wants_general_index and _has_filter(op) and time.monotonic() - began > SLOW_FILTER:
+            self._index_builder.request(GeneralIndex())
         until = min(deadline, time.monotonic() + HELD_SECONDS)
         while type(result) is HeldPage and time.monotonic() < until:
             yield from self._write([Maintain()], deadline)
@@ -699,7 +704,7 @@ class PostgresEngine:
     # Setup -----------------------------------------------------------------------------------------------------------
 
     def _set_up_with_indexes(self) -> ConnectionProgram[None]:
-        """Create and migrate the schema, and have a missing index of vectors built in the background."""
+        """Create and migrate the schema, and have a missing index built in the background."""
         deadline = self._deadline()
         yield from self._set_up(deadline)
         index = yield from self._read(lambda _: self._sql.find_missing_index(), None, deadline)
@@ -731,12 +736,15 @@ class PostgresEngine:
             [[(pid,)]] = yield Pipeline(connection, [("SELECT pg_backend_pid()", {})], deadline)
             if pid != connection.info.backend_pid:
                 self._connections.prepare_threshold = connection.prepare_threshold = None
-        missing = yield from self._run_statements(connection, self._sql.plan_migration(), deadline)
+        can_build_later = self._own.connection is None
+        missing = yield from self._run_statements(connection, self._sql.plan_migration(can_build_later), deadline)
         if missing:
             # One process at a time: the others then find nothing missing.
             lock = ("SELECT pg_advisory_xact_lock(hashtext(:p0))", {"p0": f"holdall {self._dialect.schema}"})
             yield Pipeline(connection, [_BEGIN, lock], deadline)
-            for sql in (yield from self._run_statements(connection, self._sql.plan_migration(), deadline)):
+            for sql in (
+                yield from self._run_statements(connection, self._sql.plan_migration(can_build_later), deadline)
+            ):
                 yield Pipeline(connection, [(sql, {})], deadline)
             yield Pipeline(connection, [_COMMIT], deadline)
         yield from self._run_statements(connection, self._sql.detect_pgvector(), deadline)

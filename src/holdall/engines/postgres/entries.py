@@ -31,7 +31,7 @@ from ..sql.narrowing import narrow
 from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement
 from ..sql.text_index import STATE as TEXTS_STATE
 from .dialect import MIGRATIONS, PostgresDialect, new_token, project
-from .ranker import IndexBuilder, PostgresRanker, VectorIndex, index_for, read_index
+from .ranker import GeneralIndex, IndexBuilder, PostgresRanker, VectorIndex, index_for, read_index
 
 T = TypeVar("T")
 
@@ -79,8 +79,8 @@ class PostgresEntries(SqlEntries):
         )
         self._put_once = {self._put_any[keep]: self._put(keep, where=not_done) for keep in (False, True)}
         # The most frequent put: an item without expiry, over such an item or nothing. It sets neither the columns of a
-        # file nor `vectors`, so no trigger fires. It does nothing while there are deleted trees: to look into them takes
-        # PostgreSQL some microseconds, even if there are none.
+        # file nor `vectors`, so no trigger fires. It does nothing while there are deleted trees: with a condition on
+        # them, it would take longer even if there are none.
         following = {**dialect.projections, "fields": "NULL"}
         self._put_item = self._upsert(
             self._values("NULL, NULL", following),
@@ -113,8 +113,11 @@ class PostgresEntries(SqlEntries):
 
     # The schema ------------------------------------------------------------------------------------------------------
 
-    def plan_migration(self) -> SqlProgram[list[str]]:
-        """Return the statements that create the schema or bring it up to date."""
+    def plan_migration(self, can_build_later: bool = True) -> SqlProgram[list[str]]:
+        """Return the statements that create the schema or bring it up to date.
+
+        A new schema has the general index if it cannot be built later.
+        """
         dialect, schema = self._dialect, self._dialect.schema
         present, oldest = 0, 0
         # Not to_regclass: it may use what this session has cached from before another session's migration.
@@ -141,6 +144,8 @@ class PostgresEntries(SqlEntries):
             ]
         if present:
             statements += yield from self._adopt_foreign_rows()
+        elif not can_build_later:
+            statements.append(f"CREATE INDEX {dialect.general_index}")
         indexes = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = :p0"
         [rows] = yield [(indexes, {"p0": dialect.schema_name})]
         return [*statements, *dialect.missing_indexes(dict(rows))]
@@ -200,15 +205,20 @@ class PostgresEntries(SqlEntries):
         return position, trees
 
     def use_index_builder(self, builder: IndexBuilder) -> None:
-        """Set who builds the indexes of vectors."""
+        """Set who builds indexes in the background."""
         self.ranker.builder = builder
 
-    def find_missing_index(self) -> SqlProgram[VectorIndex | None]:
-        """Return the index that the vectors of the newest model need: for the metric that was searched by, or cosine.
+    def find_missing_index(self) -> SqlProgram[VectorIndex | GeneralIndex | None]:
+        """Return an index that is missing: the general one, or one of the vectors of the newest model.
 
-        A role that may not build indexes has noted in the table `state` which ones its searches miss.
+        A role that may not build indexes has noted in the table `state` which ones its searches miss. Otherwise vectors
+        have one for the cosine.
         """
-        dialect = self._dialect
+        dialect, general = self._dialect, GeneralIndex()
+        wished = f"SELECT 1 FROM {dialect.state} WHERE name = :p0"
+        [is_wished, is_valid] = yield [(wished, {"p0": general.wish}), read_index(dialect, general)]
+        if is_wished and is_valid != [(True,)]:
+            return general
         if dialect.pgvector is None:
             return None
         newest = f"SELECT model, {dialect.pgvector}.vector_dims(data) FROM {dialect.vectors} ORDER BY id DESC LIMIT 1"
@@ -330,9 +340,9 @@ class PostgresEntries(SqlEntries):
         return self._put_once.get(sql, sql), params
 
     def fallback_statement(self, statement: Statement) -> Statement | None:
-        """Return the statement to execute next if this one did nothing: it may have met a file, vectors or deleted trees.
+        """Return the statement to execute next if this one did nothing.
 
-        None if it was not the statement for the most frequent puts.
+        It may have met a file, vectors or deleted trees. None if it was not the statement for the most frequent puts.
         """
         sql, params = statement
         if sql is not self._put_item:

@@ -70,6 +70,25 @@ class VectorIndex:
     metric: str
     is_half: bool
 
+    without = "vectors are compared exactly"
+
+    @property
+    def wish(self) -> str:
+        """The name in the table `state` under which a role that may not build the index has noted it."""
+        return f"vectors {self.model} {self.dims} {self.metric}"
+
+    @property
+    def least(self) -> int:
+        """It is only built for more rows than this."""
+        return MOST_EXACT
+
+    def table(self, dialect: PostgresDialect) -> str:
+        return dialect.vectors
+
+    def rows(self, dialect: PostgresDialect) -> str:
+        """Return the query for the rows that it has."""
+        return f"SELECT FROM {dialect.vectors} WHERE model = {self.model}"
+
     @property
     def name(self) -> str:
         return f"vectors_{self.model}_{self.dims}_{self.metric}{'_half' if self.is_half else ''}"
@@ -94,6 +113,35 @@ class VectorIndex:
             f" USING hnsw ({self.expression(schema, 'data')} {schema}.{kind})"
             f" WITH (m = {_M}, ef_construction = {_EF_CONSTRUCTION}) WHERE model = {self.model}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralIndex:
+    """The index of all fields, for filters on fields that are not declared.
+
+    It makes a put up to 5 % slower, so it is built once a search with such a filter was slow.
+    """
+
+    name = "entries_projection"
+    wish = "projection"
+    without = "filters on fields that are not declared read whole namespaces"
+
+    @property
+    def least(self) -> int:
+        return LEAST_ENTRIES
+
+    def table(self, dialect: PostgresDialect) -> str:
+        return dialect.table
+
+    def rows(self, dialect: PostgresDialect) -> str:
+        return f"SELECT FROM {dialect.table}"
+
+    def create(self, dialect: PostgresDialect) -> str:
+        return f"CREATE INDEX CONCURRENTLY {dialect.general_index}"
+
+
+#: The general index is built in a store with more entries than this.
+LEAST_ENTRIES = 5000
 
 
 def index_for(dialect: PostgresDialect, model: int, dims: int, metric: str) -> VectorIndex | None:
@@ -286,13 +334,13 @@ class _Large:
     newest: int
 
 
-def read_index(dialect: PostgresDialect, index: VectorIndex) -> Statement:
+def read_index(dialect: PostgresDialect, index: VectorIndex | GeneralIndex) -> Statement:
     """Return a query for whether an index is valid; no row if there is none."""
     sql = (
         "SELECT indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid"
         " WHERE indrelid = :p0::regclass AND relname = :p1"
     )
-    return sql, {"p0": dialect.vectors, "p1": index.name}
+    return sql, {"p0": index.table(dialect), "p1": index.name}
 
 
 def _relative_error(dims: int) -> float:
@@ -454,12 +502,12 @@ class IndexBuilder:
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._is_sent = threading.Event()  # the server has the statement, or there is none to send
-        self._not_before: dict[VectorIndex, float] = {}
+        self._not_before: dict[VectorIndex | GeneralIndex, float] = {}
         self._is_urgent = False
         self._added = 0  # vectors since an index was last thought of
         self._last_added = 0.0
 
-    def request(self, index: VectorIndex, is_guess: bool = False) -> None:
+    def request(self, index: VectorIndex | GeneralIndex, is_guess: bool = False) -> None:
         """Have an index built soon, unless that has just failed. A guess is not noted for a role that may build it."""
         self._is_urgent = True
         self._start(index, is_guess)
@@ -486,15 +534,13 @@ class IndexBuilder:
         if thread is not None:
             thread.join(_TIME_TO_SEND)
 
-    def _start(self, index: VectorIndex, is_guess: bool = False) -> None:
+    def _start(self, index: VectorIndex | GeneralIndex, is_guess: bool = False) -> None:
         with self._lock:
             is_busy = self._thread is not None and self._thread.is_alive()
             if is_busy or self._stopped or time.monotonic() < self._not_before.get(index, 0.0):
                 return
             self._is_sent.clear()
-            self._thread = threading.Thread(
-                target=self._run, args=(index, is_guess), name="holdall-vector-index", daemon=True
-            )
+            self._thread = threading.Thread(target=self._run, args=(index, is_guess), name="holdall-index", daemon=True)
             self._thread.start()
 
     def _wait_for_pause(self) -> None:
@@ -503,7 +549,7 @@ class IndexBuilder:
         while not self._is_urgent and time.monotonic() < min(self._last_added + _QUIET, began + _LONGEST_WAIT):
             time.sleep(0.05)
 
-    def _run(self, index: VectorIndex, is_guess: bool) -> None:
+    def _run(self, index: VectorIndex | GeneralIndex, is_guess: bool) -> None:
         pause = _PAUSE
         try:
             self._wait_for_pause()
@@ -513,15 +559,17 @@ class IndexBuilder:
                 self._build(connection, index, is_guess)
             finally:
                 connection.pgconn.finish()  # without a wait: the server may be at work
-            return
+            if isinstance(index, VectorIndex):  # searches know by themselves whether they have it
+                return
         except _Stopped:
             return
         except (InsufficientPrivilege, _Refused) as error:
             pause = 0.0 if is_guess else _LONG_PAUSE
             logger.log(
                 logging.DEBUG if is_guess else logging.WARNING,
-                "vectors are compared exactly, because this store may not build the index %s; run setup() once with a"
-                " role that may, without a pooler: %s",
+                "%s, because this store may not build the index %s; run setup() once with a role that may, without a"
+                " pooler: %s",
+                index.without,
                 index.name,
                 error,
             )
@@ -531,8 +579,8 @@ class IndexBuilder:
             self._is_sent.set()
         self._not_before[index] = time.monotonic() + pause
 
-    def _build(self, connection: psycopg.Connection[Any], index: VectorIndex, is_guess: bool) -> None:
-        schema, vectors = self._dialect.schema, self._dialect.vectors
+    def _build(self, connection: psycopg.Connection[Any], index: VectorIndex | GeneralIndex, is_guess: bool) -> None:
+        schema = self._dialect.schema
         [(pid,)] = connection.execute("SELECT pg_backend_pid()")
         if pid != connection.info.backend_pid:  # the lock would stay in a session that is not ours
             raise _Refused("a connection pooler is in between; pass notify_url, a URL of the server itself")
@@ -542,39 +590,39 @@ class IndexBuilder:
         if not is_ours:
             return
         is_valid = connection.execute(*self._numbered(read_index(self._dialect, index))).fetchall()
-        some = f"SELECT FROM {vectors} WHERE model = $1 LIMIT {MOST_EXACT + 1}"
-        [(count,)] = connection.execute(f"SELECT count(*) FROM ({some}) AS found", [index.model])
-        if is_valid == [(True,)] or count <= MOST_EXACT:
+        some = f"{index.rows(self._dialect)} LIMIT {index.least + 1}"
+        [(count,)] = connection.execute(f"SELECT count(*) FROM ({some}) AS found")
+        if is_valid == [(True,)] or count <= index.least:
             return
         connection.execute("SET statement_timeout = 0")
         try:
             if is_valid:
                 self._wait_for(connection, f"DROP INDEX CONCURRENTLY {schema}.{index.name}")
-            connection.execute(f"SET maintenance_work_mem = {self._find_memory(connection)}")
+            connection.execute(f"SET maintenance_work_mem = {self._find_memory(connection, index)}")
             self._wait_for(connection, index.create(self._dialect))
         except InsufficientPrivilege:
             if not is_guess:
                 wish = f"INSERT INTO {self._dialect.state} (name, value) VALUES ($1, '') ON CONFLICT DO NOTHING"
-                connection.execute(wish, [f"vectors {index.model} {index.dims} {index.metric}"])
+                connection.execute(wish, [index.wish])
             raise
         except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory):
             # Workers share the graph in shared memory, which a container may have too little of.
             connection.execute("SET max_parallel_maintenance_workers = 0")
             self._wait_for(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index.name}")
             self._wait_for(connection, index.create(self._dialect))
-        logger.info("built the index %s on %s", index.name, vectors)
+        logger.info("built the index %s on %s", index.name, index.table(self._dialect))
 
     def _numbered(self, statement: Statement) -> tuple[bytes, list[Any]]:
         sql, params = statement
         numbered, names = self._dialect.number_parameters(sql)
         return numbered, [params[name] for name in names]
 
-    def _find_memory(self, connection: psycopg.Connection[Any]) -> int:
+    def _find_memory(self, connection: psycopg.Connection[Any], index: VectorIndex | GeneralIndex) -> int:
         """Return the kilobytes that hold the whole index, if the server has so much: with less, building is slow."""
         [(stored, least, most)] = connection.execute(
             "SELECT pg_table_size($1::regclass), pg_size_bytes(current_setting('maintenance_work_mem')),"
             " pg_size_bytes(current_setting('effective_cache_size')) / 4",
-            [self._dialect.vectors],
+            [index.table(self._dialect)],
         )
         return int(max(least, min(2 * stored, most))) // 1024  # the vectors, and their neighbours
 
