@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import multiprocessing
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from functools import partial
@@ -295,8 +296,11 @@ def _among_many(bench: Bench, url: str) -> None:
             }
             for name, search in searches.items():
                 assert {item.key for item in search()} == wanted[field], f"{name} finds something else"
+            if what != "declared field":
+                _wait_for_general_index(url)
             bench.measure(f"search, 10 of 100,000, {what}", searches, rounds=15, target=at_least(5, STORE))
 
+        bench.note("undeclared fields: after the first slow search, which has their index built in the background")
         listings: dict[str, Callable[[], list[Any]]] = {
             name: partial(namespaces, max_depth=2)
             for name, namespaces in ((OURS, store.namespaces), (STORE, peer.list_namespaces))
@@ -305,6 +309,14 @@ def _among_many(bench: Bench, url: str) -> None:
             assert listing() == USERS, f"{name} lists something else"
         what = f"namespaces(max_depth=2), {len(USERS)} of {SPACES:,}"
         bench.measure(what, listings, rounds=15, target=at_least(5, STORE))
+
+
+def _wait_for_general_index(url: str) -> None:
+    with closing(_connect(url)) as connection:
+        query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('holdall.entries_projection')"
+        while connection.execute(query).fetchall() != [(True,)]:
+            time.sleep(0.1)
+        connection.execute("ANALYZE")
 
 
 # Set-up --------------------------------------------------------------------------------------------------------------

@@ -500,11 +500,11 @@ def test_a_role_that_may_not_build_the_general_index_notes_it_and_setup_builds_i
         f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {schema}",
         f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {schema}",
     )
-    with holdall.open(postgres_url().replace("://postgres", f"://{schema}", 1), schema=schema) as store:
-        with monkeypatch.context() as patched:
-            patched.setattr(engine, "SLOW_FILTER", 0)
-            assert [hit.key for hit in store.search(filter={"n": 5})] == ["5"]
-            store._engine_handle.engine._index_builder._thread.join()  # type: ignore[attr-defined]  # PostgreSQL's
+    url = postgres_url().replace("://postgres", f"://{schema}", 1)
+    with holdall.open(url, schema=schema) as store, monkeypatch.context() as patched:
+        patched.setattr(engine, "SLOW_FILTER", 0)
+        assert [hit.key for hit in store.search(filter={"n": 5})] == ["5"]
+        store._engine_handle.engine._index_builder._thread.join()  # type: ignore[attr-defined]  # PostgreSQL's
     assert "read whole namespaces" in caplog.text
     assert administer(_GENERAL_INDEX.format(schema)) == []
     with holdall.open(postgres_url(), schema=schema) as store:
