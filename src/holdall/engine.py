@@ -54,6 +54,7 @@ from .ops import (
     GetSearchFields,
     GetVersion,
     Grep,
+    HistoryReach,
     Hit,
     IndexLag,
     IndexOrder,
@@ -84,6 +85,7 @@ from .ops import (
     Scrub,
     Scrubbed,
     Search,
+    SetChange,
     SetHistory,
     Stats,
     Sweep,
@@ -136,6 +138,7 @@ __all__ = [
     "GetSearchFields",
     "GetVersion",
     "Grep",
+    "HistoryReach",
     "HistorySetting",
     "IndexLag",
     "IndexOrder",
@@ -171,6 +174,7 @@ __all__ = [
     "Scrub",
     "Scrubbed",
     "Search",
+    "SetChange",
     "SetHistory",
     "Stats",
     "Sweep",
@@ -533,6 +537,14 @@ class HistorySetting(FrozenStruct, frozen=True):
         """Raise `HistoryGone` if the values of that position of the feed are not kept."""
         if position < max(self.position, self.purged):
             raise history_gone(at)
+
+    def reach(self) -> HistoryReach:
+        """Return the result of `SetHistory`."""
+        return HistoryReach(self.keep / 1_000_000, self.since)
+
+    def extend(self, since: int) -> HistorySetting:
+        """Return the setting of a store to which old values since an earlier time were copied."""
+        return HistorySetting(self.keep, min(self.since, since), self.position, self.purged)
 
     def change(self, keep: int, now: int) -> HistorySetting:
         """Return the setting for another duration. What was purged by now does not come back."""

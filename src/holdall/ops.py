@@ -296,6 +296,10 @@ class Record(FrozenStruct, frozen=True):
     content: bytes | None = None
     appended: bool = False
     vectors: Vectors | None = None
+    #: Of a store that keeps history: when the change was made, and by whom. `is_old`: another record has replaced it.
+    changed: int | None = None
+    acting: str | None = None
+    is_old: bool = False
 
 
 class Fault(FrozenStruct, frozen=True):
@@ -506,6 +510,21 @@ class Embed(PointOp, frozen=True):
     vectors: Vectors
 
 
+class SetChange(PointOp, frozen=True):
+    """Set when the newest change of an entry was made, of which kind, and by whom -> None. Not a change.
+
+    A copy sends it right after the put or delete that it belongs to, in the same batch. The change may be a deletion.
+    The old value that the change replaced then ended at that time, too; `expires` is its last known expiry.
+    """
+
+    namespace: Namespace
+    key: str
+    time: int  # microseconds
+    kind: Literal["put", "delete", "expire"] = "put"
+    acting: str | None = None
+    expires: int | None = None
+
+
 class Remember(Op, frozen=True):
     """Store the results of the ops before it, as an item of holdall's own -> the version of that item.
 
@@ -584,13 +603,22 @@ class PurgeTombstones(Op, frozen=True):
 
 
 class SetHistory(Op, frozen=True):
-    """Set for how many seconds old values are kept -> the seconds, or None if none are kept. Not a change.
+    """Set for how many seconds old values are kept -> `HistoryReach`, or None if none are kept. Not a change.
 
     0 turns history off: old values are no longer kept, and those that are kept are purged. With `keep=None`, nothing
-    is changed. The setting is part of the store: every process obeys it from its next write on.
+    is changed. The setting is part of the store: every process obeys it from its next write on. `since`, in
+    microseconds, moves the beginning of the history back, once a copy has written the old values since then.
     """
 
     keep: float | None = None
+    since: int | None = None
+
+
+class HistoryReach(FrozenStruct, frozen=True):
+    """For how many seconds old values are kept, and since when, in microseconds."""
+
+    keep: float
+    since: int
 
 
 class PurgeHistory(Op, frozen=True):
@@ -684,13 +712,12 @@ class RepairFaults(Op, frozen=True):
 
 
 class ListVersions(Op, frozen=True):
-    """List the versions of an entry that are kept, newest first, with the present one -> `list[OldVersion]`.
+    """List the versions of entries that are kept, newest first, with the present ones -> `list[list[OldVersion]]`.
 
-    Those below `before`, if that is given. A deletion or expiry is a version of its own.
+    At most `limit` of each entry; those below `before`, if that is given. A deletion or expiry is a version of its own.
     """
 
-    namespace: Namespace
-    key: str
+    places: tuple[tuple[Namespace, str], ...]
     before: int | None = None
     limit: int = 100
 

@@ -98,7 +98,7 @@ def encode_result(op: Op, result: Any) -> Any:
         return _info(result)
     if isinstance(result, Page):
         return [[_row(one) for one in result], result.next]
-    if isinstance(result, RecordPage | ops.Forgotten | ops.Scrubbed):
+    if isinstance(result, RecordPage | ops.Forgotten | ops.Scrubbed | ops.HistoryReach):
         return result
     if isinstance(result, ops.OldEntry):
         assert isinstance(op, ops.GetVersion)
@@ -152,7 +152,9 @@ def decode_result(op: Op, sent: Any) -> Any:
         file = None if sent[1] is None else msgspec.convert(sent[1], ops.File)
         return ops.OldEntry(_to_entry(sent[0]), file, sent[2], sent[3])
     if isinstance(op, ops.ListVersions):
-        return msgspec.convert(sent, list[ops.OldVersion])
+        return msgspec.convert(sent, list[list[ops.OldVersion]])
+    if isinstance(op, ops.SetHistory):
+        return msgspec.convert(sent, ops.HistoryReach)
     if isinstance(op, ops.ListPast):
         return Page(msgspec.convert(sent[0], list[ops.OldHead]), sent[1])
     if isinstance(op, ops.Records | ops.ChangedRecords):

@@ -216,7 +216,7 @@ class Dispatcher:
             case ops.Copy(namespace, src, dst):
                 home, paths = self._resolve_namespace(namespace), keys.check_paths(src, dst)
                 return ops.Copy(home, *paths, self._options.acting)
-            case ops.GetVersion(namespace, key):
+            case ops.GetVersion(namespace, key) | ops.SetChange(namespace, key):
                 return ops.replace(op, namespace=self._resolve_namespace(namespace), key=keys.check_key(key))
         return op
 

@@ -29,7 +29,7 @@ Allow: TypeAlias = Callable[[str], None]
 _LARGE_TREE = 500  # entries: a larger tree is deleted in steps, so the record of its deletion is written before
 _CLIENT = re.compile(r"[0-9a-f]{16,64}")
 _MAINTENANCE = (ops.PurgeTombstones, ops.PurgeHistory, ops.Maintain, ops.LearnFields, ops.IndexTexts, ops.IndexOrder)
-_ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.Embed, ops.GetVersion})
+_ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.Embed, ops.GetVersion, ops.SetChange})
 _ON_LEASES = (ops.Put, ops.Get, ops.Check, ops.Refresh, ops.Delete)
 _ON_UPLOADS = (ops.Put, ops.Append, ops.Delete)
 _ON_MODEL = (ops.Get, ops.Check, ops.Put)
@@ -60,9 +60,9 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
         done = (yield [replace(first, prefix=store._resolve_prefix(first.prefix), limit=min(first.limit, 500))])[0]
         return wire.Reply([done])
     if isinstance(first, ops.SetHistory):
-        if first.keep is not None and store._scope:
+        if first != ops.SetHistory() and store._scope:
             raise AccessDenied("only a token for the whole store may turn its history on or off")
-        return wire.Reply([(yield [first])[0]])
+        return wire.Reply([wire.encode_result(first, (yield [first])[0])])
     if isinstance(first, ops.PurgeHistory) and store._scope:
         return wire.Reply([False])
     if isinstance(first, ops.PurgeTombstones):
@@ -241,7 +241,7 @@ def _right_of(op: Any) -> str:
         return "watch"
     if isinstance(op, ops.Forget | ops.Scrub):
         return "erase"
-    if isinstance(op, _MAINTENANCE) or (isinstance(op, ops.SetHistory) and op.keep is not None):
+    if isinstance(op, _MAINTENANCE) or (isinstance(op, ops.SetHistory) and op != ops.SetHistory()):
         return "admin"
     if isinstance(op, ops.GetVersion | ops.ListVersions | ops.ListPast) or getattr(op, "version", None) is not None:
         return "history" if not isinstance(op, ops.Embed) else "write"
@@ -281,6 +281,8 @@ def _admit(store: Store, op: Any) -> Op:
         return replace(op, path="/")
     if isinstance(op, ops.Embed):
         _check_vectors(op.vectors)
+    if isinstance(op, ops.SetChange):
+        return replace(op, acting=None if op.acting is None else _check_acting(op.acting))
     return op  # type: ignore[no-any-return]  # an Op
 
 
@@ -469,9 +471,8 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
             depth = len(store._scope)
             return replace(read, records=[replace(one, namespace=one.namespace[depth:]) for one in read.records])
         case ops.ListVersions():
-            return (yield [replace(op, namespace=store._resolve_namespace(op.namespace), key=keys.check_key(op.key))])[
-                0
-            ]
+            places = tuple((store._resolve_namespace(home), keys.check_key(key)) for home, key in op.places)
+            return (yield [replace(op, places=places)])[0]
         case ops.ListPast():
             heads: Page[ops.OldHead] = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
             depth = len(store._scope)

@@ -62,9 +62,9 @@ def list_versions(store: Store, namespace: Namespace, key: str, limit: int) -> S
     """List the versions of an entry, newest first."""
     _check_kept(store)
     keys.check_count("limit", limit)
-    walk = ops.ListVersions(store._resolve_namespace(namespace), keys.check_key(key), limit=limit)
-    versions: list[OldVersion] = (yield [walk])[0] if limit else []
-    return versions
+    walk = ops.ListVersions(((store._resolve_namespace(namespace), keys.check_key(key)),), limit=limit)
+    versions: list[list[OldVersion]] = (yield [walk])[0] if limit else [[]]
+    return versions[0]
 
 
 def read_history(store: Store, namespace: Namespace, key: str, limit: int) -> StoreProgram[list[Version]]:

@@ -10,16 +10,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any
 
 from .. import ops
 from ..core.dispatch import Dispatcher
-from ..errors import AlreadyExists, Conflict, Corrupt, InvalidInput, Unavailable
+from ..errors import AccessDenied, AlreadyExists, Conflict, Corrupt, InvalidInput, Unavailable
+from ..history.old_records import (
+    Mark,
+    count_new,
+    date_record,
+    list_marks,
+    list_versions,
+    load_records,
+    make_ops,
+    read_reach,
+    split,
+)
 from ..model import keys
 from ..model.values import decode, encode
-from ..ops import ABSENT, Entry, Namespace, Record, RecordPage
+from ..ops import ABSENT, Entry, Namespace, OldVersion, Record, RecordPage
 from ..runtime.programs import Call, Sleep, StoreProgram, Work
 from .archive import FORMAT, ArchiveReader, ArchiveWriter, writing
 from .records import (
@@ -33,13 +46,14 @@ from .records import (
     note_model,
     read_clock,
     read_piece,
-    split_by_root,
+    write_batch,
 )
 from .results import BackupInfo, Loaded
 
 Progress = Callable[[int, int], object] | None
 
 _PAGE = 500
+_COUNTS = ("entries", "deletions", "vectors", "files", "versions")  # of a `BackupInfo`, in the end of an archive
 _MOST_ROUNDS = 100  # of reading a large file that keeps changing
 
 
@@ -50,24 +64,33 @@ def back_up(
     made_by = version("holdall")
     base = store._resolve_prefix(prefix)
     model = yield from find_model(store)
+    reach = yield from read_reach(store)
     total: int = (yield from execute(store, [ops.Count(base)]))[0] if progress is not None else 0
     created = datetime.now(UTC).isoformat()
     header = {"format": FORMAT, "holdall": made_by, "created": created, "prefix": list(prefix)}
     if model is not None:
         header["model"] = {"number": model[0], "probe": model[1].hex()}
+    if reach is not None:
+        header["history"] = {"since": reach.since}
     info = BackupInfo(prefix=prefix, created_at=datetime.fromisoformat(created), holdall=made_by)
     with writing(path) as file:
         writer = ArchiveWriter(file)
         yield Work(writer.write_header, (header,))
-        yield from _write_records(store, base, writer, info, progress, total)
-        end = {"entries": info.entries, "deletions": info.deletions, "vectors": info.vectors, "files": info.files}
+        yield from _write_records(store, base, writer, info, progress, total, reach is not None)
+        end = {name: getattr(info, name) for name in _COUNTS}
         yield Work(writer.finish, (end,))
         info.bytes = writer.bytes
     return info
 
 
 def _write_records(
-    store: Dispatcher, base: Namespace, writer: ArchiveWriter, info: BackupInfo, progress: Progress, total: int
+    store: Dispatcher,
+    base: Namespace,
+    writer: ArchiveWriter,
+    info: BackupInfo,
+    progress: Progress,
+    total: int,
+    keeps_history: bool,
 ) -> StoreProgram[None]:
     began = yield from read_clock(store)
     cursor, failures = None, 0
@@ -75,11 +98,18 @@ def _write_records(
         page: RecordPage = (yield from execute(store, [ops.ChangedRecords(base, cursor, _PAGE)]))[0]
         is_whole = True
         small: list[Record] = []
-        for record in page.records:
-            relative = ops.replace(record, namespace=record.namespace[len(base) :])
+        histories: list[list[OldVersion]] = [[] for _ in page.records]
+        if keeps_history:
+            histories = yield from list_versions(store, page.records)
+        for record, versions in zip(page.records, histories, strict=True):
+            relative = ops.replace(date_record(record, versions), namespace=record.namespace[len(base) :])
+            if record.value is None and record.updated < began and not versions:
+                continue  # the archive has nothing of it
+            if versions:
+                yield Work(writer.add, (small,))
+                small = []
+                yield from _write_versions(store, writer, record, relative.namespace, versions, info)
             if record.value is None:
-                if record.updated < began:  # the archive has nothing of it
-                    continue
                 info.deletions += 1
             else:
                 info.entries += 1
@@ -104,6 +134,21 @@ def _write_records(
             yield Sleep(0.01)  # a large tree is being deleted, and its tombstones are not all written yet
 
 
+def _write_versions(
+    store: Dispatcher,
+    writer: ArchiveWriter,
+    record: Record,
+    namespace: Namespace,
+    versions: list[OldVersion],
+    info: BackupInfo,
+) -> StoreProgram[None]:
+    """Write the old versions of an entry, the oldest first."""
+    for group in split([one for one in reversed(versions) if one.version != record.version]):
+        olds = yield from load_records(store, record.namespace, record.key, group)
+        yield Work(writer.add, ([ops.replace(old, namespace=namespace) for old in olds],))
+        info.versions += len(olds)
+
+
 def _write_large(store: Dispatcher, writer: ArchiveWriter, record: Record, relative: Record) -> StoreProgram[bool]:
     """Write a file in pieces; return whether it stayed the same meanwhile."""
     assert record.size is not None
@@ -125,12 +170,11 @@ def _write_large(store: Dispatcher, writer: ArchiveWriter, record: Record, relat
 def check_backup(path: str | os.PathLike[str]) -> BackupInfo:
     """Read a whole archive, check it, and describe it."""
     with closing(ArchiveReader(path)) as reader:
-        info, _ = _check(reader)
-        return info
+        return _check(reader)[0]
 
 
-def _check(reader: ArchiveReader) -> tuple[BackupInfo, tuple[int, bytes] | None]:
-    """Read an archive to its end; return what it has, and the model of its vectors."""
+def _check(reader: ArchiveReader) -> tuple[BackupInfo, tuple[int, bytes] | None, int | None]:
+    """Read an archive to its end; return what it has, the model of its vectors, and since when it has old versions."""
     header: dict[str, Any] | None = None
     left = 0  # bytes of a large file that have to follow
     for kind, data in _blocks(reader):
@@ -148,7 +192,8 @@ def _check(reader: ArchiveReader) -> tuple[BackupInfo, tuple[int, bytes] | None]
         elif kind == b"X":
             left = 0
         elif kind == b"E" and left == 0:
-            return _describe(reader, header, reader.read_json(data)), _model_of(reader, header)
+            info = _describe(reader, header, reader.read_json(data))
+            return info, _model_of(reader, header), _since_of(reader, header)
         else:
             raise reader._damaged("its blocks are not in order")
     raise AssertionError("unreachable")
@@ -183,10 +228,7 @@ def _check_record(reader: ArchiveReader, record: Record) -> None:
 def _describe(reader: ArchiveReader, header: dict[str, Any], end: dict[str, Any]) -> BackupInfo:
     try:
         return BackupInfo(
-            entries=int(end["entries"]),
-            deletions=int(end["deletions"]),
-            files=int(end["files"]),
-            vectors=int(end["vectors"]),
+            **{name: int(end.get(name, 0) if name == "versions" else end[name]) for name in _COUNTS},
             bytes=os.path.getsize(reader.path),  # noqa: PTH202  # a str
             prefix=keys.check_namespace(tuple(header["prefix"]), empty=True),
             created_at=datetime.fromisoformat(header["created"]),
@@ -204,6 +246,13 @@ def _model_of(reader: ArchiveReader, header: dict[str, Any]) -> tuple[int, bytes
         raise reader._damaged(f"its note on the model is not valid: {error}") from error
 
 
+def _since_of(reader: ArchiveReader, header: dict[str, Any]) -> int | None:
+    try:
+        return int(header["history"]["since"]) if "history" in header else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise reader._damaged(f"its note on the history is not valid: {error}") from error
+
+
 # Loading -------------------------------------------------------------------------------------------------------------
 
 
@@ -219,28 +268,54 @@ def load(
     if into and replace:
         raise InvalidInput("pass into=True or replace=True, not both")
     with closing(ArchiveReader(path)) as reader:
-        info, model = yield Work(_check, (reader,))
+        info, model, since = yield Work(_check, (reader,))
         digest = reader.digest
     base = store._resolve_prefix(info.prefix if to is None else to)
     state_key = f"load {digest.hex()[:32]} {keys.encode(base)}"
     state: Entry | None = (yield from execute(store, [ops.Get(OPERATE_NAMESPACE, state_key)]))[0]
     if state is None:
-        yield from _make_room(store, base, into, replace)
+        is_empty = yield from _make_room(store, base, into, replace)
+    else:
+        is_empty = bool(state.value.get("empty"))
     loaded = Loaded(resumed=state is not None)
     models = yield from note_model(store, model)
+    target = _Target(store, base, state_key, is_empty, models, (yield from read_reach(store)) is not None)
     with closing(ArchiveReader(path)) as reader:
-        yield from _load_blocks(store, reader, base, state_key, state, models, loaded, info, progress)
+        yield from _load_blocks(target, reader, state, loaded, info, progress)
     if reader.digest != digest:
         raise Corrupt(f"the backup {path!r} was changed while it was loaded; load it again with replace=True")
+    if since is not None and target.keeps_history and is_empty and not base:
+        with suppress(AccessDenied):  # a client of a server that may not change settings
+            yield from execute(store, [ops.SetHistory(since=since)])
     yield from execute(store, [ops.Delete(OPERATE_NAMESPACE, state_key)])
     loaded.vectors_left_out = models.left_out
     return loaded
 
 
-def _make_room(store: Dispatcher, base: Namespace, into: bool, replace: bool) -> StoreProgram[None]:
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where an archive is loaded to."""
+
+    store: Dispatcher
+    base: Namespace
+    state_key: str  # of the entry that notes how far the load is
+    was_empty: bool
+    models: Models
+    keeps_history: bool
+
+    def locate(self, record: Record) -> Namespace:
+        """Return the namespace of a record."""
+        namespace = self.base + record.namespace
+        if not namespace:
+            raise InvalidInput("entries of this backup are in its namespace itself, which needs a name here: to=")
+        return namespace
+
+
+def _make_room(store: Dispatcher, base: Namespace, into: bool, replace: bool) -> StoreProgram[bool]:
+    """Make a namespace empty, if that is allowed; return whether it was."""
     [count] = yield from execute(store, [ops.Count(base)])
     if count == 0 or into:
-        return
+        return bool(count == 0)
     if not replace:
         raise AlreadyExists(
             f"the store has {count} entries: pass into=True (--into) to add the backup to them, or replace=True"
@@ -248,28 +323,21 @@ def _make_room(store: Dispatcher, base: Namespace, into: bool, replace: bool) ->
         )
     if base:
         yield from execute(store, [ops.DeleteTree(base)])
-        return
+        return False
     while roots := (yield from execute(store, [ops.Namespaces(max_depth=1, limit=1000)]))[0]:
         for root in roots:
             yield from execute(store, [ops.DeleteTree(root)])
+    return False
 
 
 def _load_blocks(
-    store: Dispatcher,
-    reader: ArchiveReader,
-    base: Namespace,
-    state_key: str,
-    state: Entry | None,
-    models: Models,
-    loaded: Loaded,
-    info: BackupInfo,
-    progress: Progress,
+    target: _Target, reader: ArchiveReader, state: Entry | None, loaded: Loaded, info: BackupInfo, progress: Progress
 ) -> StoreProgram[None]:
     """Write the records block by block. Each block is one transaction with the number of the next one."""
+    store = target.store
     at_version = None if state is None else state.version
     done = 0 if state is None else int(state.value["blocks"])
     number = 0
-    large: Record | None = None  # the file whose pieces follow
     while True:
         kind, data = yield Work(reader.read_block, ())
         number += 1
@@ -281,38 +349,52 @@ def _load_blocks(
         if number <= done:
             continue
         batch = WriteBatch()
-        for record in records:
-            target = base + record.namespace
-            if not target:
-                raise InvalidInput("entries of this backup are in its namespace itself, which needs a name here: to=")
-            if record.value is not None and record.size is not None and record.content is None:
-                large = record
-                continue
-            yield from add_record(batch, store, record, target, models, _no_pieces)
-        if large is not None:
-            number += yield from _load_large(batch, store, reader, large, base + large.namespace, models)
-            large = None
-        written, value = batch.ops(), encode({"blocks": number})
+        number += yield from _add_records(batch, target, reader, records)
+        value: Any = encode({"blocks": number, "empty": target.was_empty})
         expect: Any = ABSENT if at_version is None else at_version
-        stored: Any = value
-        put = ops.Put(OPERATE_NAMESPACE, state_key, stored, None, expect)
-        if store._engine_handle.engine.capabilities.spans_roots:
-            *_, entry = yield from execute(store, [*written, put])
-        else:
-            for group in split_by_root(written):
-                yield from execute(store, group)
-            [entry] = yield from execute(store, [put])
+        put = ops.Put(OPERATE_NAMESPACE, target.state_key, value, None, expect)
+        entry = yield from write_batch(store, batch.ops(), put)
         store._engine_handle.needs_sweeping = True
         at_version = entry.version
         loaded.entries += batch.entries
         loaded.deletions += batch.deletions
         loaded.vectors += batch.vectors
+        loaded.versions += batch.versions
         if progress is not None:
             yield Call(progress, (loaded.entries, max(loaded.entries, info.entries)))
 
 
+def _add_records(batch: WriteBatch, target: _Target, reader: ArchiveReader, records: list[Record]) -> StoreProgram[int]:
+    """Add the records of a block to a batch; return how many blocks the pieces of a large file were."""
+    blocks = 0
+    known: dict[tuple[Namespace, str], list[Mark]] = {}
+    if target.keeps_history:
+        places = sorted({(target.locate(record), record.key) for record in records if record.is_old})
+        known = dict(zip(places, (yield from list_marks(target.store, places)), strict=True))
+    for place, group in groupby(records, lambda record: (target.locate(record), record.key)):
+        namespace, versions = place[0], list(group)
+        before: Record | None = None
+        if place in known:
+            marks = [(one.kind, one.changed or 0) for one in reversed(versions)]
+            new = versions[len(versions) - count_new(marks, known[place]) :]
+            known[place] = marks[: len(new)] + known[place]
+            olds = [one for one in new if one.is_old]
+            batch.olds += make_ops(olds, namespace)
+            batch.versions += len(olds)
+            before = olds[-1] if olds else None
+        for record in versions:
+            if record.is_old:
+                continue
+            present = record if target.keeps_history else ops.replace(record, changed=None)
+            if record.value is not None and record.size is not None and record.content is None:
+                blocks += yield from _load_large(batch, target, reader, present, before)
+            else:
+                yield from add_record(batch, target.store, present, namespace, target.models, _no_pieces, before)
+    return blocks
+
+
 def _load_large(
-    batch: WriteBatch, store: Dispatcher, reader: ArchiveReader, record: Record, target: Namespace, models: Models
+    batch: WriteBatch, target: _Target, reader: ArchiveReader, record: Record, before: Record | None
 ) -> StoreProgram[int]:
     """Upload a file from the pieces that follow; return how many blocks they were."""
     blocks = 0
@@ -327,7 +409,7 @@ def _load_large(
         return bytes(data)
 
     with suppress(Conflict):  # it was not whole: a later record has it
-        yield from add_record(batch, store, record, target, models, read)
+        yield from add_record(batch, target.store, record, target.locate(record), target.models, read, before)
     return blocks
 
 

@@ -13,16 +13,28 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
 from ..core.dispatch import Dispatcher
-from ..errors import Conflict, CursorExpired, InvalidInput, Unavailable
+from ..engine import PAGE_BYTES
+from ..errors import AccessDenied, Conflict, CursorExpired, InvalidInput, Unavailable
+from ..history.old_records import (
+    Mark,
+    count_new,
+    date_record,
+    list_marks,
+    list_versions,
+    load_records,
+    make_ops,
+    read_reach,
+    split,
+)
 from ..live.notification import Event, LoopEvent, Notifier, ThreadEvent
 from ..model.values import encode, to_microseconds
-from ..ops import ABSENT, Entry, Namespace, Record, RecordPage
+from ..ops import ABSENT, Entry, Namespace, OldVersion, Record, RecordPage
 from ..runtime.programs import IS_ASYNC, Call, Sleep, StoreProgram
 from ..runtime.signals import defer_signals
 from .comparing import compare
@@ -37,10 +49,12 @@ from .records import (
     read_clock,
     read_piece,
     split_by_root,
+    write_batch,
 )
 from .results import Copied
 
 _PAGE = 500  # changes that are written in one transaction
+_MOST_OLDS = 3000  # ops that write old versions, in one transaction
 _STOP_INTERVAL = 0.1  # seconds between two looks at `stop`
 _FORMAT = 1
 
@@ -84,6 +98,7 @@ class Copier:
         self._models = Models()
         self._state = _State("")
         self._result = Copied()
+        self._reach: ops.HistoryReach | None = None  # of the source, if both keep history
         is_same = source._engine_handle is destination._engine_handle
         shortest = min(len(self._from), len(self._to))
         if is_same and self._from[:shortest] == self._to[:shortest]:
@@ -108,12 +123,15 @@ class Copier:
             # Before the first page: without it, a copy that is killed would not know later what it has written.
             [entry] = yield from execute(self._destination, [self._state.put(None, WriteBatch())])
             self._state.version = entry.version
+        if (yield from read_reach(self._destination)) is not None:
+            self._reach = yield from read_reach(self._source)
         count = ops.Count(self._from, hidden=True)
         total: int = (yield from execute(self._source, [count]))[0] if progress is not None else 0
         with _listening(self._source, (yield IS_ASYNC)) as event:
             while True:
                 event.clear()
                 yield from self._catch_up(progress, total, stop)
+                yield from self._extend_history()
                 if not follow or (stop is not None and stop()):
                     break
                 if progress is not None:
@@ -161,21 +179,21 @@ class Copier:
         Returns False if a large file has changed since the page was read. Then a later page has it.
         """
         batch, is_whole = WriteBatch(), True
-        for record in records:
-            if record.value is None and record.updated < self._state.began:
+        histories: list[list[OldVersion]] = [[] for _ in records]
+        marks: list[list[Mark]] = [[] for _ in records]
+        if self._reach is not None:
+            histories = yield from list_versions(self._source, records)
+            places = [(self._target(record.namespace), record.key) for record in records]
+            marks = yield from list_marks(self._destination, places)
+        for record, versions, known in zip(records, histories, marks, strict=True):
+            if record.value is None and record.updated < self._state.began and not versions:
                 continue  # it was gone before the copy began: an entry of that name in the destination is another
-            is_whole = (yield from self._add(batch, record)) and is_whole
+            before = yield from self._add_versions(batch, record, versions, known)
+            is_whole = (yield from self._add(batch, date_record(record, versions), before)) and is_whole
         if cursor == self._state.cursor and not records:
             return True
-        state = self._state.put(cursor, batch)
-        written = batch.ops()
         try:
-            if self._destination._engine_handle.engine.capabilities.spans_roots:
-                *_, entry = yield from execute(self._destination, [*written, state])
-            else:
-                for group in split_by_root(written):
-                    yield from execute(self._destination, group)
-                [entry] = yield from execute(self._destination, [state])
+            entry = yield from write_batch(self._destination, batch.ops(), self._state.put(cursor, batch))
         except Conflict as conflict:
             if conflict.namespace == OPERATE_NAMESPACE:
                 raise Unavailable(
@@ -188,9 +206,38 @@ class Copier:
         self._state.entries += batch.entries
         self._state.deletions += batch.deletions
         self._result.vectors += batch.vectors
+        self._result.versions += batch.versions
         return is_whole
 
-    def _add(self, batch: WriteBatch, record: Record) -> StoreProgram[bool]:
+    def _add_versions(
+        self, batch: WriteBatch, record: Record, versions: list[OldVersion], known: list[Mark]
+    ) -> StoreProgram[Record | None]:
+        """Add the old versions that the destination lacks; return the last of them.
+
+        Many of them are written at once. If the copy is killed after that, it finds them in the destination.
+        """
+        new = versions[: count_new([(one.kind, one.time) for one in versions], known)]
+        before, target = None, self._target(record.namespace)
+        for group in split([one for one in reversed(new) if one.version != record.version]):
+            olds = yield from load_records(self._source, record.namespace, record.key, group)
+            batch.olds += make_ops(olds, target, before)
+            batch.versions += len(olds)
+            before = olds[-1] if olds else before
+            batch.old_bytes += sum(len(old.content or b"") for old in olds)
+            if len(batch.olds) > _MOST_OLDS or batch.old_bytes > PAGE_BYTES:
+                for some in split_by_root(batch.olds):
+                    yield from execute(self._destination, some)
+                batch.olds, batch.old_bytes = [], 0
+        return before
+
+    def _extend_history(self) -> StoreProgram[None]:
+        """Let the history of the destination begin where that of the source does, if it has nothing else."""
+        if self._reach is None or not self._state.owned or self._to:
+            return
+        with suppress(AccessDenied):  # a client of a server that may not change settings
+            yield from execute(self._destination, [ops.SetHistory(since=self._reach.since)])
+
+    def _add(self, batch: WriteBatch, record: Record, before: Record | None) -> StoreProgram[bool]:
         if record.vectors is not None and record.vectors.model != self._models.source:  # the source has a new model
             left_out = self._models.left_out
             self._models = yield from note_model(self._destination, (yield from find_model(self._source)))
@@ -203,6 +250,7 @@ class Copier:
                 self._target(record.namespace),
                 self._models,
                 lambda start, end: read_piece(self._source, record, start, end),
+                before,
             )
         except Conflict:
             return False

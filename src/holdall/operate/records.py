@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from .. import ops
 from ..core.dispatch import Dispatcher
 from ..errors import Conflict
+from ..history.old_records import end_change
 from ..model import file_values, keys
 from ..model.values import encode, to_microseconds
 from ..ops import ABSENT, Entry, Namespace, Op, Record
@@ -43,14 +44,17 @@ class Models:
 class WriteBatch:
     """The ops of one batch for a destination. Puts come first, so that an engine can run them together."""
 
+    olds: list[Op] = field(default_factory=list)  # what writes old versions
+    old_bytes: int = 0  # of their contents
     puts: list[Op] = field(default_factory=list)
     others: list[Op] = field(default_factory=list)
     entries: int = 0
     deletions: int = 0
     vectors: int = 0
+    versions: int = 0
 
     def ops(self) -> list[Op]:
-        return [*self.puts, *self.others]
+        return [*self.olds, *self.puts, *self.others]
 
 
 def execute(store: Dispatcher, batch: list[Any]) -> StoreProgram[list[Any]]:
@@ -64,6 +68,18 @@ def read_clock(store: Dispatcher) -> StoreProgram[int]:
     value: Any = encode({})
     [entry] = yield from execute(store, [ops.Put(OPERATE_NAMESPACE, "clock", value, None)])
     return to_microseconds(entry.updated_at)
+
+
+def write_batch(store: Dispatcher, written: list[Op], state: ops.Put) -> StoreProgram[Entry]:
+    """Write a batch, and how far a copy is, in one transaction where the engine can; return the entry of the state."""
+    entry: Entry
+    if store._engine_handle.engine.capabilities.spans_roots:
+        *_, entry = yield from execute(store, [*written, state])
+        return entry
+    for group in split_by_root(written):
+        yield from execute(store, group)
+    [entry] = yield from execute(store, [state])
+    return entry
 
 
 def split_by_root(batch: list[Any]) -> Iterator[list[Any]]:
@@ -99,11 +115,20 @@ def note_model(store: Dispatcher, known: tuple[int, bytes] | None) -> StoreProgr
 
 
 def add_record(
-    batch: WriteBatch, store: Dispatcher, record: Record, namespace: Namespace, models: Models, read: ReadPiece
+    batch: WriteBatch,
+    store: Dispatcher,
+    record: Record,
+    namespace: Namespace,
+    models: Models,
+    read: ReadPiece,
+    before: Record | None = None,
 ) -> StoreProgram[None]:
-    """Add the ops that write a record to a batch. A large file is uploaded now, and moved to its path by the batch."""
+    """Add the ops that write a record to a batch. A large file is uploaded now, and moved to its path by the batch.
+
+    `before` is the old version that it replaces, if the batch has written that.
+    """
     if record.value is None:
-        batch.others.append(ops.Delete(namespace, record.key))
+        batch.others += [ops.Delete(namespace, record.key), *end_change(record, namespace, before)]
         batch.deletions += 1
         return
     vectors = _renumber(record, models)
@@ -122,7 +147,7 @@ def add_record(
         home, upload = (keys.RESERVED, namespace[0], "uploads"), "/" + secrets.token_hex(16)
         yield from _upload(store, record, home, upload, read)
         batch.others.append(ops.Move(namespace, upload, record.key, home, ttl))
-    batch.others.append(backdate)
+    batch.others += [*end_change(record, namespace, before), backdate]
     batch.entries += 1
     batch.vectors += vectors is not None
 

@@ -45,6 +45,7 @@ class Copied:
     deletions: int = 0
     vectors: int = 0
     vectors_left_out: int = 0
+    versions: int = 0  # old ones, of stores that keep history
     resumed: bool = False
     verified: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -58,6 +59,7 @@ class BackupInfo:
     deletions: int = 0
     files: int = 0
     vectors: int = 0
+    versions: int = 0  # old ones, of a store that keeps history
     bytes: int = 0
     prefix: Namespace = ()
     created_at: datetime | None = None
@@ -72,6 +74,7 @@ class Loaded:
     deletions: int = 0
     vectors: int = 0
     vectors_left_out: int = 0
+    versions: int = 0  # old ones, of stores that keep history
     resumed: bool = False
 
 

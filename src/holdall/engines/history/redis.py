@@ -19,7 +19,7 @@ from ... import ops
 from ...engine import HistorySetting, end_of, no_history, system_clock, to_old_entry
 from ...errors import InvalidInput, Unavailable
 from ...model import keys
-from ...ops import OldHead, OldVersion, Page
+from ...ops import Namespace, OldHead, OldVersion, Page
 from ..redis.connections import ConnectionProgram
 from ..redis.encoding import KINDS, folder_bounds, list_ranges, make_id, split_id, to_row
 from ..redis.shards import Shards
@@ -38,21 +38,25 @@ class RedisHistory:
         self._clock = clock or system_clock
         self._parse_position = parse_position
 
-    def set(self, op: ops.SetHistory) -> ConnectionProgram[float | None]:
+    def set(self, op: ops.SetHistory) -> ConnectionProgram[ops.HistoryReach | None]:
         """Run `SetHistory`."""
         shards, keep = self._shards, None if op.keep is None else round(op.keep * 1_000_000)
+        reach: ops.HistoryReach | None = None
         for shard in shards.all:
-            field = yield from shards.execute(shard, ("HGET", shards.prefixes[shard], "h"), shards.make_deadline())
+            key, deadline = shards.prefixes[shard], shards.make_deadline()
+            field = yield from shards.execute(shard, ("HGET", key, "h"), deadline)
             present = int(field.split(b" ")[0]) if field else 0
-            if keep is None:
-                return present / 1_000_000 if present else None
-            if keep == present:
-                continue
-            if not present:  # what is left of an earlier history
-                while (yield from shards.run_once(shard, "purge_history", [_STEP, ""])) == _STEP:
-                    pass
-            yield from shards.run(shard, "set_history", keep or "")
-        return op.keep or None
+            if keep not in (None, present) or (op.since is not None and present):
+                if not present:  # what is left of an earlier history
+                    while (yield from shards.run_once(shard, "purge_history", [_STEP, ""])) == _STEP:
+                        pass
+                wanted = present if keep is None else keep
+                yield from shards.run(shard, "set_history", wanted or "", "" if op.since is None else op.since)
+                field = yield from shards.execute(shard, ("HGET", key, "h"), deadline)
+            if field:
+                seconds, since, _ = map(int, field.split(b" "))
+                reach = ops.HistoryReach(seconds / 1_000_000, max(since, reach.since if reach else 0))
+        return reach
 
     def purge(self, op: ops.PurgeHistory) -> ConnectionProgram[bool]:
         """Remove old values of which the time is over; all of them if history is off. Return whether more is left."""
@@ -85,8 +89,16 @@ class RedisHistory:
         _, *found = yield from self._shards.run(self._shards.of_namespace(op.namespace), "old_version", *args)
         return found[3] if found else None
 
-    def list_versions(self, op: ops.ListVersions) -> ConnectionProgram[list[OldVersion]]:
-        shard, entry_id = self._shards.of_namespace(op.namespace), make_id(op.namespace, op.key)
+    def list_versions(self, op: ops.ListVersions) -> ConnectionProgram[list[list[OldVersion]]]:
+        listed: list[list[OldVersion]] = []
+        for namespace, key in op.places:
+            listed += [(yield from self._list_versions(op, namespace, key))]
+        return listed
+
+    def _list_versions(
+        self, op: ops.ListVersions, namespace: Namespace, key: str
+    ) -> ConnectionProgram[list[OldVersion]]:
+        shard, entry_id = self._shards.of_namespace(namespace), make_id(namespace, key)
         limit = op.limit + 1 if op.before is None else 1 << 30
         _, head, acting, changed, olds = yield from self._shards.run(shard, "old_versions", entry_id, limit)
         found: list[OldVersion] = []

@@ -113,11 +113,15 @@ class SqlHistory:
         )
         return sql, {"name": SETTING, "value": msgspec.json.encode(setting).decode()}
 
-    def set(self, op: ops.SetHistory, now: int | None) -> SqlProgram[float | None]:
+    def set(self, op: ops.SetHistory, now: int | None) -> SqlProgram[ops.HistoryReach | None]:
         """Run `SetHistory`."""
         setting = yield from self._read_setting()
+        if op.since is not None and setting is not None:
+            yield [*self._dialect.history_lock]
+            setting = ((yield from self._read_setting()) or setting).extend(op.since)
+            yield [self._write_setting(setting)]
         if op.keep is None or (setting.keep if setting else 0) == round(op.keep * 1_000_000):
-            return setting.keep / 1_000_000 if setting else None
+            return setting.reach() if setting else None
         dialect, keep = self._dialect, round(op.keep * 1_000_000)
         yield [*dialect.history_lock]
         setting = yield from self._read_setting()  # another process may have set it meanwhile
@@ -127,14 +131,16 @@ class SqlHistory:
             return None
         present = yield from self._now(now)
         if setting is not None:
-            yield [self._write_setting(setting.change(keep, present))]
-            return keep / 1_000_000
+            setting = setting.change(keep, present)
+            yield [self._write_setting(setting)]
+            return setting.reach()
         while (yield from self._purge_some(ops.PurgeHistory(), now, None)):  # what is left of an earlier history
             pass
         yield [(sql, {}) for sql in (*dialect.stop_history, *dialect.start_history)]
         begin = yield from dialect.history_position()
-        yield [self._write_setting(HistorySetting(keep, (yield from self._now(now)), begin))]
-        return keep / 1_000_000
+        setting = HistorySetting(keep, (yield from self._now(now)), begin)
+        yield [self._write_setting(setting)]
+        return setting.reach()
 
     def _now(self, now: int | None) -> SqlProgram[int]:
         if now is not None:
@@ -221,10 +227,34 @@ class SqlHistory:
             part(data, max(op.start - start, 0), max(end - start, 0)) for _, start, data in rows if data is not None
         )
 
-    def list_versions(self, op: ops.ListVersions) -> SqlProgram[list[OldVersion]]:
-        here = {"ns": keys.encode(op.namespace), "key": op.key}
-        [rows] = yield [(self._list, {**here, "before": op.before, "limit": op.limit})]
-        return [OldVersion(*row) for row in rows]
+    def list_versions(self, op: ops.ListVersions) -> SqlProgram[list[list[OldVersion]]]:
+        if not op.places:
+            return []
+        page = {"before": op.before, "limit": op.limit}
+        replies = yield [
+            (self._list, {"ns": keys.encode(namespace), "key": key, **page}) for namespace, key in op.places
+        ]
+        return [[OldVersion(*row) for row in rows] for rows in replies]
+
+    def change_statements(self, op: ops.SetChange) -> list[Statement]:
+        """Return the statements of `SetChange`."""
+        here, named = {"ns": keys.encode(op.namespace), "key": op.key}, "ns = :ns AND key = :key"
+        of_change = {"time": op.time, "acting": op.acting, **here}
+        newest = f"(SELECT version FROM {self._table} WHERE {named})"
+        is_end = "value IS NULL"
+        return [
+            (
+                f"UPDATE {self._table} SET changed = :time, acting = :acting,"
+                f" kind = CASE WHEN {is_end} THEN CAST(:kind AS text) ELSE kind END WHERE {named}",
+                {**of_change, "kind": op.kind},
+            ),
+            (
+                f"UPDATE {self._old} SET ended_at = :time, ended_acting = :acting, ended_kind = CASE WHEN ended_kind ="
+                f" 'put' THEN ended_kind ELSE CAST(:kind AS text) END, expires = coalesce(:expires, expires)"
+                f" WHERE ended = {newest} AND {named}",
+                {**of_change, "kind": op.kind, "expires": op.expires},
+            ),
+        ]
 
     def list_past(self, op: ops.ListPast, now: int | None) -> SqlProgram[Page[OldHead]]:
         setting = yield from self._read_setting()

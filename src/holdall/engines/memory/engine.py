@@ -214,8 +214,10 @@ class MemoryEngine:
                 if record is None:
                     return None
                 return to_old_entry(_row(address, record, content), record.index, record.ttl)
-            case ops.SetHistory(keep):
-                return self._set_history(keep, now)
+            case ops.SetHistory():
+                return self._set_history(op, now)
+            case ops.SetChange():
+                return self._set_change(op, undo)
             case ops.Forget():
                 return self._forget(op)
             case ops.Scrub():
@@ -415,10 +417,10 @@ class MemoryEngine:
 
     # History ---------------------------------------------------------------------------------------------------------
 
-    def _set_history(self, keep: float | None, now: int) -> float | None:
-        if keep is not None:
-            duration = round(keep * 1_000_000)
-            if not keep:
+    def _set_history(self, op: ops.SetHistory, now: int) -> ops.HistoryReach | None:
+        if op.keep is not None:
+            duration = round(op.keep * 1_000_000)
+            if not op.keep:
                 self._setting = None
             elif self._setting is None:
                 while self._purge_history(len(self._ends), now):  # of an earlier time
@@ -426,7 +428,21 @@ class MemoryEngine:
                 self._setting = HistorySetting(duration, now, self._version)
             else:
                 self._setting = self._setting.change(duration, now)
-        return None if self._setting is None else self._setting.keep / 1_000_000
+        if self._setting is not None and op.since is not None:
+            self._setting = self._setting.extend(op.since)
+        return None if self._setting is None else self._setting.reach()
+
+    def _set_change(self, op: ops.SetChange, undo: dict[_Address, _Record | None]) -> None:
+        address = keys.encode(op.namespace), op.key
+        record: _Record | None = self._entries.get(address)
+        if record is None:
+            return
+        kind = "put" if record.value is not None else op.kind
+        self._write(address, replace(record, changed=op.time, acting=op.acting, kind=kind), undo)
+        olds = self._old.get(address)
+        if olds and olds[-1].ended == record.version:
+            ended = replace(olds[-1].record, expires=olds[-1].record.expires if op.expires is None else op.expires)
+            olds[-1] = replace(olds[-1], record=ended, kind=kind, time=op.time, acting=op.acting)
 
     def _keep_old(self, address: _Address, old: _Record, new: _Record) -> None:
         if self._setting is None or old.value is None or keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
@@ -480,8 +496,7 @@ class MemoryEngine:
             return record
         return next((old.record for old in self._old.get(address, ()) if old.record.version == version), None)
 
-    def _list_versions(self, op: ops.ListVersions) -> list[ops.OldVersion]:
-        address = keys.encode(op.namespace), op.key
+    def _list_versions(self, op: ops.ListVersions, *address: str) -> list[ops.OldVersion]:
         current: _Record | None = self._entries.get(address)
         records = [old.record for old in self._old.get(address, ())]
         if current is not None and current.value is not None:
@@ -581,7 +596,7 @@ class MemoryEngine:
             case ops.Grep():
                 return self._grep(op)
             case ops.ListVersions():
-                return self._list_versions(op)
+                return [self._list_versions(op, keys.encode(namespace), key) for namespace, key in op.places]
             case ops.ListPast():
                 return self._list_past(op)
         raise TypeError(f"not a walk: {op!r}")

@@ -111,6 +111,9 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
         case ops.Backdate(namespace, key, created, updated, expires):
             times = ["-" if time is None else time for time in (created, updated, expires)]
             return ["backdate", make_id(namespace, key), *times]
+        case ops.SetChange(namespace, key, time, kind, acting, expires):
+            end = "e" if kind == "expire" else "d"
+            return ["set_change", make_id(namespace, key), time, end, acting or "", "-" if expires is None else expires]
         case ops.GetSearchFields(namespace, key):
             return ["get_search_fields", make_id(namespace, key)]
         case ops.Embed(namespace, key, version, vectors):
@@ -186,7 +189,7 @@ def decode_result(op: Op, reply: Any) -> Any:
     match op:
         case ops.Delete() | ops.Refresh() | ops.Backdate() | ops.Embed():
             return bool(reply)
-        case ops.Check() | ops.CheckPath():
+        case ops.Check() | ops.CheckPath() | ops.SetChange():
             return None
         case ops.GetSearchFields():
             return None if reply is None else reply.decode()

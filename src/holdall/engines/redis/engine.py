@@ -423,7 +423,7 @@ class RedisEngine:
                     break
         return False
 
-    def _set_history(self, op: ops.SetHistory) -> ConnectionProgram[float | None]:
+    def _set_history(self, op: ops.SetHistory) -> ConnectionProgram[ops.HistoryReach | None]:
         return (yield from self._history.set(op))
 
     def _purge_history(self, op: ops.PurgeHistory) -> ConnectionProgram[bool]:

@@ -75,6 +75,7 @@ _MULTI_STATEMENT = frozenset(
         ops.Maintain,
         ops.LearnFields,
         ops.SetHistory,
+        ops.SetChange,
         ops.PurgeHistory,
         ops.Forget,
         ops.Scrub,
@@ -269,6 +270,9 @@ class SqlEntries:
                 return (yield from self._learn(op, now))
             case ops.SetHistory():
                 return (yield from self._history.set(op, now))
+            case ops.SetChange():
+                yield self._history.change_statements(op)
+                return None
             case ops.Forget():
                 return (yield from self._forget(op, now))
             case ops.Scrub():

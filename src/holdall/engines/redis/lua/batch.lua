@@ -310,6 +310,34 @@ ops.backdate = function()
   return 1
 end
 
+ops.set_change = function()
+  local id, time, end_kind, acting, expires = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+  local old = find_record(id)
+  if not old then
+    return false
+  end
+  local record = copy_record(old)
+  record.kind = old.kind == 'p' and 'p' or end_kind
+  record.acting = acting
+  if old.kind == 'p' then
+    record.changed = time
+  end
+  for at = #kept, 1, -1 do
+    if kept[at].id == id then
+      if kept[at].new.version == old.version then
+        kept[at].new = { version = old.version, kind = record.kind, updated = time, acting = acting }
+        if expires ~= '-' then
+          kept[at].old = copy_record(kept[at].old)
+          kept[at].old.expires = expires
+        end
+      end
+      break
+    end
+  end
+  set_record(id, record)
+  return false
+end
+
 ops.get_search_fields = function()
   local id = next_arg()
   local record = find_live(id)

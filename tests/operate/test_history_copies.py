@@ -1,0 +1,177 @@
+"""Copies and backups of the history, between stores that keep one; every engine as source and as destination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall import ops
+from holdall.errors import HistoryGone
+from holdall.operate import copying, records
+from holdall.testing import Clock
+from support.stores import ENGINES, new_location, open_at
+
+_DAY = 86400
+_PLACES = [(("a",), key) for key in ("item", "short", "gone", "expired", "again", "once", "/log", "/doc")]
+Moments = list[tuple[datetime, dict[Any, Any]]]
+
+
+def open_kept(engine: str, folder: Path, clock: Clock, history: float = _DAY, **options: Any) -> holdall.Store:
+    return open_at(new_location(engine, folder), clock=clock, sweep_interval=None, history=history, **options)
+
+
+def write_history(store: holdall.Store, clock: Clock) -> Moments:
+    """Write entries with every kind of change; return what there was at each moment."""
+    files, moments = store.files(("a",)), Moments()
+
+    def note() -> None:
+        moments.append((clock.now, {(entry.namespace, entry.key): entry.value for entry in store.scan()}))
+        clock.advance(1)
+
+    steps: list[Callable[[], object]] = [
+        lambda: store.put(("a",), "item", {"n": 1}),
+        lambda: store.acting("ann", reason="because").put(("a",), "item", {"n": 2}),
+        lambda: store.execute([ops.Put(("a",), "item", {"n": 3}), ops.Put(("a",), "item", {"n": 4})]),
+        lambda: store.put(("a",), "short", {"n": 1}, ttl=3),
+        lambda: store.put(("a",), "expired", {"n": 1}, ttl=2),
+        lambda: store.put(("a",), "gone", {"n": 1}, search_fields=["n"]),
+        lambda: store.sweep(),
+        lambda: store.put(("a",), "short", {"n": 2}, ttl=1),
+        lambda: store.acting("bob").delete(("a",), "gone"),
+        lambda: clock.advance(2),
+        lambda: store.put(("a",), "short", {"n": 3}),  # over one that has expired, and was not swept
+        lambda: store.put(("a",), "again", {"n": 1}),
+        lambda: store.delete(("a",), "again"),
+        lambda: store.put(("a",), "again", {"n": 2}),
+        lambda: store.put(("a",), "once", {"n": 1}),
+        lambda: files.write("/log", "one\n"),
+        lambda: files.append("/log", "two\n"),
+        lambda: files.append("/log", "three\n"),
+        lambda: files.write("/doc", "x" * 100_000),
+        lambda: files.edit("/doc", "x" * 100_000, "y" * 70_000),
+    ]
+    for step in steps:
+        step()
+        note()
+    return moments
+
+
+def read_history(store: holdall.Store) -> dict[Any, Any]:
+    """Return all that is known of the versions of all entries, without their numbers."""
+    return {
+        place: [
+            (one.kind, one.time, one.value, one.author, one.reason, one.expires_at, one.size)
+            for one in store.history(*place)
+        ]
+        for place in _PLACES
+    }
+
+
+def assert_same_past(store: holdall.Store, moments: Moments) -> None:
+    for when, entries in moments:
+        assert {(entry.namespace, entry.key): entry.value for entry in store.at(when).scan()} == entries, when
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_copy_has_the_history(engine: str, tmp_path: Path) -> None:
+    clock = Clock()
+    with open_kept("sqlite", tmp_path, clock) as source:
+        moments = write_history(source, clock)
+        with open_kept(engine, tmp_path, clock) as destination:  # its own history begins now
+            copied = holdall.copy(source, destination, verify=True)
+            assert copied.differences == []
+            assert copied.versions > 10
+            assert read_history(destination) == read_history(source)
+            assert_same_past(destination, moments)
+            source.put(("a",), "item", {"n": 5})
+            source.put(("a",), "item", {"n": 6})
+            source.delete(("a",), "once")
+            assert holdall.copy(source, destination).versions == 1  # the destination has the others
+            assert read_history(destination) == read_history(source)
+
+
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "sqlite"])
+def test_the_history_of_each_engine_can_be_copied(engine: str, tmp_path: Path) -> None:
+    clock = Clock()
+    with open_kept(engine, tmp_path, clock) as source:
+        moments = write_history(source, clock)
+        with open_kept("memory", tmp_path, clock) as destination:
+            holdall.copy(source, destination)
+            assert read_history(destination) == read_history(source)
+            assert_same_past(destination, moments)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_backup_has_the_history(engine: str, tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "store.backup"
+    with open_kept(engine, tmp_path, clock) as source:
+        moments = write_history(source, clock)
+        info = source.backup(path)
+        expected = read_history(source)
+    assert holdall.check_backup(path).versions == info.versions > 10
+    with open_kept(engine, tmp_path / "other", clock) as loaded:
+        assert loaded.load(path).versions == info.versions
+        assert read_history(loaded) == expected
+        assert_same_past(loaded, moments)
+
+
+def test_a_store_without_history_gets_the_present_only(tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "store.backup"
+    with open_kept("sqlite", tmp_path, clock) as source, holdall.open("memory:", clock=clock) as plain:
+        write_history(source, clock)
+        assert holdall.copy(source, plain, verify=True).versions == 0
+        source.backup(path)
+        assert plain.load(path, replace=True).versions == 0
+        assert holdall.compare(source, plain).equal
+        with pytest.raises(HistoryGone):
+            plain.at(clock.now).get(("a",), "item")
+
+
+def test_history_that_is_copied_into_a_store_in_use_does_not_extend_what_it_remembers(tmp_path: Path) -> None:
+    clock = Clock()
+    with open_kept("sqlite", tmp_path, clock) as source:
+        moments = write_history(source, clock)
+        with open_kept("memory", tmp_path, clock) as used:
+            used.put(("mine",), "k", {})
+            holdall.copy(source, used)
+            assert read_history(used) == read_history(source)
+            with pytest.raises(HistoryGone):
+                used.at(moments[0][0]).get(("a",), "item")
+
+
+def test_a_copy_of_history_that_is_killed_at_any_page_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_PAGE", 2)
+    monkeypatch.setattr(copying, "_MOST_OLDS", 1)  # old versions are written before the page that they belong to
+    clock = Clock()
+
+    class Killed(Exception):
+        pass
+
+    with open_kept("sqlite", tmp_path, clock) as source, open_kept("sqlite", tmp_path, clock) as destination:
+        write_history(source, clock)
+        real = copying.execute
+        for calls in range(1, 60):
+            left = iter(range(calls))
+
+            def execute(store: Any, batch: list[Any], left: Any = left) -> Any:
+                if store is destination and next(left, None) is None:
+                    raise Killed
+                return (yield from real(store, batch))
+
+            for module in (copying, records):
+                monkeypatch.setattr(module, "execute", execute)
+            try:
+                holdall.copy(source, destination)
+                break
+            except Killed:
+                pass
+        else:
+            pytest.fail("the copy did not end")
+        assert read_history(destination) == read_history(source)
