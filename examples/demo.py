@@ -2,7 +2,7 @@
 
 The demo is a play. Each act is a function that is given the `Stage`, does something with real processes on a real
 store, and makes claims about what came of it; a claim that does not hold is printed as such, and the demo exits 1. To
-add an act, write the function and name it in `ACTS`. The last act plays the others again, on PostgreSQL.
+add an act, write the function and name it in `ACTS`. One act plays the others again, on PostgreSQL.
 
 The other processes are this same file, run as `demo.py agent …`: see "The agents" below.
 """
@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ BATCH = 8  # entries that the victim writes at once: all of them, or none
 INCREMENTS = 150
 KILLS_ON_POSTGRES = 5
 FILES, EDITS, EDITORS = 5000, 20, ("fay", "gil", "hal")
+NOTES, PLAN = 40, "1. Water the figs\n2. Call Ada\n"
 QUESTION = "Which allergic reactions does Ada have?"
 FACT = {"kind": "fact", "about": "Ada", "text": "Ada is allergic to peanuts", "importance": 10}
 
@@ -212,13 +214,78 @@ def they_work_on_the_same_files(stage: Stage) -> None:
         stage.say(f"  [dim]{seconds * 1000:5.1f} ms  {what}[/dim]")
 
 
+def an_agent_ruins_its_notes(stage: Stage) -> None:
+    """An agent overwrites and deletes good notes; the store remembers what they were, and who did it."""
+    with holdall.open(stage.url, history=timedelta(days=1)) as store:
+        files = store.files(("notes",))
+        store.execute([Put(("notes",), f"fact-{n}", {"text": f"a fact, number {n}"}) for n in range(NOTES)])
+        files.write("/plan.md", PLAN)
+        before = {entry.key: entry.value for entry in store.scan(("notes",))}
+        good = store.cursor()
+        stage.say(f"[bold]zed[/bold] “tidies up”: of {NOTES} facts and a plan, it overwrites and deletes all.")
+        code = Agent("ruin", "zed", stage.url).wait()
+        changed = list(store.diff(("notes",), good))
+        version = store.history(("notes",), "fact-0")[0]
+        stage.claim(f"store.diff shows {len(changed)} changes", code == 0 and len(changed) == NOTES + 1)
+        stage.claim(
+            f"store.history shows by whom: {version.author}, “{version.reason}”",
+            (version.author, version.reason) == ("zed", "tidying up"),
+        )
+        began = time.perf_counter()
+        rewound = store.rewind(("notes",), good)
+        seconds = time.perf_counter() - began
+        after = {entry.key: entry.value for entry in store.scan(("notes",))}
+        facts_are_back = all(after.get(key) == value for key, value in before.items() if key != "/plan.md")
+    stage.claim(
+        f"store.rewind brought all {rewound.restored} back, in one transaction",
+        facts_are_back and after["/plan.md"]["content"] == PLAN and rewound.restored == NOTES + 1,
+    )
+    stage.say(f"  [dim]in {seconds * 1000:.1f} ms; history= has the store keep old values for a day[/dim]")
+
+
+def the_store_moves(stage: Stage) -> None:
+    """The file's store is copied to PostgreSQL while an agent writes to it, and the agent goes on there."""
+    with _postgres() as url, holdall.open(stage.url) as old, holdall.open(url) as new:
+        stage.say("[bold]ida[/bold] writes to the SQLite file. Meanwhile: [bold]holdall agents.db copy --follow[/bold]")
+        ida, moved, caught_up = Agent("write", "ida", stage.url), threading.Event(), threading.Event()
+        ida.wait_for("ack")
+        follower = threading.Thread(
+            target=holdall.copy,
+            args=(old, new),
+            kwargs={
+                "follow": True,
+                "stop": moved.is_set,
+                "progress": lambda done, total: caught_up.set() if done == total else None,
+            },
+        )
+        follower.start()
+        caught_up.wait(30)
+        ida.stop()
+        began = time.perf_counter()  # nobody writes from here on
+        moved.set()
+        follower.join()
+        copied = holdall.copy(old, new)
+        pause = time.perf_counter() - began
+        comparison = holdall.compare(old, new)
+        stage.claim(f"all {comparison.entries:,} entries are equal, times and TTLs included", comparison.equal)
+        again = Agent("write", "ida again", url)
+        again.wait_for("ack")
+        again.stop()
+        found = {entry.key: _digest(entry.value["text"]) for entry in new.scan(("agents", "ida"))}
+    stage.claim(
+        f"ida goes on in PostgreSQL; all {len(ida.acknowledged):,} notes that it was told are stored are there",
+        found == ida.acknowledged and len(again.acknowledged) > 0 and copied.resumed,
+    )
+    stage.say(f"  [dim]nobody could write for {pause * 1000:.0f} ms, between the stop and the last change copied[/dim]")
+
+
 def the_url_is_swapped(stage: Stage) -> None:
     """The acts before this one, again: the same functions, another URL."""
     with _postgres() as url:
         stage.say(f"A PostgreSQL server has been started, and the store is [bold]{url}[/bold]")
         there = replace(stage, url=url, kills=min(stage.kills, KILLS_ON_POSTGRES), acknowledged={})
         for act in ACTS.values():
-            if act is not the_url_is_swapped:
+            if act not in STARTS_POSTGRES:
                 stage.say("")
                 act(there)
     stage.say("  [dim]the functions are those of the acts above; nothing but the URL was changed[/dim]")
@@ -230,8 +297,12 @@ ACTS: dict[str, Callable[[Stage], None]] = {
     "Everything acknowledged is there": everything_acknowledged_is_there,
     "A search finds it": a_search_finds_it,
     "They work on the same files": they_work_on_the_same_files,
+    "An agent ruins its notes, and they are brought back": an_agent_ruins_its_notes,
     "The URL is swapped to PostgreSQL, and nothing else": the_url_is_swapped,
+    "The store moves to PostgreSQL while an agent works": the_store_moves,
 }
+#: The acts that begin with a SQLite file, and start a PostgreSQL.
+STARTS_POSTGRES = (the_url_is_swapped, the_store_moves)
 
 
 # Killing, and looking at what is left --------------------------------------------------------------------------------
@@ -450,7 +521,17 @@ def _edit(store: holdall.Store, name: str) -> None:
         files.append("/log.txt", f"{name} did {number}\n")
 
 
-ROLES = {"count": _count, "edit": _edit, "write": _write, "batches": _batches, "learn": _learn}
+def _ruin(store: holdall.Store, name: str) -> None:
+    acting = store.acting(name, reason="tidying up")
+    for number in range(NOTES):
+        if number % 2:
+            acting.delete(("notes",), f"fact-{number}")
+        else:
+            acting.put(("notes",), f"fact-{number}", {"text": "see above"})
+    acting.files(("notes",)).write("/plan.md", "TODO")
+
+
+ROLES = {"count": _count, "edit": _edit, "write": _write, "batches": _batches, "learn": _learn, "ruin": _ruin}
 
 
 # The play ------------------------------------------------------------------------------------------------------------
@@ -459,7 +540,7 @@ ROLES = {"count": _count, "edit": _edit, "write": _write, "batches": _batches, "
 @contextlib.contextmanager
 def _store(url: str | None) -> Iterator[tuple[str, dict[str, Callable[[Stage], None]]]]:
     """The URL of the store, and the acts that are played on it."""
-    without_swap = {title: act for title, act in ACTS.items() if act is not the_url_is_swapped}
+    without_swap = {title: act for title, act in ACTS.items() if act not in STARTS_POSTGRES}
     if url == "s3":
         with _bucket() as bucket:
             yield bucket, without_swap

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 import holdall
 from holdall.testing import Clock, history_machine
-from support.servers import postgres_url, redis_url
+from support.servers import postgres_url, redis_cluster_url, redis_url
 
 HOUR = 3600
 _numbers = itertools.count()
@@ -40,10 +40,16 @@ def on_redis(folder: Path, clock: Clock) -> holdall.Store:
     return holdall.open(redis_url(), clock=clock, sweep_interval=None, history=HOUR, key_prefix=prefix)
 
 
+def on_cluster(folder: Path, clock: Clock) -> holdall.Store:
+    prefix = f"machine-{next(_numbers)}"
+    return holdall.open(redis_cluster_url(), clock=clock, sweep_interval=None, history=HOUR, key_prefix=prefix)
+
+
 TestMemory = history_machine(on_memory).TestCase
 TestSqlite = history_machine(on_sqlite).TestCase
 TestDisk = history_machine(on_disk).TestCase
 TestPostgres = history_machine(on_postgres).TestCase
 TestRedis = history_machine(on_redis).TestCase
-for _name in ("TestMemory", "TestSqlite", "TestDisk", "TestPostgres", "TestRedis"):
+TestCluster = history_machine(on_cluster).TestCase
+for _name in ("TestMemory", "TestSqlite", "TestDisk", "TestPostgres", "TestRedis", "TestCluster"):
     globals()[_name].settings = settings(max_examples=_EXAMPLES, stateful_step_count=25, deadline=None)

@@ -40,7 +40,7 @@ def write_history(store: holdall.Store, clock: Clock) -> Moments:
         lambda: store.put(("a",), "short", {"n": 1}, ttl=3),
         lambda: store.put(("a",), "expired", {"n": 1}, ttl=2),
         lambda: store.put(("a",), "gone", {"n": 1}, search_fields=["n"]),
-        lambda: store.sweep(),
+        store.sweep,
         lambda: store.put(("a",), "short", {"n": 2}, ttl=1),
         lambda: store.acting("bob").delete(("a",), "gone"),
         lambda: clock.advance(2),
