@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import holdall
 from holdall import ops
+from holdall.core import engine_handle
 from holdall.engine import Options
 from holdall.engines.memory import MemoryEngine
 from holdall.errors import Unavailable
+from holdall.runtime import closers
 
 
 def in_a_process(code: str) -> str:
@@ -211,3 +214,26 @@ print(sorted(entry.key for entry in store.scan(("a",))))
 store.close()
 """)
     assert out == "['before', 'child', 'parent']\n"
+
+
+def test_a_thread_that_wants_to_fork_does_not_take_the_mark_of_one_that_forks() -> None:
+    """Its closers would start in the middle of the fork."""
+    engine_handle._before_fork()
+    other_is_done = threading.Event()
+
+    def fork_too() -> None:
+        engine_handle._before_fork()
+        engine_handle._after_fork_in_parent()
+        other_is_done.set()
+
+    other = threading.Thread(target=fork_too)
+    try:
+        other.start()
+        assert not other_is_done.wait(0.05), "it waits until this fork is over"
+        closer = closers.start_closer(lambda: None)
+        assert closer.ident is None
+    finally:
+        engine_handle._after_fork_in_parent()
+    other.join()
+    closer.join()
+    assert closers._forking is None

@@ -497,8 +497,8 @@ _forking_thread: int | None = None
 def _before_fork() -> None:
     global _forking_thread
     signals.before_fork()
-    closers.before_fork()
     _lock.acquire()
+    closers.before_fork()  # with the lock: another thread may be forking
     _forking_thread = threading.get_ident()
     for handle in list(_all):
         try:
@@ -518,9 +518,11 @@ def _after_fork_in_parent() -> None:
             _leave_fork(_forking.pop(), in_child=False)
     finally:
         _forking_thread = None
-        _lock.release()
-        closers.after_fork(in_child=False)
-        signals.after_fork()
+        try:
+            closers.after_fork(in_child=False)
+        finally:
+            _lock.release()
+            signals.after_fork()
 
 
 def _after_fork_in_child() -> None:
