@@ -28,9 +28,9 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(store: str, folder: Path, *arguments: str, workers: int = 2) -> Iterator[Serving]:
+def serving(store: str, folder: Path, *arguments: str, workers: int = 2, port: int | None = None) -> Iterator[Serving]:
     """Serve a store with the command until the block ends."""
-    port = free_port()
+    port = port or free_port()
     command = [sys.executable, "-m", "holdall", store, "serve", "--port", str(port), "--workers", str(workers)]
     output = folder / "serve.out"
     with output.open("w") as out, (folder / "serve.err").open("w") as err:

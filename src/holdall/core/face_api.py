@@ -30,7 +30,7 @@ from ..model.namespace_text import decode as decode_namespace
 from ..model.namespace_text import encode as encode_namespace
 from ..model.namespace_text import show as show_namespace
 from ..model.values import decode as decode_value
-from ..ops import Backdate, Entry, File, Namespace, Op, Page, Scan, Vectors, replace
+from ..ops import Backdate, Entry, File, Namespace, Op, Page, Scan, SetHistory, Vectors, replace
 from ..runtime.programs import Call, StoreProgram, Work, apages, before_retry, pages
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
@@ -87,6 +87,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "Reserved",
     "held_lease",
     "run_batch",
+    "read_history_setting",
     "scan_page",
     "scan_reserved",
     "scope_of",
@@ -201,6 +202,14 @@ def scan_page(
 def held_lease(store: Store, name: str, token: int, namespace: Namespace) -> Lease:
     """Return a lease that was acquired elsewhere, for a write that carries its token."""
     return Lease.held(store, name, token, namespace)
+
+
+def read_history_setting(store: Store) -> StoreProgram[float | None]:
+    """Return for how many seconds old values are kept; None if none are."""
+    if not capabilities_of(store).keeps_history:
+        return None
+    kept: float | None = (yield [SetHistory()])[0]
+    return kept
 
 
 def scope_of(store: Store) -> Namespace:

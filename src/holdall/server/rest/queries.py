@@ -177,6 +177,7 @@ async def describe(call: Call) -> Response:
                 "full_text": options.full_text,
                 "ranks": face_api.capabilities_of(call.store).ranks,
                 "history": face_api.capabilities_of(call.store).keeps_history,
+                "history_seconds": await face_api.arun(call.store, face_api.read_history_setting(call.store)),
             },
             "limits": msgspec.to_builtins(call.service.limits),
         }

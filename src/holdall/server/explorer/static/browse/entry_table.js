@@ -38,7 +38,11 @@ export class EntryTable {
   async open(namespace, options) {
     const rows = new Rows(namespace, options, () => this.rows === rows && this.#onLoad());
     const isSamePlace = this.rows && String(this.rows.namespace) === String(namespace);
+    this.opening?.close();
+    this.opening = rows;
     await rows.start();
+    if (this.opening !== rows) return;
+    this.opening = null;
     this.rows?.close();
     this.rows = rows;
     if (!isSamePlace) {

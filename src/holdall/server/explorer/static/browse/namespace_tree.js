@@ -3,7 +3,7 @@
 import { namespaces } from "../data/api.js";
 import { go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
-import { debounce, h, icon } from "../show/dom.js";
+import { h, icon, throttle } from "../show/dom.js";
 import { count } from "../show/times.js";
 
 const PAGE = 200;
@@ -96,7 +96,7 @@ export class NamespaceTree {
     this.element = h("div", { class: "tree", role: "tree", "aria-label": "Namespaces" }, this.root.node);
     this.element.addEventListener("click", (event) => this.#onClick(event));
     this.element.addEventListener("keydown", (event) => this.#onKey(event));
-    this.refreshSoon = debounce(800, () => attempt(() => this.root.refresh()));
+    this.refreshSoon = throttle(800, () => attempt(() => this.root.refresh()));
   }
 
   async start() {

@@ -15,6 +15,7 @@ const IMAGES = [
   ["image/webp", [0x52, 0x49, 0x46, 0x46]],
   ["image/bmp", [0x42, 0x4d]],
 ];
+const SVG = "image/svg+xml";
 let imageAddress = null;
 
 export async function showFile(element, file) {
@@ -29,7 +30,7 @@ export async function showFile(element, file) {
 async function showContent(element, file, content) {
   if (!content.length) return fill(element, emptyState("This file is empty.", "Edit it, or let an agent write to it."));
   const text = decode(content, content.length < file.size);
-  const kind = text === null ? imageKind(content) : isSvg(file.key, text) ? "image/svg+xml" : null;
+  const kind = text === null ? imageKind(content) : isSvg(file.key, text) ? SVG : null;
   const ways = [];
   if (kind) ways.push(["Image", () => showImage(content, kind)]);
   if (text !== null && /\.(md|markdown)$/i.test(file.key)) ways.push(["Rendered", () => showMarkdown(text)]);
@@ -71,12 +72,28 @@ function imageKind(content) {
 
 const isSvg = (path, text) => /\.svg$/i.test(path) && text.includes("<svg");
 
-/** An image element runs no script of an SVG, and loads nothing that it names. */
 function showImage(content, kind) {
   imageAddress = URL.createObjectURL(new Blob([content], { type: kind }));
   const image = h("img", { class: "stored-image", alt: "The stored image", src: imageAddress });
-  image.addEventListener("error", () => image.replaceWith(emptyState("This image cannot be drawn.", "Look at its bytes, or download it.")));
-  return h("div", { class: "image-frame" }, image);
+  const frame = h("div", { class: "image-frame" }, kind === SVG ? null : image);
+  image.addEventListener("error", () => fill(frame, emptyState("This image cannot be drawn.", "Look at its bytes, or download it.")));
+  if (kind === SVG) image.addEventListener("load", () => fill(frame, draw(image)));
+  return frame;
+}
+
+/**
+ * Draw an SVG on a canvas. An image element runs no script of an SVG, but its address would, if somebody opened it in a
+ * tab. So the address is revoked, and only pixels stay.
+ */
+function draw(image) {
+  const size = [image.naturalWidth || 300, image.naturalHeight || 150];
+  const scale = Math.min(4, 2000 / Math.max(...size)) || 1;
+  const canvas = h("canvas", { class: "stored-image", role: "img", "aria-label": "The stored image", width: Math.ceil(size[0] * scale), height: Math.ceil(size[1] * scale) });
+  canvas.style.width = `${size[0]}px`;
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(imageAddress);
+  imageAddress = null;
+  return canvas;
 }
 
 async function showMarkdown(text) {

@@ -24,19 +24,22 @@ export async function showTimeline(element, subject, onRestored) {
       {},
       h(
         "button",
-        { type: "button", class: "version", onclick: () => attempt(() => choose(index)) },
+        { type: "button", class: "revision", onclick: () => attempt(() => choose(index)) },
         h("span", { class: `kind ${version.kind}` }, KINDS[version.kind]),
-        h("span", { class: "version-when", title: moment(version.time) }, age(version.time)),
+        h("span", { class: "revision-when", title: moment(version.time) }, age(version.time)),
         h("span", { class: "hint" }, [`version ${version.version}`, version.author && `by ${version.author}`, version.reason, version.size !== null && version.kind === "put" && bytes(version.size)].filter(Boolean).join(" · ")),
       ),
     );
     return item;
   });
+  let chosen = null;
   const choose = async (index) => {
+    chosen = index;
     items.forEach((item, other) => item.firstChild.setAttribute("aria-pressed", other === index));
     const version = found[index];
     const before = found[index + 1];
     const [left, right] = await Promise.all([textOf(subject, before, isFile), textOf(subject, version, isFile)]);
+    if (chosen !== index) return; // another was chosen meanwhile
     const canRestore = mayWrite() && version.kind === "put" && index > 0;
     const bringBack = () =>
       attempt(async () => {

@@ -10,8 +10,9 @@ export const session = { allow: [], scope: [], features: {}, limits: {}, label: 
 export const may = (right) => session.allow.includes(right);
 /** Whether the page may change something: the token allows it, and the present is shown. */
 export const mayWrite = () => may("write") && !state.at;
-export const mayUndo = () => may("write") && may("history") && session.features.history;
-export const mayLookBack = () => may("history") && session.features.history;
+/** Whether old values are kept, and the token may read them. */
+export const mayLookBack = () => may("history") && Boolean(session.features.history_seconds);
+export const mayUndo = () => may("write") && mayLookBack();
 
 /** Take the token out of the address, so that it is neither seen nor sent on, and exchange it for a cookie. */
 export async function useTokenOfAddress() {

@@ -78,7 +78,18 @@ export function emptyState(title, text, ...actions) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), h("p", {}, text), ...actions);
 }
 
-/** Call a function at most once in so many milliseconds: after the last call. */
+/** Call a function at most once in so many milliseconds, also while calls keep coming. */
+export function throttle(delay, run) {
+  let timer = 0;
+  return () => {
+    timer ||= setTimeout(() => {
+      timer = 0;
+      run();
+    }, delay);
+  };
+}
+
+/** Call a function so many milliseconds after the last call. */
 export function debounce(delay, run) {
   let timer = 0;
   return (...given) => {

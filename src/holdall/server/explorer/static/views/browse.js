@@ -5,22 +5,26 @@ import { encodeAddress, isBelow, isSame, showNamespace } from "../data/names.js"
 import { mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
-import { button, debounce, fill, h } from "../show/dom.js";
+import { button, fill, h, throttle } from "../show/dom.js";
 import { plural } from "../show/times.js";
 import { parseFilter, showFilter } from "../browse/filter_chips.js";
+
+const MOST_REFRESHED = 2000; // entries
 
 export class View {
   constructor() {
     this.table = new EntryTable();
     this.crumbs = h("nav", { class: "crumbs", "aria-label": "Path" });
     this.count = h("span", { class: "count" });
+    this.stale = button("Something has changed: read again", null, () => attempt(() => this.#refresh()), { hidden: true, class: "stale" });
     this.actions = h("div", { class: "actions" });
     this.chips = h("div", { class: "chips" });
     this.body = h("div", { class: "view-body" });
     this.heading = h("h1", { class: "sr-only" });
-    this.element = h("div", { class: "view" }, this.heading, h("div", { class: "view-head" }, this.crumbs, this.count, this.actions), this.chips, this.body);
+    this.element = h("div", { class: "view" }, this.heading, h("div", { class: "view-head" }, this.crumbs, this.count, this.stale, this.actions), this.chips, this.body);
     this.folder = null;
-    this.refreshSoon = debounce(400, () => attempt(() => this.#refresh()));
+    this.changed = new Set(); // addresses
+    this.refreshSoon = throttle(400, () => attempt(() => this.#refreshChanged()));
   }
 
   async show(before) {
@@ -64,6 +68,7 @@ export class View {
 
   async #refresh() {
     if (state.view !== "browse") return;
+    this.stale.hidden = true;
     if (state.folder) {
       await this.folder?.refresh();
       return;
@@ -83,8 +88,18 @@ export class View {
 
   onChange(change) {
     if (change && !isBelow(change.namespace, state.ns)) return;
+    if (change) this.changed.add(encodeAddress(change.namespace, change.key));
     this.refreshSoon();
-    if (change) setTimeout(() => this.table.flash(encodeAddress(change.namespace, change.key)), 700);
+  }
+
+  /** Show what has changed. A list that was read far is not read again by itself: that would take long. */
+  async #refreshChanged() {
+    const isLong = !state.folder && this.table.rows?.items.length > MOST_REFRESHED;
+    this.stale.hidden = !isLong;
+    if (isLong) return;
+    await this.#refresh();
+    for (const address of this.changed) this.table.flash(address);
+    this.changed.clear();
   }
 
   async create() {

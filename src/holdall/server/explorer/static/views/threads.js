@@ -3,7 +3,7 @@
 import { checkpoints, threads } from "../data/api.js";
 import { go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
-import { button, debounce, emptyState, fill, h } from "../show/dom.js";
+import { button, debounce, emptyState, fill, h, throttle } from "../show/dom.js";
 import { jsonTree } from "../show/json_tree.js";
 import { age, moment, plural } from "../show/times.js";
 
@@ -21,7 +21,7 @@ export class View {
       h("div", { class: "view-body threads" }, h("div", { class: "thread-pane" }, h("div", { class: "thread-field" }, this.field), this.list), this.conversation),
     );
     this.steps = [];
-    this.refreshSoon = debounce(500, () => attempt(() => this.#refresh()));
+    this.refreshSoon = throttle(500, () => attempt(() => this.#refresh()));
   }
 
   async show(before) {
