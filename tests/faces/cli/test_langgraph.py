@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
 
 import holdall
 from holdall.faces.cli import app as cli
 from holdall.faces.conversations import ConversationRepository
+from holdall.faces.langgraph import HoldallSaver
 from support.langgraph_stores import Saver
 from support.servers import postgres_url
 
@@ -137,8 +140,71 @@ def test_a_bar_is_drawn_on_a_terminal(ours: str, theirs: str, tmp_path: Path, wo
     assert bar in shown.decode()
 
 
+def chat(saver: Any, thread: str, *said: str) -> None:
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [AIMessage(f"Heard {len(state['messages'])}.")]})
+    builder.add_edge(START, "model")
+    config: Any = {"configurable": {"thread_id": thread}, "metadata": {"user_id": thread.partition("-")[0]}}
+    for text in said:
+        builder.compile(checkpointer=saver).invoke({"messages": [HumanMessage(text)]}, config)
+
+
+def test_threads_are_listed_shown_and_pruned(tmp_path: Path, capsys: Any) -> None:
+    path = str(tmp_path / "agent.db")
+    with HoldallSaver(path) as saver:
+        chat(saver, "ada-1", "No peanuts.", "At nine.")
+        chat(saver, "bob-1", "Tea.")
+    code, out, _ = run(capsys, path, "threads")
+    assert code == 0
+    assert [line.split("\t")[1:] for line in out.splitlines()] == [
+        ["3", "bob-1", "Heard 1."],
+        ["6", "ada-1", "Heard 3."],
+    ]
+    for words in (["-q", "ada"], ["--prefix", "ada-"], ["-f", '{"user_id": "ada"}']):
+        found = json.loads(run(capsys, path, "threads", *words, "--json")[1])
+        assert [one["id"] for one in found] == ["ada-1"]
+    assert run(capsys, path, "threads", "-f", "{")[0] == 2
+    assert run(capsys, path, "threads", "--prefix", "x") == (1, "", "")
+    assert run(capsys, path, "threads", "show", "ada-1")[1].splitlines() == [
+        "human\tNo peanuts.",
+        "ai\tHeard 1.",
+        "human\tAt nine.",
+        "ai\tHeard 3.",
+    ]
+    shown = json.loads(run(capsys, path, "threads", "show", "ada-1", "--json")[1])
+    assert (shown["step"], shown["metadata"]["user_id"], len(shown["values"]["messages"])) == (4, "ada", 4)
+    lines = run(capsys, path, "threads", "show", "ada-1", "--checkpoints")[1].splitlines()
+    assert [line.split("\t")[1:3] for line in lines][-1] == ["-1", "input"]
+    assert run(capsys, path, "threads", "show", "nobody")[0] == 1
+    assert run(capsys, path, "threads", "prune", "ada-1", "--keep-last", "2", "--yes") == (
+        0,
+        "4 checkpoints deleted\n",
+        "",
+    )
+    assert run(capsys, path, "threads", "prune", "--older-than", "1", "--yes", "--json")[1] == '{"checkpoints": 0}\n'
+    assert json.loads(run(capsys, path, "threads", "prune", "-y", "--json")[1]) == {"checkpoints": 3}
+    assert len(run(capsys, path, "threads", "show", "ada-1")[1].splitlines()) == 4
+    assert run(capsys, path, "threads", "prune", "--delete", "-y")[0] == 2
+    assert run(capsys, path, "threads", "prune", "bob-1", "--delete", "-y")[0] == 0
+    assert run(capsys, path, "threads", "show", "bob-1")[0] == 1
+
+
+def test_threads_are_imported(tmp_path: Path, capsys: Any) -> None:
+    theirs, path = str(tmp_path / "theirs.db"), str(tmp_path / "agent.db")
+    with SqliteSaver.from_conn_string(theirs) as saver:
+        chat(saver, "t", "Hello.", "Again.")
+    assert run(capsys, path, "threads", "import", theirs) == (0, "6 of 6 checkpoints imported\n", "")
+    assert json.loads(run(capsys, path, "threads", "import", theirs, "--json")[1])["present"] == 6
+    assert run(capsys, path, "threads", "show", "t")[1].splitlines()[-1] == "ai\tHeard 3."
+
+
 def test_without_langgraph_the_extra_is_named(ours: str) -> None:
-    for words in (["langgraph", "import", "x"], ["conversations", "list", "ada"], ["conversations", "export", "-"]):
+    for words in (
+        ["langgraph", "import", "x"],
+        ["conversations", "list", "ada"],
+        ["conversations", "export", "-"],
+        ["threads"],
+    ):
         script = (
             "import sys; sys.modules['langgraph'] = None; from holdall.__main__ import main;"
             f" sys.argv[1:] = [{ours!r}, *{words!r}]; sys.exit(main())"

@@ -165,7 +165,10 @@ def test_threads_are_listed_with_what_was_said_last(any_store: holdall.Store) ->
     assert {found.id for found in saver.threads(prefix="thread-")} == {f"thread-{number}" for number in range(5)}
     assert {found.id for found in saver.threads(filter={"user_id": "user-0"})} == {"thread-0", "thread-2", "thread-4"}
     assert [found.id for found in saver.threads(filter={"$or": [{"checkpoints": {"$gt": 3}}]})] == ["thread-1"]
-    assert [found.id for found in saver.threads(query="TOPIC 3 answer")] == ["thread-3"]
+    assert saver.threads(query="TOPIC 3 answer")[0].id == "thread-3"
+    found = saver.threads(query="topics", filter={"user_id": "user-0"})
+    assert {each.id for each in found} == {"thread-0", "thread-2", "thread-4"}
+    assert saver.threads(query="elsewhere") == []
     saver.delete_thread("thread-1")
     assert "thread-1" not in {found.id for found in asyncio.run(saver.athreads())}
 

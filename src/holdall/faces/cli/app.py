@@ -42,7 +42,7 @@ from ...errors import (
     NotText,
 )
 from . import items, operate, serving
-from .langgraph import conversations, langgraph
+from .langgraph import conversations, langgraph, threads
 from .options import (
     BAD_INPUT,
     CONFLICT,
@@ -556,7 +556,7 @@ for _command_name, _command, _example in (
     ("import", operate.import_, "holdall agent.db import notes.parquet --ns notes -c key=id -c value=title,text"),
 ):
     app.command(_command_name, epilog=example(_example))(_command)
-for _group in (items.app, conversations, langgraph):
+for _group in (items.app, threads, conversations, langgraph):
     app.add_typer(_group)
 serving.register(app)
 

@@ -31,6 +31,14 @@ RequiredEmbedder: TypeAlias = Annotated[
 ]
 
 
+def parse_filter(text: str | None) -> Any:
+    """Read the option --filter."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"--filter is not JSON: {error}") from None
+
+
 def search(
     context: typer.Context,
     query: Annotated[
@@ -55,10 +63,7 @@ def search(
     With a query, the best matches come first; without one, the last changes.
     """
     namespace = choose_namespace(ns, label, ())
-    try:
-        wanted = None if filter is None else json.loads(filter)
-    except ValueError as error:
-        raise InvalidInput(f"--filter is not JSON: {error}") from None
+    wanted = parse_filter(filter)
     with open_store(context, find_embedder(embed)) as store:
         arguments: dict[str, Any] = {"query": query, "filter": wanted, "mode": mode, "limit": limit, "cursor": cursor}
         page = (

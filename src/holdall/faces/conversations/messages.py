@@ -26,7 +26,7 @@ def to_stored(messages: Any) -> list[dict[str, Any]]:
 
     `content` is the text of a message. If LangChain has it in blocks, `blocks` has those.
     """
-    stored = [_to_plain(message, ()) for message in convert_to_messages(_to_list(messages))]
+    stored = [to_plain(message, ()) for message in convert_to_messages(_to_list(messages))]
     for fields in stored:
         if not isinstance(fields["content"], str):
             fields["blocks"] = fields["content"]
@@ -58,7 +58,7 @@ def _to_message(fields: dict[str, Any]) -> BaseMessage:
         return ChatMessage(role=str(fields["type"]), content=fields.get("content") or "", id=fields.get("id"))
 
 
-def _to_plain(value: Any, within: tuple[int, ...]) -> Any:
+def to_plain(value: Any, within: tuple[int, ...] = ()) -> Any:
     """Convert a value to what JSON has: unchanged, in its usual text form, or as its `repr`.
 
     `within` has the ids of the containers around it.
@@ -82,12 +82,12 @@ def _to_plain(value: Any, within: tuple[int, ...]) -> Any:
     if id(value) not in within and len(within) < _MAX_DEPTH:
         within += (id(value),)
         if isinstance(value, Mapping):
-            return {_to_plain(str(key), ()): _to_plain(item, within) for key, item in value.items()}
+            return {to_plain(str(key), ()): to_plain(item, within) for key, item in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
-            return [_to_plain(item, within) for item in value]
+            return [to_plain(item, within) for item in value]
         if isinstance(value, BaseModel):
             names = [*type(value).model_fields, *(value.model_extra or ())]
-            return {name: _to_plain(getattr(value, name), within) for name in names}
+            return {name: to_plain(getattr(value, name), within) for name in names}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {one.name: _to_plain(getattr(value, one.name), within) for one in dataclasses.fields(value)}
-    return _to_plain(shown(value, 1000), ())
+            return {one.name: to_plain(getattr(value, one.name), within) for one in dataclasses.fields(value)}
+    return to_plain(shown(value, 1000), ())

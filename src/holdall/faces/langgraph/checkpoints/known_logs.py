@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -66,6 +68,50 @@ class KnownLog:
             self.log.extend(more)
 
 
+class KnownLogs:
+    """The logs that a saver remembers: of about so many bytes in all, those that were used last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._logs: OrderedDict[Address, KnownLog] = OrderedDict()
+        self._weights: dict[Address, int] = {}  # when they were remembered
+        self._weight = 0
+        self.lock = threading.Lock()
+
+    def recall(self, address: Address) -> KnownLog | None:
+        with self.lock:
+            known = self._logs.get(address)
+            if known is not None:
+                self._logs.move_to_end(address)
+            return known
+
+    def remember(self, address: Address, known: KnownLog) -> None:
+        with self.lock:
+            self._drop(address)
+            self._logs[address], self._weights[address] = known, known.weight
+            self._weight += known.weight
+            while self._weight > self._most and len(self._logs) > 1:
+                self._drop(next(iter(self._logs)))
+
+    def forget(self, address: Address) -> None:
+        with self.lock:
+            self._drop(address)
+
+    def forget_thread(self, thread_id: str) -> None:
+        with self.lock:
+            for address in [address for address in self._logs if address.thread_id == thread_id]:
+                self._drop(address)
+
+    def clear(self) -> None:
+        with self.lock:
+            for address in list(self._logs):
+                self._drop(address)
+
+    def _drop(self, address: Address) -> None:
+        if self._logs.pop(address, None) is not None:
+            self._weight -= self._weights.pop(address)
+
+
 class Loader:
     """Makes LangGraph's tuples from a log. An element that several checkpoints share is deserialised once."""
 
@@ -73,7 +119,7 @@ class Loader:
         self._address = address
         self._log = log
         self._values: dict[bytes, Any] = {}
-        self._elements: dict[bytes, list[Any]] = {}
+        self._lists: dict[bytes, tuple[list[Any], int]] = {}  # of each link a list that begins with its elements
 
     @property
     def size(self) -> int:
@@ -114,21 +160,26 @@ class Loader:
     def value(self, channel: str, pointer: bytes | list[Part]) -> Any:
         if isinstance(pointer, list):
             return self.read(pointer[0], channel)
-        link = self._log.link(pointer)
-        if link.before is not None:
-            return [
-                element for id, each in self._log.chain(pointer, link) for element in self.elements(channel, id, each)
-            ]
-        if pointer not in self._values:
-            self._values[pointer] = self.read(link.parts[0], channel)
-        return self._values[pointer]
-
-    def elements(self, channel: str, id: bytes, link: Link) -> list[Any]:
-        """Return the elements of a link."""
-        if id not in self._elements:
-            typed = [self._log.typed(channel, part) for part in link.parts]
-            self._elements[id] = self._log.codec.deserialise_all(typed)
-        return self._elements[id]
+        if pointer in self._values:
+            return self._values[pointer]
+        new: list[tuple[bytes, Link]] = []  # the last link first
+        id = pointer
+        while id and id not in self._lists:
+            link = self._log.link(id)
+            if link.before is None:
+                self._values[pointer] = self.read(link.parts[0], channel)
+                return self._values[pointer]
+            new.append((id, link))
+            id = link.before
+        elements, end = self._lists.get(id, ([], 0))
+        if len(elements) > end:  # the rest is of a fork
+            elements = elements[:end]
+        typed = [self._log.typed(channel, part) for _, link in reversed(new) for part in link.parts]
+        elements += self._log.codec.deserialise_all(typed)
+        for link_id, link in reversed(new):
+            end += len(link.parts)
+            self._lists[link_id] = elements, end
+        return elements[:end]
 
 
 class KnownLoader(Loader):

@@ -29,7 +29,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from ....errors import Corrupt
+from ....errors import Corrupt, InvalidInput
 
 #: A value as it is stored: its bytes in msgpack, or its type and its bytes, or the ID of a large value.
 Part: TypeAlias = bytes | list[Any] | msgspec.msgpack.Ext
@@ -111,7 +111,13 @@ class Codec:
 
     def deserialise(self, value: Typed) -> Any:
         """Make the value again."""
-        return self._serde.loads_typed(value)
+        try:
+            return self._serde.loads_typed(value)
+        except NotImplementedError as error:  # LangGraph's, for a type that it does not know
+            raise InvalidInput(
+                f"a value of this thread has the type {value[0]!r}, which the serializer cannot read; pass as serde="
+                " the one that it was written with"
+            ) from error
 
     def deserialise_all(self, values: list[Typed]) -> list[Any]:
         """Make several values again: together, as an array, if they are in msgpack. That saves a sixth of the time."""

@@ -16,10 +16,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeAlias
 
@@ -54,9 +52,9 @@ from ...importing import Imported, Progress
 from ..conn_strings import open_from
 from .grown_lists import StoredList
 from .importing import Source, Target, import_threads
-from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, Loader, checkpoint_ns_of, make_config
+from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, KnownLogs, Loader, checkpoint_ns_of, make_config
 from .log import Checkpoint, Codec, Log, LogWriter, Pointers
-from .threads import Retention, Thread, make_filter, summarise, to_thread
+from .threads import SEARCHED, Retention, Thread, make_filter, summarise, to_thread
 
 _GENERATION = "generation"
 #: How many bytes of logs a saver remembers in all, about.
@@ -102,8 +100,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         self._ttl: Ttl = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
         self._refreshed: dict[str, float] = {}
         self._retention: Retention | None = None
-        self._known: OrderedDict[Address, KnownLog] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known = KnownLogs(_MOST_REMEMBERED)
 
     @classmethod
     def from_conn_string(
@@ -221,20 +218,20 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     def _read(self, address: Address) -> StoreProgram[KnownLog]:
         """Read a log, or what was appended to it since it was last read."""
-        home, known = self._home(address.thread_id), self._recall(address)
+        home, known = self._home(address.thread_id), self._known.recall(address)
         start = 0 if known is None else known.log.size
         while True:
             generation, content = yield [ops.Get(home, _GENERATION), ops.ReadRange(home, address.path, start)]
             version = None if generation is None else generation.version
             if known is not None and (content is None or known.generation != version):
-                self._forget(address)
+                self._known.forget(address)
                 known, start = None, 0
                 continue
             if known is None:
                 known = KnownLog((yield from self._parse(address, content or b"")), generation, self._ttl)
-                self._remember(address, known)
+                self._known.remember(address, known)
             elif content:
-                with self._lock:
+                with self._known.lock:
                     known.extend(start, content)
             yield from self._refresh(address.thread_id, known)
             return known
@@ -285,7 +282,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         home = self._home(address.thread_id)
         details: Any = get_serializable_checkpoint_metadata(config, metadata)
         for tries in itertools.count(1):
-            known = self._recall(address)
+            known = self._known.recall(address)
             if known is None or (parent is not None and parent not in known.log):
                 known = yield from self._read(address)
                 if parent is not None and parent in known.log:
@@ -307,19 +304,19 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             if known.generation is None or not address.checkpoint_ns:
                 count = len(known.log) + (checkpoint["id"] not in known.log)
                 value = summarise(address.thread_id, checkpoint, details, count, is_secret=codec.cipher is not None)
-                batch.append(ops.Put(self.namespace, address.thread_id, value, known.ttl, search_fields=False))
+                batch.append(ops.Put(self.namespace, address.thread_id, value, known.ttl, search_fields=SEARCHED))
             try:
                 made, offset, *_ = yield batch
             except Conflict as conflict:
-                self._forget(address)
+                self._known.forget(address)
                 yield from face_api.before_retry(conflict, tries)
                 continue
-            with self._lock:
+            with self._known.lock:
                 if known.generation is None:
                     known.generation = made.version
                 known.extend(offset, data)
                 known.add_lists(lists)
-            self._remember(address, known)
+            self._known.remember(address, known)
             yield from self._refresh(address.thread_id, known)
             return make_config(address, checkpoint["id"])
         raise AssertionError("unreachable")
@@ -370,7 +367,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             raise InvalidInput("put_writes needs a checkpoint_id in the config")
         home = self._home(address.thread_id)
         for tries in itertools.count(1):
-            known = self._recall(address)
+            known = self._known.recall(address)
             if known is None:
                 known = yield from self._read(address)
             codec, writer = known.log.codec, LogWriter(known.log.codec, known.log.values)
@@ -386,10 +383,10 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             try:
                 *_, offset = yield [*guard, ops.Append(home, address.path, data, ttl=known.ttl)]
             except Conflict as conflict:
-                self._forget(address)
+                self._known.forget(address)
                 yield from face_api.before_retry(conflict, tries)
                 continue
-            with self._lock:
+            with self._known.lock:
                 known.extend(offset, data)
             return
 
@@ -402,7 +399,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """Delete a thread with all its checkpoints and writes."""
         thread_id = _check_thread_id(thread_id)
         yield [ops.DeleteTree(self._home(thread_id)), ops.Delete(self.namespace, thread_id)]
-        self._forget_thread(thread_id)
+        self._known.forget_thread(thread_id)
 
     delete_thread = sync_method(_delete_thread)
     adelete_thread = async_method(_delete_thread)
@@ -437,14 +434,18 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     prune = sync_method(_prune)
     aprune = async_method(_prune)
 
-    def _retain(self, *, keep_last: int | None = None, older_than: Ttl = None) -> StoreProgram[int]:
-        """Delete old checkpoints of all threads, and return how many.
+    def _retain(
+        self, *, keep_last: int | None = None, older_than: Ttl = None, thread_ids: Sequence[str] | None = None
+    ) -> StoreProgram[int]:
+        """Delete old checkpoints of all threads, or of those that are named, and return how many.
 
         `keep_last` is how many of each thread and checkpoint namespace stay. `older_than` is, in seconds or as a
         timedelta, how old one must be. With both, those go that are neither among the last nor young enough. The latest
         of a namespace stays in any case, and so does what delta channels are made from.
         """
         choose = choose_to_retain(keep_last, older_than)
+        if thread_ids is not None:
+            return (yield from self._keep_in(map(_check_thread_id, thread_ids), choose))
         removed: int = yield from self._keep_in_all(choose, 1 if keep_last is None else keep_last)
         return removed
 
@@ -484,6 +485,12 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             if cursor is None:
                 return removed
 
+    def _keep_in(self, thread_ids: Iterable[str], choose: _Choose) -> StoreProgram[int]:
+        removed = 0
+        for thread_id in thread_ids:
+            removed += yield from self._keep(thread_id, choose)
+        return removed
+
     def _keep(self, thread_id: str, choose: _Choose) -> StoreProgram[int]:
         """Rewrite the logs of a thread with the checkpoints that are chosen; return how many were deleted."""
         removed = 0
@@ -519,7 +526,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             if listed is not None and not address.checkpoint_ns:
                 value = {**listed.value, "checkpoints": len(kept)}
                 changed.append(
-                    ops.Put(self.namespace, address.thread_id, value, ttl, listed, False)
+                    ops.Put(self.namespace, address.thread_id, value, ttl, listed, SEARCHED)
                     if kept
                     else ops.Delete(self.namespace, address.thread_id, listed)
                 )
@@ -528,7 +535,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             except Conflict as conflict:
                 yield from face_api.before_retry(conflict, tries)
                 continue
-            self._forget(address)
+            self._known.forget(address)
             return len(ids) - len(kept)
         raise AssertionError("unreachable")
 
@@ -542,7 +549,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         home = self._home(target)
         batch: _Ops = [
             ops.Put(home, _GENERATION, {}, self._ttl, ABSENT, False),
-            ops.Put(self.namespace, target, {**listed.value, "id": target}, self._ttl, ABSENT, False),
+            ops.Put(self.namespace, target, {**listed.value, "id": target}, self._ttl, ABSENT, SEARCHED),
         ]
         for address in addresses:
             known = yield from self._read(address)
@@ -570,13 +577,14 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """List threads, those with the newest checkpoint first; `page.next` is the cursor of the next page.
 
         `prefix` is the beginning of their IDs. `filter` is a filter, as in `Store.search`, of the metadata of the last
-        checkpoint, and of `step` and `checkpoints`. With a `query`, all its words must be in the ID, the metadata or
-        the preview, in upper or lower case.
+        checkpoint, and of `step` and `checkpoints`. `query` finds threads by the words of their ID, metadata and
+        preview, as in `Store.search`: the best matches come first.
         """
         found = yield from face_api.search(
             self.store,
             self.namespace,
-            filter=make_filter(prefix, filter, query),
+            query=query or None,
+            filter=make_filter(prefix, filter),
             limit=limit,
             cursor=cursor,
             recursive=False,
@@ -630,7 +638,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 raise NotFound(f"there is no thread {thread_id!r}")
             batch: _Ops = [
                 ops.Put(home, _GENERATION, {"ttl": seconds}, seconds, generation, False),
-                ops.Put(self.namespace, thread_id, listed.value, seconds, listed, False),
+                ops.Put(self.namespace, thread_id, listed.value, seconds, listed, SEARCHED),
             ]
             for address in addresses:  # a file gets another TTL when it is moved
                 batch += [
@@ -642,7 +650,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             except Conflict as conflict:
                 yield from face_api.before_retry(conflict, tries)
                 continue
-            self._forget_thread(thread_id)
+            self._known.forget_thread(thread_id)
             return
 
     set_ttl = sync_method(_set_ttl)
@@ -701,32 +709,6 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     get_delta_channel_history = sync_method(_get_delta_channel_history)
     aget_delta_channel_history = async_method(_get_delta_channel_history)
-
-    # What is remembered ----------------------------------------------------------------------------------------------
-
-    def _recall(self, address: Address) -> KnownLog | None:
-        with self._lock:
-            known = self._known.get(address)
-            if known is not None:
-                self._known.move_to_end(address)
-            return known
-
-    def _remember(self, address: Address, known: KnownLog) -> None:
-        with self._lock:
-            self._known[address] = known
-            self._known.move_to_end(address)
-            weight = sum(each.weight for each in self._known.values())
-            while weight > _MOST_REMEMBERED and len(self._known) > 1:
-                weight -= self._known.popitem(last=False)[1].weight
-
-    def _forget(self, address: Address) -> None:
-        with self._lock:
-            self._known.pop(address, None)
-
-    def _forget_thread(self, thread_id: str) -> None:
-        with self._lock:
-            for address in [address for address in self._known if address.thread_id == thread_id]:
-                del self._known[address]
 
     def _home(self, thread_id: str) -> Namespace:
         return (*self.namespace, thread_id)

@@ -18,6 +18,8 @@ from ....errors import HoldallError, InvalidInput, StoreClosed, shown
 logger = logging.getLogger("holdall")
 
 _PREVIEW = 200  # characters
+#: The field that a query searches.
+SEARCHED = ("text",)
 #: The fields of a thread that a filter may name; other names are those of its metadata.
 _FIELDS = frozenset({"id", "checkpoints", "checkpoint_id", "step"})
 _LOGICAL = frozenset({"$and", "$or", "$not"})
@@ -55,7 +57,7 @@ def summarise(
         "step": metadata.get("step"),
         "metadata": plain,
         "preview": preview,
-        "words": " ".join(texts).lower(),
+        "text": " ".join(texts),
     }
 
 
@@ -74,7 +76,7 @@ def to_thread(entry: Entry) -> Thread:
     )
 
 
-def make_filter(prefix: str | None, filter: Mapping[str, Any] | None, query: str | None) -> dict[str, Any] | None:
+def make_filter(prefix: str | None, filter: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the filter of the items that list threads."""
     parts: list[dict[str, Any]] = []
     if prefix:
@@ -84,8 +86,6 @@ def make_filter(prefix: str | None, filter: Mapping[str, Any] | None, query: str
     if filter:
         face_api.parse_filter(filter)
         parts.append(_of_metadata(filter))
-    if query:
-        parts += [{"words": {"$contains": word}} for word in query.lower().split()]
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else {"$and": parts}
