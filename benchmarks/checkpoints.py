@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -99,7 +99,7 @@ class _AsyncSqlite:
 
         return self._runner.run(read())
 
-    def put_all(self, work: list[tuple[Any, ...]]) -> None:
+    def put_all(self, work: Sequence[tuple[Any, ...]]) -> None:
         async def put() -> None:
             await asyncio.gather(*(self._saver.aput(*args) for args in work))
 

@@ -320,7 +320,7 @@ def shown(found: Any) -> Any:
     )
 
 
-@pytest.fixture(scope="module", params=["memory", "sqlite"] if IS_SHORT else ENGINES)
+@pytest.fixture(scope="module", params=["memory"] if IS_SHORT else ENGINES)
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
     with open_at(new_location(request.param, tmp_path_factory.mktemp("machine")), **FEW_FSYNCS) as store:
         yield store

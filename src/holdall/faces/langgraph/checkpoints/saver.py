@@ -516,20 +516,24 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             if len(kept) == len(ids):
                 return 0
             ttl = KnownLog(log, generation, self._ttl).ttl
+            # A thread goes with its last log. It is listed while it has one.
+            is_gone = not kept and (yield from self._addresses(address.thread_id)) == [address]
             changed: _Ops = [
                 ops.Put(home, address.path, face_api.new_file(log.select(kept)), ttl, info.version)
                 if kept
                 else ops.Delete(home, address.path, info.version)
             ]
             if generation is not None:
-                changed.append(ops.Put(home, _GENERATION, generation.value, ttl, generation, False))
-            if listed is not None and not address.checkpoint_ns:
-                value = {**listed.value, "checkpoints": len(kept)}
                 changed.append(
-                    ops.Put(self.namespace, address.thread_id, value, ttl, listed, SEARCHED)
-                    if kept
-                    else ops.Delete(self.namespace, address.thread_id, listed)
+                    ops.Delete(home, _GENERATION, generation)
+                    if is_gone
+                    else ops.Put(home, _GENERATION, generation.value, ttl, generation, False)
                 )
+            if listed is not None and is_gone:
+                changed.append(ops.Delete(self.namespace, address.thread_id, listed))
+            elif listed is not None and not address.checkpoint_ns:
+                value = {**listed.value, "checkpoints": len(kept)}
+                changed.append(ops.Put(self.namespace, address.thread_id, value, ttl, listed, SEARCHED))
             try:
                 yield changed
             except Conflict as conflict:
