@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 
@@ -21,6 +23,15 @@ def fill(store: holdall.Store) -> None:
         store.put(("notes",), f"k{number}", {"text": f"note {number}"})
     store.files().write("/a.txt", "hello " * 100)
     store.files().write("/b.txt", "b")
+
+
+def build_indexes(store: holdall.Store) -> None:
+    """Have all texts and contents indexed."""
+    engine = store._engine_handle.engine
+    while engine.execute([holdall.engine.IndexTexts()])[0][1]:
+        pass
+    while engine.execute([holdall.engine.Maintain()])[0]:
+        pass
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -46,20 +57,42 @@ DAMAGE: dict[str, tuple[str, str, str, bool]] = {
         "'k3'",
         True,
     ),
+    "a text too many": (
+        "INSERT INTO {forward} SELECT version + 1000000, entry, length, data FROM {forward} LIMIT 1",
+        "index",
+        "belong to no entry",
+        True,
+    ),
+    "a text too few": (
+        "DELETE FROM {forward} WHERE version = (SELECT version FROM {entries} WHERE key = 'k3')",
+        "index",
+        "lacks 1 entries that have texts",
+        True,
+    ),
+    "no word lists": ("DELETE FROM {lists}", "index", "cannot be read", True),
+    "a file too few": (
+        "DELETE FROM {indexed} WHERE {version} = (SELECT version FROM {entries} WHERE key = '/a.txt')",
+        "index",
+        "lacks 1 files",
+        True,
+    ),
 }
 
 
+TABLES = ("entries", "chunks", "vectors", "forward", "lists")
+
+
 def damage_sqlite(at: dict[str, str], sql: str) -> None:
-    names = {name: f"holdall_{name}" for name in ("entries", "chunks", "vectors")}
-    with sqlite3.connect(at["url"]) as database:
-        database.execute(sql.format(**names, blob="x'00'"))
-    database.close()
+    names = {name: f"holdall_{name}" for name in TABLES}
+    with contextlib.closing(apsw.Connection(at["url"])) as database:  # it has a newer SQLite than Python
+        database.execute(sql.format(**names, blob="x'00'", indexed="holdall_contents", version="rowid"))
 
 
 def damage_postgres(at: dict[str, str], sql: str) -> None:
-    names = {name: f'"{at["schema"]}".{name}' for name in ("entries", "chunks", "vectors")}
+    names = {name: f'"{at["schema"]}".{name}' for name in TABLES}
+    further = {"indexed": f'"{at["schema"]}".contents', "version": "version", "blob": "'\\x00'::bytea"}
     with psycopg.connect(at["url"], autocommit=True) as connection:
-        connection.execute(sql.format(**names, blob="'\\x00'::bytea"))  # type: ignore[arg-type]
+        connection.execute(sql.format(**names, **further))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -71,6 +104,7 @@ def test_damage_is_found_and_repaired_if_it_can_be(
     sql, kind, message, repairable = DAMAGE[name]
     with open_at(at, embed=embed) as store:
         fill(store)
+        build_indexes(store)
         assert store.check().faults == []
     damage(at, sql)
     with open_at(at, embed=embed) as store:
@@ -81,10 +115,27 @@ def test_damage_is_found_and_repaired_if_it_can_be(
             assert checked.faults
             return
         assert checked.faults == []
-        assert [fault.kind for fault in checked.repaired] == [kind]
+        assert {fault.kind for fault in checked.repaired} == {kind}
         assert store.check().faults == []
         if kind == "vectors":
             assert store.reindex() == 1
+        assert len(store.search(("notes",), query="note")) == 5
+        assert [match.path for match in store.files().grep("hello")] == ["/a.txt"]
+        build_indexes(store)
+        assert store.check().faults == []
+
+
+def test_a_gram_that_postgresql_has_lost_is_found(tmp_path: Path) -> None:
+    at = new_location("postgres", tmp_path)
+    with open_at(at) as store:
+        fill(store)
+        build_indexes(store)
+        assert store.check().faults == []
+        with psycopg.connect(at["url"], autocommit=True) as connection:
+            connection.execute(f"UPDATE \"{at['schema']}\".grams SET bits = '\\x00'::bytea")  # type: ignore[arg-type]
+        assert [fault.kind for fault in store.check().faults] == ["index"]
+        assert store.check(repair=True).faults == []
+        assert [match.path for match in store.files().grep("hello")] == ["/a.txt"]
 
 
 def test_a_damaged_database_file_is_found(tmp_path: Path) -> None:
@@ -116,7 +167,7 @@ def test_an_entry_that_an_index_of_redis_has_lost_is_found(tmp_path: Path) -> No
         assert "index" in {fault.kind for fault in store.check().faults}
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_stats_tell_sizes(engine: str, tmp_path: Path) -> None:
     with open_at(new_location(engine, tmp_path), embed=embed, history=3600) as store:
         fill(store)

@@ -74,10 +74,14 @@ def _read(op: Op, at: Moment) -> PastProgram:
             counts = yield from _fold(ops.ListPast(prefix, at), lambda heads: (len(heads), sum(map(_is_file, heads))))
             return ops.Stats(entries=sum(count for count, _ in counts), files=sum(files for _, files in counts))
         case ops.Scan(prefix, after, limit):
-            page = (yield [ops.ListPast(prefix, at, after, min(limit, _LARGEST_PAGE))])[0]
-            first = next(split_by_bytes(page), [])
+            page, mark = list_heads(ops.ListPast(prefix, at, None, min(limit, _LARGEST_PAGE))), after
+            while True:
+                heads, mark = yield from page(mark)
+                if heads or mark is None:
+                    break
+            first = next(split_by_bytes(heads), [])
             entries = yield from load_entries(first)
-            return Page(entries, first[-1].key if len(first) < len(page) or page.next is not None else None)
+            return Page(entries, first[-1].key if len(first) < len(heads) or mark is not None else None)
         case ops.Namespaces():
             return (yield from _namespaces(op, at))
         case ops.Children():
@@ -148,11 +152,15 @@ def load_entries(heads: Sequence[OldHead], kind: Callable[..., Any] = Entry) -> 
 
 
 def list_heads(walk: ops.ListPast) -> Callable[[Any], PastProgram]:
-    """Return a program that reads a page of heads after a mark, and the mark of the next page, None after the last."""
+    """Return a program that reads a page of heads after a mark, and the mark of the next page, None after the last.
+
+    Entries of hidden namespaces are left out: their past is not kept.
+    """
 
     def page(after: Any) -> PastProgram:
         heads: Page[OldHead] = (yield [ops.replace(walk, after=after)])[0]
-        return heads, None if heads.next is None else (heads[-1].namespace, heads[-1].key)
+        shown = [head for head in heads if not keys.is_hidden(head.namespace)]
+        return shown, None if heads.next is None else (heads[-1].namespace, heads[-1].key)
 
     return page
 

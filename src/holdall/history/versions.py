@@ -198,6 +198,8 @@ def rewind(
     keys.check_flag("dry_run", dry_run)
     keys.check_flag("sliced", sliced)
     inside, moment = store._resolve_prefix(prefix), to_moment(when)
+    if keys.is_hidden(inside):
+        raise Unsupported(f"the history of hidden namespaces is not kept, so {prefix!r} cannot be rewound")
     if not inside and not sliced and not store._engine_handle.engine.capabilities.spans_roots:
         raise Unsupported(
             "this engine has no transactions over several roots (first labels): name a prefix, or pass sliced=True"

@@ -251,6 +251,19 @@ def is_hidden_below(namespace: str, prefix: Namespace) -> bool:
     return low <= namespace < high
 
 
+def is_hidden(namespace: Namespace) -> bool:
+    """Whether a label of a namespace hides it."""
+    return any(label.startswith(HIDING) for label in namespace)
+
+
+def keeps_history(encoded: str) -> bool:
+    """Whether old values of an encoded namespace may be kept: not of holdall's own, and not of hidden ones.
+
+    What is in hidden namespaces has a past of its own, as the checkpoints of a thread do.
+    """
+    return not HIDDEN[0] <= encoded < HIDDEN[1] and _END + HIDING not in _END + encoded
+
+
 def below(encoded: str) -> tuple[str, str | None]:
     """The range `[low, high)` of an encoded namespace and those below it; for the root, `high` is None: no bound."""
     return (encoded, encoded[:-1] + _ESCAPE) if encoded else ("", None)

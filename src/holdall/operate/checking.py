@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import ops
 from ..core.dispatch import Dispatcher
-from ..errors import Corrupt, InvalidInput, Unsupported
+from ..errors import AccessDenied, Corrupt, InvalidInput, Unsupported
 from ..model import keys
 from ..model.values import decode
 from ..ops import Fault, Namespace, Record, RecordPage
@@ -29,6 +29,7 @@ def check(store: Dispatcher, repair: bool, progress: Callable[[int, int], object
     """Check everything, and repair what can be."""
     checked = Checked()
     if not store._scope:
+        yield from _catch_up(store)
         checked.faults += yield from _find_faults(store)
         if repair and any(fault.repairable for fault in checked.faults):
             yield from execute(store, [ops.RepairFaults()])
@@ -40,6 +41,17 @@ def check(store: Dispatcher, repair: bool, progress: Callable[[int, int], object
     except Corrupt as error:
         checked.faults.append(Fault("entry", str(error)))
     return checked
+
+
+def _catch_up(store: Dispatcher) -> StoreProgram[None]:
+    """Bring the text index up to date, if there is one: only then can it be compared with the entries."""
+    try:
+        stats: ops.Stats = (yield from execute(store, [ops.ReadStats()]))[0]
+        more = bool(stats.text_index_lag)
+        while more:
+            more = (yield from execute(store, [ops.IndexTexts()]))[0][1]
+    except (AccessDenied, Corrupt):  # a client of a server; what is damaged is found later
+        return
 
 
 def _find_faults(store: Dispatcher) -> StoreProgram[list[Fault]]:

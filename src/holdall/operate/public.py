@@ -122,7 +122,8 @@ class OperateMethods(Dispatcher):
         """Read every entry, and check that it decodes, and that indexes, contents and vectors agree with it.
 
         On SQLite, the database's own integrity check runs too. `repair` removes contents and vectors that belong to no
-        entry, and lets `reindex` make missing vectors again. In a scope, only its entries are checked.
+        entry, has damaged indexes of texts and contents built again, and lets `reindex` make missing vectors again. In
+        a scope, only its entries are checked.
         """
         from .checking import check
 

@@ -55,9 +55,14 @@ def copy_row(table: str, further: dict[str, str] | None = None) -> str:
 
 
 def is_kept(dialect: Dialect) -> str:
-    """Return the condition of the trigger: the row `old` is an entry, and not one of holdall's own."""
+    """Return the condition of the trigger: the row `old` is an entry, neither holdall's own nor in a hidden namespace.
+
+    What is in hidden namespaces has a past of its own, as the checkpoints of a thread do.
+    """
     low, high = (f"'{keys.RESERVED}' || {dialect.character(code)}" for code in (1, 2))
-    return f"old.value IS NOT NULL AND old.version <> new.version AND NOT (old.ns >= {low} AND old.ns < {high})"
+    is_hidden = dialect.find_text(f"{dialect.character(1)} || old.ns", f"{dialect.character(1)} || '{keys.HIDING}'")
+    is_own = f"old.ns >= {low} AND old.ns < {high}"
+    return f"old.value IS NOT NULL AND old.version <> new.version AND NOT ({is_own}) AND {is_hidden} = 0"
 
 
 class SqlHistory:

@@ -42,7 +42,7 @@ from ...engine import (
 from ...errors import StoreClosed
 from ...model import file_values, filters, keys
 from ...model.globs import compile_glob
-from ...model.values import ttl_microseconds
+from ...model.values import to_datetime, ttl_microseconds
 from ...ops import KEEP, WALKS, Change, Entry, FileInfo, Hit, Namespace, Op, Page
 from ...runtime.programs import Program, Work, drive
 from ...runtime.signals import defer_signals
@@ -445,7 +445,7 @@ class MemoryEngine:
             olds[-1] = replace(olds[-1], record=ended, kind=kind, time=op.time, acting=op.acting)
 
     def _keep_old(self, address: _Address, old: _Record, new: _Record) -> None:
-        if self._setting is None or old.value is None or keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
+        if self._setting is None or old.value is None or not keys.keeps_history(address[0]):
             return
         kept = _OldRecord(replace(old, vectors=None), new.version, new.kind, new.changed, new.acting)
         self._old.setdefault(address, []).append(kept)
@@ -572,10 +572,7 @@ class MemoryEngine:
                     return sum(1 for _ in found)
                 return sum(1 for address, record in found if filters.matches(filter, _entry(address, record).value))
             case ops.ReadStats(prefix):
-                records = [record for _, record in self._under(prefix, self._clock())]
-                files = sum(record.size is not None for record in records)
-                lag = self._ranker.count_unindexed()
-                return ops.Stats(entries=len(records), files=files, text_index_lag=lag, declared_fields=self._declared)
+                return self._read_stats(prefix)
             case ops.Scan(prefix, after, limit):
                 begin = after and (keys.encode(after[0]), after[1])
                 return _make_page(self._under(prefix, self._clock(), after=begin, hides=True), limit, _entry)
@@ -600,6 +597,33 @@ class MemoryEngine:
             case ops.ListPast():
                 return self._list_past(op)
         raise TypeError(f"not a walk: {op!r}")
+
+    def _read_stats(self, prefix: Namespace) -> ops.Stats:
+        now = self._clock()
+        records = [record for _, record in self._under(prefix, now)]
+        stats = ops.Stats(
+            entries=len(records),
+            files=sum(record.size is not None for record in records),
+            text_index_lag=self._ranker.count_unindexed(),
+            declared_fields=self._declared,
+        )
+        if prefix:
+            return stats
+        low, high = keys.HIDDEN
+        own = self._entries.irange((low, ""), (high, ""), inclusive=(True, False))
+        history: dict[str, int] = {}
+        for (ns, _), olds in self._old.items():
+            root = keys.decode(ns)[0]
+            history[root] = history.get(root, 0) + sum(_count_bytes(old.record) for old in olds)
+        oldest = min((self._entries[self._feed[version]].updated for version in self._tombstones), default=None)
+        return replace(
+            stats,
+            bytes=sum(map(_count_bytes, records)),
+            vectors=sum(len(record.vectors.data) for record in records if record.vectors is not None),
+            leases=sum("\x01leases\x01" in ns and self._live((ns, key), now) is not None for ns, key in own),
+            oldest_tombstone=None if oldest is None else to_datetime(oldest),
+            history_bytes=history,
+        )
 
     def position(self) -> Program[Work, str]:
         return str(self._version)
@@ -763,6 +787,11 @@ def _is_within(address: _Address, prefix: Namespace, path: str | None = None) ->
 
 def _is_live(record: _Record, now: int) -> bool:
     return record.value is not None and (record.expires is None or record.expires > now)
+
+
+def _count_bytes(record: _Record) -> int:
+    """Return how many bytes of value and content a record has."""
+    return len((record.value or "").encode()) + (record.size or 0)
 
 
 def _is_unembedded(record: _Record, model: int) -> bool:

@@ -376,6 +376,8 @@ class PostgresDialect(Dialect):
         self.stamps = {"xid": "pg_current_xact_id()", "token": ":token", "acting": ":acting", "changed": "NULL"}
         self.history = f"{self.schema}.history"
         self.checks = TableChecks(self)
+        self.indexed_contents = f"SELECT version FROM {self.schema}.contents"
+        self.clear_contents = tuple(f"DELETE FROM {self.schema}.{name}" for name in ("contents", "parts", "grams"))
         self.history_lock = ((f"SELECT pg_advisory_xact_lock({lock_id(f'holdall history setting {schema}')})", {}),)
         self.old_content = f"CASE WHEN size > 0 THEN ({pieces} AND start < size) END"
         # Triggers run in the order of their names: this one before `entries_file_changed`, which removes the pieces of

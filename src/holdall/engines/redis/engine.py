@@ -70,6 +70,8 @@ from ... import ops
 from ...engine import Capabilities, Options
 from ...errors import InvalidInput, OutcomeUnknown, SchemaTooNew, StoreClosed, Unavailable, shown
 from ...model.keys import RESERVED
+from ...model.keys import decode as decode_namespace
+from ...model.values import to_datetime
 from ...ops import READS, WALKS, Op
 from ...runtime.programs import adrive, drive
 from ..history.redis import RedisHistory
@@ -86,6 +88,7 @@ from .encoding import (
     make_id,
     parse_size,
     parse_version,
+    split_id,
 )
 from .filter_index import encode_fields
 from .listener import SubscribedListener
@@ -636,7 +639,35 @@ class RedisEngine:
             text_index_lag=(yield from self._walks.text_index.count_unindexed()),
             declared_fields=tuple(declared),
             learned_fields=tuple(learned),
+            **({} if op.prefix else (yield from self._measure())),
         )
+
+    def _measure(self) -> ConnectionProgram[dict[str, Any]]:
+        """Return the sizes of `Stats` that concern the whole store, a few records of each shard at a time."""
+        shards = self._shards
+        sizes = {"bytes": 0, "vectors": 0, "leases": 0}
+        oldest: list[int] = []
+        history: dict[str, int] = {}
+        for shard in shards.all:
+            for index in ("p", "hp"):
+                low = "-"
+                while low:
+                    args = (index, low, _SLICE, RESERVED + "\x01", "\x01leases\x01")
+                    _, size, vectors, leases, following, kept = yield from shards.run(shard, "measure", *args)
+                    low = following.decode()
+                    if index == "p":
+                        for name, more in zip(sizes, (size, vectors, leases), strict=True):
+                            sizes[name] += int(more)
+                    for entry_id, more in zip(kept[::2], kept[1::2], strict=True):
+                        root = decode_namespace(split_id(entry_id)[0])[0]
+                        history[root] = history.get(root, 0) + int(more)
+            first = ("ZRANGE", f"{shards.prefixes[shard]}:t", 0, 0)
+            for entry_id in (yield from shards.execute(shard, first, shards.make_deadline())):
+                key = f"{shards.prefixes[shard]}:e:".encode() + entry_id
+                head = yield from shards.execute(shard, ("HGET", key, "h"), shards.make_deadline())
+                oldest += [int(head.split(b" ")[2])] if head else []
+        tombstone = to_datetime(min(oldest)) if oldest else None
+        return {**sizes, "oldest_tombstone": tombstone, "history_bytes": history}
 
 
 def _to_pairs(reply: Any) -> dict[bytes, bytes]:

@@ -59,7 +59,7 @@ _WALKS = frozenset(
     {
         *("scan", "newest", "changes", "namespaces", "children", "count", "contents"),
         *("postings", "documents", "versions", "vectors", "lookup", "adjacent"),
-        *("old_versions", "old_version", "past"),
+        *("old_versions", "old_version", "past", "measure"),
     }
 )
 #: The error replies of a server that cannot execute a command now, but may be able to later.

@@ -82,6 +82,8 @@ class Dialect(Fields):
     #: The expression that reads a stored vector, and a function that makes bytes of what was read.
     vector_out: tuple[str, Callable[[Any], bytes]] = ("data", bytes)
     # Checks (`engines/checks`)
+    indexed_contents: str  # a query: the versions in the index of contents
+    clear_contents: Sequence[str]  # statements that empty the index of contents
     checks: Any
     integrity_check: str = ""  # a query: what the database's own check has found, "ok" for nothing
     is_reference: str = ""  # a condition: a piece is the name of a plain file, and not bytes

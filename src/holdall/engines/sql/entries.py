@@ -33,6 +33,7 @@ from ...model.values import decode, to_datetime, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, Entry, Hit, Namespace, Op, Page
 from ...search.ranking import rank_entries
 from ...wire import to_record
+from ..checks.indexes import CONTENTS, TEXTS, IndexChecks
 from ..history.sql import HeldPast, SqlHistory
 from .bounded_reads import BoundedReads, RecordsReader, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
@@ -103,6 +104,7 @@ class SqlEntries:
         self._files = SqlFiles(dialect)
         self._texts = SqlTextIndex(dialect, self._feed)
         self._history = SqlHistory(dialect, self._feed)
+        self._index_checks = IndexChecks(dialect, self._texts)
         self.ranker = ranker(dialect, clock, self._reads, self._feed, self._texts)
         self._make_statements()
 
@@ -251,7 +253,7 @@ class SqlEntries:
             case ops.IndexOrder():
                 return (yield from self._dialect.index_order())
             case ops.RepairFaults():
-                return (yield from self._dialect.checks.repair())
+                return (yield from self._repair())
             case ops.Embed():
                 return (yield from self.ranker.embed(op, now))
             case ops.PurgeTombstones():
@@ -364,6 +366,17 @@ class SqlEntries:
             yield [self._statement(put_purge_mark(mark), now), self._feed.delete_tombstones(versions)]
         old = yield from self._history.forget(op)
         return ops.Forgotten(len(versions), old, len(versions) == op.limit or old == op.limit)
+
+    def _repair(self) -> SqlProgram[int]:
+        """Repair what can be; return how many rows, where an index that is built again counts as one."""
+        faults = yield from self._index_checks.find()
+        if any(TEXTS in fault.message for fault in faults):
+            yield from self._drop_texts()
+        if any(CONTENTS in fault.message for fault in faults):
+            yield self._index_checks.repair_contents()
+            self._files.needs_maintenance = True
+        repaired: int = yield from self._dialect.checks.repair()
+        return len(faults) + repaired
 
     def _drop_texts(self) -> SqlProgram[ops.Scrubbed]:
         """Drop the text index, which has the words of removed entries. The next search by text builds it again."""
@@ -508,7 +521,8 @@ class SqlEntries:
             case ops.ChangedRecords():
                 return (yield from self._changed_records(op))
             case ops.FindFaults():
-                return (yield from self._dialect.checks.find())
+                faults = yield from self._dialect.checks.find()
+                return [*faults, *(yield from self._index_checks.find())]
             case ops.Children():
                 return (yield from self._files.children(op, self._clock()))
             case ops.Grep():

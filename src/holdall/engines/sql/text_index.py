@@ -169,6 +169,35 @@ class SqlTextIndex:
             return 0
         return (yield from self._feed.count_since(state.position))
 
+    def read_documents(self) -> SqlProgram[tuple[State, set[int], dict[int, int]] | None]:
+        """Return the state, the versions in the segments, and the length of each current document, for a check.
+
+        None if there is no index, or if it lags.
+        """
+        if not (yield from self.has_begun()):
+            return None
+        self._cache = _Cache()  # what is stored counts
+        state = yield from self._state()
+        if state.position != (yield from self._feed.position()):
+            return None
+        yield from self._load_kernel()
+        smalls = yield from self._load_small(state, [segment for segment in state.segments if not segment.parts])
+        directories = yield from self._load_directories(state, state.segments)
+        parts = [*(small.documents for small in smalls), *directories.values()]
+        [rows] = yield [(f"SELECT version, length FROM {self._dialect.forward}", {})]
+        return state, {version for documents in parts for version in documents.versions}, dict(rows)
+
+    def read_rows(self, where: str, after: int, limit: int) -> SqlProgram[Rows]:
+        """Return entries above a version, as they are indexed."""
+        condition = f"value IS NOT NULL AND version > :after AND {where} ORDER BY version LIMIT :limit"
+        sql = f"SELECT {_COLUMNS}, version FROM {self._dialect.table} WHERE {condition}"
+        rows: Rows = (yield [(sql, {"after": after, "limit": limit})])[0]
+        return rows
+
+    def count_with_words(self, rows: Rows) -> SqlProgram[int]:
+        """Return how many of some entries have words."""
+        return len((yield from self._tokenise(rows, lambda texts: list(map(tokens, texts)))))
+
     def run_step(
         self, limit: int, prepared: Prepared | None = None, only_changes: bool = False
     ) -> SqlProgram[tuple[int, bool]]:

@@ -245,6 +245,8 @@ class SqliteDialect(Dialect):
     def __init__(self, indexed: Sequence[str]) -> None:
         self.declared = tuple(indexed)
         self.checks = TableChecks(self)
+        self.indexed_contents = "SELECT rowid FROM holdall_contents"
+        self.clear_contents = ("DELETE FROM holdall_contents",)
         # BEFORE: another trigger removes the pieces of a body that no old row refers to. The index finds the entry that
         # still has the body of an old row.
         self.start_history = (

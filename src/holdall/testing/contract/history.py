@@ -439,6 +439,27 @@ class HistoryContract(Contract):
         old = alice.history((), "k")[-1]
         assert isinstance(alice.restore((), "k", old.version), Entry)
 
+    def test_hidden_namespaces_keep_no_past_and_are_left_alone(self, kept: Caller, clock: Clock) -> None:
+        hidden = (*NS, ".holdall.log")
+        kept.put(NS, "k", {"n": 1})
+        start = kept.cursor()
+        clock.advance(1)
+        for number in range(3):
+            kept.put(hidden, "k", {"n": number})
+            kept.files(hidden).append("/log", "line\n")
+        kept.put(NS, "k", {"n": 2})
+        assert summary(kept.history(hidden, "k")) == [("put", {"n": 2})]
+        assert [version.size for version in kept.files(hidden).history("/log")] == [15]
+        for view in (kept.at(start), kept.at(kept.cursor())):
+            assert [entry.namespace for entry in view.scan()] == [NS]
+            assert view.count() == 1
+        assert [(one.namespace, one.key) for one in kept.diff((), start)] == [(NS, "k")]
+        assert kept.rewind(NS[:1], start).restored == 1
+        assert kept.get(hidden, "k") is not None
+        assert kept.files(hidden).read("/log") == b"line\n" * 3
+        with pytest.raises(Unsupported, match="hidden"):
+            kept.rewind(hidden, start)
+
     def test_many_entries_are_read_page_by_page(self, kept: Caller, clock: Clock) -> None:
         count = 1200
         for start in range(0, count, 300):

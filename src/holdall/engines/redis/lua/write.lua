@@ -73,10 +73,12 @@ local function update_field_index(tokens, command, id)
   end
 end
 
--- While history is on (meta[5]), a change keeps the record that it replaces, and its body.
+-- While history is on (meta[5]), a change keeps the record that it replaces, and its body. Not of hidden namespaces, whose
+-- labels begin with '.holdall.': what is there has a past of its own, as the checkpoints of a thread do.
 local HIDDEN = '__holdall__\1'
 local function is_kept(id, old)
   return meta[5] and old and old.kind == 'p' and string.sub(id, 1, #HIDDEN) ~= HIDDEN
+    and not string.find('\1' .. split_id(id), '\1.holdall.', 1, true)
 end
 
 -- Keep a record that `new` replaces. A record that was written before this script has its parts in its key.
