@@ -145,6 +145,20 @@ def test_an_element_that_is_changed_in_place_is_stored_again(saver: HoldallSaver
     assert graph.get_state(thread("t")).values["steps"][0] == {"done": 5}
 
 
+def test_what_is_read_is_the_same_before_and_after_it_is_forgotten(saver: HoldallSaver) -> None:
+    class Plan(TypedDict):
+        steps: Annotated[list[Any], operator.add]
+
+    builder = StateGraph(Plan)
+    builder.add_node("work", lambda state: {"steps": [(1, "a")]})
+    builder.add_edge(START, "work")
+    graph = builder.compile(checkpointer=saver)
+    graph.invoke({"steps": [(0, "b")]}, thread("t"))
+    assert graph.get_state(thread("t")).values["steps"] == [[0, "b"], [1, "a"]]  # as LangGraph deserialises tuples
+    saver._known.clear()
+    assert graph.get_state(thread("t")).values["steps"] == [[0, "b"], [1, "a"]]
+
+
 # Threads -------------------------------------------------------------------------------------------------------------
 
 

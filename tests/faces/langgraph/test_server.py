@@ -18,6 +18,7 @@ from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
 import holdall
+from holdall.faces.langgraph import HoldallSaver
 
 APP = """
 from typing import TypedDict
@@ -25,7 +26,7 @@ from typing import TypedDict
 from langgraph.graph import START, StateGraph
 from langgraph_sdk import Auth
 
-from holdall.faces.langgraph import HoldallStore
+from holdall.faces.langgraph import AsyncHoldallSaver, HoldallStore
 
 class State(TypedDict, total=False):
     said: str
@@ -43,6 +44,9 @@ graph = builder.compile()
 def make():
     return HoldallStore("agent.db")
 
+async def make_saver():
+    return AsyncHoldallSaver("agent.db")
+
 auth = Auth()
 
 @auth.authenticate
@@ -58,6 +62,7 @@ CONFIG = {
     "dependencies": ["."],
     "graphs": {"keep": "./app.py:graph"},
     "store": {"path": "./app.py:make"},
+    "checkpointer": {"path": "./app.py:make_saver"},
     "auth": {"path": "./app.py:auth"},
 }
 
@@ -115,8 +120,13 @@ def test_the_server_keeps_everything_in_our_store(tmp_path: Path) -> None:
         assert found() == ["diet"]
         state = client.runs.wait(None, "keep", input={"said": "hello"})
         assert state["known"] == 1  # type: ignore[call-overload]  # a dict
+        thread = client.threads.create()
+        client.runs.wait(thread["thread_id"], "keep", input={"said": "hello"})
+        assert client.threads.get_state(thread["thread_id"])["values"] == {"said": "hello", "known": 1}
         log = (tmp_path / "log").read_text()
     assert "BlockingError" not in log, "the event loop was held up"
     assert "Traceback" not in log
     with holdall.open(tmp_path / "agent.db") as left:
         assert [entry.key for entry in left.scan()] == ["hello", "diet", "diet"]
+        [kept] = [each for each in HoldallSaver(left).threads() if each.id == thread["thread_id"]]
+        assert (kept.checkpoints, kept.step) == (3, 1)

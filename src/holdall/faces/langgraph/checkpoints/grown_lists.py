@@ -63,6 +63,7 @@ class StoredList:
         self.copies: list[Any] = []
         self.types: list[type] = []
         self.is_opaque = False
+        self.read = 0  # how many, from the beginning, are copies of what was read, so that they can be made again
         self.ends: dict[bytes, int] = {}  # of each link, from the first on: how many elements there are up to its end
 
     def __len__(self) -> int:
@@ -82,7 +83,7 @@ class StoredList:
         self.ends[link] = len(self.copies)
 
     def make(self, deserialise: Callable[[Any], Any]) -> list[Any]:
-        """Make the elements again."""
+        """Make the elements again, all of which were read: what is read may have other types than what was put."""
         return [make_element(kind, copy, deserialise) for kind, copy in zip(self.types, self.copies, strict=True)]
 
     def begins(self, value: list[Any], serialise: Callable[[Any], Any]) -> bool:
@@ -121,6 +122,7 @@ class StoredList:
         part.ends = {link: end for link, end in self.ends.items() if end <= most}
         size = max(part.ends.values(), default=0)
         part.copies, part.types, part.is_opaque = self.copies[:size], self.types[:size], self.is_opaque
+        part.read = min(self.read, size)
         return part
 
 

@@ -195,7 +195,7 @@ class KnownLoader(Loader):
         lists = self._known.lists.get(channel, ())
         new: list[tuple[bytes, Link]] = []  # the last link first
         id, known = pointer, None
-        while id and (known := next((stored for stored in lists if id in stored.ends), None)) is None:
+        while id and (known := next((each for each in lists if 0 < each.ends.get(id, 0) <= each.read), None)) is None:
             link = self._log.link(id)
             if link.before is None:
                 return self.read(link.parts[0], channel)
@@ -210,6 +210,7 @@ class KnownLoader(Loader):
             end = start + len(link.parts)
             stored.add(link_id, value[first + start : first + end], typed[start:end])
             start = end
+        stored.read = len(stored)
         self._known.add_lists({channel: stored})
         return value
 

@@ -13,6 +13,7 @@ the `generation` is unchanged: whatever removes values from a file, or deletes i
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -42,7 +43,7 @@ except ModuleNotFoundError as missing:
 
 from langchain_core.runnables import RunnableConfig
 
-from .... import ABSENT, FileInfo, Page, Store, ops
+from .... import ABSENT, Entry, FileInfo, Page, Store, ops
 from ....core import face_api
 from ....core.face_api import StoreProgram, Work, async_method, sync_method
 from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
@@ -306,11 +307,12 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 value = summarise(address.thread_id, checkpoint, details, count, is_secret=codec.cipher is not None)
                 batch.append(ops.Put(self.namespace, address.thread_id, value, known.ttl, search_fields=SEARCHED))
             try:
-                made, offset, *_ = yield batch
+                made, offset, *listed = yield batch
             except Conflict as conflict:
                 self._known.forget(address)
                 yield from face_api.before_retry(conflict, tries)
                 continue
+            is_behind = offset != known.log.size  # another process has put something meanwhile
             with self._known.lock:
                 if known.generation is None:
                     known.generation = made.version
@@ -318,8 +320,17 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 known.add_lists(lists)
             self._known.remember(address, known)
             yield from self._refresh(address.thread_id, known)
+            if is_behind and listed:
+                yield from self._count_again(address, listed[0])
             return make_config(address, checkpoint["id"])
         raise AssertionError("unreachable")
+
+    def _count_again(self, address: Address, listed: Entry) -> StoreProgram[None]:
+        """Correct the number of checkpoints that a thread is listed with. A later put does it itself."""
+        known = yield from self._read(address)
+        value = {**listed.value, "checkpoints": len(known.log)}
+        with contextlib.suppress(Conflict):
+            yield [ops.Put(self.namespace, address.thread_id, value, known.ttl, listed, SEARCHED)]
 
     put = sync_method(_put)
     aput = async_method(_put)
