@@ -214,18 +214,20 @@ def test_effects_are_read_as_they_were_written() -> None:
     found = decode_lines(encode_lines(header, map(encode_effect, effects)))
     assert found is not None
     assert found[0] == header
-    assert [(one.table, one.key, [tuple(row) for row in one.rows]) for one in decode_effects(found[1])] == [*effects]
+    assert [(one.table, tuple(one.key), [tuple(row) for row in one.rows]) for one in decode_effects(found[1])] == [
+        *effects
+    ]
 
 
 def test_of_merged_records_the_newest_state_of_each_key_stays() -> None:
-    def record(*effects: Effect) -> tuple[Header, list[bytes]]:
-        return Header("x", 1, {"a": ["n"]}), [encode_effect(effect) for effect in effects]
+    def record(*effects: Effect) -> tuple[Header, bytes]:
+        return Header("x", 1, {"a": ["n"]}), b"\n".join(encode_effect(effect) for effect in effects)
 
     first = record(Effect("a", ("k",), [(1,)]), Effect("a", ("gone",), [(1,)]), Effect("a", ("kept],[",), [(1,)]))
     second = record(Effect("a", ("k",), [(2,)]), Effect("a", ("gone",), []))
     for keeps_absent, expected in ((False, {"kept],[": 1, "k": 2}), (True, {"kept],[": 1, "k": 2, "gone": None})):
         _, lines = merge_lines([first, second], keeps_absent)
-        merged = decode_effects(lines)
+        merged = decode_effects(b"\n".join(lines))
         assert {one.key[0]: one.rows[0][0] if one.rows else None for one in merged} == expected
 
 

@@ -8,8 +8,8 @@ What a floor replaces (its part of the log, and merged segments) is deleted `COL
 that creates another floor. So are blobs to which no row refers, which a floor lists now and then. A machine that slept
 for longer than that looks for a newer floor before it relies on anything (`bucket.py`).
 
-`load` builds a cache from the newest floor: on a new machine, or when the one that is there cannot be used. The
-segments are fetched at the same time, merged, and written in one transaction. The log follows.
+`load` builds a cache from the newest floor: on a new machine, or when the one that is there cannot be used. Parts of
+segments are fetched at the same time, and written in one transaction. The log follows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
+from operator import itemgetter
 
 from ...errors import Corrupt, HoldallError
+from ...runtime.signals import restart_if_signaled
 from ..sqlite.connection import Connection
 from . import bucket as bucket_module
 from .bucket import Bucket
 from .effects import Effects
 from .objects import (
     HINT,
+    Damaged,
+    Effect,
     Floor,
     Header,
     Segment,
@@ -39,6 +45,7 @@ from .objects import (
     log_name,
     merge_lines,
     segment_name,
+    stream_lines,
 )
 
 logger = logging.getLogger("holdall")
@@ -48,8 +55,9 @@ RECORDS, BYTES = 256, 4 << 20
 #: How many segments of one level are merged to one of the next.
 TIER = 8
 #: Larger segments are not merged: that would need as much memory.
-LARGEST_MERGED = 256 << 20
+LARGEST_MERGED = 64 << 20
 _AT_ONCE = 8
+_PART = 4 << 20  # bytes of a segment that are fetched at once
 _SLOW = 2.0  # seconds, after which progress is logged
 
 
@@ -65,14 +73,14 @@ def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[
     another machine was faster.
     """
     client, first, last = bucket.client, floor.upto + 1, floor.upto + len(records)
-    header, lines = merge_lines((decode_lines(record) or (Header(), []) for record in records), bool(floor.segments))
+    header, lines = merge_lines((decode_lines(record) or (Header(), b"") for record in records), bool(floor.segments))
     segments, replaced = [*floor.segments], []
     created = [_write(bucket, header, lines, first, last, 0, deadline)]
     segments += created
     has_merged = False
     while _can_merge(segments):
         merged, segments = segments[-TIER:], segments[:-TIER]
-        sources = [fetch_segment(bucket, segment.name, deadline) for segment in merged]
+        sources = [fetch_segment(bucket, segment, deadline) for segment in merged]
         header, lines = merge_lines(sources, keeps_absent=bool(segments))
         below = segments[-1].last if segments else 0
         segments.append(_write(bucket, header, lines, below + 1, last, merged[0].level + 1, deadline))
@@ -155,46 +163,107 @@ def _delete(bucket: Bucket, names: list[str], deadline: float) -> None:
         logger.warning("cannot delete objects of %s that are not needed: %s", bucket.client.address.shown, error)
 
 
-def load(
-    bucket: Bucket, writer: Connection, effects: Effects, deadline: float, obey_history: Callable[[], None]
-) -> None:
+def load(bucket: Bucket, writer: Connection, effects: Effects, obey_history: Callable[[], None]) -> None:
     """Replace what is in the cache with the state of the newest floor."""
     began = time.monotonic()
-    floor = bucket.look(deadline)
-    sources = fetch_segments(bucket, floor, deadline)
-    header, lines = merge_lines(sources, keeps_absent=False)
-    if time.monotonic() - began > _SLOW:
-        logger.info("fetched %d segments of %s", len(sources), bucket.client.address.shown)
-    found = decode_effects(lines)
+    floor = bucket.look(bucket.make_deadline())
+    reader = SegmentReader(bucket, floor.segments[::-1])
     writer.execute("BEGIN IMMEDIATE")
     try:
-        effects.load(found, header.columns)
+        rows = effects.load(reader.read())
         obey_history()
         writer.execute(
             "INSERT OR REPLACE INTO holdall_bucket VALUES (1, ?, ?, ?, ?)",
-            (bucket.store, floor.upto, header.t, floor.upto),
+            (bucket.store, floor.upto, reader.t, floor.upto),
         )
         writer.execute("COMMIT")
     except BaseException:
-        writer.execute("ROLLBACK")
+        if writer.in_transaction:  # after some errors SQLite has rolled back already
+            writer.execute("ROLLBACK")
         raise
+    finally:
+        reader.close()
     seconds = time.monotonic() - began
     level = logging.INFO if seconds > _SLOW else logging.DEBUG
-    logger.log(level, "built the cache of %s: %d rows in %.1f s", bucket.client.address.shown, len(lines), seconds)
+    logger.log(level, "built the cache of %s: %d rows in %.1f s", bucket.client.address.shown, rows, seconds)
 
 
-def fetch_segments(bucket: Bucket, floor: Floor, deadline: float) -> list[tuple[Header, list[bytes]]]:
-    """Return the headers and lines of the segments of a floor, the oldest first."""
-    names = [segment.name for segment in floor.segments]
-    with ThreadPoolExecutor(_AT_ONCE, "holdall-fetch") as executor:
-        return [*executor.map(lambda name: fetch_segment(bucket, name, deadline), names)]
+class SegmentReader:
+    """Reads segments, in this order. It fetches parts of them ahead, so the memory that it needs is bounded.
+
+    Threads fetch; another one decodes, while the caller does something with what was decoded before.
+    """
+
+    def __init__(self, bucket: Bucket, segments: list[Segment]) -> None:
+        self._bucket, self._segments = bucket, segments
+        self._fetchers = ThreadPoolExecutor(_AT_ONCE, "holdall-fetch")
+        self._decoder = ThreadPoolExecutor(1, "holdall-decode")
+        self.t = 0  # of the newest record so far
+        self._size, self._done = sum(segment.size for segment in segments), 0
+        self._logged = time.monotonic()
+
+    def close(self) -> None:
+        for executor in (self._decoder, self._fetchers):
+            executor.shutdown(cancel_futures=True)
+
+    def read(self) -> Iterator[tuple[str, dict[str, list[str]], list[Effect]]]:
+        """Return some effects at a time, each with the name of the segment and the columns of its rows."""
+        decoded = self._decode()
+        following = self._decoder.submit(next, decoded, None)
+        while (found := following.result()) is not None:
+            following = self._decoder.submit(next, decoded, None)
+            restart_if_signaled()
+            self._report()
+            yield found
+
+    def _decode(self) -> Iterator[tuple[str, dict[str, list[str]], list[Effect]]]:
+        for segment, parts in groupby(self._fetch(), itemgetter(0)):
+            try:
+                for header, text in stream_lines(part for _, part in parts):
+                    self.t = max(self.t, header.t)
+                    yield segment.name, header.columns, decode_effects(text)
+            except Damaged:
+                raise _damaged(self._bucket, segment) from None
+
+    def _fetch(self) -> Iterator[tuple[Segment, bytes]]:
+        waiting: deque[tuple[Segment, Future[bytes]]] = deque()
+        for segment in self._segments:
+            for start in range(0, segment.size, _PART):
+                waiting.append((segment, self._fetchers.submit(self._fetch_part, segment, start)))
+                if len(waiting) > _AT_ONCE:
+                    yield self._take(*waiting.popleft())
+        while waiting:
+            yield self._take(*waiting.popleft())
+
+    def _take(self, segment: Segment, part: Future[bytes]) -> tuple[Segment, bytes]:
+        found = part.result()
+        self._done += len(found)
+        return segment, found
+
+    def _fetch_part(self, segment: Segment, start: int) -> bytes:
+        end = min(start + _PART, segment.size)
+        found = self._bucket.client.get(segment.name, self._bucket.make_deadline(), (start, end))
+        if found is None or len(found) != end - start:
+            raise _damaged(self._bucket, segment)
+        return found
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now - self._logged > _SLOW:
+            self._logged = now
+            where = self._bucket.client.address.shown
+            logger.info("reading %s: %d of %d MB", where, self._done >> 20, self._size >> 20)
 
 
-def fetch_segment(bucket: Bucket, name: str, deadline: float) -> tuple[Header, list[bytes]]:
-    data = bucket.client.get(name, deadline)
+def fetch_segment(bucket: Bucket, segment: Segment, deadline: float) -> tuple[Header, bytes]:
+    """Return the header and the lines of a segment."""
+    data = bucket.client.get(segment.name, deadline)
     found = None if data is None else decode_lines(data)
     if found is None:
-        raise Corrupt(
-            f"the segment {name!r} of {bucket.client.address.shown} is missing or damaged; restore the bucket"
-        )
+        raise _damaged(bucket, segment)
     return found
+
+
+def _damaged(bucket: Bucket, segment: Segment) -> Corrupt:
+    where = bucket.client.address.shown
+    return Corrupt(f"the segment {segment.name!r} of {where} is missing or damaged; restore the bucket")

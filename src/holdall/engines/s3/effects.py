@@ -79,7 +79,6 @@ _TRIGGER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _WRITES = re.compile(r"\b(?:INTO|FROM|UPDATE(?:\s+OR\s+\w+)?)\s+(\w+)", re.IGNORECASE)
-_MANY = 10_000  # rows, from which on indexes are made after them
 _APPLYING = "EXISTS (SELECT 1 FROM holdall_applying)"
 
 
@@ -227,9 +226,7 @@ class Effects:
     def apply(self, effects: Iterable[Effect], columns: dict[str, list[str]]) -> None:
         """Bring rows into the state of effects, of which no two have the same key."""
         self._writer.execute("INSERT INTO holdall_applying VALUES (1)")
-        by_table: dict[str, list[Effect]] = {}
-        for effect in effects:
-            by_table.setdefault(effect.table, []).append(effect)
+        by_table = _group_by_table(effects)
         self._check(by_table, columns)
         for table in self._tables:
             found = by_table.get(table.name, [])
@@ -239,7 +236,7 @@ class Effects:
 
     def _apply_to(self, table: Shipped, effects: list[Effect], columns: list[str]) -> None:
         is_entries = table.name == "holdall_entries"
-        here = " AND ".join(f"{name} = ?{number}" for number, name in enumerate(table.key, 1))
+        here = _here(table)
         gone = [effect.key for effect in effects if not effect.rows or not is_entries]
         if gone:
             self._writer.executemany(f"DELETE FROM {table.name} WHERE {here}", gone)
@@ -293,24 +290,69 @@ class Effects:
                     f" {len(found)} rows): upgrade holdall on this machine"
                 )
 
-    def load(self, effects: list[Effect], columns: dict[str, list[str]]) -> None:
-        """Replace everything in the cache, without triggers. Indexes of many rows are made at the end."""
+    def load(self, pieces: Iterable[tuple[str, dict[str, list[str]], list[Effect]]]) -> int:
+        """Replace everything in the cache, without triggers; return how many effects there were.
+
+        `pieces` are effects of segments, with the name of the segment and the columns of the rows. The newest segment
+        is first: of each key, the state that comes first stays.
+        """
         writer = self._writer
         self._uninstall()
         for name in (*(table.name for table in self._tables), *DERIVED, "holdall_log"):
             writer.execute(f"DELETE FROM {name}")
         writer.execute("PRAGMA user_version = 0")
-        found: list[Any] = writer.execute(
+        indexes: list[Any] = writer.execute(
             "SELECT name, sql FROM sqlite_schema"
             " WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = 'holdall_entries'"
         ).fetchall()
-        indexes = found if len(effects) >= _MANY else []
-        for name, _ in indexes:
+        for name, _ in indexes:  # it takes half the time to make them at the end
             writer.execute(f'DROP INDEX "{name}"')
-        self.apply(effects, columns)
+        count = 0
+        absent: set[tuple[Any, ...]] = set()  # tables and keys
+        newest = ""
+        for segment, columns, effects in pieces:
+            newest = newest or segment
+            count += len(effects)
+            by_table = _group_by_table(effects)
+            self._check(by_table, columns)
+            for table in self._tables:
+                found = by_table.get(table.name, [])
+                if absent:
+                    found = [effect for effect in found if (table.name, *effect.key) not in absent]
+                if found:
+                    self._insert(table, found, columns[table.name], is_newest=segment == newest)
+            absent.update((effect.table, *effect.key) for effect in effects if not effect.rows)
         for _, sql in indexes:
             writer.execute(sql)
         self._install()
+        return count
+
+    def _insert(self, table: Shipped, effects: list[Effect], columns: list[str], is_newest: bool) -> None:
+        """Insert the rows of those keys that have none."""
+        exists = f"EXISTS (SELECT 1 FROM {table.name} WHERE {_here(table)})"
+        if not table.is_unique and not is_newest:
+            effects = [
+                one for one in effects if not self._writer.execute(f"SELECT 1 WHERE {exists}", one.key).fetchall()
+            ]
+            is_newest = True
+        for width, group in groupby(_rows(effects), len):
+            names, rows = [*table.key, *columns][:width], [*group]
+            insert = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join('?' * width)}"
+            self._writer.executemany(insert if is_newest else f"{insert} WHERE NOT {exists}", rows)
+            if table.name == "holdall_entries":
+                self._queue_files(rows, names)
+
+
+def _group_by_table(effects: Iterable[Effect]) -> dict[str, list[Effect]]:
+    found: dict[str, list[Effect]] = {}
+    for effect in effects:
+        found.setdefault(effect.table, []).append(effect)
+    return found
+
+
+def _here(table: Shipped) -> str:
+    """Return the condition for the rows of a key."""
+    return " AND ".join(f"{name} = ?{number}" for number, name in enumerate(table.key, 1))
 
 
 def _rows(effects: list[Effect]) -> Iterator[tuple[Any, ...]]:

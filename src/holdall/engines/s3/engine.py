@@ -32,7 +32,7 @@ from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op, SetHistory
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, restart_if_signaled
 from ..sql.text_index import PreparedIndexTexts
-from ..sqlite.connection import Connection
+from ..sqlite.connection import Connection, pragma
 from ..sqlite.dialect import MIGRATIONS
 from ..sqlite.engine import SqliteEngine
 from ..sqlite.group_commit import Submission, wake_callers
@@ -373,7 +373,7 @@ class S3Engine(SqliteEngine):
                 self._bucket.look(deadline)
                 first = None
             if store != self._bucket.store or not self._bucket.has_log_since(here):
-                self._rebuild(writer, deadline)
+                self._rebuild(writer)
                 first = None
                 continue
             if first is not None and seq == here:
@@ -402,8 +402,8 @@ class S3Engine(SqliteEngine):
                 if number != here + 1:  # another process was faster
                     continue
                 found = decode_lines(record)
-                header, lines = (Header(), []) if found is None else found
-                effects = decode_effects(lines)
+                header, text = (Header(), b"") if found is None else found
+                effects = decode_effects(text)
                 self._index_tombstones(writer, effects)
                 self._effects.apply(effects, header.columns)
                 if any(effect.table == "holdall_state" for effect in effects):
@@ -428,10 +428,13 @@ class S3Engine(SqliteEngine):
         if any(effect.table == "holdall_entries" and not effect.rows for effect in effects):
             drive(self._sql.index_all_tombstones(), writer.run)
 
-    def _rebuild(self, writer: Connection, deadline: float) -> None:
-        """Build the cache again from the bucket."""
+    def _load(self, connection: Connection) -> None:
         assert self._effects is not None
-        compaction.load(self._bucket, writer, self._effects, deadline, self._obey_history)
+        compaction.load(self._bucket, connection, self._effects, self._obey_history)
+
+    def _rebuild(self, writer: Connection) -> None:
+        """Build the cache again from the bucket."""
+        self._load(writer)
         self._sql.ranker.forget()
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
 
@@ -501,12 +504,41 @@ class S3Engine(SqliteEngine):
             position = read_position(writer)
             self._last_t = position.t
             if position.store != self._bucket.store:
-                self._rebuild(writer, deadline)
+                self._rebuild(writer)
             self._measure_log(writer)
         except BaseException:
             writer.close()
             raise
         return writer
+
+    def _prepare_file(self) -> None:
+        """Build a cache that does not exist, in a file that gets its name when it is whole. So it needs no journal."""
+        path, new = Path(self._path), Path(self._path + "-new")
+        if path.exists():
+            return
+        try:
+            for old in (new, *(Path(self._path + suffix) for suffix in ("-wal", "-shm"))):  # SQLite would read them
+                old.unlink(missing_ok=True)
+            self._build_file(str(new))
+            new.replace(path)
+        except OSError as error:
+            raise Unavailable(f"cannot build the cache {self._path!r}: {error.strerror}; nothing is lost") from error
+        finally:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+
+    def _build_file(self, path: str) -> None:
+        connection = Connection(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, self._options.timeout)
+        try:
+            pragma(connection, "journal_mode", "off")
+            connection.set_synchronous("OFF")
+            self._migrate(connection)
+            self._effects = Effects(connection)
+            self._load(connection)
+        finally:
+            connection.close()
+        with open(path, "rb+") as file:  # noqa: PTH123  # a path as text
+            os.fsync(file.fileno())  # otherwise a power cut could leave a file of which parts are missing
 
     def _migrate(self, writer: Connection) -> None:
         super()._migrate(writer)

@@ -687,6 +687,7 @@ class SqliteEngine:
         except OSError as error:
             raise Unavailable(f"cannot create the folder {str(folder)!r} for the store: {error.strerror}") from error
         with folder_lock(folder, self._options.timeout):
+            self._prepare_file()
             writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
             try:
                 self._refuse_foreign(writer)
@@ -704,6 +705,9 @@ class SqliteEngine:
         if self._options.durability == "full":
             pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
         return writer
+
+    def _prepare_file(self) -> None:
+        """Do what an engine must do before its file is opened, while no other process opens it."""
 
     def _connect_reader(self) -> Connection:
         if self._writer is None:
