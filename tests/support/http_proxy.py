@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-Fault: TypeAlias = Literal["lose", "refuse", "late", "delay", "cut reply", "cut request", "twice"] | None
+Answer: TypeAlias = tuple[int, dict[str, str], str]
+Fault: TypeAlias = Literal["lose", "refuse", "late", "delay", "cut reply", "cut request", "twice"] | Answer | None
 
 _REFUSAL = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
@@ -25,6 +26,7 @@ class HttpProxy:
     - delay: the request reaches the server after `seconds`; the client has gone by then.
     - cut reply, cut request: half of the body, then the connection is closed.
     - twice: the server gets the request twice; the client gets the second reply.
+    - a status, headers and the name of an error: the client gets them, and the server nothing.
     """
 
     def __init__(self, port: int, choose: Callable[[str, str], Fault], seconds: float = 1.0) -> None:
@@ -79,7 +81,11 @@ class HttpProxy:
         """Forward one request; return whether the connection goes on."""
         fault = self.choose(method, path)
         if fault is not None:
-            self.faults[fault] += 1
+            self.faults[fault if isinstance(fault, str) else fault[2]] += 1
+        if isinstance(fault, tuple):
+            status, extra, code = fault
+            self._reply(client, status, [*extra.items()], f"<Error><Code>{code}</Code></Error>".encode())
+            return True
         if fault == "refuse":
             self._reply(client, 503, [], _REFUSAL)
             return True

@@ -32,10 +32,19 @@ from holdall.engines.s3.objects import (
     encode_lines,
     merge_lines,
 )
-from holdall.errors import Corrupt, HoldallError, InvalidInput, MissingExtra, Unavailable, Unsupported
+from holdall.errors import (
+    Corrupt,
+    HoldallError,
+    InvalidInput,
+    MissingExtra,
+    OutcomeUnknown,
+    Unavailable,
+    Unsupported,
+)
 from holdall.ops import Put
 from support.bucket_checks import check_caches, engine_of
 from support.extent import IS_SHORT
+from support.http_proxy import Answer, HttpProxy
 from support.servers import free_port, s3_server
 
 _numbers = itertools.count()
@@ -247,6 +256,8 @@ def test_a_record_that_is_cut_or_changed_is_not_taken_for_one() -> None:
         ("s3://", {}, "not s3://bucket"),
         ("s3://bucket?endpoint=x", {}, "keyword arguments"),
         ("s3://key:secret@bucket/x", {}, "keyword arguments"),
+        ("s3://bucket/../other", {}, "no part of a prefix is empty"),
+        ("s3://bucket/a//b", {}, "no part of a prefix is empty"),
         ("s3://bucket", {"endpoint": "minio:9000"}, "endpoint is a URL"),
         ("s3://bucket", {"region": ""}, "region is a non-empty str"),
         ("s3://bucket", {"credentials": "key"}, "credentials is a function"),
@@ -321,6 +332,66 @@ def test_a_wrong_bucket_key_or_server_is_told(url: str, tmp_path: Path) -> None:
             open_at(where, tmp_path / str(number), timeout=1, **options) as store,
         ):
             store.get(("a",), "k")
+
+
+#: What AWS answers, by its documentation, that SeaweedFS never does; and what the error must say.
+ANSWERS: list[tuple[Answer, type[HoldallError], str]] = [
+    ((301, {"x-amz-bucket-region": "eu-west-3"}, "PermanentRedirect"), InvalidInput, "region='eu-west-3'"),
+    (
+        (400, {"x-amz-bucket-region": "eu-west-3"}, "AuthorizationHeaderMalformed"),
+        InvalidInput,
+        "is in the region 'eu-west-3'",
+    ),
+    ((400, {}, "ExpiredToken"), Unavailable, "does not accept the credentials"),
+    ((403, {}, "AccessDenied"), Unavailable, "the credentials need s3:GetObject"),
+    ((403, {}, "RequestTimeTooSkewed"), Unavailable, "the clock of this machine"),
+    ((404, {}, "NoSuchBucket"), Unavailable, "there is no bucket 'tests'"),
+    ((501, {}, "NotImplemented"), Unsupported, "does not support conditional writes"),
+    ((400, {}, "SomethingElse"), Unavailable, r"refused a request \(SomethingElse\)"),
+]
+
+
+@pytest.mark.parametrize(("answer", "error", "message"), ANSWERS)
+def test_a_refusal_is_a_clear_error_at_once_and_later_calls_work(
+    url: str, tmp_path: Path, answer: Answer, error: type[HoldallError], message: str
+) -> None:
+    refuses: str | None = None
+    with (
+        HttpProxy(s3_server().port, lambda method, path: answer if method == refuses else None) as proxy,
+        open_at(url, tmp_path, endpoint=proxy.endpoint, timeout=20) as store,
+    ):
+        store.put(("a",), "k", {"n": 1})
+        began = time.monotonic()
+        refuses = "PUT"
+        with pytest.raises(error, match=message) as caught:
+            store.put(("a",), "k", {"n": 2})
+        assert not isinstance(caught.value, OutcomeUnknown)
+        refuses = "GET"
+        with pytest.raises(error, match=message):
+            store.get(("a",), "k")
+        assert time.monotonic() - began < 10, "it tried again and again"
+        refuses = None
+        found = store.get(("a",), "k")
+        assert found is not None
+        assert found.value == {"n": 1}
+        store.put(("a",), "k", {"n": 3})
+
+
+def test_a_bucket_that_vanished_is_told(tmp_path: Path) -> None:
+    server = s3_server()
+    options = {**server.options, "cache": tmp_path}
+    address = Address(server.endpoint, "vanishing", "", "us-east-1", is_path_style=True)
+    client = Client(address, lambda: Credentials("key", "secret"))
+    client.make_bucket(time.monotonic() + 5)
+    with holdall.open("s3://vanishing/x", sweep_interval=None, **options) as store:
+        store.put(("a",), "k", {})
+        deadline = time.monotonic() + 5
+        for name, _ in client.list("", "", deadline):
+            client.delete(name, deadline)
+        client._send("DELETE", "/vanishing", deadline)
+        client.close()
+        with pytest.raises(Unavailable, match="there is no bucket 'vanishing'"):
+            store.get(("a",), "k")  # a put would create the bucket, which is a habit of SeaweedFS
 
 
 def test_a_store_that_was_replaced_in_the_bucket_is_noticed(

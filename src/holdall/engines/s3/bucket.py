@@ -14,7 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from ...errors import HoldallError, OutcomeUnknown, Timeout, Unavailable, Unsupported
+from ...errors import HoldallError, OutcomeUnknown, Unavailable, Unsupported
 from ...runtime.signals import restart_if_signaled
 from .client import Client
 from .objects import (
@@ -129,7 +129,10 @@ class Bucket:
             if self.look(deadline).upto >= seq:
                 raise SlotTaken(seq, None)
             if time.monotonic() > deadline:
-                raise Timeout(f"{self.client.address.shown} was busy for {self._timeout} s")
+                raise OutcomeUnknown(
+                    f"{self.client.address.shown} was busy for {self._timeout} s; the write may have happened: read"
+                    " before you write again"
+                )
             time.sleep(0.01)
         if self.is_look_due() and self.look(deadline).upto >= seq:  # this machine slept, and the slot was used before
             raise SlotTaken(seq, None)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import email.utils
 import hashlib
 import hmac
+import html
 import http.client
 import re
 import select
@@ -168,8 +169,10 @@ class Client:
         found = re.findall(
             rb"<Contents>.*?<Key>(.*?)</Key>.*?<LastModified>(.*?)</LastModified>", reply.body, re.DOTALL
         )
-        names = ((urllib.parse.unquote_plus(key.decode()), when.decode()) for key, when in found)
-        return [(name.removeprefix(root), _parse_time(when)) for name, when in names]
+        is_quoted = b"<EncodingType>url</EncodingType>" in reply.body
+        unquote = urllib.parse.unquote_plus if is_quoted else str
+        names = ((unquote(html.unescape(key.decode())).removeprefix(root), when.decode()) for key, when in found)
+        return [(name, _parse_time(when)) for name, when in names if name > after]  # so callers get on, or to an end
 
     # Sending ---------------------------------------------------------------------------------------------------------
 

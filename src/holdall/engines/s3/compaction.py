@@ -90,6 +90,7 @@ def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[
     now = int(client.clock.now() * 1e6)
     if has_merged:
         replaced += _find_unused_blobs(bucket, floor.upto, referenced, deadline)
+        replaced += _find_unused_segments(bucket, {*replaced, *(segment.name for segment in segments)}, deadline)
     made = Floor(floor.number + 1, last, now, segments, replaced, first, floor.collected)
     due, made.collected = _find_due(bucket, made, deadline)
     body = encode_struct(made)
@@ -146,6 +147,16 @@ def _find_unused_blobs(bucket: Bucket, upto: int, referenced: set[str], deadline
                 return found
             if name.removeprefix("blob/") not in referenced:
                 found.append(name)
+        after = page[-1][0]
+    return found
+
+
+def _find_unused_segments(bucket: Bucket, used: set[str], deadline: float) -> list[str]:
+    """Return the segments of compactors that were killed before they created a floor."""
+    found: list[str] = []
+    after, old = "", bucket.client.clock.now() - bucket_module.COLLECT_AFTER
+    while page := bucket.client.list("seg/", after, deadline):
+        found += [name for name, written in page if written < old and name not in used]
         after = page[-1][0]
     return found
 

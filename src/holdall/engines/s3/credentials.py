@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...errors import InvalidInput, MissingExtra, shown
+from ...errors import InvalidInput, MissingExtra, Unavailable, shown
 
 
 class Credentials(NamedTuple):
@@ -60,10 +60,10 @@ def _check(given: Any) -> Credentials:
 
 
 def _read_environment() -> Credentials:
-    secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
-    if not secret:
-        raise InvalidInput("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not; set both")
-    return Credentials(os.environ["AWS_ACCESS_KEY_ID"], secret, os.environ.get("AWS_SESSION_TOKEN") or None)
+    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    if not key or not secret:
+        raise InvalidInput("of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set; set both")
+    return Credentials(key, secret, os.environ.get("AWS_SESSION_TOKEN") or None)
 
 
 def _read_file(variable: str, usual: str) -> configparser.RawConfigParser:
@@ -104,4 +104,11 @@ def _find_with_botocore(profile: str | None) -> Callable[[], Credentials]:
             "no credentials for the bucket: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, write them to"
             " ~/.aws/credentials, or pass credentials="
         )
-    return lambda: Credentials(*found.get_frozen_credentials()[:3])
+
+    def read() -> Credentials:
+        try:
+            return Credentials(*found.get_frozen_credentials()[:3])
+        except BotoCoreError as error:
+            raise Unavailable(f"the credentials of the bucket cannot be renewed: {error}") from error
+
+    return read

@@ -42,7 +42,7 @@ from .bucket import Bucket, SlotTaken
 from .client import Address, Client
 from .contents import Contents, Reference, S3Dialect, join_heads, join_pieces
 from .credentials import find_region, find_source
-from .effects import SCHEMA, Effects, move_triggers, read_position
+from .effects import SCHEMA, Effects, Position, move_triggers, read_position
 from .listener import LogListener
 from .objects import Effect, Header, decode_effects, decode_lines, encode_effect, encode_lines, make_nonce
 
@@ -85,10 +85,11 @@ def find_address(url: str, options: S3Options) -> Address:
     """Return where the bucket of a URL is."""
     rest = url.partition("://")[2]
     bucket, _, prefix = rest.partition("/")
-    if not bucket or any(character in rest for character in "?#@"):
+    labels = prefix.strip("/").split("/")
+    if not bucket or any(character in rest for character in "?#@") or {".", ".."} & {*labels} or "" in labels[1:]:
         raise InvalidInput(
             f"{shown(url)} is not s3://bucket or s3://bucket/prefix; options and credentials are keyword arguments of"
-            " open(), or come from the environment"
+            " open(), or come from the environment, and no part of a prefix is empty, '.' or '..'"
         )
     region = options.region or find_region(options.profile) or "us-east-1"
     endpoint = (
@@ -144,6 +145,7 @@ class S3Engine(SqliteEngine):
         self._applied = 0  # records of others
         self._log_records = self._log_bytes = 0  # about: of the log since the last floor
         self._is_compacting = False
+        self._deadline = 0.0  # of the transaction under way
         self._has_won = False  # the record of the transaction under way is written
         self._written: list[tuple[Reference, bytes]] = []  # contents of the transaction under way
 
@@ -257,7 +259,9 @@ class S3Engine(SqliteEngine):
         """Run batches in one transaction, once the cache is up to date where others write at the same time."""
         writer = self._writer or self._open()
         batches = [member for member in members if type(member.batch[0]) is not _CatchUp]
+        # To build the cache may take longer than the timeout, and must not leave a write without time.
         deadline = max(members[0].began, time.monotonic() - self._options.timeout / 2) + self._options.timeout
+        self._deadline = deadline
         try:
             with self._translating():
                 if len(batches) < len(members):
@@ -299,7 +303,8 @@ class S3Engine(SqliteEngine):
                         raise
                     continue  # the cache was not up to date, so the error may be wrong
                 # The record is in the bucket, so the batches are committed; the cache gets it when it can.
-                logger.exception("cannot write to the cache %r; trying again later", self._path)
+                logger.warning("cannot write to the cache %r, trying again later: %s", self._path, error)
+                self._probed = -1e18  # so that the next read gets the record from the bucket, or fails
                 for member in batches:
                     member.finished = True
                 break
@@ -326,8 +331,7 @@ class S3Engine(SqliteEngine):
     def _before_commit(self, writer: Connection, members: list[Submission]) -> None:
         """Write the effects of the transaction to the next slot of the log."""
         assert self._effects is not None
-        deadline = writer.busy_wait.deadline or self._bucket.make_deadline()
-        seq = read_position(writer).seq
+        deadline, seq = self._deadline, read_position(writer).seq
         disallow_restart()
         if any(type(op) is SetHistory for member in members for op in member.batch):
             self._obey_history()
@@ -503,13 +507,23 @@ class S3Engine(SqliteEngine):
             self._effects = Effects(writer)
             position = read_position(writer)
             self._last_t = position.t
-            if position.store != self._bucket.store:
+            if position.store != self._bucket.store or self._has_other_log(writer, position, deadline):
                 self._rebuild(writer)
             self._measure_log(writer)
         except BaseException:
             writer.close()
             raise
         return writer
+
+    def _has_other_log(self, writer: Connection, position: Position, deadline: float) -> bool:
+        """Whether the last record of the cache is not in the bucket, which then was restored to an older state."""
+        if position.seq <= max(position.upto, self._bucket.look(deadline).upto):
+            return False
+        held: list[Any] = writer.execute("SELECT data FROM holdall_log WHERE seq = ?", (position.seq,)).fetchall()
+        if held == [(self._bucket.read(position.seq, deadline),)]:
+            return False
+        logger.warning("the cache %r has what %s has not, and is built again", self._path, self._client.address.shown)
+        return True
 
     def _prepare_file(self) -> None:
         """Build a cache that does not exist, in a file that gets its name when it is whole. So it needs no journal."""
@@ -566,6 +580,11 @@ class S3Engine(SqliteEngine):
             with contextlib.suppress(OSError):
                 self._damage_note.touch()
             return Corrupt(f"{translated}; this is only a cache: open the store again, and it is built from the bucket")
+        if isinstance(error, apsw.FullError):
+            return Unavailable(
+                f"the disk is full, so the cache {self._path!r} cannot take what is in the bucket; nothing was written,"
+                " and nothing is lost: free space, or open the store with another cache="
+            )
         return translated
 
     def _lost(self) -> Unavailable:
@@ -585,6 +604,9 @@ def _cache_folder(given: Any, address: Address) -> Path:
     """Return the folder of the cache of a store."""
     if given is None:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        given = Path(base).expanduser() / "holdall"
+        try:
+            given = Path(base).expanduser() / "holdall"
+        except RuntimeError as error:
+            raise InvalidInput("this user has no home folder for the cache of the bucket; pass cache=") from error
     name = hashlib.sha256(f"{address.endpoint}/{address.bucket}/{address.prefix}".encode()).hexdigest()[:16]
     return Path(given) / name

@@ -1,0 +1,351 @@
+"""The cache of a bucket: how it is built, and what may happen to its folder."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.engines.s3 import bucket, compaction
+from holdall.engines.s3.engine import S3Engine
+from holdall.engines.s3.objects import log_name
+from holdall.errors import InvalidInput, Unavailable
+from holdall.ops import Delete, Put
+from support.bucket_checks import check_caches, engine_of
+from support.http_proxy import HttpProxy
+from support.processes import run, start, tell
+from support.servers import s3_credentials, s3_server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def url() -> str:
+    return f"s3://tests/cache{next(_numbers)}"
+
+
+def open_at(url: str, cache: Path, **options: Any) -> holdall.Store:
+    return holdall.open(url, **{**s3_server().options, "cache": cache, "sweep_interval": None, **options})
+
+
+# Building it ---------------------------------------------------------------------------------------------------------
+
+
+def test_of_several_segments_the_newest_state_of_each_key_is_in_the_cache(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that were changed, deleted and written again, with vectors and contents, in parts of a few bytes."""
+    monkeypatch.setattr(compaction, "_PART", 100)
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [[float(len(text)), 1.0] for text in texts]
+
+    with open_at(url, tmp_path / "one", embed=embed) as store:
+        for turn in range(6):
+            store.execute([Put(("a",), str(key), {"text": f"{turn} {key}"}) for key in range(turn, 20)])
+            store.execute([Delete(("a",), str(key)) for key in range(turn, 20, 5)])
+            store.files().write(f"/{turn % 2}", bytes([turn]) * 20_000)
+            store.put(("b",), "vector", {"text": "x" * turn})
+            engine_of(store)._compact()
+        assert len(engine_of(store)._bucket.floor.segments) == 6
+        check_caches(url, tmp_path, engine_of(store))
+    with open_at(url, tmp_path / "two", embed=embed) as store:
+        assert store.files().read("/1") == b"\x05" * 20_000
+        assert [hit.key for hit in store.search(("a",), query="5 7", limit=1)] == ["7"]
+
+
+def test_a_cache_may_take_longer_to_build_than_the_timeout(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a machine with a slow network could never begin. A write that has waited for it has time left."""
+    monkeypatch.setattr(compaction, "_AT_ONCE", 1)
+    with open_at(url, tmp_path / "one") as store:
+        for number in range(6):
+            store.put(("a",), str(number), {})
+            engine_of(store)._compact()
+    with HttpProxy(s3_server().port, lambda _, path: "late" if "/seg/" in path else None, seconds=0.3) as proxy:
+        began = time.monotonic()
+        store = open_at(url, tmp_path / "two", endpoint=proxy.endpoint, timeout=0.8)
+        assert store.put(("a",), "more", {}).version == 7  # the first call opens it
+        assert time.monotonic() - began > 1.5, "this showed nothing"
+        assert store.count() == 7
+        store.close()
+
+
+def load_and_die(url: str, endpoint: str, cache: str) -> None:
+    load = S3Engine._load
+
+    def die(self: S3Engine, connection: Any) -> None:
+        load(self, connection)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    S3Engine._load = die  # type: ignore[method-assign]  # in a process of its own
+    options: dict[str, Any] = {"endpoint": endpoint, "cache": cache, "credentials": s3_credentials}
+    holdall.open(url, **options).count()
+
+
+def test_a_cache_whose_builder_was_killed_is_built_by_the_next(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path / "one") as store:
+        store.execute([Put(("a",), str(number), {"text": "x" * 1000}) for number in range(2000)])
+        engine_of(store)._compact()
+    process = start(load_and_die, url=url, endpoint=s3_server().endpoint, cache=str(tmp_path / "two"))
+    while process.code is None:
+        time.sleep(0.01)
+    process.kill()
+    [folder] = (tmp_path / "two").iterdir()
+    assert [path for path in folder.iterdir() if path.name.endswith("-new")], "this showed nothing"
+    with open_at(url, tmp_path / "two") as store:
+        assert store.count() == 2000
+        assert not [path for path in folder.iterdir() if path.name.endswith("-new")]
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def measure_opening(url: str, endpoint: str, cache: str) -> None:
+    import resource
+
+    options: dict[str, Any] = {"endpoint": endpoint, "credentials": s3_credentials, "sweep_interval": None}
+    with holdall.open(f"{url}-other", cache=cache, **options) as store:
+        store.count()  # loads the modules
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with holdall.open(url, cache=cache, **options) as store:
+        assert store.get(("a",), "7") is not None
+        tell((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+
+
+@pytest.mark.not_short
+def test_a_cold_start_needs_memory_for_parts_of_segments_only(url: str, tmp_path: Path) -> None:
+    """200 MB in segments, which do not compress well."""
+    dice = random.Random(1)
+    with open_at(url, tmp_path / "one") as store:
+        for start_at in range(0, 10_000, 500):
+            store.execute(
+                [
+                    Put(("a",), str(key), {"text": dice.randbytes(10_000).hex()})
+                    for key in range(start_at, start_at + 500)
+                ]
+            )
+        engine_of(store)._compact()
+        assert sum(segment.size for segment in engine_of(store)._bucket.floor.segments) > 50 << 20
+    [megabytes] = run(
+        measure_opening, deadline=120, url=url, endpoint=s3_server().endpoint, cache=str(tmp_path / "two")
+    )
+    assert megabytes < 250
+
+
+# Its folder ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_that_is_ahead_of_a_restored_bucket_is_built_again(url: str, tmp_path: Path) -> None:
+    """Otherwise it would write after a gap, where no other machine looks."""
+    objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    with open_at(url, tmp_path / "one") as store:
+        for number in range(5):
+            store.put(("a",), str(number), {})
+    deadline = time.monotonic() + 5
+    for seq in (4, 5):
+        objects.delete(log_name(seq), deadline)
+    objects.close()
+    with open_at(url, tmp_path / "one") as one, open_at(url, tmp_path / "two") as two:
+        assert [entry.key for entry in one.scan()] == ["0", "1", "2"]
+        one.put(("a",), "one", {})
+        two.put(("a",), "two", {})
+        assert [entry.key for entry in two.scan()] == ["0", "1", "2", "one", "two"]
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
+def test_a_cache_that_went_another_way_than_the_bucket_is_built_again(url: str, tmp_path: Path) -> None:
+    objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    with open_at(url, tmp_path / "one") as store:
+        store.put(("a",), "both", {})
+        store.put(("a",), "one", {})
+    objects.delete(log_name(2), time.monotonic() + 5)
+    objects.close()
+    with open_at(url, tmp_path / "two") as store:
+        store.put(("a",), "two", {})
+    with open_at(url, tmp_path / "one") as store:
+        assert [entry.key for entry in store.scan()] == ["both", "two"]
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_a_folder_that_is_deleted_while_it_is_open_loses_nothing(url: str, tmp_path: Path) -> None:
+    acknowledged = []
+    with open_at(url, tmp_path / "cache") as store:
+        store.put(("a",), "before", {})
+        store.files().write("/f", b"x" * 20_000)
+        shutil.rmtree(tmp_path / "cache")
+        with pytest.raises(Unavailable, match="was deleted, moved or replaced while it was open"):
+            for number in range(1000):
+                store.put(("a",), str(number), {})
+                acknowledged.append(str(number))
+                time.sleep(0.001)
+    with open_at(url, tmp_path / "cache") as store:
+        found = [entry.key for entry in store.scan(("a",))]
+        assert sorted(found) == sorted(["before", *acknowledged])
+        assert store.files().read("/f") == b"x" * 20_000
+        store.put(("a",), "after", {})
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_a_folder_that_cannot_be_written_is_told(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match="cannot create the folder"), open_at(url, tmp_path / "file") as store:
+        store.put(("a",), "k", {})
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # as in a container with a user of its own
+    with pytest.raises(InvalidInput, match="pass cache="):
+        holdall.open(url, **s3_server().options)
+
+
+@pytest.mark.parametrize("prefix", ["a b+c", "ü/日本", "%41&=", "it's (one)!*", "~x;y,z:w"])
+def test_a_prefix_may_have_any_characters(
+    prefix: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "TIER", 2)
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.0)
+    where = f"{url}/{prefix}"
+    with open_at(where, tmp_path / "one") as store:
+        for number in range(4):
+            store.put(("a",), str(number), {})
+            store.files().write("/f", bytes([number]) * 20_000)
+            engine_of(store)._compact()
+        names = [name for name, _ in engine_of(store)._client.list("blob/", "", time.monotonic() + 5)]
+        assert len(names) < 4, "blobs that nothing refers to were not found in the list"
+    with open_at(where, tmp_path / "two") as store:
+        assert store.count() == 5
+        assert store.files().read("/f") == b"\x03" * 20_000
+
+
+# Everything at random ------------------------------------------------------------------------------------------------
+
+
+def test_machines_that_do_anything_in_any_order_have_the_same_store(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaled: Callable[[int, int], int]
+) -> None:
+    """Also slots are burned, logs compacted and collected, caches deleted and copied, and machines restarted."""
+    monkeypatch.setattr(compaction, "TIER", 3)
+    monkeypatch.setattr(compaction, "RECORDS", 10)
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.5)
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.02)
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    dice = random.Random(seed)
+    objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    names = ("one", "two", "three")
+    machines = {name: open_at(url, tmp_path / name) for name in names}
+    items: dict[str, Any] = {}
+    files: dict[str, bytes] = {}
+
+    def put(store: holdall.Store, key: str) -> None:
+        items[key] = {"n": dice.random()}
+        store.put(("a",), key, items[key])
+
+    def delete(store: holdall.Store, key: str) -> None:
+        items.pop(key, None)
+        store.delete(("a",), key)
+
+    def write(store: holdall.Store, key: str) -> None:
+        files[f"/{key}"] = dice.randbytes(dice.choice([10, 9_000]))
+        store.files().write(f"/{key}", files[f"/{key}"])
+
+    def append(store: holdall.Store, key: str) -> None:
+        data = dice.randbytes(dice.choice([10, 9_000]))
+        files[f"/{key}"] = files.get(f"/{key}", b"") + data
+        store.files().append(f"/{key}", data)
+
+    def copy(store: holdall.Store, key: str) -> None:
+        if f"/{key}" in files:
+            files["/copy"] = files[f"/{key}"]
+            store.files().delete("/copy")
+            store.files().copy(f"/{key}", "/copy")
+
+    def remove(store: holdall.Store, key: str) -> None:
+        store.files().delete(f"/{key}")
+        files.pop(f"/{key}", None)
+
+    def read(store: holdall.Store, key: str) -> None:
+        found = store.get(("a",), key)
+        assert (found.value if found else None) == items.get(key)
+        if f"/{key}" in files:
+            assert store.files().read(f"/{key}") == files[f"/{key}"]
+
+    def burn(store: holdall.Store, key: str) -> None:
+        store.count()
+        seq = engine_of(store)._writer.execute("SELECT seq FROM holdall_bucket").fetchall()[0][0]
+        objects.create(log_name(seq + 1), dice.choice([b"", b"torn"]), time.monotonic() + 5)
+
+    def compact(store: holdall.Store, key: str) -> None:
+        engine_of(store)._compact()
+
+    def sleep(store: holdall.Store, key: str) -> None:
+        time.sleep(0.1)
+
+    def restart(store: holdall.Store, key: str) -> None:
+        name = next(name for name in names if machines[name] is store)
+        store.close()
+        match dice.randrange(4):
+            case 0:
+                shutil.rmtree(tmp_path / name, ignore_errors=True)
+            case 1:  # a copy of another machine's cache
+                other = dice.choice([one for one in names if one != name])
+                machines[other].count()
+                machines[other].close()
+                shutil.rmtree(tmp_path / name, ignore_errors=True)
+                shutil.copytree(tmp_path / other, tmp_path / name)
+                machines[other] = open_at(url, tmp_path / other)
+        machines[name] = open_at(url, tmp_path / name)
+
+    often = (put, put, put, delete, write, append, append, copy, remove, read, read)
+    rare = (burn, compact, sleep, restart)
+    for _ in range(scaled(250, 5000)):
+        do = dice.choice(rare if dice.random() < 0.15 else often)
+        do(machines[dice.choice(names)], str(dice.randrange(6)))
+    for store in machines.values():
+        assert {entry.key: entry.value for entry in store.scan(("a",))} == items
+        assert {info.path: store.files().read(info.path) for info in store.files().walk()} == files
+    check_caches(url, tmp_path, *map(engine_of, machines.values()))
+    for store in machines.values():
+        store.close()
+    objects.close()
+
+
+@pytest.mark.not_short
+def test_a_thousand_watchers_share_one_look_at_the_log(url: str, tmp_path: Path) -> None:
+    import threading
+
+    with open_at(url, tmp_path / "one") as one, open_at(url, tmp_path / "two") as two:
+        watches = [one.watch(("a",)) for _ in range(1000)]
+        threads, sent = threading.active_count(), engine_of(one)._client.requests["GET"]
+        two.put(("a",), "k", {})
+        assert {next(watch).key for watch in watches} == {"k"}
+        assert threading.active_count() <= threads + 2
+        assert threads < 20
+        assert engine_of(one)._client.requests["GET"] - sent < 1200
+        for watch in watches:
+            watch.close()
+
+
+@pytest.mark.not_short
+def test_huge_batches_and_values_are_stored_whole(url: str, tmp_path: Path) -> None:
+    large = {"text": random.Random(2).randbytes(10 << 20).hex()}
+    content = random.Random(3).randbytes(80 << 20)  # more than one blob takes
+    with open_at(url, tmp_path / "one") as store:
+        store.execute([Put(("many",), str(number), {"n": number}) for number in range(50_000)])
+        store.put(("large",), "k", large)
+        store.files().write("/large", content)
+    with open_at(url, tmp_path / "two") as store:
+        assert store.count(("many",)) == 50_000
+        found = store.get(("large",), "k")
+        assert found is not None
+        assert found.value == large
+        assert store.files().read("/large") == content
+        check_caches(url, tmp_path, engine_of(store))
