@@ -150,3 +150,37 @@ def test_a_file_whose_append_found_the_disk_full_can_be_deleted(small_disk: Path
         files.delete("/log", recursive=True)
         assert not (small_disk / "agent" / "log").exists()
         assert store.count() == 0
+
+
+@pytest.mark.not_short
+def test_a_full_disk_of_a_cache_loses_nothing_that_is_in_the_bucket(small_disk: Path, tmp_path: Path) -> None:
+    """Also of another machine, whose writes the cache cannot take until there is space."""
+    from support.bucket_checks import check_caches, engine_of
+    from support.servers import s3_server
+
+    url = f"s3://tests/full{random.random()}"
+    options: dict[str, Any] = {**s3_server().options, "sweep_interval": None}
+    other = small_disk / "other"
+    other.write_bytes(b"x" * (SIZE << 18))
+    with (
+        holdall.open(url, cache=small_disk / "cache", **options) as store,
+        holdall.open(url, cache=tmp_path / "second", **options) as second,
+    ):
+        writers = [Writer(store, place) for place in range(2)]
+        together([writer.run for writer in writers])
+        second.put(("items", "more"), "k", {"text": "x" * 100_000})
+        with pytest.raises(Unavailable, match="the disk is full"):
+            for _ in range(100):
+                second.put(("items", "more"), "k", {"text": os.urandom(50_000).hex()})
+                store.get(("items", "more"), "k")
+        for writer in writers:
+            writer.begin(second)
+            writer.check()
+            writer.begin(store)
+        other.unlink()
+        for writer in writers:
+            writer.check()
+            writer.write("after")
+            writer.check()
+        assert store.get(("items", "more"), "k") == second.get(("items", "more"), "k")
+        check_caches(url, tmp_path, engine_of(store), engine_of(second))
