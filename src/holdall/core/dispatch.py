@@ -18,6 +18,7 @@ from .. import ops
 from ..engine import system_clock
 from ..errors import Conflict, InvalidInput, StoreClosed, shown
 from ..history import past
+from ..history.versions import encode_acting
 from ..model import keys
 from ..model.field_paths import WHOLE, check_paths
 from ..model.file_values import to_stored
@@ -151,7 +152,7 @@ class Dispatcher:
                 search_fields: Any = None
             else:
                 search_fields = self._encode_search_fields(op.search_fields)
-            home, acting = self._resolve_namespace(op.namespace), self._options.acting
+            home, acting = self._resolve_namespace(op.namespace), self._acting()
             return ops.Put(home, key, kept, ttl, expect, search_fields, op.vectors, acting)
         if isinstance(op, ops.ReadRange):
             if op.start or op.end is not None:
@@ -167,7 +168,7 @@ class Dispatcher:
             case ops.Delete(namespace, key, expect):
                 self._engine_handle.needs_sweeping = True
                 home, expect = self._resolve_namespace(namespace), _resolve_expect(expect, key)
-                return ops.Delete(home, keys.check_key(key), expect, self._options.acting)
+                return ops.Delete(home, keys.check_key(key), expect, self._acting())
             case ops.Check(namespace, key, expect):
                 return ops.Check(self._resolve_namespace(namespace), keys.check_key(key), _resolve_expect(expect, key))
             case ops.Refresh(namespace, key):
@@ -185,7 +186,7 @@ class Dispatcher:
                 return ops.DeleteTree(
                     self._resolve_namespace(namespace),
                     None if path is None else keys.check_folder(path)[:-1] or "/",
-                    self._options.acting,
+                    self._acting(),
                 )
             case ops.GetSearchFields(namespace, key):
                 return ops.GetSearchFields(self._resolve_namespace(namespace), keys.check_key(key))
@@ -200,7 +201,7 @@ class Dispatcher:
                     data,
                     _resolve_expect(expect, key),
                     self._resolve_ttl(ttl),
-                    self._options.acting,
+                    self._acting(),
                 )
             case ops.CheckPath(namespace, path):
                 return ops.CheckPath(self._resolve_namespace(namespace), keys.check_path(path))
@@ -211,14 +212,22 @@ class Dispatcher:
                     *keys.check_paths(src, dst),
                     elsewhere,
                     self._resolve_ttl(ttl),
-                    self._options.acting,
+                    self._acting(),
                 )
             case ops.Copy(namespace, src, dst):
                 home, paths = self._resolve_namespace(namespace), keys.check_paths(src, dst)
-                return ops.Copy(home, *paths, self._options.acting)
+                return ops.Copy(home, *paths, self._acting())
             case ops.GetVersion(namespace, key) | ops.SetChange(namespace, key):
                 return ops.replace(op, namespace=self._resolve_namespace(namespace), key=keys.check_key(key))
         return op
+
+    def _acting(self) -> str | None:
+        """Return the author and the reason that a write carries."""
+        options = self._options
+        if options.acting is not None or options.find_author is None:
+            return options.acting
+        found = options.find_author()
+        return None if found is None else encode_acting(*found)
 
     def _resolve_namespace(self, namespace: Namespace) -> Namespace:
         """Check a namespace, and move it into the scope. `()` is the scope itself."""

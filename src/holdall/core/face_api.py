@@ -7,7 +7,7 @@ tests/test_imports.py checks that faces import nothing else of the core.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +30,7 @@ from ..model.namespace_text import decode as decode_namespace
 from ..model.namespace_text import encode as encode_namespace
 from ..model.namespace_text import show as show_namespace
 from ..model.values import decode as decode_value
-from ..ops import Backdate, Entry, File, Namespace, Op, Page, Scan, SetHistory, Vectors, replace
+from ..ops import Backdate, Entry, File, HistoryReach, Namespace, Op, Page, Scan, SetHistory, Vectors, replace
 from ..runtime.programs import Call, StoreProgram, Work, apages, before_retry, pages
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
@@ -208,13 +208,18 @@ def read_history_setting(store: Store) -> StoreProgram[float | None]:
     """Return for how many seconds old values are kept; None if none are."""
     if not capabilities_of(store).keeps_history:
         return None
-    kept: float | None = (yield [SetHistory()])[0]
-    return kept
+    reach: HistoryReach | None = (yield [SetHistory()])[0]
+    return None if reach is None else reach.keep
 
 
 def scope_of(store: Store) -> Namespace:
     """Return the namespace that a store is scoped to."""
     return store._scope
+
+
+def with_author(store: Store, find_author: Callable[[], tuple[str, str | None] | None]) -> Store:
+    """Return a view whose writes carry the author and the reason that the framework knows at that moment."""
+    return Store(store._engine_handle, replace(store._options, find_author=find_author), store, store._scope)
 
 
 def capabilities_of(store: Store) -> Capabilities:

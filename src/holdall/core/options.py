@@ -40,6 +40,7 @@ class StoreOptions(FrozenStruct, frozen=True):
     clock: Clock | None = None
     at: str | int | None = None  # a view of the store as it was: a cursor, or microseconds since 1970
     acting: str | None = None  # the author and the reason that writes carry
+    find_author: Callable[[], tuple[str, str | None] | None] | None = None  # asked before each write without these
 
     def ranking(self, query: Any, mode: Any) -> tuple[str, Mode] | tuple[None, None]:
         """Check a query and its mode, and choose the default mode. (None, None) if there is nothing to rank by."""

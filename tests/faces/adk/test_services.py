@@ -181,3 +181,16 @@ def append_some(at: dict[str, str], name: int) -> None:
                 await artifacts.save_artifact(**WHO, session_id="s", filename="f", artifact=types.Part(text=str(n)))
 
     asyncio.run(main())
+
+
+def test_events_carry_their_author() -> None:
+    with holdall.open("memory:", history=3600) as store:
+        service = HoldallSessionService(store)
+
+        async def talk() -> None:
+            session = await service.create_session(**WHO, session_id="one")
+            await service.append_event(session, said("hello"))
+
+        asyncio.run(talk())
+        [event] = list(store.scan(("adk", "app", "events")))
+        assert store.history(event.namespace, event.key)[0].author == "user"

@@ -222,3 +222,19 @@ def test_the_memory_tools_of_an_agent(store: HoldallStore, make: Callable[[BaseS
     result = asyncio.run(runnable.ainvoke(asked)) if use_async else runnable.invoke(asked)
     answers = [message.content for message in result["messages"] if isinstance(message, ToolMessage)]
     assert answers == ["kept", "kept", "diet: no peanuts", "1 left"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_graph_stores_carries_its_run_and_node(is_async: bool) -> None:
+    with holdall.open("memory:", history=3600) as inner:
+        graph = remembering().compile(store=HoldallStore(inner))
+        config: Any = {"configurable": {"thread_id": "t1"}, "metadata": {"run_id": "r7"}}
+        asked = {"user": "ada", "said": "figs are fine"}
+        asyncio.run(graph.ainvoke(asked, config)) if is_async else graph.invoke(asked, config)
+        [version] = inner.history(("users", "ada", "said"), "000")
+        assert (version.author, version.reason) == ("run r7", "node keep")
+        graph.invoke(asked, {"configurable": {"thread_id": "t1"}})
+        [version] = inner.history(("users", "ada", "said"), "001")
+        assert version.author == "thread t1"
+        HoldallStore(inner).put(("a",), "outside", {})
+        assert inner.history(("a",), "outside")[0].author is None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
+import holdall
+from server.conftest import connect
 from support.served import server
 
 
@@ -39,3 +42,12 @@ def test_versions_the_past_restore_and_rewind(tmp_path: Path) -> None:
         old = client.get("/v1/file-history?path=/f.txt").json()["versions"][-1]["version"]
         assert client.post("/v1/restore", json={"path": "/f.txt", "version": old}).status_code == 200
         assert client.get("/v1/files/f.txt").content == b"one"
+
+
+def test_writes_carry_the_label_of_their_token(url: str, store: holdall.Store, new_token: Callable[..., str]) -> None:
+    with connect(url, new_token(label="nightly job")) as client, connect(url, new_token()) as other:
+        client.put("/v1/items/a/k", json={"n": 1})
+        client.put("/v1/items/a/own", json={"n": 1}, headers={"Holdall-Author": "Ada"})
+        other.put("/v1/items/a/none", json={"n": 1})
+    authors = [store.history(("a",), key)[0].author for key in ("k", "own", "none")]
+    assert authors == ["token nightly job", "Ada", None]

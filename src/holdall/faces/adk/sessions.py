@@ -31,6 +31,8 @@ from ...ops import Namespace
 from ..base import Face, read_all
 from ..message_log import Head, MessageLog
 
+_MOST_AUTHOR = 200  # characters
+
 
 class HoldallSessionService(Face, BaseSessionService):
     """The sessions of ADK apps, in one namespace of a holdall store.
@@ -120,8 +122,9 @@ class HoldallSessionService(Face, BaseSessionService):
             return {**head, "state": head["state"] | own, "updated": event.timestamp}
 
         log = self._log(session.app_name, session.user_id, session.id)
+        store = self.store.acting(event.author[:_MOST_AUTHOR]) if event.author else self.store
         try:
-            await self._arun(log.append([stored], change, create=False, further=shared))
+            await face_api.arun(store, log.append([stored], change, create=False, further=shared))
         except NotFound:
             raise SessionNotFoundError(f"Session {session.id} not found.") from None
         await super().append_event(session=session, event=event)  # changes the caller's object

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any, Literal, Self
 
 try:
+    from langchain_core.runnables.config import var_child_runnable_config
     from langgraph.store.base import (
         NOT_PROVIDED,
         BaseStore,
@@ -56,6 +57,7 @@ __all__ = ["AsyncHoldallStore", "HoldallStore", "Imported", "Refused", "aimport_
 
 logger = logging.getLogger("holdall")
 
+_MOST_AUTHOR = 200  # characters
 _SWEEP_MINUTES = 5.0  # the default interval of LangGraph's own stores
 
 
@@ -74,7 +76,7 @@ class _Base(Face, BaseStore):
         super().__init__()
         store = self._open(store_or_url, **_sweep_options(ttl))
         #: The `holdall.Store` that this face runs on.
-        self.store: Store = store if index is None else _with_index(store, index)
+        self.store: Store = face_api.with_author(store if index is None else _with_index(store, index), _find_author)
         self._store = self.store
         self.index_config = index
         self.ttl_config = ttl if ttl is not None else _ttl_config_of(store)
@@ -472,6 +474,20 @@ def _with_index(store: Store, index: IndexConfig) -> Store:
 
 
 # Lifetimes -----------------------------------------------------------------------------------------------------------
+
+
+def _find_author() -> tuple[str, str | None] | None:
+    """Return the run, or else the thread, of the graph that runs now, and its node; None outside of a graph."""
+    config = var_child_runnable_config.get()
+    if config is None:
+        return None
+    metadata, configurable = config.get("metadata") or {}, config.get("configurable") or {}
+    run = metadata.get("run_id") or configurable.get("run_id") or config.get("run_id")
+    thread, node = configurable.get("thread_id"), metadata.get("langgraph_node")
+    if run is None and thread is None:
+        return None
+    author = f"thread {thread}" if run is None else f"run {run}"
+    return author[:_MOST_AUTHOR], None if node is None else f"node {node}"[:_MOST_AUTHOR]
 
 
 def _ttl_config_of(store: Store) -> TTLConfig | None:

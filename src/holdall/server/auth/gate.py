@@ -110,7 +110,8 @@ class Gate:
         record = await self.tokens.afind(identity)
         access = known[2] if known is not None and known[1] == record else None
         if access is None and record is not None:
-            access = Access(self._store.scoped(record.scope) if record.scope else self._store, record)
+            store = self._store.scoped(record.scope) if record.scope else self._store
+            access = Access(store.acting(f"token {record.label}") if record.label else store, record)
         self._known[identity] = now, record, access
         self._known.move_to_end(identity)
         if len(self._known) > _MOST_KNOWN:
