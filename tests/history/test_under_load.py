@@ -32,7 +32,7 @@ def test_a_rewind_under_writers_is_one_transaction(engine: str, tmp_path: Path) 
             try:
                 for number in range(1, 40):
                     store.execute([ops.Put(NS, f"{side}{pair}", {"n": number}) for side in "ab"])
-            except BaseException as error:  # noqa: BLE001  # shown by the test
+            except BaseException as error:  # shown by the test
                 errors.append(error)
 
         def read() -> None:
