@@ -187,7 +187,7 @@ class AccessDenied(HoldallError, PermissionError):
 
 
 class QuotaExceeded(HoldallError):
-    """A token has sent more requests a second than it may. Nothing was written."""
+    """A token has used up a quota: of requests a second, or of what its scope may hold. Nothing was written."""
 
 
 class EmbeddingError(HoldallError):

@@ -243,7 +243,8 @@ class LearnedField:
 class Stats:
     """What a store holds, and the state of its indexes. Later versions add fields.
 
-    In a scope, `entries` and `files` are those of the scope, and the rest, which concerns the whole store, is left out.
+    In a scope, `entries`, `files` and `bytes` are those of the scope. The rest, which concerns the whole store, is left
+    out.
     """
 
     entries: int

@@ -10,7 +10,7 @@ import inspect
 import logging
 import time
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -99,7 +99,7 @@ class Dispatcher:
             batch, began = [self._prepare(op) for op in request], time.perf_counter()
             try:
                 if self._options.at is None:
-                    results = await self._require_open().aexecute(batch)
+                    results = await self._aexecute_guarded(batch)
                 else:
                     results = await adrive(past.read(batch, self._options.at), self._require_open().aexecute)
             except BaseException as error:
@@ -110,13 +110,20 @@ class Dispatcher:
             result = request.function(*request.args)
             return await result if inspect.isawaitable(result) else result
         if type(request) is EngineBatch:
-            return await request.store._require_open().aexecute(request.batch)
+            return await request.store._aexecute_guarded(request.batch)
         import asyncio
 
         if type(request) is Work:
             return await asyncio.to_thread(request.function, *request.args)
         assert type(request) is Sleep
         return await asyncio.sleep(request.seconds)
+
+    async def _aexecute_guarded(self, batch: Sequence[Op]) -> list[Any]:
+        """Execute a batch, if the guard of this view admits it."""
+        if self._options.guard is None:
+            return await self._require_open().aexecute(batch)
+        async with self._options.guard.admit(batch):
+            return await self._require_open().aexecute(batch)
 
     def _require_open(self) -> EngineHandle:
         """Return the engine handle, or raise `StoreClosed`."""

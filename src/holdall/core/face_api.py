@@ -17,6 +17,7 @@ from ..live.leases import Lease
 from ..model import file_values
 from ..model.filters import parse as parse_filter
 from ..model.keys import (
+    RESERVED,
     Reserved,
     check_count,
     check_folder,
@@ -30,16 +31,31 @@ from ..model.namespace_text import decode as decode_namespace
 from ..model.namespace_text import encode as encode_namespace
 from ..model.namespace_text import show as show_namespace
 from ..model.values import decode as decode_value
-from ..ops import Backdate, Entry, File, HistoryReach, Namespace, Op, Page, Scan, SetHistory, Vectors, replace
-from ..runtime.programs import Call, StoreProgram, Work, apages, before_retry, pages
+from ..model.values import encode as encode_value
+from ..ops import (
+    Backdate,
+    Entry,
+    File,
+    HistoryReach,
+    Namespace,
+    Op,
+    Page,
+    RecordPage,
+    Records,
+    Scan,
+    SetHistory,
+    Vectors,
+    replace,
+)
+from ..runtime.programs import Call, EngineBatch, StoreProgram, Work, apages, before_retry, pages
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
 from ..search.embedders import Metric, is_same_model
 from ..search.ranking import rank_texts
 from ..search.tokens import find_words
 from .dispatch import Dispatcher
-from .options import StoreOptions
-from .remote_batches import run_batch, view_for
+from .options import StoreOptions, WriteGuard
+from .remote_batches import run_batch, scope_digest, view_for
 from .store import Store
 
 if TYPE_CHECKING:
@@ -85,7 +101,11 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "new_file",
     # For the server: batches of remote engines, and entries of holdall's own.
     "Reserved",
+    "RESERVED",
+    "execute_prepared",
+    "guarded",
     "held_lease",
+    "measure",
     "run_batch",
     "read_history_setting",
     "scan_page",
@@ -110,6 +130,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     # Values, filters and texts.
     "decode_namespace",
     "decode_value",
+    "encode_value",
     "encode_namespace",
     "files_as_lines",
     "find_words",
@@ -197,6 +218,36 @@ def scan_page(
     mark = None if after is None else (store._resolve_prefix(after[0]), check_key(after[1]))
     page: Page[Entry] = (yield [Scan(store._resolve_prefix(prefix), mark, limit)])[0]
     return page
+
+
+def guarded(store: Store, guard: WriteGuard) -> Store:
+    """Return a view of a store whose async writes need the consent of a guard."""
+    return Store(store._engine_handle, replace(store._options, guard=guard), store, store._scope)
+
+
+def execute_prepared(store: Store, batch: list[Any]) -> StoreProgram[list[Any]]:
+    """Run ops in the namespaces of the engine, such as those that a guard is given."""
+    results: list[Any] = yield EngineBatch(store, batch)
+    return results
+
+
+def measure(store: Store) -> StoreProgram[tuple[int, int]]:
+    """Return how many entries and bytes a store, or its scope, holds, with hidden ones and unfinished uploads."""
+    uploaded = 0
+    if store._scope:
+        uploads = yield from Files(store, Reserved(("uploads", "")))._ls("/", prefix=scope_digest(store))
+        uploaded = sum(info.size for info in uploads)
+    stats = yield from store._stats()
+    if stats.bytes is not None:
+        return stats.entries, stats.bytes + uploaded
+    entries, size, walk = 0, uploaded, Records(store._scope)
+    while True:
+        page: RecordPage = (yield EngineBatch(store, [walk]))[0]
+        entries += len(page.records)
+        size += sum(len((one.value or "").encode()) + (one.size or 0) for one in page.records)
+        if not page.more:
+            return entries, size
+        walk = replace(walk, after=(page.records[-1].namespace, page.records[-1].key))
 
 
 def held_lease(store: Store, name: str, token: int, namespace: Namespace) -> Lease:

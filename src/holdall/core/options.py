@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from ..engine import Clock
 from ..errors import InvalidInput, shown
 from ..model.field_paths import WHOLE
-from ..ops import FrozenStruct
+from ..ops import FrozenStruct, Op
 from ..search.embedding_model import EmbeddingModel
 
 #: How a query ranks.
@@ -28,6 +29,13 @@ class OpEvent:
     error: type[BaseException] | None
 
 
+class WriteGuard(Protocol):
+    """Admits the async writes of a view, such as those of a token with a quota."""
+
+    def admit(self, batch: Sequence[Op]) -> AbstractAsyncContextManager[None]:
+        """Raise an error if a batch, as it is sent to the engine, must not be done; else let it be done in a block."""
+
+
 class StoreOptions(FrozenStruct, frozen=True):
     """The options that a store was opened with."""
 
@@ -41,6 +49,7 @@ class StoreOptions(FrozenStruct, frozen=True):
     at: str | int | None = None  # a view of the store as it was: a cursor, or microseconds since 1970
     acting: str | None = None  # the author and the reason that writes carry
     find_author: Callable[[], tuple[str, str | None] | None] | None = None  # asked before each write without these
+    guard: WriteGuard | None = None
 
     def ranking(self, query: Any, mode: Any) -> tuple[str, Mode] | tuple[None, None]:
         """Check a query and its mode, and choose the default mode. (None, None) if there is nothing to rank by."""

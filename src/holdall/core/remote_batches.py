@@ -208,10 +208,10 @@ def _record_home(store: Store, admitted: list[Op]) -> Namespace:
 def _record_key(store: Store, slot: wire.Slot) -> str:
     if not _CLIENT.fullmatch(slot.client):
         raise InvalidInput(f"not the id of a client: {shown(slot.client)}")
-    return f"{_scope_digest(store)}-{slot.client}-{slot.slot}"
+    return f"{scope_digest(store)}-{slot.client}-{slot.slot}"
 
 
-def _scope_digest(store: Store) -> str:
+def scope_digest(store: Store) -> str:
     """A text that only this scope has, so that clients of other scopes cannot name its records and uploads."""
     return hashlib.blake2b(keys.encode(store._scope).encode(), digest_size=8).hexdigest()
 
@@ -397,7 +397,7 @@ def _admit_copy_state(store: Store, op: ops.Get | ops.Put | ops.Delete) -> Op:
     if not _COPY_KEY.fullmatch(op.key):
         raise InvalidInput(f"not a key about copies: {shown(op.key)}")
     namespace = keys.Reserved(("copies",))
-    key = f"{_scope_digest(store)} {op.key}" if store._scope else op.key
+    key = f"{scope_digest(store)} {op.key}" if store._scope else op.key
     if not isinstance(op, ops.Put):
         if isinstance(op, ops.Delete) and op.key in _OF_SOURCES:
             raise InvalidInput("the identity of a store stays the same")
@@ -419,7 +419,7 @@ def _check_upload(key: Any) -> None:
 
 
 def _upload_key(store: Store, key: str) -> str:
-    return f"/{_scope_digest(store)}{key[1:]}"
+    return f"/{scope_digest(store)}{key[1:]}"
 
 
 # Walks ---------------------------------------------------------------------------------------------------------------

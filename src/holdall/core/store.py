@@ -275,12 +275,12 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
     def _stats(self) -> StoreProgram[Stats]:
         """Describe the store: how much it holds, and the state of its indexes.
 
-        It counts all files, so it is for operators, and not for every request. Of a scope, only `entries` and `files`
-        are given.
+        It counts all files, so it is for operators, and not for every request. Of a scope, it has only `entries`,
+        `files` and `bytes`.
         """
         stats: Stats = (yield [ops.ReadStats(self._scope)])[0]
         if self._scope:  # names of fields and the amount of changes are about what is outside, too
-            return Stats(entries=stats.entries, files=stats.files)
+            return Stats(entries=stats.entries, files=stats.files, bytes=stats.bytes)
         return stats
 
     stats = run(_stats)

@@ -653,12 +653,16 @@ class SqlEntries:
             text_index_lag=(yield from self._texts.count_unindexed()),
             declared_fields=self._dialect.declared,
             learned_fields=(yield from self._describe_learned()),
-            **({} if prefix else (yield from self._measure(where=f"{LIVE} {within((), True, params)}", params=params))),
+            **(yield from self._measure(prefix, params)),
         )
 
-    def _measure(self, where: str, params: dict[str, Any]) -> SqlProgram[dict[str, Any]]:
-        """Return the sizes of `Stats` that concern the whole store."""
-        dialect, size = self._dialect, "coalesce(sum(length(value)), 0) + coalesce(sum(size), 0)"
+    def _measure(self, prefix: Namespace, params: dict[str, Any]) -> SqlProgram[dict[str, Any]]:
+        """Return the sizes of `Stats`: under a prefix, the bytes; of the whole store, all of them."""
+        dialect, size = self._dialect, "coalesce(sum(octet_length(value)), 0) + coalesce(sum(size), 0)"
+        where = f"{LIVE} {within(prefix, True, params)}"
+        if prefix:
+            [[(inside,)]] = yield [(f"SELECT {size} FROM {self._table} WHERE {where}", params)]
+            return {"bytes": int(inside)}
         leases = f"ns >= :low AND ns < :high AND {dialect.find_text('ns', ':label')} > 0 AND {LIVE}"
         hidden = {"low": keys.HIDDEN[0], "high": keys.HIDDEN[1], "label": "\x01leases\x01", "now": params["now"]}
         replies = yield [

@@ -128,6 +128,8 @@ def create_token(
     expires: Annotated[str | None, typer.Option(metavar="30d", help="For how long it is valid: 12h, 30d, 8w.")] = None,
     label: Annotated[str, typer.Option(help="A note for yourself.")] = "",
     max_requests: Annotated[float | None, typer.Option(help="The most requests a second.")] = None,
+    max_entries: Annotated[int | None, typer.Option(help="The most entries that its scope may hold.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(help="The most bytes that its scope may hold.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Make a token, and print it. It is shown only once."""
@@ -141,6 +143,8 @@ def create_token(
             expires=None if expires is None else _parse_duration(expires),
             label=label,
             max_requests=max_requests,
+            max_entries=max_entries,
+            max_bytes=max_bytes,
         )
     if as_json:
         print_json({**made.to_document(), "token": text})

@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from starlette.requests import HTTPConnection
 
 from ... import Store
+from ...core import face_api
 from ...errors import AccessDenied
 from ..problems import HttpError
-from .quotas import Quotas
+from .quotas import RequestRates, ScopeQuota
 from .tokens import RIGHTS, Token, Tokens, _Record, is_secret_of, parse
 
 #: The cookie for which a browser exchanges its token.
@@ -56,7 +57,7 @@ class Gate:
         self, store: Store, *, uses_tokens: bool, hosts: Collection[str] | None, origins: Collection[str]
     ) -> None:
         self.tokens = Tokens(store)
-        self.quotas = Quotas()
+        self.rates = RequestRates()
         self._store = store
         self._known: OrderedDict[str, tuple[float, _Record | None, Access | None]] = OrderedDict()
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
@@ -89,7 +90,7 @@ class Gate:
         if record.expires_at is not None and record.expires_at <= datetime.now(UTC):
             raise _unauthenticated("the token has expired")
         if record.max_requests is not None:
-            self.quotas.count_request(record)
+            self.rates.count_request(record)
         return access
 
     async def check_again(self, access: Access) -> None:
@@ -111,6 +112,8 @@ class Gate:
         access = known[2] if known is not None and known[1] == record else None
         if access is None and record is not None:
             store = self._store.scoped(record.scope) if record.scope else self._store
+            if record.max_entries is not None or record.max_bytes is not None:
+                store = face_api.guarded(store, ScopeQuota(self._store, store, record))
             access = Access(store.acting(f"token {record.label}") if record.label else store, record)
         self._known[identity] = now, record, access
         self._known.move_to_end(identity)

@@ -14,6 +14,7 @@ from ..exchange import Call, Handler, answer, no_content
 from .gate import COOKIE
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
+_Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
 class NewToken(msgspec.Struct, forbid_unknown_fields=True):
@@ -24,6 +25,8 @@ class NewToken(msgspec.Struct, forbid_unknown_fields=True):
     expires: Annotated[float, msgspec.Meta(gt=0, lt=10**9)] | None = None
     label: str = ""
     max_requests: _Positive | None = None
+    max_entries: _Amount | None = None
+    max_bytes: _Amount | None = None
 
 
 def require_whole_store(call: Call) -> None:
@@ -48,6 +51,8 @@ async def create_token(call: Call) -> Response:
         expires=None if given.expires is None else timedelta(seconds=given.expires),
         label=given.label,
         max_requests=given.max_requests,
+        max_entries=given.max_entries,
+        max_bytes=given.max_bytes,
     )
     return answer({**token.to_document(), "token": text}, 201)
 

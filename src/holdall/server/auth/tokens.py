@@ -32,7 +32,11 @@ _MOST_LABEL = 200
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret. `max_requests` is a limit of requests a second; None: no limit."""
+    """A token without its secret.
+
+    `max_requests` is how many requests a second it may send. `max_entries` and `max_bytes` are how much its scope may
+    hold: what would add more is refused. None: no limit.
+    """
 
     id: str
     scope: Namespace = ()
@@ -41,6 +45,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     expires_at: datetime | None = None
     max_requests: float | None = None  # a second
+    max_entries: int | None = None
+    max_bytes: int | None = None
 
     def to_document(self) -> dict[str, Any]:
         """The token as a JSON document."""
@@ -70,6 +76,8 @@ class Tokens:
         expires: timedelta | None = None,
         label: str = "",
         max_requests: float | None = None,
+        max_entries: int | None = None,
+        max_bytes: int | None = None,
     ) -> StoreProgram[tuple[Token, str]]:
         """Make a token. Returns it and its text, which is not stored and cannot be read again."""
         rights = _check_rights(allow)
@@ -81,6 +89,9 @@ class Tokens:
         is_number = isinstance(max_requests, int | float) and not isinstance(max_requests, bool)
         if max_requests is not None and not (is_number and max_requests > 0):
             raise InvalidInput(f"max_requests is a number above 0, or None, not {shown(max_requests)}")
+        for name, most in (("max_entries", max_entries), ("max_bytes", max_bytes)):
+            if most is not None:
+                face_api.check_count(name, most, most=2**62)
         now = datetime.now(UTC)
         secret, identity = secrets.token_urlsafe(32), secrets.token_hex(8)
         record = _Record(
@@ -91,6 +102,8 @@ class Tokens:
             created_at=now,
             expires_at=None if expires is None else now + expires,
             max_requests=max_requests,
+            max_entries=max_entries,
+            max_bytes=max_bytes,
             hash=_hash(secret),
         )
         value = msgspec.to_builtins(record)
