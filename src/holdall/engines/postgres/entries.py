@@ -191,7 +191,8 @@ class PostgresEntries(SqlEntries):
     def detect_rights(self) -> SqlProgram[None]:
         """Find out whether this role can delete large trees by a note, and whether some are to be cleared."""
         rights_of = (
-            "has_sequence_privilege(:versions::regclass, 'UPDATE'), has_table_privilege(:gate::regclass, 'DELETE')"
+            "has_sequence_privilege(:versions::regclass, 'UPDATE'), has_table_privilege(:gate::regclass, 'DELETE'),"
+            " has_table_privilege(:gate::regclass, 'INSERT')"
         )
         params = {"versions": f"{self._dialect.schema}.versions", "gate": self._dialect.tree_gate}
         [[rights]] = yield [(f"SELECT {rights_of}", params)]
