@@ -277,3 +277,60 @@ def test_a_record_that_is_not_valid_is_refused(tmp_path: Path, target: holdall.S
         with pytest.raises(HoldallError):
             target.load(tmp_path / "b")
         assert target.count() == 0
+
+
+def list_boundaries(data: bytes) -> list[int]:
+    """Return where each part of an archive ends: its beginning, and the header and data of each block."""
+    ends = [0, len(archive.MAGIC), len(archive.MAGIC) + 2]
+    while ends[-1] < len(data) - 32:
+        block = ends[-1] + archive._BLOCK.size
+        ends += [block, block + archive._BLOCK.unpack_from(data, ends[-1])[2]]
+    return ends
+
+
+def test_an_archive_that_is_cut_at_any_boundary_is_refused(tmp_path: Path) -> None:
+    with holdall.open(tmp_path / "kept.db", history=3600) as store, holdall.open("memory:", history=3600) as target:
+        for number in range(300):
+            store.put(("a",), str(number % 50), {"n": number})
+        store.files().write("/f", random.Random(1).randbytes(50_000))
+        path, cut = tmp_path / "whole", tmp_path / "cut"
+        assert store.backup(path).versions == 250
+        data = path.read_bytes()
+        ends = list_boundaries(data)
+        assert ends[-1] == len(data) - 32
+        places = {place for end in ends for place in (end - 1, end, end + 1)}
+        for place in sorted(place for place in places if 0 <= place < len(data)):
+            cut.write_bytes(data[:place])
+            for refused in (holdall.check_backup, target.load):
+                with pytest.raises(Corrupt):
+                    refused(cut)
+        assert target.count() == 0
+        target.load(path)
+        assert holdall.compare(store, target).equal
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_erased_while_a_backup_runs_is_not_loaded_from_it(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletions are erased, too, so the backup begins again."""
+    monkeypatch.setattr(backup, "_PAGE", 20)
+    with (
+        open_at(new_location(engine, tmp_path), history=3600) as store,
+        holdall.open("memory:", history=3600) as target,
+    ):
+        for name in ("ada", "bob"):
+            for number in range(60):
+                store.put(("users", name), str(number % 30), {"n": number})
+        calls = iter(range(100))
+
+        def erase(done: int, total: int) -> None:
+            if next(calls) == 1:
+                store.erase(("users", "ada"))
+
+        store.backup(tmp_path / "b", progress=erase)
+        target.load(tmp_path / "b")
+        assert holdall.compare(store, target).equal
+        assert target.count(("users", "ada")) == 0
+        assert target.count(("users", "bob")) == 30
+        assert target.history(("users", "ada"), "0") == []

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import ops
 from ..core.dispatch import Dispatcher
-from ..errors import AccessDenied, AlreadyExists, Conflict, Corrupt, InvalidInput, Unavailable
+from ..errors import AccessDenied, AlreadyExists, Conflict, Corrupt, CursorExpired, InvalidInput, Unavailable
 from ..history.old_records import (
     Mark,
     count_new,
@@ -54,13 +54,26 @@ Progress = Callable[[int, int], object] | None
 
 _PAGE = 500
 _COUNTS = ("entries", "deletions", "vectors", "files", "versions")  # of a `BackupInfo`, in the end of an archive
+_MOST_RESTARTS = 10
 _MOST_ROUNDS = 100  # of reading a large file that keeps changing
 
 
 def back_up(
     store: Dispatcher, path: str | os.PathLike[str], prefix: Namespace, progress: Progress
 ) -> StoreProgram[BackupInfo]:
-    """Write everything below a prefix to an archive."""
+    """Write everything below a prefix to an archive. It begins again if an erasure removes what it has to read."""
+    for tries in range(_MOST_RESTARTS + 1):
+        try:
+            return (yield from _back_up(store, path, prefix, progress))
+        except CursorExpired as error:
+            if tries == _MOST_RESTARTS:
+                raise Unavailable("entries are erased faster than the store can be read: try again later") from error
+    raise AssertionError("unreachable")
+
+
+def _back_up(
+    store: Dispatcher, path: str | os.PathLike[str], prefix: Namespace, progress: Progress
+) -> StoreProgram[BackupInfo]:
     made_by = version("holdall")
     base = store._resolve_prefix(prefix)
     model = yield from find_model(store)

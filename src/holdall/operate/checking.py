@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import ops
 from ..core.dispatch import Dispatcher
-from ..errors import AccessDenied, Corrupt, InvalidInput, Unsupported
+from ..errors import AccessDenied, Corrupt, CursorExpired, InvalidInput, Unsupported
 from ..model import keys
 from ..model.values import decode
 from ..ops import Fault, Namespace, Record, RecordPage
@@ -73,8 +73,11 @@ def _check_entries(
         total: int = (yield from execute(store, [ops.Count(base)]))[0]
         faults: list[Fault] = []
         by_key = yield from _read_by_key(store, base, faults, progress, total)
-        by_change = yield from _read_by_change(store, base)
-        is_steady = start == (yield from _position(store, base))
+        try:
+            by_change = yield from _read_by_change(store, base)
+            is_steady = start == (yield from _position(store, base))
+        except CursorExpired:  # an erasure has removed what was to be read
+            by_change, is_steady = by_key, False
         if is_steady or tries == _MOST_TRIES - 1:
             checked.entries = by_key[0]
             checked.faults += faults
