@@ -1,0 +1,154 @@
+"""Checkpoints of the Agent Framework's workflows on any engine: `HoldallCheckpointStorage` is a `CheckpointStorage`.
+
+    workflow = WorkflowBuilder(start_executor=first, checkpoint_storage=HoldallCheckpointStorage("agent.db")).build()
+
+The framework's own storages pickle. Here a checkpoint is plain JSON (`inert_values`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+try:
+    from agent_framework import WorkflowCheckpoint, WorkflowCheckpointException
+
+    from .inert_values import InertValues
+except ModuleNotFoundError as missing:
+    from ..base import explain_missing
+
+    raise explain_missing(missing, "a checkpoint storage for the Agent Framework", "agent-framework") from missing
+
+from ... import ABSENT, Entry, Store, ops
+from ...core import face_api
+from ...core.face_api import StoreProgram, before_retry
+from ...errors import Conflict, InvalidInput
+from ...ops import Namespace
+from ..base import Face, read_all
+
+
+class HoldallCheckpointStorage(Face):
+    """Checkpoints of workflows, in one namespace of a holdall store.
+
+    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `types` are the classes of your own
+    that checkpoints contain: dataclasses, pydantic models, enums. `options` are passed to `holdall.open` if a URL is
+    given.
+    """
+
+    def __init__(
+        self,
+        store_or_url: Any = None,
+        *,
+        namespace: Namespace = ("checkpoints",),
+        types: Iterable[type] = (),
+        **options: Any,
+    ) -> None:
+        self._values = InertValues(types)
+        #: The `holdall.Store` that this face runs on.
+        self.store: Store = self._open(store_or_url, **options)
+        self._namespace = face_api.check_namespace(namespace)
+
+    def __repr__(self) -> str:
+        return f"<HoldallCheckpointStorage of {self._namespace!r} in {self.store!r}>"
+
+    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
+        """Store a checkpoint, and return its id. A value that is not plain data is `WorkflowCheckpointException`."""
+        with _translate():
+            await self._arun(self._save(checkpoint))
+        return checkpoint.checkpoint_id
+
+    def _save(self, checkpoint: WorkflowCheckpoint) -> StoreProgram[None]:
+        key, workflow = checkpoint.checkpoint_id, checkpoint.workflow_name
+        value = {"workflow": workflow, "checkpoint": self._values.encode(checkpoint)}
+        for tries in itertools.count(1):
+            old: Entry | None
+            [old] = yield [ops.Get(self._namespace, key)]
+            batch: list[ops.PointOp] = [
+                ops.Put(self._namespace, key, value, expect=ABSENT if old is None else old, search_fields=False),
+                ops.Put(self._of(workflow), key, {"timestamp": checkpoint.timestamp}, search_fields=False),
+            ]
+            if old is not None and old.value["workflow"] != workflow:
+                batch.append(ops.Delete(self._of(old.value["workflow"]), key))
+            try:
+                yield from face_api.execute(self.store, batch)
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
+            else:
+                return
+
+    async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        """Return a checkpoint. A missing one is `WorkflowCheckpointException`."""
+        with _translate():
+            entry = await self.store.aget(self._namespace, checkpoint_id)
+            if entry is None:
+                raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
+            return self._decode(entry)
+
+    async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
+        """Return the checkpoints of a workflow, the first saved first."""
+        ids = await self.list_checkpoint_ids(workflow_name=workflow_name)
+        with _translate():
+            entries = await self.store.aexecute([ops.Get(self._namespace, one) for one in ids])
+            return [self._decode(entry) for entry in entries if entry is not None]
+
+    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
+        """Return the ids of the checkpoints of a workflow, the first saved first."""
+        return [entry.key for entry in await self._list(workflow_name)]
+
+    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+        """Return the checkpoint of a workflow with the latest timestamp; None if there is none."""
+        while found := await self._list(workflow_name):
+            latest = max(found, key=lambda entry: datetime.fromisoformat(entry.value["timestamp"]))
+            entry = await self.store.aget(self._namespace, latest.key)
+            if entry is not None:  # not deleted in the meantime
+                with _translate():
+                    return self._decode(entry)
+        return None
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Delete a checkpoint. Returns whether it was there."""
+        with _translate():
+            return await self._arun(self._delete(checkpoint_id))
+
+    def _delete(self, key: str) -> StoreProgram[bool]:
+        for tries in itertools.count(1):
+            old: Entry | None
+            [old] = yield [ops.Get(self._namespace, key)]
+            if old is None:
+                return False
+            batch = [
+                ops.Delete(self._namespace, key, expect=old),
+                ops.Delete(self._of(old.value["workflow"]), key),
+            ]
+            try:
+                yield from face_api.execute(self.store, batch)
+            except Conflict as conflict:
+                yield from before_retry(conflict, tries)
+            else:
+                return True
+        raise AssertionError("unreachable")
+
+    async def _list(self, workflow: str) -> list[Any]:
+        with _translate():
+            found = await self._arun(read_all(self.store, self._of(workflow), recursive=False))
+        return sorted(found, key=lambda entry: (entry.created_at, entry.version))
+
+    def _decode(self, entry: Entry) -> WorkflowCheckpoint:
+        checkpoint = self._values.decode(entry.value["checkpoint"])
+        assert isinstance(checkpoint, WorkflowCheckpoint)
+        return checkpoint
+
+    def _of(self, workflow: str) -> Namespace:
+        return (*self._namespace, workflow)
+
+
+@contextmanager
+def _translate() -> Iterator[None]:
+    """Raise holdall's refusals as the framework's error."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise WorkflowCheckpointException(str(error)) from error

@@ -1,0 +1,139 @@
+"""Strands' storage on any engine: `HoldallStorage` implements `Storage`.
+
+    agent = Agent(session_manager=SnapshotSessionManager("ada-1", storage=HoldallStorage("agent.db")))
+
+The value of a key is a file of `store.files(namespace)`: the key "sessions/a.json" is the file "/sessions/a.json".
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+try:
+    from strands.storage.storage import _NAMESPACED, StorageSearchResult, _normalize_key, _normalize_prefix
+    from strands.types.exceptions import StorageError
+except ModuleNotFoundError as missing:
+    from ..base import explain_missing
+
+    raise explain_missing(missing, "a storage for Strands", "strands") from missing
+
+from ... import Files, Store
+from ...errors import FileNotFound, HoldallError, IsADirectory
+from ...ops import Namespace
+from ..base import Face
+
+if TYPE_CHECKING:
+    from strands.storage.search.types import SearchStrategy
+
+_MOST_FOUND = 100  # results of a search
+
+
+class HoldallStorage(Face):
+    """Bytes by key: the files of one namespace of a holdall store.
+
+    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
+    `holdall.open` if a URL is given. `search_strategy` replaces holdall's search, as in Strands' own storages.
+    """
+
+    def __init__(
+        self,
+        store_or_url: Any = None,
+        *,
+        namespace: Namespace = ("storage",),
+        search_strategy: SearchStrategy[Any] | None = None,
+        **options: Any,
+    ) -> None:
+        #: The `holdall.Store` that this face runs on.
+        self.store: Store = self._open(store_or_url, **options)
+        #: The same files with all methods of holdall, sync and async.
+        self.files: Files = self.store.files(namespace)
+        self._prefix = ""
+        self._search_strategy = search_strategy
+
+    def __repr__(self) -> str:
+        return f"<HoldallStorage of {self.files.namespace!r} in {self.store!r}>"
+
+    async def write(self, key: str, data: bytes) -> None:
+        """Store bytes under a key, in place of others."""
+        path = self._path(key)
+        with _translate():
+            await self.files.awrite(path, bytes(data))
+        if self._search_strategy is not None:
+            try:
+                await self._search_strategy.index(self, _normalize_key(key), data)
+            except Exception as error:  # of any strategy, as in Strands' own storages
+                raise StorageError(f"Wrote '{key}' but indexing failed") from error
+
+    async def read(self, key: str) -> bytes | None:
+        """Return the bytes of a key; None if there are none."""
+        path = self._path(key)
+        try:
+            with _translate():
+                return await self.files.aread(path)
+        except FileNotFoundError:
+            return None
+
+    async def delete(self, key: str) -> None:
+        """Delete a key, if it exists."""
+        path = self._path(key)
+        try:
+            with _translate():
+                await self.files.adelete(path)
+        except FileNotFoundError:
+            return
+
+    async def list(self, query: str = "") -> builtins.list[str]:
+        """List the keys that begin with a text, sorted."""
+        start = self._prefix + _normalize_prefix(query)
+        folder, _, _ = start.rpartition("/")
+        with _translate():
+            paths = [info.path[1:] async for info in self.files.awalk(f"/{folder}")]
+        return sorted(path[len(self._prefix) :] for path in paths if path.startswith(start))
+
+    async def search(self, query: str) -> builtins.list[StorageSearchResult]:
+        """Find keys by the text of their bytes, the best first. An empty query finds none."""
+        if self._search_strategy is not None:
+            return await self._search_strategy.search(self, query)
+        if not query.strip():
+            return []
+        with _translate():
+            found = await self.store.asearch(self.files.namespace, query=query, recursive=False, limit=_MOST_FOUND)
+        start = f"/{self._prefix}"
+        return [
+            StorageSearchResult(key=hit.key[len(start) :], score=hit.score or 0.0)
+            for hit in found
+            if hit.key.startswith(start)
+        ]
+
+    def namespace(self, prefix: str) -> HoldallStorage:
+        """Return a view of the keys below a prefix."""
+        below = _normalize_prefix(prefix).rstrip("/")
+        scoped = copy.copy(self)
+        scoped._prefix = f"{self._prefix}{below}/" if below else self._prefix
+        scoped._owned_store = None  # the view does not close it
+        scoped._namespaced = _NAMESPACED  # type: ignore[attr-defined]  # how Strands knows a view
+        return scoped
+
+    def clear(self) -> None:
+        """Delete all keys that this storage shows."""
+        self.files.delete(f"/{self._prefix}", recursive=True)
+
+    def _path(self, key: str) -> str:
+        return f"/{self._prefix}{_normalize_key(key)}"
+
+
+@contextmanager
+def _translate() -> Iterator[None]:
+    """Raise holdall's errors as Strands'. A missing key is `FileNotFoundError`, for the callers here."""
+    try:
+        yield
+    except FileNotFound:
+        raise
+    except IsADirectory as error:
+        raise FileNotFoundError(str(error)) from error  # only keys below it exist
+    except HoldallError as error:
+        raise StorageError(str(error)) from error

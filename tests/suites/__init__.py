@@ -1,0 +1,1 @@
+"""The frameworks' own tests, run on our faces: `make faces-suites`."""

@@ -1,0 +1,79 @@
+"""Which tests of which framework are run on our faces, and why some cannot pass.
+
+A reason is accepted only for a test that looks into the private parts of another implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests of a framework. `plugin` is the module here that puts our classes in place of the framework's."""
+
+    package: str
+    faces: str
+    files: tuple[str, ...]
+    plugin: str = ""
+    environment: str = ".venv"
+    arguments: tuple[str, ...] = ()
+    is_installed: bool = False  # the tests are classes of an installed package, which our own test modules extend
+    shown: str = ""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def python(self, repository: Path) -> str:
+        """Return the interpreter of the suite's environment."""
+        return str(repository / self.environment / "bin" / "python")
+
+    def describe(self) -> str:
+        """Return what the table calls the tests."""
+        return self.shown or f"`{self.package}`: " + ", ".join(f"`{Path(file).name}`" for file in self.files)
+
+
+_SQLITE = "it looks into the tables, connections or locks of `SQLiteSession`"
+_LINKS = "it is about symbolic links and modes of a folder; a store has none"
+_PATHS = "it looks at the files of `FileSessionManager`"
+
+SUITES = (
+    Suite(
+        "anthropic",
+        "`MemoryTool`, `AsyncMemoryTool`",
+        ("tests/lib/tools/memory_tools/test_filesystem.py",),
+        "claude",
+        arguments=("-n0",),
+        reasons={"symlink": _LINKS, "test_mkdir_parents": _LINKS},
+    ),
+    Suite(
+        "openai-agents",
+        "`HoldallSession`",
+        ("tests/memory/test_session.py", "tests/memory/test_session_limit.py"),
+        "openai_agents",
+        reasons={
+            r"connections?_?|_connection|corrupt|file_lock|write_lock|failed_clear|post_commit": _SQLITE,
+            "closed_rejects_empty": "it wants an error with the name `SQLiteSession`; ours is `StoreClosed`",
+        },
+    ),
+    Suite(
+        "strands-agents",
+        "`HoldallStorage`, `HoldallSessionRepository`",
+        (
+            "tests/strands/storage/test_in_memory_storage.py",
+            "tests/strands/storage/test_storage.py",
+            "tests/strands/storage/search/test_keyword.py",
+            "tests/strands/session/test_repository_session_manager.py",
+            "tests/strands/session/test_file_session_manager.py",
+            "tests/strands/session/test_snapshot_session_manager.py",
+            "tests/strands/agent/test_agent_storage.py",
+            "tests/strands/_context_manager/test_stash.py",
+            "tests/strands/vended_memory_stores/file_memory_store/test_store.py",
+        ),
+        "strands",
+        environment=".venv/strands",
+        reasons={
+            "test_skips_keys_where_read_returns_none": "it writes into the dict of `InMemoryStorage`",
+        },
+    ),
+)
