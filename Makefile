@@ -6,10 +6,10 @@ SECTIONS ?= all
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all ui-test check bench torture ag2-beta clean
+.PHONY: help demo test test-all ui-test check bench torture ag2-beta strands faces-suites faces-newest clean
 
 help: ## What there is
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: .venv/dev.stamp ## See the main job done, in under a minute; URL=s3 does it in a bucket
 	@$(BIN)/python examples/demo.py $(if $(URL),--url $(URL))
@@ -17,7 +17,7 @@ demo: .venv/dev.stamp ## See the main job done, in under a minute; URL=s3 does i
 test: check ## Lint, types and the tests, in less than six minutes
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-test-all: check .venv/servers.stamp .venv/ui.stamp ## Every test on every engine, sync and async, and more random examples
+test-all: check strands .venv/servers.stamp .venv/ui.stamp ## Every test on every engine, sync and async, and more random examples
 	HOLDALL_TESTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 ui-test: .venv/ui.stamp ## The tests of the explorer, in Chromium
@@ -38,6 +38,17 @@ torture: .venv/dev.stamp ## The long forms of the tests that race, kill, tear an
 
 ag2-beta: .venv/beta.stamp ## The tests of AG2's face with a release from when it was called autogen.beta
 	.venv/beta/bin/python -m pytest --confcutdir tests/faces tests/faces/ag2
+
+strands: .venv/strands.stamp ## The types and tests of Strands' face, in an environment of its own
+	.venv/strands/bin/python -m mypy src/holdall/faces/strands
+	.venv/strands/bin/python -m pytest tests/faces/strands
+
+faces-suites: .venv/suites.stamp .venv/strands.stamp ## The frameworks' own tests on our faces; ARGS=--write writes their table
+	cd tests && ../$(BIN)/python -m suites $(ARGS)
+
+# Nothing is pinned here, so it is made again each time.
+faces-newest: .venv/dev.stamp ## The tests of faces with the newest releases of the frameworks
+	$(BIN)/python tests/suites/newest.py
 
 clean: ## Remove what make made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -68,6 +79,17 @@ clean: ## Remove what make made
 
 .venv/bench.stamp: .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
+	@touch $@
+
+.venv/suites.stamp: .venv/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group suites
+	@touch $@
+
+# In an environment of its own: Strands pins an mcp that is older than the server's.
+.venv/strands.stamp: .venv/pip.stamp pyproject.toml
+	$(PYTHON) -m venv .venv/strands
+	.venv/strands/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	.venv/strands/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group strands
 	@touch $@
 
 # In an environment of its own: AG2 has one name or the other.

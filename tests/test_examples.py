@@ -6,6 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from support.servers import postgres_url
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 WITHOUT_NETWORK = "import runpy, socket, sys; socket.socket.connect = None; runpy.run_path(sys.argv[1])"
@@ -33,3 +39,37 @@ def test_an_ag2_agent_and_a_langgraph_graph_read_each_others_notes() -> None:
         "the agent read /notes/graph.md: 'Checked /notes/ada.md: they also eat nuts.\\n'",
         "the graph read /notes/ada.md: 'The parrots eat seeds.\\n'",
     ]
+
+
+@pytest.mark.not_short  # seven processes, each with its framework: 10 s
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_one_memory_is_seen_by_all(engine: str, tmp_path: Path) -> None:
+    url = new_database() if engine == "postgres" else str(tmp_path / "agent.db")
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "one_memory.py"), url]
+    strands = EXAMPLES.parent / ".venv" / "strands" / "bin" / "python"  # made by `make strands`
+    run = subprocess.run(
+        command + (["--strands", str(strands)] if strands.exists() else []),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        "langgraph: I keep a fact and a file.",
+        "openai_agents: Ada is allergic to peanuts",
+        "claude: soup,7",
+        "ag2: soup,7",
+        "mcp: Ada is allergic to peanuts; salad,9",
+        "pandas: the mean price is 8.0",
+        *(["strands: Ada is allergic to peanuts; soup,7"] if strands.exists() else []),
+    ]
+
+
+def new_database() -> str:
+    """Create a database, and return its URL: the example uses the default schema."""
+    name = f"one_memory_{uuid4().hex}"
+    with psycopg.connect(postgres_url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    before, _, query = postgres_url().partition("?")
+    return f"{before.rpartition('/')[0]}/{name}" + (f"?{query}" if query else "")

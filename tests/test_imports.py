@@ -102,6 +102,7 @@ RULES = {
     "faces/fsspec/": FACE,
     "faces/llama_index/": FACE,
     "faces/agent_framework/": FACE,
+    "faces/strands/": FACE,
     "faces/conversations/": FACE | {"faces/langgraph/"},
     "faces/cli/": FACE
     | {
@@ -164,7 +165,7 @@ OUTSIDE = {
     "numpy": ("search/",),
     "pyarrow": ("operate/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
-    "pydantic": ("faces/conversations/", "faces/pydantic_ai/"),
+    "pydantic": ("faces/agent_framework/", "faces/conversations/", "faces/pydantic_ai/"),
     "pydantic_ai": ("faces/pydantic_ai/",),
     "pytest": ("testing/",),
     "redis": ("engines/redis/",),
@@ -173,6 +174,7 @@ OUTSIDE = {
     "safetensors": ("search/",),
     "sortedcontainers": ("engines/memory/",),
     "spoon_ai": ("faces/spoon/",),
+    "strands": ("faces/strands/",),
     "starlette": ("server/",),
     "tokenizers": ("search/",),
     "typer": ("faces/cli/",),

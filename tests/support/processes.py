@@ -37,6 +37,7 @@ from types import ModuleType
 from typing import Any
 
 _FORKING_IS_MEANT = "ignore:This process:DeprecationWarning"
+_EXPERIMENTAL = "ignore:[HARNESS]:FutureWarning"  # the file stores of agent-framework
 
 
 class Process:
@@ -170,7 +171,17 @@ def beginning(*processes: Process) -> Iterator[tuple[Process, ...]]:
 def _fork_server(pid: int) -> socket.socket:
     """Start the fork server of this process, and return the socket that accepts requests."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-W", "error", "-W", _FORKING_IS_MEANT, __file__, str(theirs.fileno())]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-W",
+        _FORKING_IS_MEANT,
+        "-W",
+        _EXPERIMENTAL,
+        __file__,
+        str(theirs.fileno()),
+    ]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     theirs.close()
 

@@ -7,7 +7,7 @@ tests/test_imports.py checks that faces import nothing else of the core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +40,7 @@ from ..ops import (
     Namespace,
     Op,
     Page,
+    Put,
     RecordPage,
     Records,
     Scan,
@@ -80,6 +81,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "namespaces",
     "put",
     "search",
+    "search_vector",
     "sweep",
     # The methods of `Files` as programs; the first argument is the files.
     "change_text",
@@ -99,6 +101,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "execute",
     "new_coalescer",
     "new_file",
+    "use_vectors",
     # For the server: batches of remote engines, and entries of holdall's own.
     "Reserved",
     "RESERVED",
@@ -147,6 +150,7 @@ VERSION = version("holdall")
 
 put = Store._put
 search = Store._search
+search_vector = Store._search_vector
 count = Store._count
 namespaces = Store._namespaces
 delete_tree = Store._delete_tree
@@ -192,6 +196,13 @@ def new_coalescer(store: Store) -> Coalescer:
 def new_file(content: bytes) -> File:
     """Return a file's content, for a `Put` in a batch."""
     return File(file_values.NATIVE, content)
+
+
+def use_vectors(store: Store, puts: list[Put], vectors: list[Sequence[float]]) -> StoreProgram[list[Any]]:
+    """Return puts with vectors that the caller has computed with the model of a store."""
+    embedding = store._options.embedding
+    assert embedding is not None
+    return embedding.use_vectors(puts, vectors)
 
 
 def check_op(store: Store, op: Op) -> None:

@@ -246,6 +246,23 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
             page.next = f"{asked}.{page.next}"
         return page
 
+    def _search_vector(
+        self,
+        prefix: Namespace,
+        vector: Sequence[float],
+        *,
+        query: str | None = None,
+        filter: Mapping[str, Any] | None = None,
+        limit: int = 10,
+        recursive: bool = True,
+    ) -> StoreProgram[Page[Hit]]:
+        """`_search` by a vector that the caller has computed with the model of this store: hybrid, with a `query`."""
+        embedding = self._options.embedding
+        assert embedding is not None
+        walk = ops.Search(self._resolve_prefix(prefix), filters.encode(filter), limit, recursive=recursive)
+        words = None if query is None else self._options.ranking(query, "hybrid")[0]
+        return (yield from self._find(replace(walk, query=words, vector=(yield from embedding.use_query(vector)))))
+
     def _find(self, walk: ops.Search) -> StoreProgram[Page[Hit]]:
         """Run a search in the engine. Indexes that it needs are brought up to date first."""
         if walk.neighbours and not self._engine_handle.indexes_order:

@@ -71,6 +71,10 @@ class Embedder:
         """Embed a fixed text, for `is_same_model`."""
         return (yield from self.embed_documents([_PROBE]))[0]
 
+    def check_vectors(self, vectors: Sequence[Sequence[float]]) -> list[bytes]:
+        """Check vectors that the caller has; `EmbeddingError` if one is malformed or has other dimensions."""
+        return self._check_reply(vectors, len(vectors)) if vectors else []
+
     def _check_reply(self, reply: Any, count: int) -> list[bytes]:
         """Check a model's reply and return it as vectors; `EmbeddingError` if it is malformed."""
         if not _is_sequence(reply):

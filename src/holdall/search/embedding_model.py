@@ -86,10 +86,26 @@ class EmbeddingModel:
                 yield from before_retry(conflict, tries)
 
     def embed_query(self, query: str) -> StoreProgram[ops.Vector]:
+        """Embed a query."""
+        model = yield from self._look()
+        return ops.Vector(model, (yield from self._embedder.embed_query(query)), self._metric)
+
+    def use_query(self, vector: Sequence[float]) -> StoreProgram[ops.Vector]:
+        """Check the vector of a query that the caller has computed with this model."""
+        model = yield from self._look()
+        return ops.Vector(model, self._embedder.check_vectors([vector])[0], self._metric)
+
+    def use_vectors(self, puts: list[ops.Put], vectors: list[Sequence[float]]) -> StoreProgram[list[Any]]:
+        """Add to each put the vector that the caller has computed with this model."""
+        model = yield from self.get_model()
+        return _with_vectors(puts, [[""]] * len(puts), model, self._embedder.check_vectors(vectors), self._metric)
+
+    def _look(self) -> StoreProgram[int]:
+        """Return the number of this model; 0 if the store has none yet."""
         noted: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]  # each time: another process may have replaced it
         if self._model is None or noted is None or noted.version != self._model:
             self._model = (yield from self._this_model("look")) or None
-        return ops.Vector(self._model or 0, (yield from self._embedder.embed_query(query)), self._metric)
+        return self._model or 0
 
     def reindex(
         self, scope: Namespace, default: tuple[str, ...], progress: Callable[[int, int], object] | None

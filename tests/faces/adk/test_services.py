@@ -19,8 +19,6 @@ from google.genai import types
 
 import holdall
 from holdall.faces.adk import HoldallArtifactService, HoldallMemoryService, HoldallSessionService, register
-from support.processes import finish_together, start, wait_to_begin
-from support.stores import new_location, open_at
 
 WHO = {"app_name": "app", "user_id": "ada"}
 
@@ -151,36 +149,6 @@ def test_urls_are_service_uris(tmp_path: Path) -> None:
     asyncio.run(sessions.create_session(**WHO, session_id="s"))
     with holdall.open(tmp_path / "agent.db") as store:
         assert store.get(("adk", "app", "sessions", "ada"), "s") is not None
-
-
-@pytest.mark.not_short
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_processes_lose_no_event_and_no_version(engine: str, tmp_path: Path) -> None:
-    at = new_location(engine, tmp_path)
-    with open_at(at) as store:
-        service = HoldallSessionService(store)
-        asyncio.run(service.create_session(**WHO, session_id="s"))
-        finish_together([start(append_some, at=at, name=name) for name in range(4)])
-        found = asyncio.run(service.get_session(**WHO, session_id="s"))
-        assert found is not None and len(found.events) == 40
-        assert {key: found.state[key] for key in ("0", "1", "2", "3")} == dict.fromkeys("0123", 9)
-        versions = asyncio.run(HoldallArtifactService(store).list_versions(**WHO, session_id="s", filename="f"))
-        assert versions == list(range(40))
-
-
-def append_some(at: dict[str, str], name: int) -> None:
-    async def main() -> None:
-        async with open_at(at) as store:
-            service, artifacts = HoldallSessionService(store), HoldallArtifactService(store)
-            session = await service.get_session(**WHO, session_id="s")
-            assert session is not None
-            wait_to_begin()
-            for n in range(10):
-                event = Event(author="user", actions=EventActions(state_delta={str(name): n}))
-                await service.append_event(session, event)
-                await artifacts.save_artifact(**WHO, session_id="s", filename="f", artifact=types.Part(text=str(n)))
-
-    asyncio.run(main())
 
 
 def test_events_carry_their_author() -> None:

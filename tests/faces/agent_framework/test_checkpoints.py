@@ -6,11 +6,9 @@ import asyncio
 import pickle
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
-from uuid import UUID
 
 import pytest
 from agent_framework import (
@@ -147,15 +145,18 @@ async def steps(storage: Any) -> list[Any]:
         previous_checkpoint_id="one",
         messages={"a": [WorkflowMessage(Message("user", ["hi"]).to_dict(), "a", trace_contexts=[{"t": "1"}])]},
     )
-    for checkpoint in (first, second, make("other", checkpoint_id="three")):
-        seen.append(await storage.save(checkpoint))
+    seen += [await storage.save(checkpoint) for checkpoint in (first, second, make("other", checkpoint_id="three"))]
     first.state["n"].append("changed after it was saved")
     seen += [await storage.list_checkpoint_ids(workflow_name=name) for name in ("w", "other", "none")]
     seen += [(await storage.load("one")).state, await storage.load("two")]
     seen += [await storage.get_latest(workflow_name="w"), len(await storage.list_checkpoints(workflow_name="w"))]
     await storage.save(make("other", checkpoint_id="one", timestamp=first.timestamp))  # it moves
     seen += [sorted(await storage.list_checkpoint_ids(workflow_name=name)) for name in ("w", "other")]
-    seen += [await storage.delete("two"), await storage.delete("two"), await storage.list_checkpoints(workflow_name="w")]
+    seen += [
+        await storage.delete("two"),
+        await storage.delete("two"),
+        await storage.list_checkpoints(workflow_name="w"),
+    ]
     return seen
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
 
 import pytest
 from key_value.aio.errors import InvalidKeyError, SerializationError
@@ -12,8 +10,6 @@ from key_value.aio.protocols.key_value import AsyncKeyValue
 
 import holdall
 from holdall.faces.key_value import HoldallKeyValue
-from support.processes import finish_together, start, wait_to_begin
-from support.stores import new_location, open_at
 
 
 def test_values_are_items_of_a_collection(any_store: holdall.Store, place: tuple[str, ...]) -> None:
@@ -62,27 +58,5 @@ def test_what_cannot_be_stored_is_an_error_of_py_key_value() -> None:
             assert await store.get("k") is None
             with pytest.raises(InvalidKeyError):
                 await store.put("", {"a": 1})
-
-    asyncio.run(main())
-
-
-@pytest.mark.not_short
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_processes_lose_nothing(engine: str, tmp_path: Path) -> None:
-    at = new_location(engine, tmp_path)
-    with open_at(at) as store:
-        store.setup()
-        finish_together([start(put_some, at=at, name=name) for name in range(4)])
-        assert store.count(("key-value", "default_collection")) == 80
-
-
-def put_some(at: dict[str, str], name: int) -> None:
-    async def main() -> None:
-        async with open_at(at) as opened:
-            store = HoldallKeyValue(opened)
-            wait_to_begin()
-            for n in range(10):
-                keys: list[Any] = [f"{name} {n} {i}" for i in range(2)]
-                await store.put_many(keys, [{"n": n}] * 2)
 
     asyncio.run(main())

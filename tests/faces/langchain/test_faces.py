@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -21,8 +20,6 @@ import holdall
 from holdall.errors import InvalidInput, InvalidValue
 from holdall.faces.langchain import HoldallByteStore, HoldallCache, HoldallChatMessageHistory
 from holdall.faces.langgraph import HoldallCache as HoldallNodeCache
-from support.processes import finish_together, start, wait_to_begin
-from support.stores import new_location, open_at
 
 
 class TestByteStore(BaseStoreSyncTests[bytes]):
@@ -123,24 +120,3 @@ def test_node_results_expire_and_are_cleared_by_namespace() -> None:
     asyncio.run(cache.aclear([("a",)]))
     assert asyncio.run(cache.aget(keys)) == {keys[1]: "two"}
     cache.close()
-
-
-@pytest.fixture
-def locations(tmp_path: Path) -> Iterator[dict[str, str]]:
-    yield new_location("sqlite", tmp_path)
-
-
-@pytest.mark.not_short
-def test_processes_lose_no_message(locations: dict[str, str]) -> None:
-    finish_together([start(add_some, at=locations, name=name) for name in range(4)])
-    with open_at(locations) as store:
-        texts = [message.content for message in HoldallChatMessageHistory("s", store).messages]
-        assert sorted(texts) == sorted(f"{name} {n}" for name in range(4) for n in range(10))  # type: ignore[type-var]
-
-
-def add_some(at: dict[str, str], name: int) -> None:
-    with open_at(at) as store:
-        history = HoldallChatMessageHistory("s", store)
-        wait_to_begin()
-        for n in range(10):
-            history.add_user_message(f"{name} {n}")

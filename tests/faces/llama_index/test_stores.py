@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
-import pytest
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.storage.chat_store import SimpleChatStore
@@ -15,8 +13,6 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 
 import holdall
 from holdall.faces.llama_index import HoldallChatStore, HoldallDocumentStore, HoldallKVStore
-from support.processes import finish_together, start, wait_to_begin
-from support.stores import new_location, open_at
 
 
 def kv_steps(store: Any) -> list[Any]:
@@ -69,20 +65,3 @@ def test_chats_are_those_of_the_store_in_memory(any_store: holdall.Store, place:
     ours = chat_steps(HoldallChatStore(any_store, namespace=place))
     for mine, theirs in zip(ours, chat_steps(SimpleChatStore()), strict=True):
         assert mine == theirs
-
-
-@pytest.mark.not_short
-def test_processes_lose_no_message(tmp_path: Path) -> None:
-    at = new_location("sqlite", tmp_path)
-    finish_together([start(add_some, at=at, name=name) for name in range(4)])
-    with open_at(at) as store:
-        texts = [message.content for message in HoldallChatStore(store).get_messages("s")]
-        assert sorted(texts) == sorted(f"{name} {n}" for name in range(4) for n in range(10))
-
-
-def add_some(at: dict[str, str], name: int) -> None:
-    with open_at(at) as store:
-        chats = HoldallChatStore(store)
-        wait_to_begin()
-        for n in range(10):
-            chats.add_message("s", ChatMessage(content=f"{name} {n}"))

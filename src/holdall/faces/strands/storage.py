@@ -10,11 +10,12 @@ from __future__ import annotations
 import builtins
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 try:
-    from strands.storage.storage import _NAMESPACED, StorageSearchResult, _normalize_key, _normalize_prefix
+    from strands.storage import storage as strands_storage
+    from strands.storage.storage import StorageSearchResult
     from strands.types.exceptions import StorageError
 except ModuleNotFoundError as missing:
     from ..base import explain_missing
@@ -22,7 +23,7 @@ except ModuleNotFoundError as missing:
     raise explain_missing(missing, "a storage for Strands", "strands") from missing
 
 from ... import Files, Store
-from ...errors import FileNotFound, HoldallError, IsADirectory
+from ...errors import FileNotFound, HoldallError, IsADirectory, NotADirectory
 from ...ops import Namespace
 from ..base import Face
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from strands.storage.search.types import SearchStrategy
 
 _MOST_FOUND = 100  # results of a search
+_NO_FILE = (FileNotFound, IsADirectory, NotADirectory)  # only keys below it, or above it, exist
 
 
 class HoldallStorage(Face):
@@ -64,31 +66,28 @@ class HoldallStorage(Face):
             await self.files.awrite(path, bytes(data))
         if self._search_strategy is not None:
             try:
-                await self._search_strategy.index(self, _normalize_key(key), data)
+                await self._search_strategy.index(self, strands_storage._normalize_key(key), data)
             except Exception as error:  # of any strategy, as in Strands' own storages
                 raise StorageError(f"Wrote '{key}' but indexing failed") from error
 
     async def read(self, key: str) -> bytes | None:
         """Return the bytes of a key; None if there are none."""
         path = self._path(key)
-        try:
-            with _translate():
+        with _translate():
+            try:
                 return await self.files.aread(path)
-        except FileNotFoundError:
-            return None
+            except _NO_FILE:
+                return None
 
     async def delete(self, key: str) -> None:
         """Delete a key, if it exists."""
         path = self._path(key)
-        try:
-            with _translate():
-                await self.files.adelete(path)
-        except FileNotFoundError:
-            return
+        with _translate(), suppress(*_NO_FILE):
+            await self.files.adelete(path)
 
     async def list(self, query: str = "") -> builtins.list[str]:
         """List the keys that begin with a text, sorted."""
-        start = self._prefix + _normalize_prefix(query)
+        start = self._prefix + strands_storage._normalize_prefix(query)
         folder, _, _ = start.rpartition("/")
         with _translate():
             paths = [info.path[1:] async for info in self.files.awalk(f"/{folder}")]
@@ -111,11 +110,12 @@ class HoldallStorage(Face):
 
     def namespace(self, prefix: str) -> HoldallStorage:
         """Return a view of the keys below a prefix."""
-        below = _normalize_prefix(prefix).rstrip("/")
-        scoped = copy.copy(self)
-        scoped._prefix = f"{self._prefix}{below}/" if below else self._prefix
-        scoped._owned_store = None  # the view does not close it
-        scoped._namespaced = _NAMESPACED  # type: ignore[attr-defined]  # how Strands knows a view
+        below = strands_storage._normalize_prefix(prefix).rstrip("/")
+        whole = f"{self._prefix}{below}/" if below else self._prefix
+        scoped = copy.copy(self)  # of a subclass, too, with its attributes
+        vars(scoped).update(
+            _prefix=whole, _owned_store=None, _namespaced=strands_storage._NAMESPACED
+        )  # Strands' mark of a view
         return scoped
 
     def clear(self) -> None:
@@ -123,17 +123,13 @@ class HoldallStorage(Face):
         self.files.delete(f"/{self._prefix}", recursive=True)
 
     def _path(self, key: str) -> str:
-        return f"/{self._prefix}{_normalize_key(key)}"
+        return f"/{self._prefix}{strands_storage._normalize_key(key)}"
 
 
 @contextmanager
 def _translate() -> Iterator[None]:
-    """Raise holdall's errors as Strands'. A missing key is `FileNotFoundError`, for the callers here."""
+    """Raise holdall's errors as Strands'."""
     try:
         yield
-    except FileNotFound:
-        raise
-    except IsADirectory as error:
-        raise FileNotFoundError(str(error)) from error  # only keys below it exist
     except HoldallError as error:
         raise StorageError(str(error)) from error
