@@ -2,7 +2,8 @@
 
     python tests/suites/newest.py [FACE…]
 
-The environments are in .venv/newest. They are made again each time, since nothing in them is pinned. Exits 1 if a test fails.
+The environments are in .venv/newest. They are made again each time, since nothing in them is pinned. Exits 1 if a test
+fails.
 """
 
 from __future__ import annotations
