@@ -87,6 +87,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "change_text",
     "delete",
     "edit",
+    "exists",
     "glob",
     "grep",
     "ls",
@@ -156,6 +157,7 @@ namespaces = Store._namespaces
 delete_tree = Store._delete_tree
 sweep = Store._sweep
 
+exists = Files._exists
 ls = Files._ls
 glob = Files._glob
 grep = Files._grep

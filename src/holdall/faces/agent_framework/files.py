@@ -23,6 +23,7 @@ from ...ops import Namespace
 from ..base import Face
 
 _LITERAL = re.compile(r"[\w ]+")
+_DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class HoldallFileStore(Face, AgentFileStore):
@@ -97,11 +98,12 @@ class HoldallFileStore(Face, AgentFileStore):
 
 def _absolute(path: str, *, is_folder: bool = False) -> str:
     """Return the path of a file of the store. One that leads out of the root is `ValueError`, as in the framework."""
+    relative = path.strip().replace("\\", "/")
     try:
-        if path.startswith("/") or "\\" in path:
-            raise InvalidInput(f"a path is relative, with '/' between its parts, not {path!r}")
-        folder = face_api.check_folder(f"/{path.strip()}")
-        if not is_folder and (folder == "/" or path.endswith("/")):
+        if relative.startswith("/") or _DRIVE.match(relative) or "." in relative.split("/"):
+            raise InvalidInput(f"a path is relative, without a drive, '.' and '..', not {path!r}")
+        folder = face_api.check_folder(f"/{relative}")
+        if not is_folder and (folder == "/" or relative.endswith("/")):
             raise InvalidInput(f"{path!r} is not the path of a file")
     except InvalidInput as error:
         raise ValueError(str(error)) from error

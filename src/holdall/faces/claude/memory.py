@@ -111,6 +111,8 @@ class _Commands(Face):
         """Create a file. An existing one is an error, also if another session has just created it."""
         path = _inside(command.path)
         try:
+            if path == "/":
+                raise IsADirectory(path)
             yield from face_api.write(self.files, path, command.file_text, expect=ABSENT)
         except (Conflict, IsADirectory, NotADirectory):
             raise ToolError(f"File {command.path} already exists") from None
@@ -186,6 +188,9 @@ class _Commands(Face):
         source, target = _inside(command.old_path), _inside(command.new_path)
         if source == "/":
             raise ToolError("Cannot rename the /memories directory itself")
+        is_refused = target == "/" or f"{target}/".startswith(f"{source}/")  # by the store, with other messages
+        if is_refused and (yield from face_api.exists(self.files, target)):
+            raise ToolError(f"The destination {command.new_path} already exists")
         try:
             ns = self.files.namespace
             yield from face_api.execute(self.store, [ops.Check(ns, target, ABSENT), ops.Move(ns, source, target)])
