@@ -32,7 +32,7 @@ class TableChecks:
             f" AND NOT EXISTS (SELECT 1 FROM {vectors} AS stored WHERE stored.version = {table}.version)"
         )
         is_reference = f" AND {dialect.is_reference}" if dialect.is_reference else ""
-        length = f"SELECT sum(length(data)) FROM {chunks} WHERE body_id = body"
+        length = f"SELECT sum({dialect.whole_length}) FROM {chunks} WHERE body_id = body"
         self._incomplete = f"value IS NOT NULL AND size > 0 AND coalesce(({length}), 0) <> size"
         if is_reference:  # the content is a plain file, which reading the entry checks
             self._incomplete += f" AND NOT EXISTS (SELECT 1 FROM {chunks} WHERE body_id = body{is_reference})"

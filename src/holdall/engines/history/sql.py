@@ -11,6 +11,9 @@ its end:
 
 The old row keeps its body: the pieces of a body are removed with the last row, in either table, that refers to it. An
 append leaves the old row with the same body and its former size. So contents are shared between versions.
+
+A large content that was replaced is compared with that of the next version in the background, once that is an old one,
+too: then `delta` says how they differ, and the body has only the bytes that do.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ import msgspec
 
 from ... import ops
 from ...engine import HistorySetting, Row, no_history, to_old_entry
-from ...model import keys
+from ...model import file_values, keys
 from ...ops import OldHead, OldVersion, Page
 from ..sql.bounded_reads import COLUMNS
 from ..sql.dialect import Dialect
 from ..sql.feed import SqlFeed, chosen_by, within
+from ..sql.files import PIECE
 from ..sql.statements import Rows, SqlProgram, Statement
 
 #: The name of the setting in the table `state`. Stored data: it must not change.
@@ -42,6 +46,22 @@ _NEW = {
     "ended_acting": "new.acting",
 }
 _HEAD = "ns, key, version, created, updated, expires, size"
+
+
+_LARGE = 131072  # bytes; the index of the schemas has the same number
+_MOST_DELTAS = 15  # versions that are read to make the content of one
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True):
+    """How the content of an old version differs from that of the next one: not at its beginning, nor at its end.
+
+    The pieces of its body are what is between. Stored data: the fields must not change.
+    """
+
+    following: int  # the next version
+    prefix: int  # bytes
+    suffix: int
+    depth: int  # versions, with this one, that need the next one
 
 
 class HeldPast(Page[Any]):
@@ -72,16 +92,19 @@ class SqlHistory:
         self._dialect, self._feed = dialect, feed
         self._table, self._old = dialect.table, dialect.history
         both = " UNION ALL ".join(
-            f"SELECT {KEPT} FROM {table} WHERE ns = :ns AND key = :key AND version = :version AND value IS NOT NULL"
-            for table in (self._table, self._old)
+            f"SELECT {KEPT}, {delta} FROM {table}"
+            f" WHERE ns = :ns AND key = :key AND version = :version AND value IS NOT NULL"
+            for table, delta in ((self._table, "CAST(NULL AS text) AS delta"), (self._old, "delta"))
         )
         self._get = (
-            f"SELECT {COLUMNS}, CASE WHEN :content = 1 THEN {dialect.old_content} END, appended, size, fields, ttl"
-            f" FROM ({both}) AS found LIMIT 1"
+            f"SELECT {COLUMNS}, CASE WHEN :content = 1 THEN {dialect.old_content} END, appended, size, fields, ttl,"
+            f" delta FROM ({both}) AS found LIMIT 1"
         )
+        self._content = f"SELECT size, delta, {dialect.old_content} FROM ({both}) AS found LIMIT 1"
         chunks = dialect.chunks
         self._range = (
-            f"SELECT file.size, piece.start, piece.data FROM (SELECT body, size FROM ({both}) AS found"
+            f"SELECT file.size, piece.start, piece.data, file.delta"
+            f" FROM (SELECT body, size, delta FROM ({both}) AS found"
             f" WHERE body IS NOT NULL LIMIT 1) AS file LEFT JOIN {chunks} AS piece"
             f" ON piece.body_id = file.body AND piece.start < file.size AND piece.start < :end"
             f" AND piece.start >= coalesce((SELECT max(start) FROM {chunks}"
@@ -210,7 +233,7 @@ class SqlHistory:
     def get_result(self, op: ops.GetVersion, rows: Rows) -> ops.OldEntry | None:
         if not rows:
             return None
-        *columns, search_fields, ttl = rows[0]
+        *columns, search_fields, ttl, _ = rows[0]
         content, size = columns[7], columns[9]
         if content is not None:  # the body may have grown since
             columns[7] = bytes(content)[:size]
@@ -229,8 +252,98 @@ class SqlHistory:
         size, part = rows[0][0], self._dialect.part
         end = size if op.end is None else min(op.end, size)
         return b"".join(
-            part(data, max(op.start - start, 0), max(end - start, 0)) for _, start, data in rows if data is not None
+            part(data, max(op.start - start, 0), max(end - start, 0)) for _, start, data, _ in rows if data is not None
         )
+
+    # Shared contents ---------------------------------------------------------------------------------------------
+
+    def complete(self, op: ops.GetVersion | ops.ReadRange, rows: Rows) -> SqlProgram[Rows]:
+        """Return the rows that were read of a version, with the whole content if only what differs is stored."""
+        if not rows or not rows[0][-1] or (isinstance(op, ops.GetVersion) and not op.content):
+            return rows
+        assert op.version is not None
+        content = yield from self._read_content(keys.encode(op.namespace), op.key, op.version)
+        if content is None:
+            return []
+        if isinstance(op, ops.ReadRange):
+            return [(len(content), 0, content, None)]
+        return [(*rows[0][:7], content, *rows[0][8:-1], None)]
+
+    def _read_content(self, ns: str, key: str, version: int) -> SqlProgram[bytes | None]:
+        """Return the content of a version of a file; None if it is not kept."""
+        [rows] = yield [(self._content, {"ns": ns, "key": key, "version": version})]
+        if not rows or rows[0][0] is None:
+            return None
+        size, text, stored = rows[0]
+        content = b"" if stored is None else bytes(stored)
+        if not text:  # the body may have grown since
+            return content[:size]
+        delta = msgspec.json.decode(text, type=Delta)
+        following = yield from self._read_content(ns, key, delta.following)
+        if following is None:
+            return None
+        return following[: delta.prefix] + content + following[len(following) - delta.suffix :]
+
+    def shrink(self) -> SqlProgram[bool]:
+        """Replace the content of one old version by what differs from the next; return whether more may be left.
+
+        The next version is an old one, too, which does not change. The oldest versions are purged first, so the next
+        one is there as long as this one. Each version that would make a chain too long is left whole.
+        """
+        dialect, old = self._dialect, self._old
+        following = f"SELECT 1 FROM {old} AS following WHERE following.ns = {old}.ns AND following.key = {old}.key"
+        sql = (
+            f"SELECT ended, ns, key, version, body, size FROM {old} WHERE delta IS NULL AND size > {_LARGE} AND"
+            f" (ended_kind <> 'put' OR EXISTS ({following} AND following.version = {old}.ended))"
+            f" ORDER BY ended LIMIT 1{dialect.for_update}"
+        )
+        [rows] = yield [(sql, {})]
+        if not rows:
+            return False
+        ended, ns, key, version, body, size = rows[0]
+        delta, middle = (yield from self._compare(ns, key, version, ended, body, size)) or (None, b"")
+        mark = "" if delta is None else msgspec.json.encode(delta).decode()
+        change: list[Statement] = [
+            (f"UPDATE {old} SET delta = :delta WHERE ended = :ended", {"delta": mark, "ended": ended})
+        ]
+        if delta is not None:
+            insert = f"INSERT INTO {dialect.chunks} (body_id, start, data) VALUES (:body, :start, :data)"
+            change.append((f"DELETE FROM {dialect.chunks} WHERE body_id = :body", {"body": body}))
+            change += [
+                (insert, {"body": body, "start": delta.prefix + at, "data": middle[at : at + PIECE]})
+                for at in range(0, len(middle), PIECE)
+            ]
+        yield change
+        return True
+
+    def _compare(
+        self, ns: str, key: str, version: int, ended: int, body: int, size: int
+    ) -> SqlProgram[tuple[Delta, bytes] | None]:
+        """Return how a version differs from the next one, and the bytes that differ; None to leave it whole."""
+        if size > file_values.LARGEST:
+            return None
+        here = {"ns": ns, "key": key, "version": version}
+        [[(users,)], before] = yield [
+            (
+                f"SELECT (SELECT count(*) FROM {self._table} WHERE body = :body)"
+                f" + (SELECT count(*) FROM {self._old} WHERE body = :body)",
+                {"body": body},
+            ),
+            (f"SELECT delta FROM {self._old} WHERE ns = :ns AND key = :key AND ended = :version", here),
+        ]
+        depth = msgspec.json.decode(before[0][0], type=Delta).depth + 1 if before and before[0][0] else 1
+        if users > 1 or depth > _MOST_DELTAS:  # versions that share a body cost nothing already
+            return None
+        own = yield from self._read_content(ns, key, version)
+        following = yield from self._read_content(ns, key, ended)
+        if own is None or following is None or len(own) != size:
+            return None
+        prefix = _count_common(own, following)
+        rest = min(len(own), len(following)) - prefix
+        suffix = _count_common(own[len(own) - rest :][::-1], following[len(following) - rest :][::-1]) if rest else 0
+        if prefix + suffix < size // 2:
+            return None
+        return Delta(ended, prefix, suffix, depth), own[prefix : size - suffix]
 
     def list_versions(self, op: ops.ListVersions) -> SqlProgram[list[list[OldVersion]]]:
         if not op.places:
@@ -292,6 +405,18 @@ class SqlHistory:
         if len(rows) > op.limit:
             page.next = page[-1].key
         return page
+
+
+def _count_common(one: bytes, other: bytes) -> int:
+    """Return how many bytes at the beginning of two texts are the same."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # the longest common beginning, by halving
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _selected(op: ops.ListPast, params: dict[str, Any]) -> str:

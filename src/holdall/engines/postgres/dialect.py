@@ -308,6 +308,10 @@ MIGRATIONS = (
         EXECUTE FUNCTION {schema}.trees_changed();
     INSERT INTO {schema}.tree_gate SELECT true WHERE EXISTS (SELECT 1 FROM {schema}.trees);
     """,
+    """
+    ALTER TABLE {schema}.history ADD COLUMN delta text;
+    CREATE INDEX history_large ON {schema}.history (ended) WHERE delta IS NULL AND size > 131072;
+    """,
 )
 
 #: The types of the columns that `insert_many` and `delete_many` are called for.

@@ -60,7 +60,7 @@ from ...runtime.programs import Sleep, Work, adrive, drive
 from ..history.sql import HeldPast
 from ..net.pool import Pool, check_options
 from ..net.retry import retry_delay
-from ..sql.entries import LOOK_UPS, expects_a_row, is_multi_statement
+from ..sql.entries import LOOK_UPS, expects_a_row, is_look_up, is_multi_statement
 from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
 from ..sql.statements import Rows, SqlProgram, Statement
 from .connections import (
@@ -245,7 +245,8 @@ class PostgresEngine:
         kind = type(first)
         if isinstance(first, Scrub):
             return [(yield from self._scrub(first, deadline))]
-        if len(batch) == 1 and kind in _SINGLE_STATEMENT and not is_multi_statement(first):
+        is_single = len(batch) == 1 and kind in _SINGLE_STATEMENT and not is_multi_statement(first)
+        if is_single and (kind not in LOOK_UPS or is_look_up(first)):
             single: Any = self._look_up if kind in LOOK_UPS else self._write_one
             results = [(yield from single(first, deadline))]
             if kind not in LOOK_UPS and time.monotonic() > self._next_notification:

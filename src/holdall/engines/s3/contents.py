@@ -61,6 +61,13 @@ class S3Dialect(SqliteDialect):
     # Of a reference, more than any piece that may be merged with others.
     piece_length = "CASE typeof(data) WHEN 'text' THEN 1 << 40 ELSE length(data) END"
 
+    # A reference ends with the length: see `Reference.text`.
+    _after_blob = "substr(data, instr(data, ':') + 1)"
+    whole_length = (
+        f"CASE typeof(data) WHEN 'text' THEN CAST(substr({_after_blob}, instr({_after_blob}, ':') + 1) AS INTEGER)"
+        " ELSE length(data) END"
+    )
+
     def part(self, piece: Any, start: int, end: int | None) -> bytes:
         if isinstance(piece, str):
             return self.contents.read(parse_reference(piece), start, end)

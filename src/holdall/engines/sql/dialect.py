@@ -82,6 +82,7 @@ class Dialect(Fields):
     #: The expression that reads a stored vector, and a function that makes bytes of what was read.
     vector_out: tuple[str, Callable[[Any], bytes]] = ("data", bytes)
     # Checks (`engines/checks`)
+    whole_length: str = "length(data)"  # an expression: how many bytes of content a piece stands for
     indexed_contents: str  # a query: the versions in the index of contents
     clear_contents: Sequence[str]  # statements that empty the index of contents
     checks: Any

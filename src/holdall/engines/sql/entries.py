@@ -282,7 +282,7 @@ class SqlEntries:
             case ops.PurgeHistory():
                 if (yield from self._clear_trees()):  # their entries become old values
                     return True
-                return (yield from self._history.purge(op, now))
+                return (yield from self._history.purge(op, now)) or (yield from self._history.shrink())
         raise TypeError(f"not an op of several statements: {op!r}")
 
     def _put_with_parts(self, op: ops.Put, now: int | None) -> SqlProgram[Any]:
@@ -389,6 +389,8 @@ class SqlEntries:
 
     def _outcome(self, op: Op, params: dict[str, Any], rows: Rows) -> SqlProgram[Any]:
         """Return an op's result, or raise the conflict that its rows show."""
+        if isinstance(op, ops.GetVersion) or (isinstance(op, ops.ReadRange) and op.version is not None):
+            rows = yield from self._history.complete(op, rows)
         if not rows and expects_a_row(op):
             raise conflict(op, (yield from self._actual(params)))
         return self.result(op, params, rows)
@@ -806,6 +808,11 @@ def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
         and op.acting is None
         and type(op.value) is not ops.File
     )
+
+
+def is_look_up(op: Op) -> bool:
+    """Whether an op is one query: not a read of an old version, which may need others."""
+    return type(op) in LOOK_UPS and (not isinstance(op, ops.ReadRange) or op.version is None)
 
 
 def is_multi_statement(op: Op) -> bool:

@@ -179,6 +179,10 @@ MIGRATIONS = (
         ) AND NOT EXISTS (SELECT 1 FROM holdall_history WHERE body = old.body);
     END;
     """,
+    """
+    ALTER TABLE holdall_history ADD COLUMN delta TEXT;
+    CREATE INDEX holdall_history_large ON holdall_history (ended) WHERE delta IS NULL AND size > 131072;
+    """,
 )
 
 #: Not in the migrations: only searches with neighbours need it, and it makes every put slower.

@@ -55,7 +55,7 @@ from ...ops import (
 from ...runtime.programs import drive
 from ...runtime.signals import SIGNAL_CHECK_INTERVAL, disallow_restart, run_pending_handlers
 from ..history.sql import HeldPast
-from ..sql.entries import LOOK_UPS, is_multi_statement, is_plain_put
+from ..sql.entries import LOOK_UPS, is_look_up, is_multi_statement, is_plain_put
 from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
 from ..sql.text_index import PreparedIndexTexts
 from .connection import Connection, pragma
@@ -322,7 +322,7 @@ class SqliteEngine:
             op = batch[0]
             is_walk = type(op) in WALKS
             if len(batch) == 1 and not is_walk:  # needs no transaction
-                if type(op) in LOOK_UPS:
+                if is_look_up(op):
                     return [self._look_up(reader, op)]
                 return drive(self._sql.batch(batch), reader.run)
             reader.execute("BEGIN")
@@ -359,7 +359,7 @@ class SqliteEngine:
         it.
         """
         op = batch[0]
-        if len(batch) > 1 or type(op) not in self._at_once:
+        if len(batch) > 1 or type(op) not in self._at_once or not is_look_up(op):
             return None
         reader = self._readers.take_idle()
         if reader is None:

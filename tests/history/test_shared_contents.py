@@ -1,0 +1,76 @@
+"""Old versions of a large file share their contents: an edit costs what it changes, not the size of the file."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdall
+from holdall import ops
+from holdall.testing import Clock
+from support.extent import IS_SHORT
+from support.stores import new_location, open_at
+
+NS = ("filesystem",)
+ENGINES = ("sqlite", "postgres", "disk") if IS_SHORT else ("sqlite", "postgres", "disk", "s3")
+
+
+def stored_bytes(store: holdall.Store, at: dict[str, str]) -> int:
+    """Return how many bytes the pieces of all contents have in the database; names of plain files do not count."""
+    if "schema" in at:
+        with psycopg.connect(at["url"]) as connection:
+            sql = f'SELECT coalesce(sum(length(data)), 0) FROM "{at["schema"]}".chunks'
+            return int(connection.execute(sql).fetchall()[0][0])  # type: ignore[arg-type]
+    engine: Any = store._engine_handle.engine
+    reader = engine._readers.take()
+    try:
+        sql = "SELECT coalesce(sum(length(data)), 0) FROM holdall_chunks WHERE typeof(data) = 'blob'"
+        return int(reader.execute(sql).fetchall()[0][0])
+    finally:
+        engine._readers.give_back(reader)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_edits_of_a_large_file_keep_only_what_they_change(engine: str, tmp_path: Path) -> None:
+    clock, choose = Clock(), random.Random(4)
+    at = new_location(engine, tmp_path)
+    with open_at(at, clock=clock, history=3600, sweep_interval=None) as store:
+        files = store.files()
+        content = choose.randbytes(400_000)
+        files.write("/f", content)
+        written = [content]
+        for number in range(40):
+            clock.advance(1)
+            place = choose.randrange(len(content))
+            if number % 10 == 9:
+                content += b"appended"
+                files.append("/f", b"appended")
+            else:
+                added, left = choose.randbytes(choose.randrange(200)), place + choose.randrange(100)
+                content = content[:place] + added + content[left:]
+                files.write("/f", content)
+            written.append(content)
+            if number == 20:
+                store.sweep()  # the rest is compared later
+        store.sweep()
+        versions = files.history("/f", limit=100)[::-1]
+        assert [files.read("/f", version=one.version) for one in versions] == written
+        for one, whole in zip(versions, written, strict=True):
+            [part] = store.execute([ops.ReadRange(NS, "/f", 1000, 300_000, one.version)])
+            assert part == whole[1000:300_000]
+        assert stored_bytes(store, at) < 10 * 400_000  # of 41 versions
+        assert store.check().faults == []
+        clock.advance(3590)  # the first are purged
+        store.sweep()
+        kept = files.history("/f", limit=100)[::-1]
+        assert 1 < len(kept) < len(versions)
+        assert [files.read("/f", version=one.version) for one in kept] == written[-len(kept) :]
+        files.restore("/f", kept[0].version)
+        assert files.read("/f") == written[-len(kept)]
+        store.erase(NS, "/f")
+        assert stored_bytes(store, at) == 0
+        assert store.check().faults == []
