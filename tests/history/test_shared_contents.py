@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -73,4 +74,40 @@ def test_edits_of_a_large_file_keep_only_what_they_change(engine: str, tmp_path:
         assert files.read("/f") == written[-len(kept)]
         store.erase(NS, "/f")
         assert stored_bytes(store, at) == 0
+        assert store.check().faults == []
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_contents_are_right_while_several_stores_compare_and_others_read(engine: str, tmp_path: Path) -> None:
+    at, choose = new_location(engine, tmp_path), random.Random(5)
+    with open_at(at, history=3600, sweep_interval=None) as store:
+        files, content = store.files(), choose.randbytes(200_000)
+        written: dict[int, bytes] = {}
+        for number in range(30):
+            content = content[: number * 1000] + b"edit" + content[number * 1000 + 4 :]
+            version = files.write("/f", content).version
+            assert version is not None
+            written[version] = content
+        wrong: list[int] = []
+
+        def sweep() -> None:
+            with open_at(at, sweep_interval=None) as other:
+                other.sweep()
+
+        def read() -> None:
+            with open_at(at, sweep_interval=None) as other:
+                for _ in range(3):
+                    wrong.extend(
+                        version
+                        for version, expected in written.items()
+                        if other.files().read("/f", version=version) != expected
+                    )
+
+        threads = [threading.Thread(target=work) for work in (sweep, read, sweep, read, sweep)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert stored_bytes(store, at) < 6 * 200_000
         assert store.check().faults == []
