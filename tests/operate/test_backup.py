@@ -279,6 +279,26 @@ def test_a_record_that_is_not_valid_is_refused(tmp_path: Path, target: holdall.S
         assert target.count() == 0
 
 
+def test_an_entry_that_is_deleted_and_written_again_while_the_backup_runs_is_loaded(
+    store: holdall.Store, target: holdall.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "_PAGE", 2)
+    store.execute([ops.Put(("a",), str(n), {"n": n}) for n in range(8)])
+    calls = iter(range(100))
+
+    def change(done: int, total: int) -> None:
+        number = next(calls)
+        if number == 0:
+            store.delete(("a",), "1")
+            store.execute([ops.Put(("b",), str(n), {}) for n in range(6)])
+        elif number == 5:  # the page with the deletion was read
+            store.put(("a",), "1", {"n": "again"})
+
+    store.backup(tmp_path / "b", progress=change)
+    target.load(tmp_path / "b")
+    assert holdall.compare(store, target).equal
+
+
 def list_boundaries(data: bytes) -> list[int]:
     """Return where each part of an archive ends: its beginning, and the header and data of each block."""
     ends = [0, len(archive.MAGIC), len(archive.MAGIC) + 2]

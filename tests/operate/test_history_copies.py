@@ -12,7 +12,7 @@ import pytest
 import holdall
 from holdall import ops
 from holdall.errors import HistoryGone
-from holdall.operate import copying, records
+from holdall.operate import backup, copying, records
 from holdall.testing import Clock
 from support.stores import ENGINES, new_location, open_at
 
@@ -175,3 +175,24 @@ def test_a_copy_of_history_that_is_killed_at_any_page_ends_the_same(
         else:
             pytest.fail("the copy did not end")
         assert read_history(destination) == read_history(source)
+
+
+def test_an_entry_that_changes_while_it_is_backed_up_has_each_version_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "_PAGE", 3)
+    clock, path = Clock(), tmp_path / "store.backup"
+    with open_kept("sqlite", tmp_path, clock) as source:
+        write_history(source, clock)
+        changes = iter(range(2))  # before the last page is read
+
+        def change(done: int, total: int) -> None:
+            clock.advance(1)
+            if (number := next(changes, None)) is not None:
+                source.put(("a",), "item", {"n": f"during {number}"})
+                source.delete(("a",), "once") if number % 2 else source.put(("a",), "once", {"n": number})
+
+        source.backup(path, progress=change)
+        with open_kept("memory", tmp_path, clock) as loaded:
+            loaded.load(path)
+            assert read_history(loaded) == read_history(source)

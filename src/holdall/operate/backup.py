@@ -384,13 +384,17 @@ def _add_records(batch: WriteBatch, target: _Target, reader: ArchiveReader, reco
     if target.keeps_history:
         places = sorted({(target.locate(record), record.key) for record in records if record.is_old})
         known = dict(zip(places, (yield from list_marks(target.store, places)), strict=True))
-    for place, group in groupby(records, lambda record: (target.locate(record), record.key)):
-        namespace, versions = place[0], list(group)
+    # An entry that changed while the backup ran comes again, with all of its versions: the last time counts.
+    groups: dict[tuple[Namespace, str], list[Record]] = {}
+    for place, group in groupby(records, lambda one: (target.locate(one), one.key)):
+        groups.pop(place, None)
+        groups[place] = list(group)
+    for place, versions in groups.items():
+        namespace = place[0]
         before: Record | None = None
         if place in known:
             marks = [(one.kind, one.changed or 0) for one in reversed(versions)]
             new = versions[len(versions) - count_new(marks, known[place]) :]
-            known[place] = marks[: len(new)] + known[place]
             olds = [one for one in new if one.is_old]
             batch.olds += make_ops(olds, namespace)
             batch.versions += len(olds)
