@@ -19,17 +19,7 @@ from typing import Any
 from .. import ops
 from ..core.dispatch import Dispatcher
 from ..errors import AccessDenied, AlreadyExists, Conflict, Corrupt, CursorExpired, InvalidInput, Unavailable
-from ..history.old_records import (
-    Mark,
-    count_new,
-    date_record,
-    list_marks,
-    list_versions,
-    load_records,
-    make_ops,
-    read_reach,
-    split,
-)
+from ..history import old_records
 from ..model import keys
 from ..model.values import decode, encode
 from ..ops import ABSENT, Entry, Namespace, OldVersion, Record, RecordPage
@@ -77,7 +67,7 @@ def _back_up(
     made_by = version("holdall")
     base = store._resolve_prefix(prefix)
     model = yield from find_model(store)
-    reach = yield from read_reach(store)
+    reach = yield from old_records.read_reach(store)
     total: int = (yield from execute(store, [ops.Count(base)]))[0] if progress is not None else 0
     created = datetime.now(UTC).isoformat()
     header = {"format": FORMAT, "holdall": made_by, "created": created, "prefix": list(prefix)}
@@ -113,9 +103,9 @@ def _write_records(
         small: list[Record] = []
         histories: list[list[OldVersion]] = [[] for _ in page.records]
         if keeps_history:
-            histories = yield from list_versions(store, page.records)
+            histories = yield from old_records.list_versions(store, page.records)
         for record, versions in zip(page.records, histories, strict=True):
-            relative = ops.replace(date_record(record, versions), namespace=record.namespace[len(base) :])
+            relative = ops.replace(old_records.date_record(record, versions), namespace=record.namespace[len(base) :])
             if record.value is None and record.updated < began and not versions:
                 continue  # the archive has nothing of it
             if versions:
@@ -156,8 +146,8 @@ def _write_versions(
     info: BackupInfo,
 ) -> StoreProgram[None]:
     """Write the old versions of an entry, the oldest first."""
-    for group in split([one for one in reversed(versions) if one.version != record.version]):
-        olds = yield from load_records(store, record.namespace, record.key, group)
+    for group in old_records.split([one for one in reversed(versions) if one.version != record.version]):
+        olds = yield from old_records.load_records(store, record.namespace, record.key, group)
         yield Work(writer.add, ([ops.replace(old, namespace=namespace) for old in olds],))
         info.versions += len(olds)
 
@@ -292,7 +282,7 @@ def load(
         is_empty = bool(state.value.get("empty"))
     loaded = Loaded(resumed=state is not None)
     models = yield from note_model(store, model)
-    target = _Target(store, base, state_key, is_empty, models, (yield from read_reach(store)) is not None)
+    target = _Target(store, base, state_key, is_empty, models, (yield from old_records.read_reach(store)) is not None)
     with closing(ArchiveReader(path)) as reader:
         yield from _load_blocks(target, reader, state, loaded, info, progress)
     if reader.digest != digest:
@@ -380,10 +370,10 @@ def _load_blocks(
 def _add_records(batch: WriteBatch, target: _Target, reader: ArchiveReader, records: list[Record]) -> StoreProgram[int]:
     """Add the records of a block to a batch; return how many blocks the pieces of a large file were."""
     blocks = 0
-    known: dict[tuple[Namespace, str], list[Mark]] = {}
+    known: dict[tuple[Namespace, str], list[old_records.Mark]] = {}
     if target.keeps_history:
         places = sorted({(target.locate(record), record.key) for record in records if record.is_old})
-        known = dict(zip(places, (yield from list_marks(target.store, places)), strict=True))
+        known = dict(zip(places, (yield from old_records.list_marks(target.store, places)), strict=True))
     # An entry that changed while the backup ran comes again, with all of its versions: the last time counts.
     groups: dict[tuple[Namespace, str], list[Record]] = {}
     for place, group in groupby(records, lambda one: (target.locate(one), one.key)):
@@ -394,9 +384,9 @@ def _add_records(batch: WriteBatch, target: _Target, reader: ArchiveReader, reco
         before: Record | None = None
         if place in known:
             marks = [(one.kind, one.changed or 0) for one in reversed(versions)]
-            new = versions[len(versions) - count_new(marks, known[place]) :]
+            new = versions[len(versions) - old_records.count_new(marks, known[place]) :]
             olds = [one for one in new if one.is_old]
-            batch.olds += make_ops(olds, namespace)
+            batch.olds += old_records.make_ops(olds, namespace)
             batch.versions += len(olds)
             before = olds[-1] if olds else None
         for record in versions:

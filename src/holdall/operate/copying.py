@@ -21,17 +21,7 @@ from .. import ops
 from ..core.dispatch import Dispatcher
 from ..engine import PAGE_BYTES
 from ..errors import AccessDenied, Conflict, CursorExpired, InvalidInput, Unavailable
-from ..history.old_records import (
-    Mark,
-    count_new,
-    date_record,
-    list_marks,
-    list_versions,
-    load_records,
-    make_ops,
-    read_reach,
-    split,
-)
+from ..history import old_records
 from ..live.notification import Event, LoopEvent, Notifier, ThreadEvent
 from ..model.values import encode, to_microseconds
 from ..ops import ABSENT, Entry, Namespace, OldVersion, Record, RecordPage
@@ -123,8 +113,8 @@ class Copier:
             # Before the first page: without it, a copy that is killed would not know later what it has written.
             [entry] = yield from execute(self._destination, [self._state.put(None, WriteBatch())])
             self._state.version = entry.version
-        if (yield from read_reach(self._destination)) is not None:
-            self._reach = yield from read_reach(self._source)
+        if (yield from old_records.read_reach(self._destination)) is not None:
+            self._reach = yield from old_records.read_reach(self._source)
         count = ops.Count(self._from, hidden=True)
         total: int = (yield from execute(self._source, [count]))[0] if progress is not None else 0
         with _listening(self._source, (yield IS_ASYNC)) as event:
@@ -180,16 +170,16 @@ class Copier:
         """
         batch, is_whole = WriteBatch(), True
         histories: list[list[OldVersion]] = [[] for _ in records]
-        marks: list[list[Mark]] = [[] for _ in records]
+        marks: list[list[old_records.Mark]] = [[] for _ in records]
         if self._reach is not None:
-            histories = yield from list_versions(self._source, records)
+            histories = yield from old_records.list_versions(self._source, records)
             places = [(self._target(record.namespace), record.key) for record in records]
-            marks = yield from list_marks(self._destination, places)
+            marks = yield from old_records.list_marks(self._destination, places)
         for record, versions, known in zip(records, histories, marks, strict=True):
             if record.value is None and record.updated < self._state.began and not versions:
                 continue  # it was gone before the copy began: an entry of that name in the destination is another
             before = yield from self._add_versions(batch, record, versions, known)
-            is_whole = (yield from self._add(batch, date_record(record, versions), before)) and is_whole
+            is_whole = (yield from self._add(batch, old_records.date_record(record, versions), before)) and is_whole
         if cursor == self._state.cursor and not records:
             return True
         try:
@@ -210,17 +200,17 @@ class Copier:
         return is_whole
 
     def _add_versions(
-        self, batch: WriteBatch, record: Record, versions: list[OldVersion], known: list[Mark]
+        self, batch: WriteBatch, record: Record, versions: list[OldVersion], known: list[old_records.Mark]
     ) -> StoreProgram[Record | None]:
         """Add the old versions that the destination lacks; return the last of them.
 
         Many of them are written at once. If the copy is killed after that, it finds them in the destination.
         """
-        new = versions[: count_new([(one.kind, one.time) for one in versions], known)]
+        new = versions[: old_records.count_new([(one.kind, one.time) for one in versions], known)]
         before, target = None, self._target(record.namespace)
-        for group in split([one for one in reversed(new) if one.version != record.version]):
-            olds = yield from load_records(self._source, record.namespace, record.key, group)
-            batch.olds += make_ops(olds, target, before)
+        for group in old_records.split([one for one in reversed(new) if one.version != record.version]):
+            olds = yield from old_records.load_records(self._source, record.namespace, record.key, group)
+            batch.olds += old_records.make_ops(olds, target, before)
             batch.versions += len(olds)
             before = olds[-1] if olds else before
             batch.old_bytes += sum(len(old.content or b"") for old in olds)
