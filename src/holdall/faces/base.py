@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import holdall
 
-from .. import Hit, Store
+from .. import Hit, Store, ops
 from ..core import face_api
-from ..core.face_api import StoreProgram
-from ..errors import InvalidInput, MissingExtra, shown
+from ..core.face_api import StoreProgram, before_retry
+from ..errors import Conflict, InvalidInput, MissingExtra, shown
 from ..ops import Namespace
 
 T = TypeVar("T")
@@ -47,6 +48,24 @@ def read_all(store: Store, prefix: Namespace, **how: Any) -> StoreProgram[list[H
         cursor = page.next
         if cursor is None:
             return found
+
+
+def write_unchanged(store: Store, prepare: Callable[[], StoreProgram[tuple[list[ops.PointOp], T]]]) -> StoreProgram[T]:
+    """Run the batch that `prepare` makes from what it reads, and return its second result.
+
+    If a check of the batch fails, because another has written in the meantime, both are done again. An empty batch
+    writes nothing.
+    """
+    for tries in itertools.count(1):
+        batch, result = yield from prepare()
+        try:
+            if batch:
+                yield from face_api.execute(store, batch)
+        except Conflict as conflict:
+            yield from before_retry(conflict, tries)
+        else:
+            return result
+    raise AssertionError("unreachable")
 
 
 def explain_missing(missing: ModuleNotFoundError, what: str, extra: str) -> MissingExtra:

@@ -17,6 +17,7 @@ from ..core import face_api
 from ..core.face_api import StoreProgram, before_retry
 from ..errors import Conflict, NotFound
 from ..ops import Namespace, Value
+from .base import write_unchanged
 
 Head: TypeAlias = dict[str, Any]
 
@@ -105,23 +106,19 @@ class MessageLog:
 
     def remove(self, number: int) -> StoreProgram[dict[str, Any] | None]:
         """Remove a message by its number, and return it: None if there is none. It rewrites those behind it."""
-        for tries in itertools.count(1):
+
+        def prepare() -> StoreProgram[tuple[list[ops.PointOp], dict[str, Any] | None]]:
             head, messages = yield from self.read()
             if head is None or not 0 <= number < len(messages):
-                return None
-            removed, rest = messages[number], messages[number + 1 :]
+                return [], None
             batch: list[ops.PointOp] = [
                 ops.Put(self.heads, self.name, {**head.value, "length": len(messages) - 1}, expect=head),
-                *(ops.Put(self.messages, _key(number + index), message) for index, message in enumerate(rest)),
+                *(ops.Put(self.messages, _key(n - 1), messages[n]) for n in range(number + 1, len(messages))),
                 ops.Delete(self.messages, _key(len(messages) - 1)),
             ]
-            try:
-                yield from face_api.execute(self.store, batch)
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return removed
-        raise AssertionError("unreachable")
+            return batch, messages[number]
+
+        return (yield from write_unchanged(self.store, prepare))
 
     def pop(self) -> StoreProgram[dict[str, Any] | None]:
         """Remove the last message and return it: None if there is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,10 +18,9 @@ except ModuleNotFoundError as missing:
 
 from ... import ABSENT, Hit, Store, ops
 from ...core import face_api
-from ...core.face_api import Backdate, StoreProgram, before_retry
-from ...errors import Conflict
+from ...core.face_api import Backdate, StoreProgram
 from ...ops import Namespace
-from ..base import Face, read_all
+from ..base import Face, read_all, write_unchanged
 
 if TYPE_CHECKING:
     from google.adk.events.event import Event
@@ -117,13 +115,13 @@ class HoldallMemoryService(Face, BaseMemoryService):
     ) -> StoreProgram[None]:
         inside, forgotten = self._inside(app, user, session), self._forgotten(app, user)
         some = {event.id: event for event in events if event.content and event.content.parts}
-        for tries in itertools.count(1):
-            gets = [ops.Get(place, key) for key in some for place in (inside, forgotten)]
-            found = yield gets
-            new = [key for key, here, gone in zip(some, found[::2], found[1::2], strict=True) if not here and not gone]
+
+        def prepare() -> StoreProgram[tuple[list[ops.PointOp], None]]:
+            found = yield [ops.Get(place, key) for key in some for place in (inside, forgotten)]
             batch: list[ops.PointOp] = []
-            for key in new:
-                event = some[key]
+            for (key, event), here, gone in zip(some.items(), found[::2], found[1::2], strict=True):
+                if here or gone:
+                    continue
                 at = datetime.fromtimestamp(event.timestamp, UTC)
                 assert event.content is not None
                 value = _value(event.content, event.author, at.isoformat(), dict(metadata))
@@ -132,12 +130,9 @@ class HoldallMemoryService(Face, BaseMemoryService):
                     ops.Put(inside, key, value, expect=ABSENT, search_fields=["text"]),
                     Backdate(inside, key, at, at),  # neighbours are found in the order of these times
                 ]
-            try:
-                yield from face_api.execute(self.store, batch)
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return
+            return batch, None
+
+        yield from write_unchanged(self.store, prepare)
 
     def _inside(self, app: str, user: str, session: str) -> Namespace:
         return (*self._namespace, "memories", app, user, session)

@@ -7,7 +7,6 @@ The framework's own storages pickle. Here a checkpoint is plain JSON (`inert_val
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -24,10 +23,10 @@ except ModuleNotFoundError as missing:
 
 from ... import ABSENT, Entry, Store, ops
 from ...core import face_api
-from ...core.face_api import StoreProgram, before_retry
-from ...errors import Conflict, InvalidInput
+from ...core.face_api import StoreProgram
+from ...errors import InvalidInput
 from ...ops import Namespace
-from ..base import Face, read_all
+from ..base import Face, read_all, write_unchanged
 
 
 class HoldallCheckpointStorage(Face):
@@ -63,7 +62,8 @@ class HoldallCheckpointStorage(Face):
     def _save(self, checkpoint: WorkflowCheckpoint) -> StoreProgram[None]:
         key, workflow = checkpoint.checkpoint_id, checkpoint.workflow_name
         value = {"workflow": workflow, "checkpoint": self._values.encode(checkpoint)}
-        for tries in itertools.count(1):
+
+        def prepare() -> StoreProgram[tuple[list[ops.PointOp], None]]:
             old: Entry | None
             [old] = yield [ops.Get(self._namespace, key)]
             batch: list[ops.PointOp] = [
@@ -72,12 +72,9 @@ class HoldallCheckpointStorage(Face):
             ]
             if old is not None and old.value["workflow"] != workflow:
                 batch.append(ops.Delete(self._of(old.value["workflow"]), key))
-            try:
-                yield from face_api.execute(self.store, batch)
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return
+            return batch, None
+
+        yield from write_unchanged(self.store, prepare)
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """Return a checkpoint. A missing one is `WorkflowCheckpointException`."""
@@ -114,22 +111,15 @@ class HoldallCheckpointStorage(Face):
             return await self._arun(self._delete(checkpoint_id))
 
     def _delete(self, key: str) -> StoreProgram[bool]:
-        for tries in itertools.count(1):
+        def prepare() -> StoreProgram[tuple[list[ops.PointOp], bool]]:
             old: Entry | None
             [old] = yield [ops.Get(self._namespace, key)]
             if old is None:
-                return False
-            batch = [
-                ops.Delete(self._namespace, key, expect=old),
-                ops.Delete(self._of(old.value["workflow"]), key),
-            ]
-            try:
-                yield from face_api.execute(self.store, batch)
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return True
-        raise AssertionError("unreachable")
+                return [], False
+            index = ops.Delete(self._of(old.value["workflow"]), key)
+            return [ops.Delete(self._namespace, key, expect=old), index], True
+
+        return (yield from write_unchanged(self.store, prepare))
 
     async def _list(self, workflow: str) -> list[Any]:
         with _translate():

@@ -19,49 +19,31 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from agent_framework import (
-    AgentExecutorRequest,
-    AgentExecutorResponse,
-    AgentResponse,
-    AgentResponseUpdate,
-    ChatResponse,
-    ChatResponseUpdate,
-    Content,
-    Message,
-    SubWorkflowRequestMessage,
-    SubWorkflowResponseMessage,
-    WorkflowCheckpoint,
-    WorkflowErrorDetails,
-    WorkflowEvent,
-    WorkflowEventSource,
-    WorkflowInvocationKwargs,
-    WorkflowMessage,
-    WorkflowRunState,
-)
+import agent_framework
 from pydantic import BaseModel
 
 from ...errors import InvalidInput, InvalidValue, shown
 
 _TAG, _OF = "$", "of"
 _FRAMEWORK: tuple[type, ...] = (
-    AgentExecutorRequest,
-    AgentExecutorResponse,
-    AgentResponse,
-    AgentResponseUpdate,
-    ChatResponse,
-    ChatResponseUpdate,
-    Content,
-    Message,
-    SubWorkflowRequestMessage,
-    SubWorkflowResponseMessage,
-    WorkflowCheckpoint,
-    WorkflowErrorDetails,
-    WorkflowEvent,
-    WorkflowEventSource,
-    WorkflowInvocationKwargs,
-    WorkflowMessage,
-    WorkflowRunState,
-    type(WorkflowMessage("", "").type),  # the framework does not export it
+    agent_framework.AgentExecutorRequest,
+    agent_framework.AgentExecutorResponse,
+    agent_framework.AgentResponse,
+    agent_framework.AgentResponseUpdate,
+    agent_framework.ChatResponse,
+    agent_framework.ChatResponseUpdate,
+    agent_framework.Content,
+    agent_framework.Message,
+    agent_framework.SubWorkflowRequestMessage,
+    agent_framework.SubWorkflowResponseMessage,
+    agent_framework.WorkflowCheckpoint,
+    agent_framework.WorkflowErrorDetails,
+    agent_framework.WorkflowEvent,
+    agent_framework.WorkflowEventSource,
+    agent_framework.WorkflowInvocationKwargs,
+    agent_framework.WorkflowMessage,
+    agent_framework.WorkflowRunState,
+    type(agent_framework.WorkflowMessage("", "").type),  # the framework does not export it
 )
 #: Classes that may be named as the type of an answer. Their values have kinds of their own.
 _BUILTIN: tuple[type, ...] = (bool, bytes, dict, float, frozenset, int, list, object, set, str, tuple, type(None))

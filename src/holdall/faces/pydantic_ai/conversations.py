@@ -10,7 +10,6 @@ several messages before it, so that a history is read in few steps, also where f
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,10 +28,10 @@ except ModuleNotFoundError as missing:
 
 from ... import ABSENT, Entry, Hit, Store, ops
 from ...core import face_api
-from ...core.face_api import StoreProgram, before_retry
+from ...core.face_api import StoreProgram
 from ...errors import Conflict
 from ...ops import Expectation, Namespace
-from ..base import Face, read_all
+from ..base import Face, read_all, write_unchanged
 
 _RECORD = TypeAdapter(ConversationRecord)
 _ENTRY = TypeAdapter(ConversationEntry)
@@ -132,7 +131,7 @@ class HoldallConversationStore(Face, ConversationStore):
         await self._arun(self._delete_record(conversation_id, expected_revision))
 
     def _delete_record(self, conversation_id: str, revision: str) -> StoreProgram[None]:
-        for tries in itertools.count(1):
+        def prepare() -> StoreProgram[tuple[list[ops.PointOp], None]]:
             stored = yield from self._check_revision(conversation_id, revision)
             if stored is None:
                 raise ConversationConflict(conversation_id)
@@ -141,13 +140,9 @@ class HoldallConversationStore(Face, ConversationStore):
                 for shared in (yield from self._read_tips(relative)):
                     own.pop(shared, None)
             batch: list[ops.PointOp] = [ops.Delete(self._records, conversation_id, expect=stored)]
-            batch += [ops.Delete(self._messages, key, expect=entry) for key, entry in own.items()]
-            try:
-                yield from face_api.execute(self.store, batch)
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return
+            return batch + [ops.Delete(self._messages, key, expect=entry) for key, entry in own.items()], None
+
+        yield from write_unchanged(self.store, prepare)
 
     def _check_revision(self, conversation_id: str, revision: str | None) -> StoreProgram[Entry | None]:
         stored: Entry | None

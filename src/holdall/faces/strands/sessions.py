@@ -22,10 +22,9 @@ except ModuleNotFoundError as missing:
 
 from ... import ABSENT, Hit, Page, Store, ops
 from ...core import face_api
-from ...core.face_api import StoreProgram, before_retry
-from ...errors import Conflict
+from ...core.face_api import StoreProgram
 from ...ops import Namespace
-from ..base import Face
+from ..base import Face, write_unchanged
 
 if TYPE_CHECKING:
     from strands.multiagent import MultiAgentBase
@@ -152,24 +151,21 @@ class HoldallSessionRepository(Face, SessionRepository):
         self, parents: list[_Address], address: _Address, value: dict[str, Any], *, is_new: bool | None = False
     ) -> StoreProgram[dict[str, Any]]:
         """Write a value if all above it exist, and return it. None for `is_new` creates or replaces."""
-        for tries in itertools.count(1):
+
+        def prepare() -> StoreProgram[tuple[list[ops.PointOp], dict[str, Any]]]:
             *above, old = yield [ops.Get(*one) for one in [*parents, address]]
+            batch: list[ops.PointOp] = []
             for parent, entry in zip(parents, above, strict=True):
                 if entry is None:
                     raise SessionException(f"{_name(parent)} does not exist")
+                batch.append(ops.Check(*parent, entry))
             if is_new is not None and is_new is not (old is None):
                 raise SessionException(f"{_name(address)} {'already exists' if is_new else 'does not exist'}")
-            if old is not None and "created_at" in old.value:
-                value = {**value, "created_at": old.value["created_at"]}
-            checks = [ops.Check(*parent, entry) for parent, entry in zip(parents, above, strict=True)]
-            put = ops.Put(*address, value, expect=ABSENT if old is None else old)
-            try:
-                yield from face_api.execute(self.store, [*checks, put])
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return value
-        raise AssertionError("unreachable")
+            kept = {} if old is None or "created_at" not in old.value else {"created_at": old.value["created_at"]}
+            written = {**value, **kept}
+            return [*batch, ops.Put(*address, written, expect=ABSENT if old is None else old)], written
+
+        return (yield from write_unchanged(self.store, prepare))
 
     def _session(self, session_id: str) -> _Address:
         return self._inside("sessions"), session_id
