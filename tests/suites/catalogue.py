@@ -33,6 +33,7 @@ class Suite:
         return self.shown or f"`{self.package}`: " + ", ".join(f"`{Path(file).name}`" for file in self.files)
 
 
+_ASYNC = ("-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto")
 _SQLITE = "it looks into the tables, connections or locks of `SQLiteSession`"
 _LINKS = "it is about symbolic links and modes of a folder; a store has none"
 _PATHS = "it looks at the files of `FileSessionManager`"
@@ -55,6 +56,21 @@ SUITES = (
             r"connections?_?|_connection|corrupt|file_lock|write_lock|failed_clear|post_commit": _SQLITE,
             "closed_rejects_empty": "it wants an error with the name `SQLiteSession`; ours is `StoreClosed`",
         },
+    ),
+    Suite(
+        "langchain-tests",
+        "`HoldallByteStore`, `HoldallCache`",
+        ("tests/suites/langchain_cases.py",),
+        arguments=(*_ASYNC, "-o", "asyncio_default_fixture_loop_scope=function"),
+        is_installed=True,
+        shown="`langchain-tests`: byte stores and caches, sync and async",
+    ),
+    Suite(
+        "fsspec",
+        "`HoldallFileSystem`",
+        tuple(f"tests/faces/fsspec/test_filesystem.py::Test{name}" for name in ("Copy", "Get", "Put", "Pipe", "Open")),
+        is_installed=True,
+        shown="`fsspec.tests.abstract`: copy, get, put, pipe and open",
     ),
     Suite(
         "strands-agents",
