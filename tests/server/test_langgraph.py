@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -67,3 +73,54 @@ def test_malformed_requests_have_the_status_of_langgraphs_server(client: httpx.C
     assert client.put("/store/items", json={"namespace": [""], "key": "k", "value": {}}).status_code == 422
     assert client.get("/store/items?namespace=a").status_code == 400
     assert client.put("/store/items", json={"namespace": ["a"], "value": {}}).status_code == 400
+
+
+#: The same calls in JavaScript. It prints what it received, as JSON.
+SCRIPT = """
+import { Client } from "@langchain/langgraph-sdk";
+const store = new Client({ apiUrl: process.env.URL, apiKey: process.env.TOKEN }).store;
+const ada = ["users", "ada"];
+await store.putItem(ada, "food", { likes: "green tea" }, { ttl: 5 });
+await store.putItem(ada, "hidden", { likes: "green tea" }, { index: false });
+await store.putItem(["users", "bob", "notes"], "a", {});
+const got = {
+  item: await store.getItem(ada, "food", { refreshTtl: true }),
+  none: await store.getItem(ada, "none"),
+  found: await store.searchItems(["users"], { query: "tea", filter: { likes: "green tea" }, refreshTtl: true }),
+  listed: await store.searchItems(["users"], { limit: 1, offset: 1 }),
+  namespaces: await store.listNamespaces({ prefix: ["users"], maxDepth: 2 }),
+};
+await store.deleteItem(ada, "food");
+got.gone = await store.getItem(ada, "food");
+const stranger = new Client({ apiUrl: process.env.URL, apiKey: "wrong", callerOptions: { maxRetries: 0 } });
+got.refused = await stranger.store.getItem(ada, "food").then(() => null, (error) => error.status);
+console.log(JSON.stringify(got));
+"""
+MODULES = Path(sys.prefix) / "node"
+
+
+@pytest.mark.not_short
+@pytest.mark.skipif(
+    not (MODULES / "node_modules/@langchain/langgraph-sdk").exists() or shutil.which("node") is None,
+    reason="npm is not installed: with it, 'make test-all' installs @langchain/langgraph-sdk",
+)
+def test_every_call_of_the_javascript_sdk(url: str, new_token: Callable[..., str], store: holdall.Store) -> None:
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", SCRIPT],
+        cwd=MODULES,
+        env=os.environ | {"URL": url, "TOKEN": new_token()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    got = json.loads(done.stdout)
+    assert (got["item"]["namespace"], got["item"]["value"]) == (["users", "ada"], {"likes": "green tea"})
+    assert got["none"] is None
+    assert [(hit["key"], hit["score"] > 0) for hit in got["found"]["items"]] == [("food", True)]
+    assert len(got["listed"]["items"]) == 1
+    assert got["namespaces"] == {"namespaces": [["users", "ada"], ["users", "bob"]]}
+    assert got["gone"] is None
+    assert got["refused"] == 401
+    assert [entry.key for entry in store.scan(("users",))] == ["hidden", "a"]

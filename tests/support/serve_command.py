@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -28,8 +29,10 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(store: str, folder: Path, *arguments: str, workers: int = 2, port: int | None = None) -> Iterator[Serving]:
-    """Serve a store with the command until the block ends."""
+def serving(
+    store: str, folder: Path, *arguments: str, workers: int = 2, port: int | None = None, ca_file: Path | None = None
+) -> Iterator[Serving]:
+    """Serve a store with the command until the block ends; `ca_file` is for a server with TLS."""
     port = port or free_port()
     command = [sys.executable, "-m", "holdall", store, "serve", "--port", str(port), "--workers", str(workers)]
     output = folder / "serve.out"
@@ -38,11 +41,12 @@ def serving(store: str, folder: Path, *arguments: str, workers: int = 2, port: i
             [*command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, start_new_session=True
         )
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"{'http' if ca_file is None else 'https'}://127.0.0.1:{port}"
+        context = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
         deadline = time.monotonic() + 60
         while True:
             try:
-                urllib.request.urlopen(f"{url}/healthz", timeout=5).close()
+                urllib.request.urlopen(f"{url}/healthz", timeout=5, context=context).close()
                 break
             except (urllib.error.URLError, OSError):
                 log = (folder / "serve.err").read_text()[-3000:]

@@ -9,11 +9,12 @@ from typing import Any
 
 import holdall
 from support.extent import IS_SHORT
+from support.served import server
 from support.servers import postgres_url, redis_cluster_url, redis_url, s3_credentials, s3_server
 
 ENGINES: tuple[str, ...] = ("memory", "sqlite", "postgres", "redis", "disk")
 if not IS_SHORT:
-    ENGINES += ("cluster", "s3")
+    ENGINES += ("cluster", "s3", "remote")
 _numbers = itertools.count()
 
 
@@ -31,6 +32,8 @@ def new_location(engine: str, folder: Path) -> dict[str, str]:
             return {"url": redis_url(), "key_prefix": name}
         case "cluster":
             return {"url": redis_cluster_url(), "key_prefix": name}
+        case "remote":
+            return {"url": server().serve(f"sqlite:///{folder}/{name}.db", has_clock=False, durability="relaxed")}
         case "s3":
             server, (key, secret) = s3_server(), s3_credentials()
             os.environ |= {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}  # for other processes, too

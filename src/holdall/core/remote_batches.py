@@ -432,6 +432,8 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
             keys.check_count(name, getattr(op, name))
     if hasattr(op, "limit") and op.limit > wire.MOST_IN_PAGE and not (isinstance(op, ops.Children) and op.bare):
         op = replace(op, limit=wire.MOST_IN_PAGE)
+    if isinstance(op, ops.Scan | ops.Records | ops.ChangedRecords | ops.ListPast | ops.Unembedded):
+        keys.check_count("limit", op.limit, least=1)
     if getattr(op, "filter", None) is not None:
         filters.load(op.filter)
     if isinstance(op, ops.Scan | ops.Unembedded | ops.Records | ops.ListPast) and op.after is not None:

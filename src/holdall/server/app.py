@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Collection
 from typing import Any, Literal
 
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -21,15 +22,17 @@ from .exchange import Endpoint, Limits
 from .explorer import ROUTES as EXPLORER_ROUTES
 from .mcp.http import McpEndpoint
 from .metrics import Metrics
+from .problems import HttpError, to_response
 from .rest import ROUTES as REST_ROUTES
 from .run.logs import access_logger, log_request
 
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+#: Headers of every answer that does not have its own, as ASGI sends them: `Response.headers` would take longer.
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
 
 
 class Service:
@@ -42,8 +45,8 @@ class Service:
 
     def finish(self, request: Request, route: str, response: Response, access: Access | None, seconds: float) -> None:
         """Add the headers that every answer has, and count the request."""
-        for name, value in _HEADERS.items():
-            response.headers.setdefault(name, value)
+        given = {name for name, _ in response.raw_headers}
+        response.raw_headers += [header for header in _HEADERS if header[0] not in given]
         origin = request.headers.get("origin")
         if origin is not None and self.gate.allows_origin(origin):
             response.headers["Access-Control-Allow-Origin"] = origin
@@ -58,6 +61,19 @@ class Service:
         if access_logger.isEnabledFor(logging.INFO):
             token, client = None if access is None else access.token.id, request.client
             log_request(request.scope["method"], route, status, seconds, token, None if client is None else client.host)
+
+
+class _AnyPath(PathConvertor):
+    """The rest of a path. Starlette's own has no line breaks, which names may have."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("any", _AnyPath())
+
+
+async def _not_found(_request: Request, _error: Exception) -> Response:
+    return to_response(HttpError(404, "there is nothing here: /openapi.json lists the routes", title="NotFound"))
 
 
 def app(
@@ -80,7 +96,7 @@ def app(
     gate = Gate(store, uses_tokens=auth == "tokens", hosts=hosts, origins=origins)
     service = Service(store, gate, limits or Limits())
     routes: list[BaseRoute] = [
-        Route(path, Endpoint(service, path, handlers))
+        Route(path.replace(":path}", ":any}"), Endpoint(service, path, handlers))
         for table in (engine_batches.ROUTES, REST_ROUTES, langgraph.ROUTES, EXPLORER_ROUTES)
         for path, handlers in table.items()
     ]
@@ -100,6 +116,6 @@ def app(
             if closes_store:
                 await store.aclose()
 
-    made = Starlette(routes=routes, lifespan=lifespan)
+    made = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found})
     made.state.service = service
     return made

@@ -253,9 +253,9 @@ async def read_chunks(request: Request, limits: Limits, most: int) -> AsyncItera
     began, received, size = loop.time(), 0, 0
     stream = aiter(request.stream())
     while True:
-        left = limits.body_timeout + received / _SLOWEST - (loop.time() - began)
         try:
-            chunk = await asyncio.wait_for(anext(stream, None), max(left, 0.001))
+            async with asyncio.timeout_at(began + limits.body_timeout + received / _SLOWEST):
+                chunk = await anext(stream, None)
         except TimeoutError:
             raise HttpError(408, "the body came too slowly", {"Connection": "close"}) from None
         if chunk is None:

@@ -125,3 +125,18 @@ def test_search_count_namespaces_and_scan(client: httpx.Client) -> None:
     assert keys == ["k0", "k2", "k4", "k1", "k3"]
     assert client.delete("/v1/trees/notes/0").json() == {"deleted": 3}
     assert client.get("/v1/stats").json()["entries"] == 2
+
+
+@pytest.mark.parametrize("key", ["a\nb", "\r\n", "\u2028", "a\tb", "%2F", "..%2f", "?x#y", "é\u0301", "\u202e", " "])
+def test_line_breaks_and_signs_in_names_survive(client: httpx.Client, store: holdall.Store, key: str) -> None:
+    path = f"/v1/items/{quote(key, safe='')}/{quote(key, safe='')}"
+    assert client.put(path, json={"n": 1}).status_code == 200
+    assert client.get(path).json()["key"] == key
+    assert store.get((key,), key) is not None
+    assert client.delete(path).status_code == 204
+
+
+def test_an_unknown_path_is_a_problem(client: httpx.Client) -> None:
+    answer = client.get("/v2/none")
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert client.get("/v1/scan?limit=0").status_code == 400

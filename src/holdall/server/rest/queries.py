@@ -145,6 +145,7 @@ async def list_namespaces(call: Call) -> Response:
 async def scan(call: Call) -> Response:
     """List the entries in a namespace and below it, in key order, a page at a time."""
     after, limit = call.text("after"), call.number("limit", 100, call.service.limits.page)
+    face_api.check_count("limit", limit, least=1)
     mark = None if after is None else _read_mark(after)
     scanned = face_api.scan_page(call.store, namespace_argument(call), mark, limit)
     page = await face_api.arun(call.store, scanned)

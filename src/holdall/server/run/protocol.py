@@ -12,12 +12,11 @@ try:
 except ImportError:  # httptools is faster, and not needed
     _Base = H11Protocol  # type: ignore[misc,assignment]  # one of two
 
-_HEAD_TIMEOUT = 30.0  # seconds
-
 
 class PatientProtocol(_Base):
     """Closes a connection on which the head of a request does not arrive in time."""
 
+    head_timeout = 30.0  # seconds; each worker sets it to the limit of its server
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -41,7 +40,7 @@ class PatientProtocol(_Base):
         return cycle is not None and not cycle.response_complete
 
     def _start_timer(self) -> None:
-        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._close_if_waiting)
+        self._head_timer = asyncio.get_running_loop().call_later(self.head_timeout, self._close_if_waiting)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

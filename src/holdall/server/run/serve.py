@@ -86,6 +86,7 @@ def run(settings: Settings, log_level: str = "INFO") -> None:
 def make_app() -> Any:
     """Make the app of one worker, from the settings in its environment."""
     settings = msgspec.json.decode(os.environ[_SETTINGS], type=Settings)
+    PatientProtocol.head_timeout = _limits(settings).header_timeout
     store = holdall.open(settings.url or None, **_store_options(settings))
     made = app(
         store,
