@@ -15,12 +15,12 @@ from support.extent import FEW_FSYNCS
 from support.langgraph_stores import Open, opener
 from support.postgres_schemas import empty_schema
 from support.servers import postgres_url
-from support.stores import ENGINES, open_at
+from support.stores import FACE_ENGINES, open_at
 
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=FACE_ENGINES)
 def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
     """A store for all tests of a module, each of which uses its own namespace."""
     with open_on(request.param, tmp_path_factory) as store:
@@ -32,7 +32,7 @@ def open_on(engine: str, folders: pytest.TempPathFactory) -> holdall.Store:
     return open_at(stores.new_location(engine, folders.mktemp("store")), **FEW_FSYNCS)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=FACE_ENGINES)
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """A function that opens a store of this test, the same one each time, with the given options."""
     if request.param == "postgres":

@@ -14,7 +14,9 @@ from support.servers import postgres_url, redis_cluster_url, redis_url, s3_crede
 
 ENGINES: tuple[str, ...] = ("memory", "sqlite", "postgres", "redis", "disk")
 if not IS_SHORT:
-    ENGINES += ("cluster", "s3", "remote")
+    ENGINES += ("cluster", "s3")
+#: The engines for tests of faces. A remote engine has a store on SQLite behind a server with two workers.
+FACE_ENGINES = ENGINES if IS_SHORT else (*ENGINES, "remote")
 _numbers = itertools.count()
 
 
@@ -33,15 +35,19 @@ def new_location(engine: str, folder: Path) -> dict[str, str]:
         case "cluster":
             return {"url": redis_cluster_url(), "key_prefix": name}
         case "remote":
-            return {"url": server().serve(f"sqlite:///{folder}/{name}.db", has_clock=False, durability="relaxed")}
+            url = server().serve(f"sqlite:///{folder}/{name}.db", durability="relaxed")
+            server().clock(url).follow(None)
+            return {"url": url}
         case "s3":
-            server, (key, secret) = s3_server(), s3_credentials()
+            bucket, (key, secret) = s3_server(), s3_credentials()
             os.environ |= {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}  # for other processes, too
-            return {"url": f"s3://{server.bucket}/{name}", "endpoint": server.endpoint, "cache": str(folder / "cache")}
+            return {"url": f"s3://{bucket.bucket}/{name}", "endpoint": bucket.endpoint, "cache": str(folder / "cache")}
     return {"url": postgres_url(), "schema": name}
 
 
 def open_at(at: dict[str, str], **options: Any) -> holdall.Store:
     """Open the store at a location."""
+    if at["url"].startswith("http://") and options.get("clock") is not None:
+        server().clock(at["url"]).mirror(options["clock"])
     own: dict[str, Any] = {name: value for name, value in at.items() if name != "url"}
     return holdall.open(at["url"], **(own | options))

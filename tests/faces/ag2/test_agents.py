@@ -21,7 +21,7 @@ from holdall.faces.ag2 import (
 from support import ag2_installed as ag2
 from support.ag2_callbacks import RecordedPaths, awaited
 from support.processes import run, tell
-from support.stores import ENGINES, new_location, open_at
+from support.stores import FACE_ENGINES, new_location, open_at
 
 events = ag2.events
 
@@ -160,7 +160,7 @@ async def test_an_agent_works_under_locks(store: HoldallKnowledgeStore) -> None:
     assert len(await EventLogWriter(store).load(stream.id)) >= 4
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FACE_ENGINES)
 @awaited
 async def test_an_agents_knowledge_exists_after_a_restart(tmp_path: Path, engine: str) -> None:
     at = new_location(engine, tmp_path)

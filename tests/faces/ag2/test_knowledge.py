@@ -38,7 +38,7 @@ from support import ag2_installed as ag2
 from support.ag2_callbacks import RecordedPaths, awaited
 from support.processes import hear, start, tell
 from support.servers import Postgres, redis_url
-from support.stores import ENGINES, new_location, open_at
+from support.stores import FACE_ENGINES, new_location, open_at
 
 
 @pytest.fixture
@@ -757,7 +757,7 @@ async def test_without_a_lock_given_changes_wait_for_their_turn(store: HoldallKn
     assert await store.read("/log") == "x" * 10
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FACE_ENGINES)
 @awaited
 async def test_a_change_whose_lock_was_lost_is_refused_by_the_storage(tmp_path: Path, engine: str) -> None:
     clock = Clock()

@@ -30,10 +30,10 @@ from holdall import errors
 from holdall.faces.langgraph import AsyncHoldallSaver, HoldallSaver, HoldallStore
 from support.extent import FEW_FSYNCS, IS_SHORT
 from support.servers import postgres_url
-from support.stores import ENGINES, new_location, open_at
+from support.stores import FACE_ENGINES, new_location, open_at
 
 
-@pytest.fixture(scope="module", params=ENGINES[:1] if IS_SHORT else ENGINES)
+@pytest.fixture(scope="module", params=FACE_ENGINES[:1] if IS_SHORT else FACE_ENGINES)
 def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
     """A store for all tests of this module: in `make test` on one engine, as the conformance suite runs on all."""
     with open_at(new_location(request.param, tmp_path_factory.mktemp("store")), **FEW_FSYNCS) as store:
