@@ -163,6 +163,7 @@ OUTSIDE = {
         "faces/langgraph/checkpoints/",
     ),
     "numpy": ("search/",),
+    "opentelemetry": ("server/",),
     "pyarrow": ("operate/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
     "pydantic": ("faces/agent_framework/", "faces/conversations/", "faces/pydantic_ai/"),

@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 from ..errors import HoldallError, InvalidInput, shown
 from .auth.gate import Access
 from .problems import HttpError, to_response
+from .tracing import request_span
 
 if TYPE_CHECKING:
     from .app import Service
@@ -143,8 +144,12 @@ class Endpoint:
             self.handlers["HEAD"] = self.handlers["GET"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.perf_counter()
         request = Request(scope, receive)
+        with request_span(request, self.name) as set_status:
+            await self._respond(request, set_status, send)
+
+    async def _respond(self, request: Request, set_status: Callable[[int], None], send: Send) -> None:
+        began = time.perf_counter()
         access: Access | None = None
         try:
             response, access = await self._answer(request)
@@ -155,8 +160,9 @@ class Endpoint:
         except Exception:
             logger.exception("a request to %s failed", self.name)
             response = to_response(HttpError(500, "the server failed; its log says why", title="HoldallError"))
+        set_status(response.status_code)
         self.service.finish(request, self.name, response, access, time.perf_counter() - began)
-        await response(scope, receive, send)
+        await response(request.scope, request.receive, send)
 
     async def _answer(self, request: Request) -> tuple[Response, Access | None]:
         gate = self.service.gate

@@ -1,0 +1,45 @@
+"""Spans for OpenTelemetry, where its API is installed and the app has configured it.
+
+A span has the method, the route and the status of a request, and continues the trace of the sender (`traceparent`). It
+has no path, no values and no token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from starlette.requests import Request
+
+try:
+    from opentelemetry import propagate, trace
+except ImportError:  # an optional package
+    trace = None  # type: ignore[assignment]  # asked below
+
+
+def _set_nothing(_status: int) -> None:
+    """Do nothing, where there is no span."""
+
+
+@contextlib.contextmanager
+def request_span(request: Request, route: str) -> Iterator[Callable[[int], None]]:
+    """A span around a request. It yields a function that sets the status of the answer."""
+    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        yield _set_nothing
+        return
+    method = request.scope["method"]
+    attributes: dict[str, Any] = {"http.request.method": method, "http.route": route}
+    with trace.get_tracer("holdall.server").start_as_current_span(
+        f"{method} {route}",
+        context=propagate.extract(dict(request.headers)),
+        kind=trace.SpanKind.SERVER,
+        attributes=attributes,
+    ) as span:
+
+        def set_status(status: int) -> None:
+            span.set_attribute("http.response.status_code", status)
+            if status >= 500:
+                span.set_status(trace.StatusCode.ERROR)
+
+        yield set_status
