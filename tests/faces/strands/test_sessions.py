@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -165,3 +167,11 @@ def test_eight_processes_lose_nothing(
     face: str, engine: str, tmp_path: Path, scaled: Callable[[int, int], int]
 ) -> None:
     check_several(FACES[face], engine, write, tmp_path, scaled(10, 50))
+
+
+def test_the_example_runs() -> None:
+    example = Path(__file__).parents[3] / "examples" / "strands_memory.py"
+    run = subprocess.run([sys.executable, example], check=False, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[:2] == ["messages: 4", "memory: Ada is allergic to peanuts"]
+    assert "allergic" in run.stdout.splitlines()[2]
