@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ import pytest
 from support.extent import IS_SHORT
 from support.plugins import install_broken_plugin
 from support.processes import Process, hear, start, tell
-from support.servers import postgres_url, redis_url
+from support.servers import postgres_url, redis_url, s3_credentials, s3_server
 
 TESTS = Path(__file__).parent
 SUITES = {
@@ -32,6 +33,8 @@ SUITES = {
     "redis": "redis/test_engine.py::TestRedis",
     "disk": "disk/test_contract.py::TestDisk",
 }
+if not IS_SHORT:
+    SUITES["s3"] = "s3/test_contract.py::TestS3"
 
 #: Each fault, and the tests of the contract of which one at least must find it.
 FAULTS = {
@@ -57,7 +60,7 @@ FAULTS = {
     "forgotten_silently": ["test_a_cursor_older_than_the_purged_tombstones_has_expired"],
 }
 #: The engines of a fault that only some can have.
-ONLY = {"unbound_filter_key": ["sqlite", "postgres", "disk"]}  # the others build no SQL
+ONLY = {"unbound_filter_key": [engine for engine in SUITES if engine not in ("memory", "redis")]}  # these build no SQL
 
 
 def engines_of(number: int, fault: str) -> list[str]:
@@ -84,7 +87,7 @@ def test_the_contract_finds_a_planted_fault(collected: Process, engine: str, fau
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """A process that has collected the contract of every engine, and runs the tests that it is sent."""
     plugin = install_broken_plugin(tmp_path_factory.mktemp("plugin"))
-    urls = {"postgres": postgres_url(), "redis": redis_url()}
+    urls = {"postgres": postgres_url(), "redis": redis_url(), "s3": "" if IS_SHORT else s3_server().endpoint}
     folder = tmp_path_factory.mktemp("mutations")
     process = start(run_on_request, deadline=600, **urls, plugin=str(plugin), folder=str(folder / "base"))
     try:
@@ -97,12 +100,14 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
             process.kill()
 
 
-def run_on_request(postgres: str, redis: str, plugin: str, folder: str) -> None:
+def run_on_request(postgres: str, redis: str, s3: str, plugin: str, folder: str) -> None:
     from support import servers
 
-    servers.postgres_url, servers.redis_url = (
+    bucket = SimpleNamespace(options={"endpoint": s3, "credentials": s3_credentials})
+    servers.postgres_url, servers.redis_url, servers.s3_server = (  # type: ignore[assignment]  # of S3, only options
         lambda: postgres,
         lambda: redis,
+        lambda: bucket,
     )  # they run already
     sys.path.append(plugin)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # installed plugins must make no difference

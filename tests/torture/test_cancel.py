@@ -33,7 +33,9 @@ POOL = 4
 # Cancelled tasks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite", "postgres", "redis", "disk"])
+@pytest.mark.parametrize(
+    "engine", ["memory", "sqlite", "postgres", "redis", "disk", pytest.param("s3", marks=pytest.mark.not_short)]
+)
 def test_cancelled_tasks_leave_nothing_behind_but_whole_batches(
     tmp_path: Path, scaled: Callable[[int, int], int], engine: str
 ) -> None:

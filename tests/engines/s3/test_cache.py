@@ -176,6 +176,31 @@ def test_a_cache_that_went_another_way_than_the_bucket_is_built_again(url: str, 
         check_caches(url, tmp_path, engine_of(store))
 
 
+@pytest.mark.parametrize("first", ["read", "write", "delete"])
+@pytest.mark.parametrize("floors", [2, 6])
+def test_a_cache_whose_log_was_collected_while_it_was_closed_is_built_again(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, floors: int
+) -> None:
+    """Otherwise its next slot seems to be free: reads would be old, and a write would be lost."""
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.0)
+    with open_at(url, tmp_path / "one") as one:
+        one.put(("a",), "k", {"n": -1})
+    with open_at(url, tmp_path / "two") as two:
+        for number in range(floors):
+            two.put(("a",), "k", {"n": number})
+            engine_of(two)._compact()
+        assert engine_of(two)._bucket.read(2, time.monotonic() + 5) is None, "this showed nothing"
+        with open_at(url, tmp_path / "one") as one:
+            if first == "write":
+                assert one.put(("a",), "new", {}).version == floors + 2
+            elif first == "delete":
+                assert one.delete(("a",), "k")
+            found = one.get(("a",), "k")
+            assert (found.value if found else None) == (None if first == "delete" else {"n": floors - 1})
+            assert [entry.key for entry in two.scan()] == [entry.key for entry in one.scan()]
+            check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
 def test_a_folder_that_is_deleted_while_it_is_open_loses_nothing(url: str, tmp_path: Path) -> None:
     acknowledged = []
     with open_at(url, tmp_path / "cache") as store:
@@ -234,8 +259,8 @@ def test_machines_that_do_anything_in_any_order_have_the_same_store(
     """Also slots are burned, logs compacted and collected, caches deleted and copied, and machines restarted."""
     monkeypatch.setattr(compaction, "TIER", 3)
     monkeypatch.setattr(compaction, "RECORDS", 10)
-    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.5)
-    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.02)
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.2)
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.05)
     seed = random.randrange(1 << 30)
     print("seed", seed)
     dice = random.Random(seed)

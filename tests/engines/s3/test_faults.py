@@ -218,6 +218,49 @@ def test_a_writer_that_slept_until_its_slot_was_collected_writes_after_the_other
         check_caches(url, tmp_path, engine_of(one), engine_of(two))
 
 
+@pytest.mark.parametrize("floors", [1, 3])
+def test_a_write_that_another_machine_compacts_at_once_is_done_once(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, floors: int
+) -> None:
+    """A floor that has the slot does not always mean that the slot was used before."""
+    with open_machine(url, tmp_path, "one") as one, open_machine(url, tmp_path, "two") as two:
+        one.files().append("/log", "first\n")
+        create = engine_of(one)._client.create
+
+        def create_slowly(name: str, *rest: Any) -> bool:
+            is_created = bool(create(name, *rest))
+            for number in range(floors):
+                two.put(("a",), str(number), {})
+                engine_of(two)._compact()
+            monkeypatch.undo()
+            monkeypatch.setattr(engine_of(one)._bucket, "_looked", (-1e18, -1e18))  # as if the last look was long ago
+            return is_created
+
+        monkeypatch.setattr(engine_of(one)._client, "create", create_slowly)
+        one.files().append("/log", "second\n")
+        assert engine_of(one)._bucket.floor.number == floors, "this showed nothing"
+        assert two.files().read_text("/log") == "first\nsecond\n"
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
+def test_a_write_that_was_won_but_not_confirmed_has_an_unknown_outcome(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_busy = False
+    with (
+        HttpProxy(s3_server().port, lambda method, path: "refuse" if is_busy and "/floor/" in path else None) as proxy,
+        open_machine(url, tmp_path, "one", endpoint=proxy.endpoint, timeout=0.3) as store,
+    ):
+        store.put(("a",), "before", {})
+        is_busy = True
+        monkeypatch.setattr(engine_of(store)._bucket, "_looked", (-1e18, -1e18))
+        with pytest.raises(OutcomeUnknown, match="the write may have happened"):
+            store.put(("a",), "k", {})
+        is_busy = False
+        assert [entry.key for entry in store.scan(("a",))] == ["before", "k"]
+        check_caches(url, tmp_path, engine_of(store))
+
+
 def test_a_machine_that_slept_until_the_log_was_collected_builds_its_cache_again(
     url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

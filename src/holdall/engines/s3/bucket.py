@@ -3,15 +3,19 @@
 No object that holds data is overwritten, and a record is created under the condition that its slot is free. So the
 first writer of a slot has it, and every machine reads the same records in the same order.
 
-The log below a floor is deleted some time after the floor was created (`COLLECT_AFTER`). Whoever relies on a slot being
-free, or on a record being there, must have looked for a newer floor a short time before (`LOOK_AFTER`). A machine that
-slept in between looks again.
+The log below a floor is deleted some time after the floor was created (`COLLECT_AFTER`). A slot below a floor that is
+free, or that this machine has just won, means nothing. So the floor is compared after a slot was read or won, never
+before: the machine may sleep in between. The floor that is known was the newest a short time ago (`LOOK_AFTER`), and
+what a newer one replaces cannot be deleted yet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from bisect import bisect_left
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from ...errors import HoldallError, OutcomeUnknown, Unavailable, Unsupported
@@ -45,6 +49,17 @@ class SlotTaken(Exception):  # not an error: the transaction runs again
         super().__init__(seq)
         self.seq = seq
         self.record = record
+
+
+@contextlib.contextmanager
+def _unknown_if_it_fails() -> Iterator[None]:
+    """Have errors mean that the write which came before may have happened."""
+    try:
+        yield
+    except OutcomeUnknown:
+        raise
+    except HoldallError as error:
+        raise OutcomeUnknown(f"{error}; the write may have happened: read before you write again") from error
 
 
 class Bucket:
@@ -112,37 +127,49 @@ class Bucket:
 
     def append(self, seq: int, record: bytes, deadline: float) -> None:
         """Write a record to a slot. Raises `SlotTaken` if another has it, `OutcomeUnknown` if that is not known."""
-        while True:
-            if self.client.create(log_name(seq), record, deadline):
-                break
-            try:
+        began = self.client.clock.now()
+        while not self.client.create(log_name(seq), record, deadline):
+            with _unknown_if_it_fails():
                 found = self.read(seq, deadline)
-            except OutcomeUnknown:
-                raise
-            except HoldallError as error:
-                raise OutcomeUnknown(f"{error}; the write may have happened: read before you write again") from error
-            if found == record:  # the reply to an earlier try was lost
-                break
-            if found is not None:
-                raise SlotTaken(seq, found)
-            # A conflict with a write that did not succeed; or a slot below a floor, whose record was just deleted.
-            if self.look(deadline).upto >= seq:
-                raise SlotTaken(seq, None)
+                if found == record:  # the reply to an earlier try was lost
+                    break
+                if found is not None:
+                    raise SlotTaken(seq, found)
+                # A conflict with a write that did not succeed; or a slot below a floor, whose record was just deleted.
+                if self.look(deadline).upto >= seq:
+                    raise SlotTaken(seq, None)
             if time.monotonic() > deadline:
                 raise OutcomeUnknown(
                     f"{self.client.address.shown} was busy for {self._timeout} s; the write may have happened: read"
                     " before you write again"
                 )
             time.sleep(0.01)
-        if self.is_look_due() and self.look(deadline).upto >= seq:  # this machine slept, and the slot was used before
-            raise SlotTaken(seq, None)
+        with _unknown_if_it_fails():
+            if self._was_collected(seq, began, deadline):
+                raise SlotTaken(seq, None)
+
+    def _was_collected(self, seq: int, then: float, deadline: float) -> bool:
+        """Whether a slot was free at a time because its record had been deleted.
+
+        A floor that is younger has the record which was written to the free slot.
+        """
+        newest = self._know_floor(deadline)
+        if newest.upto < seq:
+            return False
+        number = bisect_left(range(1, newest.number), seq, key=lambda one: self._fetch_floor(one, deadline).upto)
+        return self._fetch_floor(number + 1, deadline).t / 1e6 < then - COLLECT_AFTER / 2
+
+    def _fetch_floor(self, number: int, deadline: float) -> Floor:
+        return decode_floor(self.client.get(floor_name(number), deadline) or b"")
 
     # Floors ----------------------------------------------------------------------------------------------------------
 
-    def is_look_due(self) -> bool:
-        """Whether it was some time ago that the newest floor was looked up."""
+    def _know_floor(self, deadline: float) -> Floor:
+        """Return the floor that was the newest a short time ago."""
         monotonic, wall = self._looked
-        return time.monotonic() - monotonic > LOOK_AFTER or abs(time.time() - wall) > LOOK_AFTER
+        if time.monotonic() - monotonic > LOOK_AFTER or abs(time.time() - wall) > LOOK_AFTER:
+            return self.look(deadline)
+        return self.floor
 
     def look(self, deadline: float) -> Floor:
         """Find the newest floor, and check that the bucket still has this store."""
@@ -169,16 +196,21 @@ class Bucket:
         found = self.client.get(floor_name(number), deadline)
         if found is None:
             return False
-        self.floor = decode_floor(found)
+        self.learn_floor(decode_floor(found))
         return True
 
-    def has_log_since(self, seq: int) -> bool:
-        """Whether no record after this one can have been deleted, by the newest floor that is known."""
-        if self.floor.upto <= seq:
+    def learn_floor(self, floor: Floor) -> None:
+        if floor.number > self.floor.number:  # a thread that was faster may know a newer one
+            self.floor = floor
+
+    def has_log_since(self, seq: int, deadline: float) -> bool:
+        """Whether no record after this one can have been deleted until now."""
+        floor = self._know_floor(deadline)
+        if floor.upto <= seq:
             return True
-        if self.floor.first > seq + 1:  # several floors ago
+        if floor.first > seq + 1:  # several floors ago
             return False
-        return self.client.clock.now() - self.floor.t / 1e6 < COLLECT_AFTER / 2
+        return self.client.clock.now() - floor.t / 1e6 < COLLECT_AFTER / 2
 
     def make_deadline(self) -> float:
         restart_if_signaled()

@@ -246,11 +246,8 @@ class S3Engine(SqliteEngine):
                 position = read_position(reader)
         finally:
             self._readers.give_back(reader)
-        if self._bucket.is_look_due():
-            self._commits.submit([_CatchUp()])
-            return
         found = self._bucket.read(position.seq + 1, deadline)
-        if found is not None:
+        if found is not None or not self._bucket.has_log_since(position.seq, deadline):
             self._commits.submit([_CatchUp(position.seq, found)])
 
     # Writing ---------------------------------------------------------------------------------------------------------
@@ -344,10 +341,8 @@ class S3Engine(SqliteEngine):
             if all(type(op) in _LOCAL for member in members for op in member.batch):
                 return
             # The result of a call depends on the state of the cache, so it must be the newest.
-            if self._bucket.is_look_due():
-                self._bucket.look(deadline)
             found = self._bucket.read(seq + 1, deadline)
-            if found is not None or not self._bucket.has_log_since(seq):
+            if found is not None or not self._bucket.has_log_since(seq, deadline):
                 raise SlotTaken(seq + 1, found)
             return
         now = self._read_clock()
@@ -373,17 +368,13 @@ class S3Engine(SqliteEngine):
         """Apply all records that the cache lacks. `first` is the one after `seq`, if it was read already."""
         while True:
             here, _, upto, store = read_position(writer)
-            if self._bucket.is_look_due():
-                self._bucket.look(deadline)
-                first = None
-            if store != self._bucket.store or not self._bucket.has_log_since(here):
-                self._rebuild(writer)
-                first = None
-                continue
             if first is not None and seq == here:
                 records, first = [first], None
             else:
                 records = self._bucket.read_from(here + 1, deadline)
+            if store != self._bucket.store or not self._bucket.has_log_since(here, deadline):
+                self._rebuild(writer)
+                continue
             if not records:
                 break
             self._apply(writer, here, records)
@@ -463,7 +454,7 @@ class S3Engine(SqliteEngine):
                 if made is None:
                     self._bucket.look(deadline)
                 else:
-                    self._bucket.floor = made
+                    self._bucket.learn_floor(made)
             self._commits.submit([_CatchUp()])
         except StoreClosed:
             pass
