@@ -108,3 +108,22 @@ def pop_some(at: dict[str, str]) -> None:
             return [(await session.pop_item())["content"] for _ in range(8)]
 
     tell(asyncio.run(main()))
+
+
+def test_a_cancelled_call_is_done_whole_or_not_at_all(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with HoldallSession("s", tmp_path / "agent.db", durability="relaxed") as session:
+            outcomes = []
+            for number in range(60):
+                adding = asyncio.create_task(session.add_items([said(str(number)), said(str(number))]))
+                await asyncio.sleep(number * 0.00002)
+                adding.cancel()
+                outcomes += await asyncio.gather(adding, return_exceptions=True)
+            items: list[Any] = [item["content"] for item in await session.get_items()]  # type: ignore[typeddict-item]
+            assert items[::2] == items[1::2] and items == sorted(items, key=int)
+            done = {str(number) for number, outcome in enumerate(outcomes) if outcome is None}
+            assert done <= set(items), "an acknowledged item is missing"
+            await session.add_items([said("after")])
+            assert await session.pop_item() == said("after")
+
+    asyncio.run(main())
