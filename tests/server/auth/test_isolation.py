@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,12 @@ def requests() -> st.SearchStrategy[tuple[str, str, Any]]:
             "/v1/glob?pattern=*",
             f"/v1/grep?pattern={VALUE}",
             "/v1/tokens",
+            "/v1/threads",
+            f"/v1/threads/{SECRET}",
+            f"/v1/checkpoints/{SECRET}",
+            "/v1/export",
+            "/v1/export?namespace=users/bob",
+            "/v1/metrics",
             "/metrics",
             "/store/items?namespace=users.bob.notes&key=" + SECRET,
             "/v1/files/",
@@ -164,6 +172,7 @@ def test_random_requests_receive_and_change_nothing_of_another_scope(tmp_path: P
             assert VALUE not in with_bob.text.replace(f"pattern={VALUE}", "")
             assert with_bob.status_code == without.status_code < 500, (method, path, with_bob.text, without.text)
             assert shape(with_bob) == shape(without), (method, path, with_bob.text, without.text)
+            assert headers_of(with_bob) == headers_of(without), (method, path)
 
         send()
     assert list(stores[0].scoped(B).scan()) == before
@@ -180,7 +189,14 @@ def shape(answer: httpx.Response) -> Any:
     try:
         return plain(answer.json())
     except ValueError:
+        with contextlib.suppress(ValueError):
+            return [plain(json.loads(line)) for line in answer.text.splitlines()]
         return answer.content
+
+
+def headers_of(answer: httpx.Response) -> dict[str, str]:
+    """The headers, without a version and the length that its digits have."""
+    return {name: value for name, value in answer.headers.items() if name not in ("date", "etag", "content-length")}
 
 
 def rows(result: Any) -> Any:
