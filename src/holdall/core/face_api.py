@@ -143,6 +143,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "rank_texts",
     "replacing",
     "split_lines",
+    "with_author",
 ]
 
 T = TypeVar("T")
