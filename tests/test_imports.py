@@ -148,7 +148,7 @@ OUTSIDE = {
     "hypothesis": ("testing/",),
     "key_value": ("faces/key_value/",),
     "langchain_core": ("faces/conversations/", "faces/langchain/", "faces/langgraph/"),
-    "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/"),
+    "langgraph": ("faces/langgraph/", "faces/conversations/", "faces/deepagents/", "faces/cli/"),
     "llama_index": ("faces/llama_index/",),
     "mcp": ("server/mcp/",),
     "mcp_types": ("server/mcp/",),
