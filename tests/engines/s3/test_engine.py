@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,13 @@ def test_credentials_come_from_a_function_the_environment_a_profile_or_botocore(
     program.chmod(0o755)
     (tmp_path / "config").write_text(f"[profile sso]\ncredential_process = {program}\n")
     assert find_source(None, "sso")()[:2] == ("p", "ps")  # botocore runs it
+    soon = datetime.now(UTC) + timedelta(minutes=1)  # so botocore renews them each time
+    program.write_text(program.read_text().replace('"ps"', f'"ps", "Expiration": "{soon.isoformat()}"'))
+    renewing = find_source(None, "sso")
+    assert renewing()[:2] == ("p", "ps")
+    program.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(Unavailable, match="cannot be renewed"):
+        renewing()
     file.write_text("")
     with pytest.raises(InvalidInput, match="no credentials for the bucket"):
         find_source(None, None)

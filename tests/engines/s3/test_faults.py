@@ -16,12 +16,12 @@ import pytest
 import holdall
 from holdall.engines.s3 import bucket, client, compaction
 from holdall.engines.s3.effects import read_position
-from holdall.engines.s3.objects import log_name
+from holdall.engines.s3.objects import log_name, segment_name
 from holdall.errors import LeaseHeld, OutcomeUnknown, Unavailable
 from holdall.ops import ReadStats
 from support.bucket_checks import check_caches, engine_of
 from support.http_proxy import Fault, HttpProxy
-from support.servers import s3_server
+from support.servers import s3_credentials, s3_server
 
 _numbers = itertools.count()
 
@@ -164,6 +164,84 @@ def test_a_write_that_no_server_got_is_unavailable_and_not_written(url: str, tmp
         assert not isinstance(caught.value, OutcomeUnknown)
         is_busy = False
         assert [entry.key for entry in store.scan(("a",))] == ["before"]
+
+
+def test_a_write_that_is_refused_after_a_lost_reply_has_an_unknown_outcome(url: str, tmp_path: Path) -> None:
+    faults: list[Fault] = []
+    with (
+        HttpProxy(s3_server().port, lambda method, _: faults.pop() if faults and method == "PUT" else None) as proxy,
+        open_machine(url, tmp_path, "one", endpoint=proxy.endpoint) as store,
+    ):
+        store.put(("a",), "before", {})
+        faults = [(403, {}, "ExpiredToken"), "lose"]
+        with pytest.raises(OutcomeUnknown, match="an earlier try of the write may have happened"):
+            store.put(("a",), "k", {})
+        assert [entry.key for entry in store.scan(("a",))] == ["before", "k"]
+
+
+def test_a_slot_that_is_busy_until_the_deadline_is_told_and_free_again_later(url: str, tmp_path: Path) -> None:
+    """AWS answers 409 while another conditional write to the same name is under way."""
+    busy: Fault = (409, {}, "ConditionalRequestConflict")
+    with (
+        HttpProxy(s3_server().port, lambda method, path: None) as proxy,
+        open_machine(url, tmp_path, "one", endpoint=proxy.endpoint, timeout=0.3) as store,
+    ):
+        store.put(("a",), "before", {})
+        proxy.choose = lambda method, path: busy if method == "PUT" and "/log/" in path else None
+        began = time.monotonic()
+        with pytest.raises(OutcomeUnknown, match=r"was busy for 0\.3 s"):
+            store.put(("a",), "k", {})
+        assert 0.2 < time.monotonic() - began < 5
+        assert proxy.faults["ConditionalRequestConflict"] > 3, "it did not try again"
+        proxy.choose = lambda method, path: None
+        assert [entry.key for entry in store.scan(("a",))] == ["before"]
+        assert store.put(("a",), "after", {}).version == 2
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_credentials_that_cannot_be_renewed_are_told_and_work_when_they_can(url: str, tmp_path: Path) -> None:
+    fails = False
+
+    def renew() -> tuple[str, str]:
+        if fails:
+            raise ConnectionError("the vault is closed")
+        return s3_credentials()
+
+    with open_machine(url, tmp_path, "one", credentials=renew) as store:
+        store.put(("a",), "before", {})
+        fails = True
+        for call in (lambda: store.put(("a",), "k", {}), lambda: store.get(("a",), "before")):
+            began = time.monotonic()
+            with pytest.raises(Unavailable, match=r"cannot be renewed.*the vault is closed") as caught:
+                call()
+            assert not isinstance(caught.value, OutcomeUnknown)
+            assert time.monotonic() - began < 5, "it was taken for a lost connection"
+        fails = False
+        store.put(("a",), "after", {})
+        assert [entry.key for entry in store.scan(("a",))] == ["after", "before"]
+
+
+@pytest.mark.not_short
+def test_segments_of_compactors_that_were_killed_are_deleted_after_a_while(
+    url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those that a compactor has just written: its floor may come."""
+    monkeypatch.setattr(compaction, "TIER", 2)
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 2.0)
+    left, deadline = segment_name(1, 2), time.monotonic() + 30
+    with open_machine(url, tmp_path, "one") as store:
+        store.put(("a",), "0", {})
+        objects.put(left, b"of a compactor that was killed", deadline)
+        began, number = time.monotonic(), 0
+        while objects.get(left, deadline) is not None:
+            assert time.monotonic() < deadline, "it was not deleted"
+            number += 1
+            store.put(("a",), str(number), {})
+            engine_of(store)._compact()
+            time.sleep(0.1)
+        assert time.monotonic() - began > 3, "it was deleted while a floor could still have come"
+        assert store.count() == number + 1
+        check_caches(url, tmp_path, engine_of(store))
 
 
 @pytest.mark.parametrize("torn", [b"", b"holdall 1 0123 plain\n{}", b"half of a rec"])

@@ -196,14 +196,7 @@ class Client:
             self.requests[method] = self.requests.get(method, 0) + 1
             try:
                 reply = self._send_once(method, path, deadline, body, headers or {}, query or {})
-            except (OSError, http.client.HTTPException) as error:
-                if isinstance(error, ssl.SSLCertVerificationError):
-                    raise Unavailable(f"the certificate of {self.address.endpoint} is not valid: {error}") from error
-                reason, was_sent = error, True
-            else:
-                if reply.status < 300 or reply.status in (404, 409, 412):
-                    if reply.status == 404 and reply.code == "NoSuchBucket":
-                        raise self._refusal(reply)
+                if reply.status < 300 or (reply.status in (404, 409, 412) and reply.code != "NoSuchBucket"):
                     return reply
                 if reply.code == "RequestTimeTooSkewed" and not is_skewed:  # its date has corrected our clock
                     is_skewed = True
@@ -212,6 +205,16 @@ class Client:
                     raise self._refusal(reply)
                 reason = f"{reply.status} {reply.code}"
                 was_sent = was_sent or reply.status != 503
+            except HoldallError as error:
+                if was_sent and method != "GET":
+                    raise OutcomeUnknown(
+                        f"{error}; an earlier try of the write may have happened: read before you write again"
+                    ) from error
+                raise
+            except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    raise Unavailable(f"the certificate of {self.address.endpoint} is not valid: {error}") from error
+                reason, was_sent = error, True
             delay = retry_delay(failures, deadline)
             if delay is None:
                 where = f"{self.address.shown} at {self.address.endpoint}"

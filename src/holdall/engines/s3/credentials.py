@@ -26,7 +26,7 @@ class Credentials(NamedTuple):
 def find_source(given: Callable[[], Any] | None, profile: str | None) -> Callable[[], Credentials]:
     """Return a function that returns the credentials of this moment: some expire and are renewed."""
     if given is not None:
-        return lambda: _check(given())
+        return lambda: _call(given)
     if profile is None and os.environ.get("AWS_ACCESS_KEY_ID"):
         return _read_environment
     name = profile or os.environ.get("AWS_PROFILE", "default")
@@ -49,8 +49,12 @@ def find_region(profile: str | None) -> str | None:
     return None
 
 
-def _check(given: Any) -> Credentials:
-    """Check what the function `credentials=` has returned."""
+def _call(function: Callable[[], Any]) -> Credentials:
+    """Call the function `credentials=`, and check what it returns."""
+    try:
+        given = function()
+    except Exception as error:  # any error: its own kind would be taken for one of the network
+        raise Unavailable(f"the credentials of the bucket cannot be renewed: {error!r}") from error
     if isinstance(given, (tuple, list)) and len(given) in (2, 3) and all(isinstance(part, str) for part in given[:2]):
         return Credentials(*given)
     raise InvalidInput(
