@@ -126,6 +126,19 @@ def test_nearly_all_of_the_nearest_are_found(metric: Metric, small: None) -> Non
 
 
 @metrics
+def test_of_few_vectors_all_of_the_nearest_are_found_though_they_are_in_many_cells(metric: Metric, small: None) -> None:
+    rows, queries = clustered(700)
+    chance = np.random.default_rng(4)
+    alike = [(version, chance.standard_normal(len(vector)).astype(np.float32)) for version, vector in rows]
+    found = built(alike, metric)
+    assert not found.compares_all
+    for query in queries:
+        asked = query.tobytes()
+        best = list(islice(ranked(found.compare_nearest(asked, metric), alike, asked, metric, 10), 10))
+        assert best == exactly(alike, asked, metric)[:10]
+
+
+@metrics
 def test_an_extended_index_has_the_old_and_the_new_without_those_that_are_gone(metric: Metric, small: None) -> None:
     rows, queries = clustered(3000)
     old = built(rows[:2500], metric)
