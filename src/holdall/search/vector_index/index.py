@@ -85,8 +85,8 @@ class VectorIndex:
         order = np.argsort(-nearness)
         starts = self._sections.starts
         sizes = np.cumsum((starts[1:] - starts[:-1])[order])
-        # Of up to twice as many, all are compared: where clusters are small, the nearest are in many cells. With 100,000
-        # vectors in clusters of ten, the recall of the ten nearest is 0.97 otherwise.
+        # Of up to twice as many, all are compared: where clusters are small, the nearest are in many cells. With
+        # 100,000 vectors in clusters of ten, the recall of the ten nearest is 0.97 otherwise.
         wanted = SCANNED if self.header.count > 2 * SCANNED else self.header.count
         cells = order[: int(np.searchsorted(sizes, wanted)) + 1]
         return self._compare(query, metric, np.sort(cells), min(1.0, _DEVIATIONS / math.sqrt(self.header.dims)))
