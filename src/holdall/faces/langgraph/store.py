@@ -76,12 +76,12 @@ class _Base(Face, BaseStore):
         super().__init__()
         store = self._open(store_or_url, **_sweep_options(ttl))
         #: The `holdall.Store` that this face runs on.
-        self.store: Store = face_api.with_author(store if index is None else _with_index(store, index), _find_author)
-        self._store = self.store
+        self.store: Store = store if index is None else _with_index(store, index)
+        self._store = face_api.with_author(self.store, _find_author)
         self.index_config = index
         self.ttl_config = ttl if ttl is not None else _ttl_config_of(store)
         # Separate queues: a refresh must not wait for a put that is being embedded.
-        self._reads, self._writes, self._refreshes = (face_api.new_coalescer(self.store) for _ in range(3))
+        self._reads, self._writes, self._refreshes = (face_api.new_coalescer(self._store) for _ in range(3))
 
     @classmethod
     def _open_from(
@@ -136,7 +136,7 @@ class _Base(Face, BaseStore):
             )
         valid = [write for write in writes.values() if write.namespace]  # a delete in () does nothing
         if valid:
-            yield from face_api.execute(self.store, valid)
+            yield from face_api.execute(self._store, valid)
         return results
 
     batch = sync_method(_batch)
@@ -151,9 +151,9 @@ class _Base(Face, BaseStore):
 
     def _run_search(self, op: SearchOp) -> StoreProgram[list[SearchItem]]:
         prefix = _check_namespace(op.namespace_prefix)
-        is_ranked = bool(op.query) and face_api.options_of(self.store).embedding is not None
+        is_ranked = bool(op.query) and face_api.options_of(self._store).embedding is not None
         hits: list[Hit] = yield from face_api.search(
-            self.store,
+            self._store,
             prefix,
             query=op.query,
             mode="semantic" if is_ranked else None,
@@ -178,7 +178,7 @@ class _Base(Face, BaseStore):
             return []
         return (
             yield from face_api.namespaces(
-                self.store, prefix=prefix, suffix=suffix, max_depth=op.max_depth, limit=op.limit, offset=op.offset
+                self._store, prefix=prefix, suffix=suffix, max_depth=op.max_depth, limit=op.limit, offset=op.offset
             )
         )
 
@@ -187,7 +187,7 @@ class _Base(Face, BaseStore):
     def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
         """Return one item, or None. `refresh_ttl` restarts its TTL; the default is set in `ttl_config`."""
         labels = _check_namespace(namespace)
-        entry = self.store.get(labels, str(key), refresh=self._should_refresh(refresh_ttl)) if labels else None
+        entry = self._store.get(labels, str(key), refresh=self._should_refresh(refresh_ttl)) if labels else None
         return None if entry is None else _to_item(entry)
 
     async def aget(self, namespace: Namespace, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
@@ -212,7 +212,7 @@ class _Base(Face, BaseStore):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
         """Write one item. `ttl` is minutes, None for no expiry; the default is that of `ttl_config`."""
-        self.store.execute([self._to_put(namespace, key, value, index, ttl)])
+        self._store.execute([self._to_put(namespace, key, value, index, ttl)])
 
     async def aput(
         self,
@@ -244,7 +244,7 @@ class _Base(Face, BaseStore):
         """Delete one item, if it exists."""
         labels = _check_namespace(namespace)
         if labels:
-            self.store.delete(labels, str(key))
+            self._store.delete(labels, str(key))
 
     async def adelete(self, namespace: Namespace, key: str) -> None:
         """`delete`, awaited. Concurrent writes of other tasks share its commit."""
@@ -287,11 +287,11 @@ class HoldallStore(_Base):
 
     def setup(self) -> None:
         """Connect, create and migrate now, rather than on first use."""
-        self.store.setup()
+        self._store.setup()
 
     def sweep_ttl(self) -> int:
         """Delete expired items, and return how many. Reads do not return them before that either."""
-        return self.store.sweep()
+        return self._store.sweep()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
         """Sweep at an interval, in a thread, until the future is cancelled.
@@ -303,7 +303,7 @@ class HoldallStore(_Base):
             done.set_result(None)
             return done
         if self._sweeper is None or self._sweeper.future.done():
-            self._sweeper = _Sweeper(self.store, self._sweep_seconds(sweep_interval_minutes))
+            self._sweeper = _Sweeper(self._store, self._sweep_seconds(sweep_interval_minutes))
             weakref.finalize(self, self._sweeper.end)  # a sweeper must not outlive its store
         return self._sweeper.future
 
@@ -343,11 +343,11 @@ class AsyncHoldallStore(_Base):
 
     async def setup(self) -> None:
         """Connect, create and migrate now, rather than on first use."""
-        await self.store.asetup()
+        await self._store.asetup()
 
     async def sweep_ttl(self) -> int:
         """Delete expired items, and return how many. Reads do not return them before that either."""
-        return await self.store.asweep()
+        return await self._store.asweep()
 
     async def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> asyncio.Task[None]:
         """Sweep at an interval, in a task, until it is cancelled.
@@ -359,7 +359,7 @@ class AsyncHoldallStore(_Base):
         if self._sweeper is None or self._sweeper.done():
             seconds = self._sweep_seconds(sweep_interval_minutes)
             self._sweeper = asyncio.create_task(
-                self._arun(_sweep_repeatedly(self.store, seconds, asyncio.sleep)), name="holdall-ttl-sweeper"
+                self._arun(_sweep_repeatedly(self._store, seconds, asyncio.sleep)), name="holdall-ttl-sweeper"
             )
         return self._sweeper
 
