@@ -327,6 +327,12 @@ def test_machines_that_do_anything_in_any_order_have_the_same_store(
                 shutil.rmtree(tmp_path / name, ignore_errors=True)
                 shutil.copytree(tmp_path / other, tmp_path / name)
                 machines[other] = open_at(url, tmp_path / other)
+            case 2:  # it is away until its part of the log is collected
+                other = dice.choice([one for one in names if one != name])
+                for _ in range(3):
+                    put(machines[other], key)
+                    compact(machines[other], key)
+                    time.sleep(0.1)
         machines[name] = open_at(url, tmp_path / name)
 
     often = (put, put, put, delete, write, append, append, copy, remove, read, read)
