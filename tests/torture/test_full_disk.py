@@ -169,7 +169,7 @@ def test_a_full_disk_of_a_cache_loses_nothing_that_is_in_the_bucket(small_disk: 
         writers = [Writer(store, place) for place in range(2)]
         together([writer.run for writer in writers])
         second.put(("items", "more"), "k", {"text": "x" * 100_000})
-        with pytest.raises(Unavailable, match="the disk is full"):
+        with pytest.raises(Unavailable, match="the disk is full, so the cache"):
             for _ in range(100):
                 second.put(("items", "more"), "k", {"text": os.urandom(50_000).hex()})
                 store.get(("items", "more"), "k")

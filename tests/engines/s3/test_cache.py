@@ -21,7 +21,7 @@ from holdall.engines.s3.objects import log_name
 from holdall.errors import InvalidInput, Unavailable
 from holdall.ops import Delete, Put
 from support.bucket_checks import check_caches, engine_of
-from support.http_proxy import HttpProxy
+from support.http_proxy import Fault, HttpProxy
 from support.processes import run, start, tell
 from support.servers import s3_credentials, s3_server
 
@@ -72,7 +72,11 @@ def test_a_cache_may_take_longer_to_build_than_the_timeout(
         for number in range(6):
             store.put(("a",), str(number), {})
             engine_of(store)._compact()
-    with HttpProxy(s3_server().port, lambda _, path: "late" if "/seg/" in path else None, seconds=0.3) as proxy:
+
+    def choose(method: str, path: str) -> Fault:
+        return "late" if "/seg/" in path or (method == "PUT" and "/log/" in path) else None
+
+    with HttpProxy(s3_server().port, choose, seconds=0.3) as proxy:
         began = time.monotonic()
         store = open_at(url, tmp_path / "two", endpoint=proxy.endpoint, timeout=0.8)
         assert store.put(("a",), "more", {}).version == 7  # the first call opens it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class OnBucket:
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         self.folder = tmp_path
-        return f"s3://tests/contract{next(_numbers)}"
+        return f"s3://tests/contract{os.getpid()}-{next(_numbers)}"  # forked processes use one server
 
     def open_store(self, url: str, **options: Any) -> holdall.Store:
         return holdall.open(url, **{**s3_server().options, "cache": self.folder / "cache", **options})

@@ -296,6 +296,33 @@ def test_a_writer_that_slept_until_its_slot_was_collected_writes_after_the_other
         check_caches(url, tmp_path, engine_of(one), engine_of(two))
 
 
+def test_a_writer_that_slept_within_a_write_until_its_slot_was_collected_does_not_know_the_outcome(
+    url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.2)
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.1)
+    with open_machine(url, tmp_path, "one") as one, open_machine(url, tmp_path, "two") as two:
+        one.put(("a",), "0", {})
+        create, number = engine_of(one)._client.create, 0
+
+        def sleep_first(name: str, *rest: Any) -> bool:
+            nonlocal number
+            while number == 0 or objects.get(name, time.monotonic() + 5) is not None:
+                number += 1
+                two.put(("a",), str(number), {})
+                engine_of(two)._compact()
+                time.sleep(0.05)
+            return bool(create(name, *rest))
+
+        monkeypatch.setattr(engine_of(one)._client, "create", sleep_first)
+        with pytest.raises(OutcomeUnknown, match="this machine slept"):
+            one.put(("a",), "late", {})
+        monkeypatch.setattr(engine_of(one)._client, "create", create)
+        assert one.put(("a",), "later", {}).version == number + 2
+        assert {entry.key for entry in two.scan(("a",))} == {"later", *map(str, range(number + 1))}
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
 @pytest.mark.parametrize("floors", [1, 3])
 def test_a_write_that_another_machine_compacts_at_once_is_done_once(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, floors: int

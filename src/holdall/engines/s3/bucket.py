@@ -137,6 +137,7 @@ class Bucket:
                     raise SlotTaken(seq, found)
                 # A conflict with a write that did not succeed; or a slot below a floor, whose record was just deleted.
                 if self.look(deadline).upto >= seq:
+                    self._check_awake(began)
                     raise SlotTaken(seq, None)
             if time.monotonic() > deadline:
                 raise OutcomeUnknown(
@@ -148,16 +149,26 @@ class Bucket:
             if self._was_collected(seq, began, deadline):
                 raise SlotTaken(seq, None)
 
-    def _was_collected(self, seq: int, then: float, deadline: float) -> bool:
-        """Whether a slot was free at a time because its record had been deleted.
+    def _was_collected(self, seq: int, began: float, deadline: float) -> bool:
+        """Whether a slot that was written since then was free because its record had been deleted.
 
-        A floor that is younger has the record which was written to the free slot.
+        If not, a floor that has the slot is younger, and has what was written.
         """
         newest = self._know_floor(deadline)
         if newest.upto < seq:
             return False
         number = bisect_left(range(1, newest.number), seq, key=lambda one: self._fetch_floor(one, deadline).upto)
-        return self._fetch_floor(number + 1, deadline).t / 1e6 < then - COLLECT_AFTER / 2
+        if self._fetch_floor(number + 1, deadline).t / 1e6 < began - COLLECT_AFTER / 2:
+            return True
+        self._check_awake(began)
+        return False
+
+    def _check_awake(self, began: float) -> None:
+        if self.client.clock.now() - began > COLLECT_AFTER / 2:
+            raise OutcomeUnknown(
+                f"this machine slept while it wrote to {self.client.address.shown}; the write may have happened: read"
+                " before you write again"
+            )
 
     def _fetch_floor(self, number: int, deadline: float) -> Floor:
         return decode_floor(self.client.get(floor_name(number), deadline) or b"")
