@@ -105,9 +105,7 @@ def test_a_cache_whose_builder_was_killed_is_built_by_the_next(url: str, tmp_pat
         time.sleep(0.01)
     process.kill()
     [folder] = (tmp_path / "two").iterdir()
-    [built] = [
-        path for path in folder.iterdir() if path.name.endswith("-new")
-    ]  # so a part is never taken for the whole
+    [built] = [path for path in folder.iterdir() if path.name.endswith("-new")]  # a part is not taken for all
     assert built.stat().st_size > 100_000, "this showed nothing"
     assert not (folder / built.name.removesuffix("-new")).exists()
     with open_at(url, tmp_path / "two") as store:
