@@ -6,7 +6,7 @@ SECTIONS ?= all
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all ui-test check bench torture ag2-beta strands faces-suites faces-newest clean
+.PHONY: help demo test test-all ui-test screenshots check bench torture ag2-beta strands faces-suites faces-newest clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ ui-test: .venv/ui.stamp ## The tests of the explorer, in Chromium
 	@command -v chromium chromium-browser google-chrome > /dev/null || { echo "There is no Chromium: apt install chromium, or its like on your system"; exit 1; }
 	@command -v npm > /dev/null || { echo "There is no npm, which brings axe-core: apt install npm, or its like on your system"; exit 1; }
 	HOLDALL_TESTS=all $(BIN)/python -m pytest tests/server/explorer
+
+screenshots: .venv/ui.stamp ## Draw the views of the explorer again, for the docs
+	PYTHONPATH=tests $(BIN)/python -m support.explorer_screenshots
 
 check: .venv/dev.stamp ## Lint and types
 	$(BIN)/ruff check .

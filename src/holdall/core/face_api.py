@@ -269,12 +269,12 @@ def held_lease(store: Store, name: str, token: int, namespace: Namespace) -> Lea
     return Lease.held(store, name, token, namespace)
 
 
-def read_history_setting(store: Store) -> StoreProgram[float | None]:
-    """Return for how many seconds old values are kept; None if none are."""
+def read_history_setting(store: Store) -> StoreProgram[HistoryReach | None]:
+    """Return for how long and since when old values are kept; None if none are."""
     if not capabilities_of(store).keeps_history:
         return None
     reach: HistoryReach | None = (yield [SetHistory()])[0]
-    return None if reach is None else reach.keep
+    return reach
 
 
 def scope_of(store: Store) -> Namespace:

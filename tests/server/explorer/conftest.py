@@ -5,8 +5,6 @@ Without Playwright or Chromium the tests are skipped: `make ui-test` says what t
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,28 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdall
+from support.chromium import FLAGS, find_chromium
 from support.served import server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-FLAGS = [
-    "--no-sandbox",
-    "--headless",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-]
 WIDE = {"width": 1440, "height": 900}
-
-
-def find_chromium() -> str | None:
-    """The browser of the system."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get("CHROMIUM") or next((found for name in names if (found := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,6 @@ from ..problems import HttpError
 from .quotas import RequestRates, ScopeQuota
 from .tokens import RIGHTS, Token, Tokens, _Record, is_secret_of, parse
 
-#: The cookie for which a browser exchanges its token.
-COOKIE = "holdall_session"
 _FRESH = 0.5  # seconds for which the record of a token is used without reading it again
 _MOST_KNOWN = 10_000
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -129,7 +127,7 @@ class Gate:
             return text.strip()
         if "x-api-key" in headers:
             return headers["x-api-key"]
-        cookie = request.cookies.get(COOKIE)
+        cookie = request.cookies.get(cookie_name(request))
         if cookie is not None and request.scope.get("method") not in _SAFE_METHODS and not self._is_same_site(request):
             raise AccessDenied("a request with a cookie that changes something must come from a page of this server")
         return cookie
@@ -168,6 +166,12 @@ class Gate:
         if origin is not None:
             return _is_origin_of(origin, request.headers.get("host", ""))
         return request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
+
+
+def cookie_name(request: HTTPConnection) -> str:
+    """The cookie for which a browser exchanges its token. It names the port: browsers share cookies between ports."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"holdall_session_{port}" if port.isascii() and port.isdigit() else "holdall_session"
 
 
 def _unauthenticated(message: str) -> AccessDenied:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ...core import face_api
 from ...errors import AccessDenied
 from ..exchange import Call, Handler, answer, no_content
-from .gate import COOKIE
+from .gate import cookie_name
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
@@ -70,7 +70,7 @@ async def open_session(call: Call) -> Response:
     response = no_content()
     if text is not None:
         response.set_cookie(
-            COOKIE,
+            cookie_name(call.request),
             text,
             path=call.request.scope.get("root_path") or "/",
             httponly=True,
@@ -83,7 +83,8 @@ async def open_session(call: Call) -> Response:
 async def close_session(call: Call) -> Response:
     """Delete the cookie."""
     response = no_content()
-    response.delete_cookie(COOKIE, path=call.request.scope.get("root_path") or "/", httponly=True, samesite="strict")
+    path = call.request.scope.get("root_path") or "/"
+    response.delete_cookie(cookie_name(call.request), path=path, httponly=True, samesite="strict")
     return response
 
 

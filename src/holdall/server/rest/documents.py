@@ -41,6 +41,8 @@ def preview_document(entry: Entry, length: int) -> dict[str, Any]:
     document = entry_document(entry)
     del document["value"]
     content = entry.value.get("content") if entry.key.startswith("/") else None
+    if content is not None and entry.value.get("encoding") == "base64":
+        content = "(not text)"
     fields = (f"{name}: {_text(part)}" for name, part in entry.value.items())
     text = content if isinstance(content, str) else " · ".join(fields)
     document["preview"] = text[:length]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -165,6 +166,7 @@ async def describe(call: Call) -> Response:
     """Describe the token, and what the store can do."""
     options = face_api.options_of(call.store)
     token = call.access.token
+    reach = await face_api.arun(call.store, face_api.read_history_setting(call.store))
     return answer(
         {
             "holdall": face_api.VERSION,
@@ -178,7 +180,8 @@ async def describe(call: Call) -> Response:
                 "full_text": options.full_text,
                 "ranks": face_api.capabilities_of(call.store).ranks,
                 "history": face_api.capabilities_of(call.store).keeps_history,
-                "history_seconds": await face_api.arun(call.store, face_api.read_history_setting(call.store)),
+                "history_seconds": None if reach is None else reach.keep,
+                "history_since": None if reach is None else datetime.fromtimestamp(reach.since / 1_000_000, UTC),
             },
             "limits": msgspec.to_builtins(call.service.limits),
         }

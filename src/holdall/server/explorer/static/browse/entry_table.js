@@ -53,11 +53,16 @@ export class EntryTable {
       const sorted = { 0: rows.order === "key" && "ascending", 3: rows.order === "newest" && "descending" }[index];
       head.setAttribute("aria-sort", sorted || "none");
     });
-    this.#onLoad();
+    this.#onLoad(true);
   }
 
-  #onLoad() {
+  /** More rows are there: fill those in sight that waited for them. */
+  #onLoad(isNew = false) {
     const { total } = this.rows;
+    if (!isNew && total === this.list.total) {
+      for (const [index, row] of this.list.rows) if (row.classList.contains("is-loading")) this.#show(row, index);
+      return;
+    }
     this.grid.setAttribute("aria-rowcount", total + 1);
     this.empty.replaceChildren();
     if (!total) this.empty.append(this.#explainEmpty());
@@ -76,27 +81,35 @@ export class EntryTable {
     );
   }
 
+  /** Make an empty row. Its parts are made once, because filling a row must be quick. */
   #build() {
     const cells = COLUMNS.map((name) => h("div", { role: "gridcell", class: `cell ${name.toLowerCase()}` }));
-    return h("div", { role: "row", class: "grid-row" }, cells);
+    const parts = { item: icon("item"), file: icon("file"), below: h("span", { class: "below" }), name: h("span", { class: "key-name" }) };
+    cells[0].append(parts.item, parts.file, parts.below, parts.name);
+    const row = h("div", { role: "row", class: "grid-row" }, cells);
+    row.parts = parts;
+    return row;
   }
 
   #show(row, index) {
     const entry = this.rows.items[index];
     const [key, value, version, changed, expires] = row.children;
     row.classList.toggle("is-loading", !entry);
+    row.id = `row-${index}`;
+    row.parts.below.textContent = "";
     if (!entry) {
-      for (const cell of row.children) cell.textContent = "";
-      key.textContent = "…";
+      row.parts.name.textContent = "…";
+      for (const cell of [value, version, changed, expires]) cell.textContent = "";
       row.dataset.address = "";
+      this.#mark(row, index);
       return;
     }
     const below = entry.namespace.slice(this.rows.namespace.length);
-    row.id = `row-${index}`;
     row.dataset.address = encodeAddress(entry.namespace, entry.key);
-    key.replaceChildren(icon(entry.is_file ? "file" : "item"));
-    if (below.length) key.append(h("span", { class: "below" }, `${below.join(" / ")} / `));
-    key.append(h("span", { class: "key-name" }, entry.key));
+    row.parts.item.classList.toggle("is-hidden", entry.is_file);
+    row.parts.file.classList.toggle("is-hidden", !entry.is_file);
+    if (below.length) row.parts.below.textContent = `${below.join(" / ")} / `;
+    row.parts.name.textContent = entry.key;
     key.title = [...below, entry.key].join(" / ");
     value.textContent = entry.preview;
     version.textContent = entry.version;

@@ -139,7 +139,7 @@ export class FolderList {
   #matches(path, matches) {
     const lines = matches.map((match) => h("ol", { class: "code grep-lines", dataset: { at: `${path}:${match.line}` } }, this.#line(match, true)));
     const address = encodeAddress(state.ns, path);
-    return h("section", { class: "grep-file" }, h("h3", {}, h("a", { href: addressOf({ entry: address, line: "", pane: "" }) }, path)), lines);
+    return h("section", { class: "grep-file" }, h("h2", {}, h("a", { href: addressOf({ entry: address, line: "", pane: "" }) }, path)), lines);
   }
 
   #line({ path, line, text }, isMatch) {

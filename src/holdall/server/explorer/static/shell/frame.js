@@ -44,9 +44,10 @@ export class Frame {
     });
     this.status = h("span", { class: "live-status", role: "status" }, h("span", { class: "dot" }), h("span", { class: "live-text" }));
     this.banner = h("div", { class: "banner", hidden: true });
-    this.main = h("main", { class: "pane main-pane", id: "main", tabindex: "-1" });
+    this.heading = h("h1", { class: "sr-only" });
+    this.main = h("section", { class: "pane main-pane", "aria-label": "View", tabindex: "-1" });
     this.side = h("section", { class: "pane side-pane", "aria-label": "Namespaces" }, this.tree.element, this.#account());
-    this.aside = h("aside", { class: "pane detail-pane", "aria-label": "Entry" });
+    this.aside = h("section", { class: "pane detail-pane", "aria-label": "Entry" });
     this.elements = [
       h("a", { class: "skip", href: "#main", onclick: (event) => (event.preventDefault(), this.main.focus()) }, "Skip to the content"),
       h(
@@ -64,7 +65,7 @@ export class Frame {
         ),
       ),
       this.banner,
-      h("div", { class: "panes" }, this.side, this.main, this.aside),
+      h("main", { class: "panes", id: "main" }, this.heading, this.side, this.main, this.aside),
     ];
   }
 
@@ -126,7 +127,8 @@ export class Frame {
     this.#drawTabs();
     this.#drawBanner();
     if (document.activeElement !== this.searchBox) this.searchBox.value = state.view === "search" ? state.q : "";
-    document.title = this.#title();
+    this.heading.textContent = this.#title();
+    document.title = `${this.heading.textContent} · holdall`;
     const isPastChanged = before && before.at !== state.at;
     if (before && (isPastChanged || !isSame(before.ns, state.ns))) {
       if (isPastChanged) attempt(() => this.tree.root.refresh());
@@ -136,8 +138,7 @@ export class Frame {
   }
 
   #title() {
-    const place = state.entry ? decodeAddress(state.entry).key : state.view === "search" ? `Search: ${state.q}` : state.view === "browse" ? showNamespace(state.ns) : NAMES[state.view];
-    return `${place} · holdall`;
+    return state.entry ? decodeAddress(state.entry).key : state.view === "search" ? `Search: ${state.q}` : state.view === "browse" ? showNamespace(state.ns) : NAMES[state.view];
   }
 
   async #showView(before) {

@@ -20,7 +20,7 @@ export function lineChart(title, series, note) {
   return h(
     "figure",
     { class: "chart" },
-    h("figcaption", {}, h("h2", {}, title), h("span", { class: "legend" }, series.map(([name, , newest], index) => h("span", {}, h("span", { class: `swatch series-${index}` }), `${name} `, h("strong", {}, newest))))),
+    h("figcaption", {}, h("h3", {}, title), h("span", { class: "legend" }, series.map(([name, , newest], index) => h("span", {}, h("span", { class: `swatch series-${index}` }), `${name} `, h("strong", {}, newest))))),
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}. ${summary}` }, svg("line", { class: "axis", x1: 0, x2: WIDTH, y1: HEIGHT - 1, y2: HEIGHT - 1 }), lines),
     note && h("p", { class: "hint" }, note),
   );
@@ -34,5 +34,5 @@ export function barChart(title, rows) {
     bar.style.width = `${Math.max(0.5, (value / most) * 100)}%`;
     return h("div", { class: "bar-row" }, h("dt", {}, name), h("dd", {}, h("span", { class: "bar-track" }, bar), h("span", { class: "bar-text" }, text)));
   });
-  return h("figure", { class: "chart" }, h("figcaption", {}, h("h2", {}, title)), h("dl", { class: "bars" }, bars));
+  return h("figure", { class: "chart" }, h("figcaption", {}, h("h3", {}, title)), h("dl", { class: "bars" }, bars));
 }

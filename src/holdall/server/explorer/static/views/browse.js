@@ -1,7 +1,7 @@
 // The entries of a namespace as a table, or its files as folders.
 
 import { EntryTable } from "../browse/entry_table.js";
-import { encodeAddress, isBelow, isSame, showNamespace } from "../data/names.js";
+import { encodeAddress, isBelow, isSame } from "../data/names.js";
 import { mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
@@ -20,8 +20,7 @@ export class View {
     this.actions = h("div", { class: "actions" });
     this.chips = h("div", { class: "chips" });
     this.body = h("div", { class: "view-body" });
-    this.heading = h("h1", { class: "sr-only" });
-    this.element = h("div", { class: "view" }, this.heading, h("div", { class: "view-head" }, this.crumbs, this.count, this.stale, this.actions), this.chips, this.body);
+    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, this.crumbs, this.count, this.stale, this.actions), this.chips, this.body);
     this.folder = null;
     this.changed = new Set(); // addresses
     this.refreshSoon = throttle(400, () => attempt(() => this.#refreshChanged()));
@@ -38,7 +37,6 @@ export class View {
   }
 
   #drawHead() {
-    this.heading.textContent = showNamespace(state.ns);
     const steps = [["All entries", []], ...state.ns.map((label, index) => [label, state.ns.slice(0, index + 1)])];
     fill(
       this.crumbs,

@@ -2,7 +2,7 @@
 
 import { cursor, differences, rewind } from "../data/api.js";
 import { encodeAddress, showNamespace } from "../data/names.js";
-import { may, mayWrite } from "../shell/session.js";
+import { may, mayWrite, session } from "../shell/session.js";
 import { go, state } from "../shell/state.js";
 import { attempt, dialog, toast } from "../shell/toasts.js";
 import { sideBySide } from "../show/differences.js";
@@ -25,7 +25,7 @@ export class View {
     this.actions = h("div", { class: "actions" });
     this.summary = h("p", { class: "hint history-summary", role: "status" });
     this.list = h("ol", { class: "results" });
-    this.title = h("h1", {});
+    this.title = h("h2", {});
     this.body = h("div", { class: "view-body scroll" }, h("div", { class: "history-controls" }, h("label", { for: "since" }, "What changed since"), h("div", { class: "editor-tools" }, this.field, this.presets)), this.summary, this.list);
     this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, this.title, this.actions), this.body);
   }
@@ -33,7 +33,8 @@ export class View {
   async show(before) {
     if (before && before.since === state.since && String(before.ns) === String(state.ns)) return;
     if (!state.since) {
-      go({ since: new Date(Date.now() - 3_600_000).toISOString() }, { replace: true });
+      const begin = Date.parse(session.features.history_since) || 0;
+      go({ since: new Date(Math.max(Date.now() - 3_600_000, begin + 1)).toISOString() }, { replace: true });
       return;
     }
     this.title.textContent = `History of ${state.ns.length ? showNamespace(state.ns) : "the whole store"}`;
@@ -59,7 +60,7 @@ export class View {
     } catch (error) {
       if (error.status !== 410 && error.status !== 501) throw error;
       this.summary.textContent = "";
-      fill(this.list, h("li", { class: "no-result" }, emptyState("The store's history does not go back so far.", `${error.message}. Choose a later moment, or open the store with history= to keep old values.`)));
+      fill(this.list, h("li", { class: "no-result" }, this.#explainGone()));
       return;
     }
     if (state.since !== since) return;
@@ -67,6 +68,12 @@ export class View {
     this.summary.textContent = `${found.more ? `More than ${number}` : number} from ${moment(since)} until now.`;
     if (!found.differences.length) fill(this.list, h("li", { class: "no-result" }, emptyState("Nothing has changed since then.", "Choose an earlier moment.")));
     else fill(this.list, found.differences.map(row));
+  }
+
+  #explainGone() {
+    const begin = session.features.history_since;
+    const showAll = button("See all that changed since then", null, () => this.#choose(new Date(Date.parse(begin) + 1)));
+    return emptyState("The history does not go back so far.", `This store keeps old values since ${moment(begin)}.`, showAll);
   }
 
   /** Show what a rewind would change, and do it if the reader agrees. */

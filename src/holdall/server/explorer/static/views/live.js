@@ -31,7 +31,7 @@ export class View {
     this.actions = h("div", { class: "actions" });
     this.list = h("ol", { class: "changes", "aria-label": "Changes, newest first" });
     this.body = h("div", { class: "view-body scroll" }, this.list);
-    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, h("h1", {}, "Live"), this.count, this.actions), this.body);
+    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, h("h2", {}, "Live"), this.count, this.actions), this.body);
     this.nodes = new WeakMap();
     onStatus(() => this.#draw());
   }
@@ -142,7 +142,8 @@ async function readBoth(change) {
 
 /** The lines that differ, at most a few. */
 function lines(before, after) {
-  const changed = compareLines(before, after).filter(([one, other]) => one !== other);
+  const withoutCommas = (text) => text.replace(/,$/gm, "");
+  const changed = compareLines(withoutCommas(before), withoutCommas(after)).filter(([one, other]) => one !== other);
   const rows = [];
   for (const [one, other] of changed) {
     if (one?.trim() && !/^[{}]$/.test(one.trim())) rows.push(h("div", { class: "removed" }, `− ${shorten(one)}`));

@@ -25,8 +25,8 @@ export class View {
     this.charts = h("div", { class: "charts" });
     this.tokens = h("section", { class: "tokens" });
     this.note = h("p", { class: "hint" });
-    this.body = h("div", { class: "view-body scroll operation" }, this.cards, this.charts, this.tokens, this.note);
-    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, h("h1", {}, "Operation")), this.body);
+    this.body = h("div", { class: "view-body scroll operation", tabindex: "0", role: "region", "aria-label": "Operation" }, this.cards, this.charts, this.tokens, this.note);
+    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, h("h2", {}, "Operation")), this.body);
     this.readings = [];
     this.round = 0;
   }
@@ -125,8 +125,8 @@ export class View {
         h("td", {}, one.expires_at ? until(one.expires_at) : "never"),
       ),
     );
-    if (!rows.length) return [h("h2", {}, "Tokens"), h("p", { class: "hint" }, "There are none. Make one with: holdall URL token create")];
+    if (!rows.length) return [h("h3", {}, "Tokens"), h("p", { class: "hint" }, "There are none. Make one with: holdall URL token create")];
     const heads = ["Label", "Scope", "Allows", "Made", "Expires"].map((name) => h("th", { scope: "col" }, name));
-    return [h("h2", {}, "Tokens"), h("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Tokens" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)))];
+    return [h("h3", {}, "Tokens"), h("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Tokens" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)))];
   }
 }

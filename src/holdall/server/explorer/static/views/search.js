@@ -20,7 +20,7 @@ export class View {
     this.chips = h("div", { class: "chips" });
     this.results = h("ol", { class: "results" });
     this.body = h("div", { class: "view-body scroll" }, this.results);
-    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, h("h1", {}, "Search"), this.summary, this.actions), this.chips, this.body);
+    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, h("h2", {}, "Search"), this.summary, this.actions), this.chips, this.body);
     this.results.addEventListener("keydown", (event) => this.#onKey(event));
     this.abort = null;
   }
@@ -48,7 +48,7 @@ export class View {
     this.abort?.abort();
     this.abort = new AbortController();
     const { signal } = this.abort;
-    const body = { namespace: state.ns, query: state.q, limit: PAGE, preview: PREVIEW, mode: this.mode };
+    const body = { namespace: state.ns, query: state.q, limit: PAGE, preview: PREVIEW, highlight: true, mode: this.mode };
     const filter = parseFilter();
     if (filter) body.filter = filter;
     const page = await search(body, signal);

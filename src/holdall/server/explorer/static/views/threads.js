@@ -17,7 +17,7 @@ export class View {
     this.element = h(
       "div",
       { class: "view" },
-      h("div", { class: "view-head" }, h("h1", {}, "Threads")),
+      h("div", { class: "view-head" }, h("h2", {}, "Threads")),
       h("div", { class: "view-body threads" }, h("div", { class: "thread-pane" }, h("div", { class: "thread-field" }, this.field), this.list), this.conversation),
     );
     this.steps = [];
@@ -137,9 +137,9 @@ export class View {
       messages.length
         ? h("ol", { class: "messages" }, messages.map((message, index) => bubble(message, index >= earlier)))
         : h("p", { class: "hint" }, "This state has no messages."),
-      Object.keys(rest).length > 0 && h("section", {}, h("h2", {}, "State"), jsonTree(rest)),
-      step.writes?.length > 0 && h("section", {}, h("h2", {}, "Pending writes"), jsonTree(step.writes)),
-      h("section", {}, h("h2", {}, "Metadata"), jsonTree(step.metadata ?? {})),
+      Object.keys(rest).length > 0 && h("section", {}, h("h3", {}, "State"), jsonTree(rest)),
+      step.writes?.length > 0 && h("section", {}, h("h3", {}, "Pending writes"), jsonTree(step.writes)),
+      h("section", {}, h("h3", {}, "Metadata"), jsonTree(step.metadata ?? {})),
     );
   }
 
