@@ -562,13 +562,24 @@ def play(kills: int, url: str | None = None) -> int:
         for number, (title, act) in enumerate(acts.items(), 1):
             stage.act(number, title)
             act(stage)
-    console.print()
-    if stage.failures:
-        console.print(f"[bold red]{len(stage.failures)} of the claims above did not hold.[/bold red]")
-        return 1
-    stage.say(f"[bold green]Every claim above held[/bold green], in {time.perf_counter() - began:.1f} s.")
-    stage.say("Next: type in the ten lines of [bold]README.md[/bold], then read [bold]docs/quickstart.md[/bold].")
+        console.print()
+        if stage.failures:
+            console.print(f"[bold red]{len(stage.failures)} of the claims above did not hold.[/bold red]")
+            return 1
+        stage.say(f"[bold green]Every claim above held[/bold green], in {time.perf_counter() - began:.1f} s.")
+        stage.say("Next: type in the ten lines of [bold]README.md[/bold], then read [bold]docs/quickstart.md[/bold].")
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            _show_explorer(stage)
     return 0
+
+
+def _show_explorer(stage: Stage) -> None:
+    """Serve a page that shows the store of the demo, until Ctrl+C."""
+    from holdall.server.run.explore import explore  # here, because the agents do not need it
+
+    stage.say("\nLook at what the agents wrote, in a browser:")
+    with contextlib.suppress(KeyboardInterrupt):
+        explore(stage.url, opens_browser=False, options={})
 
 
 def main() -> int:

@@ -1,11 +1,16 @@
 """The demo runs, can be read outside a terminal, and fails when a claim does."""
 
 import importlib.util
+import os
+import pty
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import httpx
 import pytest
 
 from support.extent import IS_SHORT
@@ -52,6 +57,35 @@ def test_the_demo_fails_when_a_claim_does_not_hold(
     output = capsys.readouterr().out
     assert "✓ water is wet" in output
     assert "✗ BROKEN: 2 is 3" in output
+
+
+ONE_ACT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import demo, holdall
+def remember(stage):
+    with holdall.open(stage.url) as store:
+        store.put(("agents", "ada"), "diet", {"text": "no peanuts"})
+    stage.claim("it is stored", True)
+demo.ACTS = {"One": remember}
+sys.exit(demo.play(kills=0))
+"""
+
+
+def test_in_a_terminal_the_demo_ends_with_the_explorer_of_its_store() -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", ONE_ACT, str(DEMO.parent)]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, start_new_session=True) as process:
+        os.close(theirs)
+        output = b""
+        while (found := re.search(rb"(http://127\.0\.0\.1:\d+/)\s*#\s*token=([\w-]{43})\r\n", output)) is None:
+            output += os.read(ours, 1000)
+        root, secret = found[1].decode(), found[2].decode()
+        answer = httpx.get(f"{root}v1/items/agents/ada/diet", headers={"Authorization": f"Bearer {secret}"})
+        assert answer.json()["value"] == {"text": "no peanuts"}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+    os.close(ours)
 
 
 def test_the_demo_sees_an_acknowledged_entry_that_is_gone(

@@ -21,7 +21,7 @@ from support.served import server
 TARGET = Path(__file__).parents[2] / "docs" / "explorer"
 WIDE, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 760}
 ON_PHONE = ("entries", "entry", "search", "live", "thread")
-COLOURS = 64  # of a picture: enough for a page, and small
+COLOURS = 192  # of a picture: enough for a page, and small
 
 
 def draw_all(browser: Any, theme: str, size: str) -> None:

@@ -213,6 +213,7 @@ CHANGING = {
     "updated_at",
     "modified_at",
     "expires_at",
+    "history_since",  # of the whole store: when history= was turned on
     "score",
     "seconds",
     "token",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdall
 from holdall.ops import Put
+from support.explorer_views import add_threads
+from support.served import server
 
 pytestmark = pytest.mark.not_short
 
@@ -133,3 +136,36 @@ def test_numbers_that_javascript_cannot_hold_are_shown_and_saved_as_they_were(
     assert entry is not None
     assert entry.value == value | {"text": "b"}
     assert isinstance(entry.value["whole"], float)
+
+
+def test_a_thread_is_a_conversation_step_by_step(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    add_threads(store)
+    page = open_page(f"{url}#/threads")
+    page.get_by_role("button", name="trip-to-lisbon").click()
+    page.locator(".message.is-new", has_text="Shall I book it?").wait_for()
+    assert page.locator(".message").count() == 4
+    assert page.locator(".tool-call").inner_text().startswith("find_table")
+    page.get_by_role("button", name="Earlier step").click()
+    page.locator(".message.is-new", has_text="A table at Ramiro").wait_for()
+    assert page.locator(".message").count() == 3
+    other = open_page(page.url)
+    other.locator(".message.is-new", has_text="A table at Ramiro").wait_for()
+    page.get_by_label("Find threads").fill("train")
+    page.locator(".thread-list .result").nth(1).wait_for(state="detached")
+
+
+def test_a_store_with_an_embedder_is_searched_by_text_by_meaning_and_by_both(
+    tmp_path: Path, open_page: Callable[..., Any]
+) -> None:
+    url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False, embed="local")
+    with server().open_directly(url) as store:
+        store.put(("pets",), "a", {"text": "a small kitten sleeps on the sofa"})
+        store.put(("pets",), "b", {"text": "the stock market fell on Monday"})
+        page = open_page(f"{url}/#/search?q=cat&mode=lexical")
+        page.get_by_text("Nothing found.").wait_for()
+        page.get_by_role("button", name="Meaning").click()
+        page.locator(".result").first.wait_for()
+        assert page.locator(".result-key").first.inner_text() == "a"
+        assert page.locator(".score").count() > 0
+        page.get_by_role("button", name="Both").click()
+        page.locator('[aria-pressed="true"]', has_text="Both").wait_for()
