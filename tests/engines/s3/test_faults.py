@@ -439,6 +439,41 @@ def test_blobs_that_no_file_refers_to_are_deleted_after_a_while(
         assert store.files().read("/replaced") == b"\x02" * 10_000
 
 
+@pytest.mark.parametrize("fault", ["killed", "refused"])
+def test_what_a_compactor_has_not_deleted_is_deleted_by_the_next(
+    url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """It was killed when it had created its floor, or the server refused to delete."""
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.0)
+    with open_machine(url, tmp_path, "one") as store:
+        here = engine_of(store)._client
+        create = here.create
+
+        def create_and_die(name: str, *rest: Any) -> bool:
+            is_created = bool(create(name, *rest))
+            if name.startswith("floor/"):
+                raise RuntimeError("as if it was killed")
+            return is_created
+
+        def refuse(name: str, deadline: float) -> None:
+            raise Unavailable("as if the server refused")
+
+        for number in range(8):
+            store.put(("a",), str(number), {})
+            with monkeypatch.context() as broken:
+                if number in (3, 4):
+                    if fault == "killed":
+                        broken.setattr(here, "create", create_and_die)
+                    else:
+                        broken.setattr(here, "delete", refuse)
+                engine_of(store)._compact()
+                engine_of(store)._bucket.look(time.monotonic() + 5)
+        assert engine_of(store)._bucket.floor.number == 8
+        left = [name for name, _ in objects.list("log/", "", time.monotonic() + 5)]
+        assert left == [log_name(8)], "the log that the newest floor replaces may still be needed; no other one is"
+        check_caches(url, tmp_path, engine_of(store))
+
+
 @pytest.mark.parametrize("minutes", [-20, 20])
 def test_a_machine_whose_clock_is_wrong_writes_the_time_of_the_server(
     url: str, tmp_path: Path, minutes: int, monkeypatch: pytest.MonkeyPatch

@@ -92,7 +92,10 @@ def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[
         replaced += _find_unused_blobs(bucket, floor.upto, referenced, deadline)
         replaced += _find_unused_segments(bucket, {*replaced, *(segment.name for segment in segments)}, deadline)
     made = Floor(floor.number + 1, last, now, segments, replaced, first, floor.collected)
-    due, made.collected = _find_due(bucket, made, deadline)
+    due = _find_due(bucket, made, deadline)
+    # First, so that the next compactor does it if this one is killed.
+    if _delete(bucket, [name for old in due for name in _find_replaced(old)], deadline):
+        made.collected += len(due)
     body = encode_struct(made)
     if not client.create(floor_name(made.number), body, deadline) and (
         client.get(floor_name(made.number), deadline) != body
@@ -101,8 +104,6 @@ def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[
         return None
     with contextlib.suppress(HoldallError):
         client.put(HINT, str(made.number).encode(), deadline)
-    for old in due:
-        _delete(bucket, [*map(log_name, range(old.first, old.upto + 1)), *old.replaced], deadline)
     return made
 
 
@@ -123,8 +124,13 @@ def _can_merge(segments: list[Segment]) -> bool:
     )
 
 
-def _find_due(bucket: Bucket, newest: Floor, deadline: float) -> tuple[list[Floor], int]:
-    """Return the floors whose replaced objects may be deleted now, and the number of the last of them."""
+def _find_replaced(floor: Floor) -> list[str]:
+    """Return the objects that a floor replaces."""
+    return [*map(log_name, range(floor.first, floor.upto + 1)), *floor.replaced]
+
+
+def _find_due(bucket: Bucket, newest: Floor, deadline: float) -> list[Floor]:
+    """Return the floors whose replaced objects may be deleted now."""
     due: list[Floor] = []
     while newest.collected + len(due) + 1 < newest.number:
         found = bucket.client.get(floor_name(newest.collected + len(due) + 1), deadline)
@@ -134,7 +140,7 @@ def _find_due(bucket: Bucket, newest: Floor, deadline: float) -> tuple[list[Floo
         if newest.t - floor.t < bucket_module.COLLECT_AFTER * 1e6 or len(due) >= _AT_ONCE:
             break
         due.append(floor)
-    return due, newest.collected + len(due)
+    return due
 
 
 def _find_unused_blobs(bucket: Bucket, upto: int, referenced: set[str], deadline: float) -> list[str]:
@@ -161,8 +167,8 @@ def _find_unused_segments(bucket: Bucket, used: set[str], deadline: float) -> li
     return found
 
 
-def _delete(bucket: Bucket, names: list[str], deadline: float) -> None:
-    """Delete objects. What cannot be deleted stays: nothing reads it."""
+def _delete(bucket: Bucket, names: list[str], deadline: float) -> bool:
+    """Delete objects; return whether all are gone. What cannot be deleted stays: nothing reads it."""
 
     def delete(name: str) -> None:
         bucket.client.delete(name, max(deadline, time.monotonic() + 5))
@@ -172,6 +178,8 @@ def _delete(bucket: Bucket, names: list[str], deadline: float) -> None:
             list(executor.map(delete, names))
     except HoldallError as error:
         logger.warning("cannot delete objects of %s that are not needed: %s", bucket.client.address.shown, error)
+        return False
+    return True
 
 
 def load(bucket: Bucket, writer: Connection, effects: Effects, obey_history: Callable[[], None]) -> None:
