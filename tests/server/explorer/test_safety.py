@@ -48,9 +48,14 @@ SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="60" height="40" onload="
 </svg>"""
 
 
+#: Elements that the attacks would make if they were taken as markup, even where the policy of the page stops them.
+MARKUP = "img[src=x], iframe, svg[onload], script:not([src]), a[autofocus], [onerror], [onfocus]"
+
+
 def hacked(page: Any) -> Any:
+    """What an attack has done to a page; None if nothing."""
     page.wait_for_timeout(300)
-    return page.evaluate("window.hacked ?? null")
+    return page.evaluate("markup => window.hacked ?? document.querySelector(markup)?.outerHTML ?? null", MARKUP)
 
 
 def test_stored_markup_is_text_in_every_view(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
