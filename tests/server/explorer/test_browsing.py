@@ -37,11 +37,11 @@ def test_the_tree_leads_to_an_entry_and_the_address_leads_back_to_it(
     page.locator(".tree-row", has_text="facts").first.click()
     page.get_by_text("2 entries").wait_for()
     page.get_by_role("row", name="diet").click()
-    page.get_by_role("heading", name="diet").wait_for()
+    page.get_by_role("heading", name="diet", level=2).wait_for()
     assert '"ada is allergic to peanuts"' in page.locator(".json").inner_text()
     assert page.locator(".facts").inner_text().startswith("Version")
     other = open_page(page.url)
-    other.get_by_role("heading", name="diet").wait_for()
+    other.get_by_role("heading", name="diet", level=2).wait_for()
     assert other.locator('[role="treeitem"][aria-selected="true"] > .tree-row').inner_text().startswith("facts")
     page.go_back()
     page.locator(".detail").wait_for(state="detached")
@@ -51,6 +51,7 @@ def test_a_search_finds_entries_and_files_as_it_is_typed(
     url: str, filled: holdall.Store, open_page: Callable[..., Any]
 ) -> None:
     page = open_page(url)
+    page.get_by_role("treeitem", name="users").wait_for()
     page.keyboard.press("/")
     page.keyboard.type("peanut allergies")
     page.get_by_text("2 found in").wait_for()
@@ -88,7 +89,7 @@ def test_a_hundred_thousand_entries_are_browsed_by_keyboard(
     assert page.locator(".grid-row").count() < 100, "only the rows in sight are in the document"
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Enter")
-    page.get_by_role("heading", name="099998").wait_for()
+    page.get_by_role("heading", name="099998", level=2).wait_for()
     page.keyboard.press("Escape")
     page.locator(".detail").wait_for(state="detached")
     page.keyboard.press("Home")
@@ -111,7 +112,7 @@ def test_the_tree_and_the_page_work_without_a_mouse(
     page.get_by_role("dialog").get_by_text("Search").wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("2")
-    page.get_by_role("heading", name="Live").wait_for()
+    page.get_by_role("heading", name="Live", level=2).wait_for()
 
 
 def test_an_empty_store_says_what_to_do(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
@@ -131,7 +132,7 @@ def test_numbers_that_javascript_cannot_hold_are_shown_and_saved_as_they_were(
     field = page.get_by_role("textbox", name="Content")
     field.fill(field.input_value().replace('"a"', '"b"'))
     page.keyboard.press("Control+Enter")
-    page.get_by_text("Saved.").wait_for()
+    page.get_by_text("Saved.", exact=True).wait_for()
     entry = store.get(("n",), "k")
     assert entry is not None
     assert entry.value == value | {"text": "b"}

@@ -44,7 +44,7 @@ def test_an_edit_is_saved_and_can_be_undone(url: str, store: holdall.Store, open
     assert "JSON object" in page.locator(".field-error").inner_text()
     page.get_by_role("textbox", name="Content").fill('{"text": "second"}')
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("Saved.").wait_for()
+    page.get_by_text("Saved.", exact=True).wait_for()
     entry = store.get(("notes",), "a")
     assert entry is not None
     assert entry.value == {"text": "second"}
@@ -80,7 +80,7 @@ def test_an_edit_does_not_overwrite_what_another_process_wrote_meanwhile(
     assert entry is not None
     assert entry.value["text"] == "from the agent 1", "a newer change is not overwritten unseen"
     page.get_by_role("button", name="Save mine over it").click()
-    page.get_by_text("Saved.").wait_for()
+    page.get_by_text("Saved.", exact=True).wait_for()
     entry = store.get(("notes",), "a")
     assert entry is not None
     assert entry.value == {"text": "mine"}
@@ -95,14 +95,14 @@ def test_an_entry_is_made_and_deleted_and_brought_back(
     page.get_by_label("Key", exact=True).fill("k/1")
     page.get_by_label("Value (a JSON object)").fill('{"n": 1}')
     page.get_by_role("button", name="Create").click()
-    page.get_by_role("heading", name="k/1").wait_for()
+    page.get_by_role("heading", name="k/1", level=2).wait_for()
     assert store.get(("users", "a/b"), "k/1") is not None
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_text("k/1 is deleted.").wait_for()
     assert store.get(("users", "a/b"), "k/1") is None
     page.get_by_role("button", name="Undo").click()
-    page.get_by_role("heading", name="k/1").wait_for()
+    page.get_by_role("heading", name="k/1", level=2).wait_for()
     assert store.get(("users", "a/b"), "k/1") is not None
 
 
@@ -143,7 +143,7 @@ def test_a_file_is_uploaded_found_by_grep_edited_moved_and_deleted(
     assert page.locator(".syntax-keyword").first.inner_text() == "import"
     edit(page, "def buy():\n    return 8\n")
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("Saved.").wait_for()
+    page.get_by_text("Saved.", exact=True).wait_for()
     assert files.read_text("/plan.py") == "def buy():\n    return 8\n"
     page.get_by_role("button", name="Move").click()
     page.get_by_label("New path").fill("/src/plan.py")

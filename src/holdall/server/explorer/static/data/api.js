@@ -16,7 +16,7 @@ export class Problem extends Error {
 }
 
 /** The server cannot be reached. */
-export class Offline extends Error {
+class Offline extends Error {
   constructor() {
     super("The server cannot be reached. The page tries again by itself.");
   }
@@ -31,7 +31,7 @@ export function address(path, query = {}) {
 }
 
 /** Send a request; the answer if it succeeded, else a Problem is thrown. */
-export async function send(method, path, { query, body, headers = {}, signal, raw } = {}) {
+async function send(method, path, { query, body, headers = {}, signal, raw } = {}) {
   const options = { method, headers: { ...headers }, signal, credentials: "same-origin" };
   if (body !== undefined) {
     options.body = raw ? body : JSON.stringify(body);

@@ -39,7 +39,3 @@ export function fitsInPath(labels) {
 export function fileName(path) {
   return path.replace(/\/$/, "").split("/").at(-1);
 }
-
-export function folderOf(path) {
-  return path.replace(/[^/]*\/?$/, "");
-}

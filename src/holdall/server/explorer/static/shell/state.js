@@ -3,7 +3,7 @@
 
 import { decodeNamespace, encodeNamespace } from "../data/names.js";
 
-export const VIEWS = ["browse", "search", "live", "history", "threads", "operation"];
+const VIEWS = ["browse", "search", "live", "history", "threads", "operation"];
 const TEXTS = ["entry", "tab", "folder", "q", "mode", "filter", "at", "order", "thread", "step", "since", "pane", "line"];
 
 /** The state: `view`, `ns` (a list of labels), and the texts above. Change it with `go`. */

@@ -16,7 +16,7 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-export function append(element, children) {
+function append(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
     element.append(child instanceof Node ? child : String(child));

@@ -5,7 +5,7 @@ const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 const numbers = new Intl.NumberFormat("en");
 
 /** A duration in seconds as one short unit: "3 h". */
-export function duration(seconds) {
+function duration(seconds) {
   for (const [name, size] of UNITS) {
     if (seconds >= size) return `${Math.floor(seconds / size)} ${name}`;
   }
