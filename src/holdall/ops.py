@@ -384,6 +384,8 @@ class Put(PointOp, frozen=True):
     search_fields: SearchFields = None
     vectors: Vectors | None = None  # set by the store, which calls the embedder
     acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
+    #: False if the caller does not use the result: it may then be None, which saves an engine from making the entry.
+    returns_entry: bool = True
 
 
 class Delete(PointOp, frozen=True):

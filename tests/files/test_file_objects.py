@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import gc
 import os
 import sys
@@ -15,7 +17,10 @@ import pytest
 
 import holdall
 from holdall import Files
-from holdall.errors import InvalidInput, Unavailable
+from holdall.engines.memory import MemoryEngine
+from holdall.errors import InvalidInput, IsADirectory, Unavailable
+from holdall.model import keys
+from holdall.ops import Op
 from holdall.runtime import closers
 from support import processes
 from support.interrupts import InterruptAt, Interrupted
@@ -139,6 +144,95 @@ def test_closing_a_store_waits_for_what_was_appended_to_a_file_that_was_not_clos
         store.files().open("/log", "ab").write(b"x")
     with holdall.open(tmp_path / "agent.db") as store:
         assert store.files().read("/log") == b"x"
+
+
+def test_closing_a_store_does_not_wait_for_the_files_of_another(tmp_path: Path) -> None:
+    may_write = threading.Event()
+    may_write.set()
+
+    def clock() -> int:
+        may_write.wait(5)
+        return 1_700_000_000_000_000
+
+    with holdall.open("memory:", clock=clock) as slow:
+        file = slow.files().open("/log", "ab")
+        file.write(b"x")
+        may_write.clear()
+        del file
+        with holdall.open(tmp_path / "agent.db") as store:
+            store.put(("home",), "key", {})
+        assert closers._awaited, "it waited, or there was nothing to wait for"
+        may_write.set()
+    assert not closers._awaited
+
+
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+def test_a_file_that_is_open_when_the_program_ends_is_flushed_or_discarded(mode: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.db")
+    processes.run(end_while_a_file_is_open, path=path, mode=mode)
+    with holdall.open(path) as store:
+        files = store.files()
+        assert files.exists("/log") == (mode == "ab")
+        assert mode == "wb" or files.read("/log") == b"1" * (2 << 20) + b"x"
+        assert not count_uploads(files)
+
+
+def end_while_a_file_is_open(path: str, mode: str) -> None:
+    store = holdall.open(path)
+    file = store.files().open("/log", mode)
+    file.write(b"1" * (2 << 20))
+    file.write(b"x")
+    builtins.open_file = file  # type: ignore[attr-defined]  # as an interactive session keeps it
+
+
+def count_uploads(files: Files) -> int:
+    """Count the unfinished uploads of a volume."""
+    uploads = Files(files.store, keys.Reserved(("uploads", *files.namespace)))
+    return len(uploads.ls())
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab"])
+def test_an_upload_whose_last_piece_fails_is_deleted_at_once(
+    files: Files, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write() -> None:
+        file = await files.aopen("/a", mode)
+        await file.write(b"1" * (2 << 20))
+        await file.write(b"2")
+        assert count_uploads(files) == (mode == "wb")
+        aexecute, failures = MemoryEngine.aexecute, iter([Unavailable("the disk is full")])
+
+        async def fail_once(engine: MemoryEngine, batch: list[Op]) -> list[object]:
+            for failure in failures:
+                raise failure
+            return await aexecute(engine, batch)
+
+        monkeypatch.setattr(MemoryEngine, "aexecute", fail_once)
+        with pytest.raises(Unavailable, match="the disk is full"):
+            await file.close()
+
+    asyncio.run(write())
+    assert not count_uploads(files)
+    assert files.exists("/a") == (mode == "ab")
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_an_upload_whose_path_is_taken_in_the_meantime_is_deleted_at_once(files: Files, how: str) -> None:
+    async def write() -> None:
+        file = await files.aopen("/a", "wb")
+        await file.write(b"1")
+        files.write("/a/b", "")
+        await file.close()
+
+    def write_sync() -> None:
+        file = files.open("/a", "wb")
+        file.write(b"1")
+        files.write("/a/b", "")
+        file.close()
+
+    with pytest.raises(IsADirectory):
+        write_sync() if how == "sync" else asyncio.run(write())
+    assert not count_uploads(files)
 
 
 @pytest.mark.parametrize("leave", ["collect", "exit", "close"])

@@ -135,6 +135,11 @@ class Dispatcher:
     def _is_closed(self) -> bool:
         return self._closed or (self._parent is not None and self._parent._is_closed)
 
+    @property
+    def _root(self) -> Dispatcher:
+        """The store that `holdall.open` returned, of which this is a view."""
+        return self if self._parent is None else self._parent._root
+
     def _now(self) -> int:
         """Return the time, in microseconds since 1970."""
         return (self._options.clock or system_clock)()
@@ -160,7 +165,7 @@ class Dispatcher:
             else:
                 search_fields = self._encode_search_fields(op.search_fields)
             home, acting = self._resolve_namespace(op.namespace), self._acting()
-            return ops.Put(home, key, kept, ttl, expect, search_fields, op.vectors, acting)
+            return ops.Put(home, key, kept, ttl, expect, search_fields, op.vectors, acting, op.returns_entry)
         if isinstance(op, ops.ReadRange):
             if op.start or op.end is not None:
                 keys.check_count("start", op.start, most=2**62)

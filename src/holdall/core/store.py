@@ -570,7 +570,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
 
     def _close(self) -> None:
         if self._finalizer is not None and self._finalizer.alive:
-            wait_for_closers()  # a file object that was collected may still have to write
+            wait_for_closers(self)  # a file object that was collected may still have to write
         self._closed = True
         self._engine_handle.notify()  # subscriptions end with their store
         if self._finalizer is not None and self._finalizer.detach():

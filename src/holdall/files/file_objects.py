@@ -6,11 +6,14 @@ upload, and moves that to the path when it is closed. An upload that is never fi
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import logging
 import os
 import secrets
+import weakref
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -20,6 +23,7 @@ from ..model import keys
 from ..ops import DEFAULT, FileInfo
 from ..runtime.closers import start_closer
 from ..runtime.programs import StoreProgram
+from ..runtime.signals import defer_signals
 
 if TYPE_CHECKING:
     from ..live.leases import Lease
@@ -101,7 +105,12 @@ class OpenFile:
                 yield from self.write(b"")
             namespace = self.files.namespace
             move = ops.Move(namespace, self._upload, self.path, self._upload_home, DEFAULT)
-            yield from self.files._change([ops.CheckPath(namespace, self.path), move], self.lease)
+            try:
+                yield from self.files._change([ops.CheckPath(namespace, self.path), move], self.lease)
+            except HoldallError:
+                with contextlib.suppress(HoldallError):
+                    yield from self.discard()
+                raise
 
     def discard(self) -> StoreProgram[None]:
         """Delete what "wb" has written so far."""
@@ -184,6 +193,11 @@ class _Raw(io.RawIOBase):
     def is_inherited(self) -> bool:
         return self._open_file.is_inherited
 
+    @property
+    def owner(self) -> object:
+        """The store that waits, when it is closed, until the file is closed."""
+        return self._open_file.files.store._root
+
     def close(self) -> None:
         if self.closed:
             return
@@ -226,9 +240,10 @@ class _Writer(io.BufferedWriter):
         """
         with contextlib.suppress(RuntimeError, ValueError):  # the program is ending, or `detach` was called
             if not self.closed:
-                start_closer(self._close_collected, is_awaited=True)
+                start_closer(self.close_unclosed, owner=cast(_Raw, self.raw).owner)
 
-    def _close_collected(self) -> None:
+    def close_unclosed(self) -> None:
+        """Close a file object that its user has left open. What is in the buffer of "ab" is written."""
         if cast(_Raw, self.raw).is_inherited:  # the parent closes it; a thread of the parent may hold its lock
             return
         try:
@@ -254,7 +269,31 @@ BinaryFile: TypeAlias = io.BufferedReader | io.BufferedWriter
 def open_sync(files: Files, path: str, mode: str, lease: Lease | None) -> BinaryFile:
     """Open a file for `Files.open`."""
     raw = _Raw(OpenFile(files, path, mode, lease))
-    return io.BufferedReader(raw, _PIECE) if mode == "rb" else _Writer(raw, _PIECE)
+    if mode == "rb":
+        return io.BufferedReader(raw, _PIECE)
+    _register_exit_hook()
+    writer = _Writer(raw, _PIECE)
+    _writers.add(writer)
+    return writer
+
+
+_writers: weakref.WeakSet[_Writer] = weakref.WeakSet()
+
+
+@cache
+def _register_exit_hook() -> None:
+    """Have the file objects closed that are open when the program ends.
+
+    Not before a store exists: functions that are registered later run earlier, and the engines must still be open.
+    """
+    atexit.register(_close_writers)
+
+
+def _close_writers() -> None:
+    for writer in list(_writers):
+        with contextlib.suppress(ValueError):  # `detach` was called
+            if not writer.closed:
+                defer_signals(writer.close_unclosed)
 
 
 class AsyncFile:
@@ -301,7 +340,14 @@ class AsyncFile:
         if self.closed:
             return
         self.closed = True
-        await self._flush()
+        try:
+            await self._flush()
+        except GeneratorExit:  # nothing can be awaited any more
+            raise
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first exception is the one to raise
+                await self._do(self._open_file.discard())
+            raise
         await self._do(self._open_file.finish())
 
     async def __aenter__(self) -> AsyncFile:

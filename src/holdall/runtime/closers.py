@@ -14,23 +14,23 @@ from .signals import defer_signals
 
 _forking: int | None = None  # the id of the thread that forks
 _waiting: list[threading.Thread] = []
-_awaited: dict[threading.Thread, None] = {}
+_awaited: dict[threading.Thread, object] = {}  # with the owners of what they close
 
 
-def start_closer(close: Callable[[], None], *, is_awaited: bool = False) -> threading.Thread:
+def start_closer(close: Callable[[], None], owner: object = None) -> threading.Thread:
     """Start a thread that calls `close`, now or after the fork. `RuntimeError` if the interpreter is shutting down.
 
-    With `is_awaited`, `wait_for_closers` waits for it.
+    If it has an owner, `wait_for_closers` waits for it.
     """
-    return defer_signals(_start_closer, close, is_awaited)
+    return defer_signals(_start_closer, close, owner)
 
 
-def _start_closer(close: Callable[[], None], is_awaited: bool) -> threading.Thread:
+def _start_closer(close: Callable[[], None], owner: object) -> threading.Thread:
     if sys.is_finalizing():  # a new thread would never run, and `start` would wait for it
         raise RuntimeError("the interpreter is shutting down")
-    if is_awaited:
+    if owner is not None:
         thread = threading.Thread(target=_close_awaited, args=(close,), name="holdall-closer")
-        _awaited[thread] = None
+        _awaited[thread] = owner
     else:
         thread = threading.Thread(target=close, name="holdall-closer")
     if _forking == threading.get_ident():
@@ -44,9 +44,11 @@ def _start_closer(close: Callable[[], None], is_awaited: bool) -> threading.Thre
     return thread
 
 
-def wait_for_closers() -> None:
-    """Wait for the threads that are awaited."""
-    for thread in list(_awaited):
+def wait_for_closers(owner: object = None) -> None:
+    """Wait for the threads of an owner, or of all owners."""
+    for thread, its_owner in list(_awaited.items()):
+        if owner is not None and its_owner is not owner:
+            continue
         if thread.ident is not None and thread is not threading.current_thread():
             thread.join()
 

@@ -21,6 +21,7 @@ import pytest
 
 import holdall
 import holdall.engines.sqlite  # at once: a process that gave up its rights may not be able to import any more
+from holdall.engine import Maintain
 from holdall.engines.sqlite.engine import MIGRATIONS
 from holdall.engines.sqlite.group_commit import Submission
 from holdall.errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, SchemaTooNew, StoreClosed, Unavailable
@@ -523,6 +524,48 @@ def test_a_put_is_done_once_whatever_was_inserted_before_it(path: str) -> None:
             before = store.put(("home",), "last", {"n": n}).version
             files.append("/log", "x")
             assert store.put(("home",), f"new {n}", {}).version == before + 2
+
+
+def as_item(text: str) -> dict[str, str]:
+    return {"content": text, "encoding": "utf-8"}
+
+
+@pytest.mark.parametrize("existing", [None, "live", "deleted", "in the batch"])
+def test_files_in_a_batch_are_stored_in_order_whatever_was_there(path: str, existing: str | None) -> None:
+    texts = {f"/f{number}": f"text number {number} " * number for number in (*range(40), 9000)}
+    with holdall.open(path) as store:
+        files = store.files(("home",))
+        if existing in ("live", "deleted"):
+            files.write("/f7", "before")
+        if existing == "deleted":
+            files.delete("/f7")
+        batch = [Put(("home",), key, as_item(text), 3600) for key, text in texts.items()]
+        if existing == "in the batch":
+            batch.insert(0, Put(("home",), "/f7", as_item("before")))
+        last = store.put(("other",), "key", {}).version
+        entries = store.execute(batch)
+        assert [entry.version - last for entry in entries] == [*range(1, len(batch) + 1)]
+        for key, entry in {entry.key: entry for entry in entries}.items():  # the last of each key
+            assert files.read_text(key) == texts[key]
+            assert store.get(("home",), key) == entry
+        for _ in range(2):  # before and after the index has them
+            assert [match.path for match in files.grep("number 39")] == ["/f39"]
+            while store._engine_handle.engine.execute([Maintain()])[0]:
+                pass
+        files.append("/f3", "more")  # a body of its own
+        assert files.read_text("/f3") == texts["/f3"] + "more"
+        assert files.read_text("/f4") == texts["/f4"]
+        assert not store.check().faults
+
+
+def test_a_put_may_leave_out_its_result(path: str) -> None:
+    with holdall.open(path) as store:
+        values = {"a": {"n": 1}, "/b": as_item("text"), "c": {"n": 2}, "d": {"n": 3}}
+        for _ in range(2):  # new keys, then existing ones
+            puts = [Put(("home",), key, value, returns_entry=False) for key, value in values.items()]
+            assert store.execute(puts) == [None] * 4
+            assert store.execute(puts[:1]) == [None]
+        assert {entry.key: entry.value for entry in store.search(("home",))} == values
 
 
 def test_what_was_written_is_not_kept_until_the_collector_comes(path: str) -> None:

@@ -468,6 +468,8 @@ class SqlEntries:
         if isinstance(op, ops.Stat):
             return self._files.stat_result(op, rows)
         if isinstance(op, ops.Put):
+            if not op.returns_entry:
+                return None
             if params["size"] is not None:
                 return self._files.put_result(op, params, rows)
             return put_entry(op, decode(params["value"]), *rows[0])
@@ -799,6 +801,11 @@ def _split(batch: Sequence[Op]) -> list[Sequence[Op]]:
 
 def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
     """Whether an op only puts a JSON value, under no condition: such puts can go together."""
+    return is_simple_put(op) and type(op.value) is not ops.File
+
+
+def is_simple_put(op: Op) -> TypeGuard[ops.Put]:
+    """Whether an op only puts a JSON value or a file, under no condition."""
     return (
         type(op) is ops.Put
         and op.expect is ANY
@@ -806,7 +813,6 @@ def is_plain_put(op: Op) -> TypeGuard[ops.Put]:
         and op.search_fields is None
         and op.vectors is None
         and op.acting is None
-        and type(op.value) is not ops.File
     )
 
 

@@ -176,7 +176,10 @@ class SqlFiles:
     def insert_content(self, ns: str, key: str, content: bytes) -> list[Statement]:
         """Return statements that store the content of a file whose entry has just been written."""
         here = {"ns": ns, "key": key}
-        pieces = [(self._insert_piece_of, {**here, "start": start, "data": data}) for start, data in _pieces(content)]
+        pieces = [
+            (self._insert_piece_of, {**here, "start": start, "data": data})
+            for start, data in split_into_pieces(content)
+        ]
         return [*pieces, (self._queue_for_index, {**here, "low": key, "high": keys.next_key(key)})]
 
     def put_result(self, op: ops.Put, params: dict[str, Any], rows: Rows) -> Any:
@@ -219,7 +222,7 @@ class SqlFiles:
         if data:
             yield [
                 (self._insert_piece, {"body": body, "start": offset + start, "data": piece})
-                for start, piece in _pieces(data)
+                for start, piece in split_into_pieces(data)
             ]
         return offset
 
@@ -508,7 +511,7 @@ def _moved_key(key: str) -> str:
     return f":dst || substr({key}, CAST(:cut AS integer))"  # no database may take it for a bigint, which substr refuses
 
 
-def _pieces(content: bytes) -> list[tuple[int, bytes]]:
+def split_into_pieces(content: bytes) -> list[tuple[int, bytes]]:
     """Split a content into pieces, each with its offset."""
     return [(start, content[start : start + PIECE]) for start in range(0, len(content), PIECE)]
 

@@ -411,7 +411,8 @@ def _to_write(op: PutOp) -> Put | Delete:
     if value is None:
         return Delete(_check_namespace(namespace), key)
     ttl = None if minutes is None else _to_seconds(minutes)
-    return Put(_check_namespace(namespace, True), key, value, ttl, ANY, index if index is None else index or False)
+    fields = index if index is None else index or False
+    return Put(_check_namespace(namespace, True), key, value, ttl, ANY, fields, None, None, False)
 
 
 def _to_seconds(minutes: float) -> float:
