@@ -28,7 +28,9 @@ Rows = Sequence[tuple[int, Any]]  # versions and vectors
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few vectors have cells, and an approximate search compares a part of them."""
     for module in (index, building):
-        monkeypatch.setattr(module, "SCANNED", 400)
+        monkeypatch.setattr(module, "COMPARED", 400)
+    monkeypatch.setattr(index, "_SCANNED", 400)
+    monkeypatch.setattr(index, "_BOUNDED", 64)
     monkeypatch.setattr(building, "_PLAIN_CELL", 64)
 
 
@@ -108,6 +110,18 @@ def test_few_vectors_are_scored_for_the_best_of_many(metric: Metric, small: None
     versions, lowest = found.compare_all(queries[0].tobytes(), metric).advance(10)
     assert 10 <= len(versions) < 100
     assert lowest > -math.inf
+
+
+@pytest.mark.parametrize(("count", "compared"), [(450, 450), (800, 800), (900, 700), (1100, 500), (1600, 400)])
+def test_the_part_that_is_compared_falls_step_by_step(
+    count: int, compared: int, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "COMPARED", 800)
+    rows, queries = clustered(count)
+    found = built(rows)
+    assert found.compares_all == (count <= 800)
+    versions, _ = found.compare_nearest(queries[0].tobytes(), "cosine").advance(count)
+    assert compared <= len(versions) <= compared + 100
 
 
 @metrics

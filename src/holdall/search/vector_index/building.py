@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .index import SCANNED, VectorIndex
+from .index import COMPARED, VectorIndex
 from .layout import Doubles, Header, Ints, Sections, Singles, size_of
 
 _ROUNDS = 8
@@ -32,7 +32,7 @@ _PLAIN_CELL = 4096
 
 def sample_size(count: int) -> int:
     """Return how many vectors `train` should get, for an index of `count`; 0 if it needs no centroids."""
-    return 0 if count <= SCANNED else _SAMPLED * _cell_count(count)
+    return 0 if count <= COMPARED else _SAMPLED * _cell_count(count)
 
 
 def _cell_count(count: int) -> int:

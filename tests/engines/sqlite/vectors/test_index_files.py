@@ -27,8 +27,8 @@ Opener = Callable[..., holdall.Store]
 
 SMALL: dict[Any, dict[str, int]] = {
     ranker: {"MOST_EXACT": 100, "_READ": 20, "_PAGE": 64, "_SAMPLE": 32, "_FITTING": 4},
-    building: {"SCANNED": 150, "_PLAIN_CELL": 32},
-    index: {"SCANNED": 150},
+    building: {"COMPARED": 150, "_PLAIN_CELL": 32},
+    index: {"COMPARED": 150, "_SCANNED": 150, "_BOUNDED": 64},
 }
 
 
