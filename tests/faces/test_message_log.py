@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_framework import Message
+from langchain_core.messages import HumanMessage
+from llama_index.core.base.llms.types import ChatMessage
 
 import holdall
+from holdall import ops
 from holdall.core import face_api
-from holdall.errors import InvalidValue, NotFound
+from holdall.errors import Conflict, InvalidValue, NotFound
+from holdall.faces.agent_framework import HoldallHistoryProvider
+from holdall.faces.langchain import HoldallChatMessageHistory
+from holdall.faces.llama_index import HoldallChatStore
 from holdall.faces.message_log import MessageLog
+from holdall.faces.openai_agents import HoldallSession
+from holdall.testing import Clock
 from support.processes import finish_together, start, tell, wait_to_begin
 from support.stores import new_location, open_at
 
@@ -96,3 +106,53 @@ def pop_some(at: dict[str, str]) -> None:
         wait_to_begin()
         found: list[Any] = [face_api.run(store, log.pop()) for _ in range(10)]
         tell([[one["by"], one["n"]] for one in found])
+
+
+def test_messages_are_removed_by_the_numbers_that_are_read() -> None:
+    """Of an old log, the first messages may have expired."""
+    clock = Clock()
+    with holdall.open("memory:", ttl=100, clock=clock) as store:
+        log = log_of(store)
+        face_api.run(store, log.append([{"n": n} for n in range(3)]))
+        clock.advance(60)
+        face_api.run(store, log.append([{"n": n} for n in range(3, 7)]))
+        clock.advance(60)
+        assert numbers(store, log) == [3, 4, 5, 6]
+        assert face_api.run(store, log.remove(1)) == {"n": 4}
+        assert numbers(store, log) == [3, 5, 6]
+        assert face_api.run(store, log.remove(-1)) == {"n": 6}
+        assert face_api.run(store, log.remove(-3)) is None
+        face_api.run(store, log.append([{"n": 9}]))
+        assert numbers(store, log) == [3, 5, 9]
+
+
+def test_what_is_taken_is_what_is_deleted(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    log = log_of(any_store, place)
+    assert face_api.run(any_store, log.take_all()) is None
+    face_api.run(any_store, log.append([{"n": 1}]))
+    taking = log.take_all()
+    request = next(taking)
+    while not any(isinstance(op, ops.DeleteTree) for op in request):  # until it has read the messages
+        request = taking.send(any_store.execute(request))
+    face_api.run(any_store, log.append([{"n": 2}]))
+    with pytest.raises(Conflict):
+        any_store.execute(request)
+    assert face_api.run(any_store, log.take_all()) == [{"n": 1}, {"n": 2}]
+    assert any_store.count(place) == 0
+
+
+def test_sessions_of_two_frameworks_with_one_id_are_apart() -> None:
+    async def main(store: holdall.Store) -> None:
+        openai, framework = HoldallSession("ada", store), HoldallHistoryProvider(store)
+        langchain, llama_index = HoldallChatMessageHistory("ada", store), HoldallChatStore(store)
+        await openai.add_items([{"role": "user", "content": "one"}])
+        await framework.save_messages("ada", [Message("user", ["two"])])
+        await langchain.aadd_messages([HumanMessage("three")])
+        await llama_index.async_add_message("ada", ChatMessage("four"))
+        assert await openai.get_items() == [{"role": "user", "content": "one"}]
+        assert [message.text for message in await framework.get_messages("ada")] == ["two"]
+        assert langchain.messages == [HumanMessage("three")]
+        assert [message.content for message in llama_index.get_messages("ada")] == ["four"]
+
+    with holdall.open("memory:") as store:
+        asyncio.run(main(store))

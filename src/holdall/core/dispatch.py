@@ -60,6 +60,9 @@ class Dispatcher:
 
     def _perform(self, request: StoreRequest) -> Any:
         if type(request) is list:
+            if not request:  # engines get no empty batch
+                self._require_open()
+                return []
             batch, began = [self._prepare(op) for op in request], time.perf_counter()
             try:
                 if self._options.at is None:
@@ -96,6 +99,9 @@ class Dispatcher:
 
     async def _aperform(self, request: StoreRequest) -> Any:
         if type(request) is list:
+            if not request:  # engines get no empty batch
+                self._require_open()
+                return []
             batch, began = [self._prepare(op) for op in request], time.perf_counter()
             try:
                 if self._options.at is None:

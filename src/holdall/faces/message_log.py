@@ -105,18 +105,23 @@ class MessageLog:
         return (yield from self._write(lambda head: (length, [], {} if head is None else head.value)))
 
     def remove(self, number: int) -> StoreProgram[dict[str, Any] | None]:
-        """Remove a message by its number, and return it: None if there is none. It rewrites those behind it."""
+        """Remove a message by its number, from the end if it is negative, and return it: None if there is none.
+
+        It rewrites those behind it. Numbers are those of the messages that `read` returns.
+        """
 
         def prepare() -> StoreProgram[tuple[list[ops.PointOp], dict[str, Any] | None]]:
-            head, messages = yield from self.read()
-            if head is None or not 0 <= number < len(messages):
+            head, entries = yield from self.read_entries()
+            if head is None or not -len(entries) <= number < len(entries):
                 return [], None
+            removed, *behind = entries[number % len(entries) :]
+            first, length = int(removed.key), int(entries[-1].key)
             batch: list[ops.PointOp] = [
-                ops.Put(self.heads, self.name, {**head.value, "length": len(messages) - 1}, expect=head),
-                *(ops.Put(self.messages, _key(n - 1), messages[n]) for n in range(number + 1, len(messages))),
-                ops.Delete(self.messages, _key(len(messages) - 1)),
+                ops.Put(self.heads, self.name, {**head.value, "length": length}, expect=head),
+                *(ops.Put(self.messages, _key(first + index), entry.value) for index, entry in enumerate(behind)),
+                ops.Delete(self.messages, _key(length)),
             ]
-            return batch, messages[number]
+            return batch, removed.value
 
         return (yield from write_unchanged(self.store, prepare))
 
@@ -142,6 +147,17 @@ class MessageLog:
                     found: dict[str, Any] = entry.value
                     return found
         raise AssertionError("unreachable")
+
+    def take_all(self) -> StoreProgram[list[dict[str, Any]] | None]:
+        """Delete the log and return its messages: None if there is no such log."""
+
+        def prepare() -> StoreProgram[tuple[list[ops.PointOp], list[dict[str, Any]] | None]]:
+            head, messages = yield from self.read()
+            if head is None:
+                return [], None
+            return [ops.Delete(self.heads, self.name, expect=head), ops.DeleteTree(self.messages)], messages
+
+        return (yield from write_unchanged(self.store, prepare))
 
     def delete(self) -> StoreProgram[bool]:
         """Delete the log with all its messages. Returns whether it was there."""

@@ -13,7 +13,8 @@ from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.memory import InMemoryMemoryService
-from google.adk.sessions import InMemorySessionService
+from google.adk.memory.memory_entry import MemoryEntry
+from google.adk.sessions import InMemorySessionService, Session
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
@@ -162,3 +163,28 @@ def test_events_carry_their_author() -> None:
         asyncio.run(talk())
         [event] = list(store.scan(("adk", "app", "events")))
         assert store.history(event.namespace, event.key)[0].author == "user"
+
+
+def test_a_session_may_have_any_name_and_an_empty_query_finds_nothing() -> None:
+    async def main() -> None:
+        service = HoldallMemoryService("memory:")
+        content = types.Content(parts=[types.Part(text="told directly")])
+        await service.add_memory(**WHO, memories=[MemoryEntry(id="direct", content=content)])
+        for name in ("none", "direct", "sessions"):
+            await service.add_session_to_memory(Session(**WHO, id=name, events=[said(f"told in {name}")]))
+        await service.add_session_to_memory(Session(**WHO, id="empty"))
+        found = await service.search_memory(**WHO, query="told")
+        assert len(found.memories) == 4
+        for blank in ("", " "):
+            assert (await service.search_memory(**WHO, query=blank)).memories == []
+
+    asyncio.run(main())
+
+
+def test_versions_of_artifacts_do_not_count_from_the_end() -> None:
+    async def main(service: Any) -> Any:
+        where = {**WHO, "session_id": "s", "filename": "f"}
+        await service.save_artifact(**where, artifact=types.Part(text="x"))
+        return [await service.load_artifact(**where, version=version) for version in (-1, 1)]
+
+    assert asyncio.run(main(HoldallArtifactService("memory:"))) == asyncio.run(main(InMemoryArtifactService()))

@@ -70,6 +70,7 @@ COMMANDS: list[tuple[str, dict[str, Any]]] = [
     ("str_replace", {"path": "/memories/notes.md", "old_str": "three", "new_str": "THREE\nlines"}),
     ("str_replace", {"path": "/memories/notes.md", "old_str": "two", "new_str": "2"}),
     ("str_replace", {"path": "/memories/notes.md", "old_str": "four", "new_str": "4"}),
+    ("str_replace", {"path": "/memories/notes.md", "old_str": "", "new_str": "4"}),
     ("str_replace", {"path": "/memories/crlf.txt", "old_str": "a\r\nb", "new_str": "c"}),
     ("str_replace", {"path": "/memories/missing", "old_str": "four", "new_str": "4"}),
     ("str_replace", {"path": "/memories/deep", "old_str": "four", "new_str": "4"}),
@@ -141,3 +142,17 @@ def edit_some(at: dict[str, str], name: int) -> None:
             tool("str_replace", path="/memories/log.md", old_str=f"todo {n}\n", new_str=f"done {n}\n")
         for n in range(5):
             tool("insert", path="/memories/log.md", insert_line=0, insert_text=f"- new {name} {n}")
+
+
+def test_a_path_that_no_store_takes_is_an_error_for_the_model(tool: Tool) -> None:
+    for path in ("/memories/a\0b", "/memories/" + "x" * 2000):
+        for command, given in (
+            ("view", {"path": path}),
+            ("create", {"path": path, "file_text": ""}),
+            ("str_replace", {"path": path, "old_str": "a", "new_str": "b"}),
+            ("insert", {"path": path, "insert_line": 0, "insert_text": "x"}),
+            ("delete", {"path": path}),
+            ("rename", {"old_path": path, "new_path": "/memories/x"}),
+        ):
+            with pytest.raises(ToolError):
+                tool(command, **given)

@@ -162,3 +162,50 @@ def append_some(at: dict[str, str], name: int) -> None:
         for n in range(10):
             with fs.open("log", "ab") as file:
                 file.write(f"{name} {n}\n".encode())
+
+
+def test_each_store_has_a_file_system_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec keeps file systems by the text of their arguments: two users of one store have the same."""
+    with holdall.open("memory:") as store:
+        ada, bob = (HoldallFileSystem(store.scoped(("users", user))) for user in ("ada", "bob"))
+        ada.pipe_file("secret", b"of Ada")
+        assert not bob.exists("secret")
+    for name in ("one.db", "two.db"):
+        monkeypatch.setenv("HOLDALL_URL", str(tmp_path / name))
+        fsspec.filesystem("holdall").pipe_file(name, b"")
+        assert fsspec.filesystem("holdall").find("") == [f"/{name}"]
+    assert HoldallFileSystem(str(tmp_path / "one.db")) is HoldallFileSystem(str(tmp_path / "one.db"))
+    HoldallFileSystem.clear_instance_cache()
+
+
+def test_no_file_and_folder_have_one_name(fs: HoldallFileSystem) -> None:
+    fs.mkdir("folder/below")
+    for path in ("folder", "folder/below"):
+        with pytest.raises(IsADirectoryError):
+            fs.pipe_file(path, b"")
+        with pytest.raises(IsADirectoryError):
+            fs.open(path, "wb")
+    fs.pipe_file("file", b"x")
+    for path in ("file/below", "file/below/deep"):
+        with pytest.raises(NotADirectoryError):
+            fs.mkdir(path)
+    assert fs.find("", withdirs=True) == ["/", "/file", "/folder", "/folder/below"]
+
+
+def test_of_two_that_create_a_file_one_fails(fs: HoldallFileSystem) -> None:
+    first, second = fs.open("new", "xb"), fs.open("new", "xb")
+    first.write(b"first")
+    second.write(b"second")
+    first.close()
+    with pytest.raises(FileExistsError):
+        second.close()
+    assert fs.cat("new") == b"first"
+
+
+def test_odd_arguments_are_refused_or_mean_what_they_do_elsewhere(fs: HoldallFileSystem) -> None:
+    with pytest.raises(TypeError):
+        fs.pipe_file("number", 5)  # type: ignore[arg-type]  # bytes(5) would be five zero bytes
+    fs.pipe_file("file", b"abc")
+    assert fs.cat_file("file", -9, -5) == b""
+    with pytest.raises(holdall.errors.InvalidInput, match="did you mean"):
+        HoldallFileSystem("memory:", "files")

@@ -1,8 +1,9 @@
-"""py-key-value's stores on every engine. Its own suite is run by `make faces-suites`."""
+"""py-key-value's stores on every engine."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 from key_value.aio.errors import InvalidKeyError, SerializationError
@@ -53,6 +54,8 @@ def test_what_cannot_be_stored_is_an_error_of_py_key_value() -> None:
         async with HoldallKeyValue("memory:") as store:
             with pytest.raises(SerializationError):
                 await store.put("k", {"a": object()})
+            with pytest.raises(SerializationError):  # it would be read as text
+                await store.put("k", {"a": datetime.now(UTC)})
             with pytest.raises(SerializationError):  # all or none
                 await store.put_many(["k", "l"], [{"a": 1}, {"a": object()}])
             assert await store.get("k") is None

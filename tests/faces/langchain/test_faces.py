@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, Generation
 from langchain_tests.integration_tests.base_store import BaseStoreSyncTests
 from langchain_tests.integration_tests.cache import SyncCacheTestSuite
+from langgraph.cache.memory import InMemoryCache
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import CachePolicy
 
@@ -120,3 +121,23 @@ def test_node_results_expire_and_are_cleared_by_namespace() -> None:
     asyncio.run(cache.aclear([("a",)]))
     assert asyncio.run(cache.aget(keys)) == {keys[1]: "two"}
     cache.close()
+
+
+def test_nothing_is_asked_for_nothing(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    byte_store, cache = HoldallByteStore(any_store, namespace=place), HoldallNodeCache(any_store, namespace=place)
+    byte_store.mset([])
+    byte_store.mdelete([])
+    cache.set({})
+    cache.clear([])
+    assert (byte_store.mget([]), cache.get([])) == ([], {})
+    assert (asyncio.run(byte_store.amget([])), asyncio.run(cache.aget([]))) == ([], {})
+
+
+def test_node_results_are_kept_as_in_memory(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    for cache in (InMemoryCache[Any](), HoldallNodeCache(any_store, namespace=place)):
+        below = (("a", "b"), "k")
+        cache.set({(("a",), "k"): (1, None), below: (2, None)})
+        cache.clear([("a",)])
+        assert cache.get([(("a",), "k"), below]) == {below: 2}
+        cache.set({below: (3, 0)})
+        assert cache.get([below]) == {}

@@ -53,7 +53,7 @@ def chat_steps(store: Any) -> list[Any]:
         store.add_message("ada", ChatMessage(role="user", content=f"message {n}", additional_kwargs={"n": n}))
     asyncio.run(store.async_add_message("bob", ChatMessage(role="assistant", content="hello")))
     seen += [list(store.get_messages("ada")), sorted(store.get_keys())]
-    seen += [store.delete_message("ada", 1), store.delete_message("ada", 9), list(store.get_messages("ada"))]
+    seen += [store.delete_message("ada", -2), store.delete_message("ada", 9), list(store.get_messages("ada"))]
     seen += [store.delete_last_message("ada"), list(asyncio.run(store.aget_messages("ada")))]
     store.set_messages("ada", [ChatMessage(content="only")])
     seen += [list(store.get_messages("ada")), store.delete_messages("ada"), store.delete_messages("ada")]

@@ -161,6 +161,13 @@ def test_an_index_keeps_documents_here_and_others_find_them_by_the_same_model() 
         assert seen.search(("nodes",), query="peanuts")[0].value["text"] == "Ada is allergic to peanuts"
 
 
+def test_metadata_with_a_dot_in_its_key_cannot_be_filtered() -> None:
+    """A path of holdall would lead into an object: finding nothing would be a wrong answer."""
+    wanted = MetadataFilters(filters=[MetadataFilter(key="file.name", value="a")])
+    with pytest.raises(ValueError, match=r"file\.name"):
+        HoldallVectorStore("memory:", embed_model=MODEL).get_nodes(filters=wanted)
+
+
 def test_vectors_that_do_not_fit_are_refused() -> None:
     with holdall.open("memory:") as store:
         nodes = HoldallVectorStore(store, embed_model=MODEL)

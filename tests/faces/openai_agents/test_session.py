@@ -32,6 +32,7 @@ def test_it_does_what_the_sdks_own_session_does(any_store: holdall.Store, place:
         await session.add_items([said(f"message {n}") for n in range(5)])
         await session.add_items([])
         seen += [await session.get_items(), await session.get_items(2), await session.get_items(0)]
+        seen.append(await session.get_items(-1))
         seen += [await session.pop_item(), await session.get_items()]
         await session.add_items([said("again", "assistant")])
         seen.append(await session.get_items())

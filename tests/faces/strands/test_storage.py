@@ -117,3 +117,17 @@ def test_memories_are_kept_once_and_found(any_store: holdall.Store, place: tuple
         assert [entry.store_name for entry in await manager.search("seeds")] == ["facts"]
 
     asyncio.run(main())
+
+
+def test_a_view_finds_its_keys_among_many_others() -> None:
+    async def main() -> None:
+        storage = HoldallStorage("memory:")
+        for n in range(110):
+            await storage.write(f"a/{n}", b"apple apple")
+        await storage.write("b/one", b"an apple among many other words")
+        assert [found.key for found in await storage.namespace("b").search("apple")] == ["one"]
+        assert len(await storage.namespace("a").search("apple")) == 100
+        with pytest.raises(TypeError):
+            await storage.write("number", 5)  # type: ignore[arg-type]  # bytes(5) would be five zero bytes
+
+    asyncio.run(main())

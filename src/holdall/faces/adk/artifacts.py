@@ -115,22 +115,25 @@ class HoldallArtifactService(Face, BaseArtifactService):
         """Describe all versions of an artifact."""
         log = self._log(app_name, user_id, filename, session_id)
         _, entries = await self._arun(log.read_entries())
-        return [self._describe(entry, number) for number, entry in enumerate(entries)]
+        return [self._describe(entry) for entry in entries]
 
     async def get_artifact_version(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
     ) -> ArtifactVersion | None:
         """Describe a version of an artifact, or the newest; None if there is none."""
         entry = await self._arun(self._read(app_name, user_id, filename, session_id, version))
-        return None if entry is None else self._describe(entry, int(entry.key))
+        return None if entry is None else self._describe(entry)
 
     def _read(
         self, app: str, user: str, filename: str, session: str | None, version: int | None
     ) -> StoreProgram[Entry | None]:
         log = self._log(app, user, filename, session)
-        return (yield from log.read_one(-1 if version is None else version))
+        if version is None:
+            return (yield from log.read_one(-1))
+        return (yield from log.read_one(version)) if version >= 0 else None
 
-    def _describe(self, entry: Entry, version: int) -> ArtifactVersion:
+    def _describe(self, entry: Entry) -> ArtifactVersion:
+        version = int(entry.key)
         return ArtifactVersion(
             version=version,
             canonical_uri="holdall://" + "/".join([*entry.namespace, "versions", str(version)]),

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from google.adk.sessions import Session
 
 _NEIGHBOURS = 0.3  # a question and its answer are two events
-_NO_SESSION = "none"
 _SESSIONS = 100_000  # the most sessions of a user
 
 
@@ -70,7 +69,7 @@ class HoldallMemoryService(Face, BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Remember some events. An event that is remembered already, or was deleted, is left as it is."""
-        await self._add(app_name, user_id, session_id or _NO_SESSION, events, custom_metadata or {})
+        await self._add(app_name, user_id, session_id or None, events, custom_metadata or {})
 
     async def add_memory(
         self,
@@ -81,7 +80,7 @@ class HoldallMemoryService(Face, BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Remember something directly. A memory without an id gets one."""
-        inside = self._inside(app_name, user_id, _NO_SESSION)
+        inside = self._inside(app_name, user_id, None)
         puts = []
         for memory in memories:
             metadata = {**(custom_metadata or {}), **memory.custom_metadata}
@@ -90,7 +89,9 @@ class HoldallMemoryService(Face, BaseMemoryService):
         await self.store.aexecute(puts)
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
-        """Find the memories of a user that fit a query best."""
+        """Find the memories of a user that fit a query best. An empty query finds none."""
+        if not query.strip():
+            return SearchMemoryResponse()
         prefix = (*self._namespace, "memories", app_name, user_id)
         found = await self.store.asearch(prefix, query=query, limit=self._limit, neighbours=_NEIGHBOURS)
         return SearchMemoryResponse(memories=[_describe(hit) for hit in found])
@@ -106,12 +107,12 @@ class HoldallMemoryService(Face, BaseMemoryService):
         await self.store.aexecute([*(ops.Delete(session, memory_id) for session in sessions), forgotten])
 
     async def _add(
-        self, app: str, user: str, session: str, events: Sequence[Event], metadata: Mapping[str, object]
+        self, app: str, user: str, session: str | None, events: Sequence[Event], metadata: Mapping[str, object]
     ) -> None:
         await self._arun(self._add_events(app, user, session, events, metadata))
 
     def _add_events(
-        self, app: str, user: str, session: str, events: Sequence[Event], metadata: Mapping[str, object]
+        self, app: str, user: str, session: str | None, events: Sequence[Event], metadata: Mapping[str, object]
     ) -> StoreProgram[None]:
         inside, forgotten = self._inside(app, user, session), self._forgotten(app, user)
         some = {event.id: event for event in events if event.content and event.content.parts}
@@ -134,8 +135,10 @@ class HoldallMemoryService(Face, BaseMemoryService):
 
         yield from write_unchanged(self.store, prepare)
 
-    def _inside(self, app: str, user: str, session: str) -> Namespace:
-        return (*self._namespace, "memories", app, user, session)
+    def _inside(self, app: str, user: str, session: str | None) -> Namespace:
+        """Return where the memories of a session are, or those that belong to none."""
+        labels = ["direct"] if session is None else ["sessions", session]
+        return (*self._namespace, "memories", app, user, *labels)
 
     def _forgotten(self, app: str, user: str) -> Namespace:
         return (*self._namespace, "forgotten", app, user)

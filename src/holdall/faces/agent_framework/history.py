@@ -36,7 +36,7 @@ class HoldallHistoryProvider(Face, HistoryProvider):
         self,
         store_or_url: Any = None,
         *,
-        namespace: Namespace = ("sessions",),
+        namespace: Namespace = ("agent-framework",),
         source_id: str = "holdall",
         **flags: Any,
     ) -> None:

@@ -29,7 +29,6 @@ from ...errors import (
     HoldallError,
     IsADirectory,
     NotADirectory,
-    NotText,
 )
 from ...ops import Namespace
 from ..base import Face
@@ -80,7 +79,7 @@ class _Commands(Face):
             raise _no_path(command.path) from None
         except IsADirectory:
             path += "/"
-        except NotText as error:
+        except HoldallError as error:
             raise ToolError(str(error)) from error
         if path.endswith("/"):
             return (yield from self._list_folder(command.path, path))
@@ -179,7 +178,11 @@ class _Commands(Face):
         path = _inside(command.path)
         if path == "/":
             raise ToolError("Cannot delete the /memories directory itself")
-        if not (yield from face_api.delete(self.files, path, recursive=True)):
+        try:
+            count = yield from face_api.delete(self.files, path, recursive=True)
+        except HoldallError as error:
+            raise ToolError(str(error)) from error
+        if not count:
             raise ToolError(f"The path {command.path} does not exist")
         return f"Successfully deleted {command.path}"
 
@@ -251,7 +254,7 @@ def _find_all(text: str, old: str) -> list[int]:
     if text.count(old) < 2:
         start = text.find(old)
         return [] if start < 0 else [start]
-    return [start for start in range(len(text)) if text.startswith(old, start)]
+    return [start for start in range(len(text) + 1) if text.startswith(old, start)]
 
 
 def _number(lines: list[str], first: int) -> str:

@@ -9,6 +9,7 @@ and that may be empty have a marker each, in a volume of its own.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -21,14 +22,29 @@ except ModuleNotFoundError as missing:
     raise explain_missing(missing, "a file system for fsspec", "fsspec") from missing
 
 from ... import ABSENT, FileInfo, Files, Store, ops
-from ...errors import Conflict, FileNotFound, InvalidInput, IsADirectory
+from ...errors import Conflict, FileNotFound, InvalidInput, IsADirectory, NotADirectory
 from ..base import open_store
 
 _FOLDERS = "fsspec folders"  # the label of the volume of markers, below the namespace of the files
 _MARKER = "/.folder"  # the name of a marker
 
 
-class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+class _CachedByUrl(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec has no types
+    """fsspec keeps file systems by the text of their arguments, which does not tell one store from another.
+
+    So only those of a URL are kept, by the URL that `HOLDALL_URL` has when they are made.
+    """
+
+    def __call__(cls, url: Any = None, *args: Any, **storage: Any) -> Any:
+        url = os.environ.get("HOLDALL_URL") if url is None else url
+        if not (url is None or isinstance(url, str | os.PathLike)):
+            storage["skip_instance_cache"] = True
+        if url is not None or args:
+            args = (url, *args)
+        return super().__call__(*args, **storage)
+
+
+class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ignore[misc]  # fsspec has no types
     """The files of one namespace of a holdall store.
 
     `url` is what `holdall.open` takes, a `holdall.Store`, or another face; None is the URL in `HOLDALL_URL`.
@@ -43,7 +59,8 @@ class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     ) -> None:
         super().__init__(**storage)
         self.store: Store = open_store(url, **(options or {}))[0]
-        self.files: Files = self.store.files(tuple(namespace))
+        labels: Any = namespace if isinstance(namespace, str) else tuple(namespace)  # a str is refused
+        self.files: Files = self.store.files(labels)
         self._markers: Files = self.store.files((*self.files.namespace, _FOLDERS))
 
     @classmethod
@@ -85,7 +102,7 @@ class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if (start or 0) < 0 or (end or 0) < 0:
             size = self.files.stat(path).size
             start = size + start if start is not None and start < 0 else start
-            end = size + end if end is not None and end < 0 else end
+            end = max(size + end, 0) if end is not None and end < 0 else end
         return self.files.read_range(path, max(start or 0, 0), end)
 
     def created(self, path: str) -> datetime:
@@ -102,12 +119,12 @@ class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:  # noqa: ARG002
         """Write a file in one step. With the mode "create", an existing one is `FileExistsError`."""
-        path = self._strip_protocol(path)
+        path, content = self._check_target(path), memoryview(value).tobytes()
         if mode != "create":
-            self.files.write(path, bytes(value))
+            self.files.write(path, content)
             return
         try:
-            self.files.write(path, bytes(value), expect=ABSENT)
+            self.files.write(path, content, expect=ABSENT)
         except Conflict:
             raise FileExistsError(path) from None
 
@@ -117,11 +134,11 @@ class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if self.isdir(path1):
             self.makedirs(path2, exist_ok=True)
         else:
-            self.files.copy(path1, path2)
+            self.files.copy(path1, self._check_target(path2))
 
     def mv_file(self, path1: str, path2: str, **kwargs: Any) -> None:  # noqa: ARG002  # fsspec's signature
         """Move a file without reading it."""
-        self.files.move(self._strip_protocol(path1), self._strip_protocol(path2))
+        self.files.move(self._strip_protocol(path1), self._check_target(path2))
 
     def rm_file(self, path: str) -> None:
         """Delete a file."""
@@ -150,6 +167,13 @@ class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             batch = [ops.DeleteTree(files.namespace, path) for files in (self.files, self._markers)]
             self.store.execute(batch)
 
+    def _check_target(self, path: str) -> str:
+        """Return the path of a file to write. A folder that fsspec made is `IsADirectory`."""
+        path = self._strip_protocol(path)
+        if path != "/" and self._markers.exists(path):
+            raise IsADirectory(f"{path!r} is a folder; a file cannot have its name")
+        return path
+
     @staticmethod
     def _has_wildcard(path: Any) -> bool:
         return any(sign in str(path) for sign in "*?[")
@@ -164,6 +188,10 @@ class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         parent = self._parent(path)
         if not create_parents and not self.isdir(parent):
             raise FileNotFoundError(parent)
+        while parent != "/":
+            if self.isfile(parent):
+                raise NotADirectory(f"{parent!r} is a file, so nothing can be in it: {path!r}")
+            parent = self._parent(parent)
         self._markers.write(path + _MARKER, b"")
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
@@ -194,14 +222,14 @@ class HoldallFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         **kwargs: Any,
     ) -> HoldallFile:
         path = self._strip_protocol(path)
-        if mode == "xb":
-            if self.exists(path):
-                raise FileExistsError(path)
-            mode = "wb"
-        if mode not in ("rb", "wb", "ab"):
+        if mode not in ("rb", "wb", "ab", "xb"):
             raise InvalidInput(f"a file of fsspec is opened with rb, wb, ab or xb, not {mode!r}")
         if mode == "rb" and self.isdir(path):
             raise IsADirectory(f"{path!r} is a folder")
+        if mode == "xb" and self.exists(path):
+            raise FileExistsError(path)
+        if mode != "rb":
+            self._check_target(path)
         return HoldallFile(self, path, mode, block_size or "default", autocommit, cache_options=cache_options, **kwargs)
 
 
@@ -212,7 +240,8 @@ class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no 
     _writer: io.BufferedIOBase | None = None
 
     def _initiate_upload(self) -> None:
-        self._writer = self.fs.files.open(self.path, "ab" if self.mode == "ab" else "wb")
+        # A file that must be new is written in one step, so that it fails if another has become it in the meantime.
+        self._writer = io.BytesIO() if self.mode == "xb" else self.fs.files.open(self.path, self.mode)
 
     def _upload_chunk(self, final: bool = False) -> bool:
         assert self._writer is not None
@@ -224,12 +253,14 @@ class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no 
 
     def commit(self) -> None:
         """Make what was written visible."""
-        if self._writer is not None:
+        if isinstance(self._writer, io.BytesIO):
+            self.fs.pipe_file(self.path, self._writer.getvalue(), mode="create")
+        elif self._writer is not None:
             self._writer.close()
 
     def discard(self) -> None:
         """Drop what was written."""
-        if self._writer is not None:
+        if not isinstance(self._writer, io.BytesIO | None):
             self._writer.__exit__(InterruptedError, InterruptedError(), None)
 
     def _fetch_range(self, start: int, end: int) -> bytes:

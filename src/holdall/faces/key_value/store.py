@@ -99,6 +99,7 @@ class HoldallKeyValue(
         inside = self._inside(collection)
         batch: list[ops.PointOp] = []
         for key, entry in zip(keys, entries, strict=True):
+            entry.value_as_json  # noqa: B018  # raises SerializationError: we would store a datetime as text
             batch.append(ops.Put(inside, key, entry.value_as_dict, None))
             if entry.expires_at is not None:
                 batch.append(Backdate(inside, key, expires_at=entry.expires_at))

@@ -21,7 +21,7 @@ from ... import Entry, Store, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...ops import Namespace
-from ..base import Face
+from ..base import Face, read_all
 
 
 class HoldallCache(Face, BaseCache[Any]):
@@ -51,8 +51,8 @@ class HoldallCache(Face, BaseCache[Any]):
         """Return the results that are kept, by their keys."""
         entries: list[Entry | None] = yield [ops.Get(self._inside(namespace), key) for namespace, key in keys]
         return {
-            key: self.serde.loads_typed((entry.value["type"], base64.b64decode(entry.value["data"])))
-            for key, entry in zip(keys, entries, strict=True)
+            (tuple(namespace), key): self._load(entry.value)
+            for (namespace, key), entry in zip(keys, entries, strict=True)
             if entry is not None
         }
 
@@ -61,8 +61,11 @@ class HoldallCache(Face, BaseCache[Any]):
 
     def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> StoreProgram[None]:
         """Keep results, each for its number of seconds, or for ever."""
-        batch = []
+        batch: list[ops.PointOp] = []
         for (namespace, key), (result, ttl) in pairs.items():
+            if ttl is not None and ttl <= 0:
+                batch.append(ops.Delete(self._inside(namespace), key))
+                continue
             kind, data = self.serde.dumps_typed(result)
             value = {"type": kind, "data": base64.b64encode(data).decode()}
             batch.append(ops.Put(self._inside(namespace), key, value, ttl, search_fields=False))
@@ -76,10 +79,15 @@ class HoldallCache(Face, BaseCache[Any]):
         if namespaces is None:
             yield from face_api.delete_tree(self.store, self._namespace)
             return
-        yield from face_api.execute(self.store, [ops.DeleteTree(self._inside(one)) for one in namespaces])
+        for namespace in namespaces:  # those below it stay
+            found = yield from read_all(self.store, self._inside(namespace), recursive=False)
+            yield from face_api.execute(self.store, [ops.Delete(hit.namespace, hit.key) for hit in found])
 
     clear = sync_method(_clear)
     aclear = async_method(_clear)
+
+    def _load(self, value: dict[str, Any]) -> Any:
+        return self.serde.loads_typed((value["type"], base64.b64decode(value["data"])))
 
     def _inside(self, namespace: Namespace) -> Namespace:
         return (*self._namespace, *namespace)

@@ -121,7 +121,9 @@ class HoldallChatStore(BaseChatStore):
     _owned: bool = PrivateAttr()
     _namespace: Namespace = PrivateAttr()
 
-    def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("chats",), **options: Any) -> None:
+    def __init__(
+        self, store_or_url: Any = None, *, namespace: Namespace = ("llama-index-chats",), **options: Any
+    ) -> None:
         super().__init__()
         self._store, self._owned = open_store(store_or_url, **options)
         self._namespace = face_api.check_namespace(namespace)
@@ -174,15 +176,14 @@ class HoldallChatStore(BaseChatStore):
 
     def _delete_messages(self, key: str) -> StoreProgram[list[ChatMessage] | None]:
         """Delete a chat, and return its messages; None if there is none."""
-        messages = yield from self._get_messages(key)
-        was_there = yield from self._log(key).delete()
-        return messages if was_there else None
+        taken = yield from self._log(key).take_all()
+        return None if taken is None else [ChatMessage.model_validate(message) for message in taken]
 
     delete_messages = sync_method(_delete_messages)
     adelete_messages = async_method(_delete_messages)
 
     def _delete_message(self, key: str, idx: int) -> StoreProgram[ChatMessage | None]:
-        """Delete a message by its number, and return it; None if there is none."""
+        """Delete a message by its number, from the end if it is negative, and return it; None if there is none."""
         removed = yield from self._log(key).remove(idx)
         return None if removed is None else ChatMessage.model_validate(removed)
 

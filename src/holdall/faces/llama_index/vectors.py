@@ -253,6 +253,8 @@ def _translate(filters: MetadataFilters | MetadataFilter) -> dict[str, Any]:
         if filters.condition == FilterCondition.NOT:
             return {"$not": {"$or": parts}}
         return {"$or" if filters.condition == FilterCondition.OR else "$and": parts}
+    if "." in filters.key:
+        raise ValueError(f"a filter cannot name metadata with a dot in its key: {filters.key!r}")
     path, value, operator = f"node.metadata.{filters.key}", filters.value, filters.operator
     if operator in _COMPARISONS:
         return {path: {_COMPARISONS[operator]: value}}

@@ -72,8 +72,9 @@ class HoldallSession(Face, SessionABC):
         return f"<HoldallSession {self.session_id!r} of {self._namespace!r} in {self.store!r}>"
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the items in order, or the last `limit` of them."""
-        _, items = await self._arun(self._log.read(resolve_session_limit(limit, self.session_settings)))
+        """Return the items in order, or the last `limit` of them. A negative limit is none, as in the SDK's own."""
+        resolved = resolve_session_limit(limit, self.session_settings)
+        _, items = await self._arun(self._log.read(None if resolved is None or resolved < 0 else resolved))
         return cast("list[TResponseInputItem]", items)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:

@@ -29,7 +29,6 @@ except ModuleNotFoundError as missing:
 from ... import ABSENT, Entry, Hit, Store, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram
-from ...errors import Conflict
 from ...ops import Expectation, Namespace
 from ..base import Face, read_all, write_unchanged
 
@@ -94,37 +93,34 @@ class HoldallConversationStore(Face, ConversationStore):
     def _write_record(
         self, record: ConversationRecord, new_entries: Sequence[ConversationEntry], revision: str | None
     ) -> StoreProgram[None]:
-        stored = yield from self._check_revision(record.conversation_id, revision)
-        forked_from: Entry | None
-        [forked_from] = (
-            (yield [ops.Get(self._records, record.forked_from)]) if stored is None and record.forked_from else [None]
-        )
-        origin = stored or forked_from
-        family = record.conversation_id if origin is None else origin.value["family"]
-        parent_id = new_entries[0].parent_id if new_entries else record.head_id
-        batch: list[ops.PointOp] = []
-        earlier: list[str] = []
-        if parent_id is not None:
-            [parent] = yield [ops.Get(self._messages, parent_id)]
-            if parent is None:
-                raise ConversationConflict(record.conversation_id)
-            earlier = [parent_id, *parent.value["earlier"]]
-            if stored is None:  # a fork
-                # A new version of the parent: a deletion that has already looked for forks fails, and looks again.
-                batch.append(ops.Put(self._messages, parent_id, parent.value, expect=parent))
-        for entry in new_entries:
-            value = {"entry": _ENTRY.dump_python(entry, mode="json"), "earlier": earlier[:_EARLIER]}
-            batch.append(ops.Put(self._messages, entry.id, value))
-            earlier = [entry.id, *earlier[:_EARLIER]]
-        value = {"record": _RECORD.dump_python(record, mode="json"), "family": family}
-        expect: Expectation = ABSENT if stored is None else stored
-        batch.append(ops.Put(self._records, record.conversation_id, value, expect=expect))
-        try:
-            yield from face_api.execute(self.store, batch)
-        except Conflict:
-            # Either the record changed, or only its parent did: another fork, which is no conflict.
-            yield from self._check_revision(record.conversation_id, revision)
-            yield from self._write_record(record, new_entries, revision)
+        def prepare() -> StoreProgram[tuple[list[ops.PointOp], None]]:
+            stored = yield from self._check_revision(record.conversation_id, revision)
+            origin = stored
+            if stored is None and record.forked_from:
+                [origin] = yield [ops.Get(self._records, record.forked_from)]
+            family = record.conversation_id if origin is None else origin.value["family"]
+            parent_id = new_entries[0].parent_id if new_entries else record.head_id
+            batch: list[ops.PointOp] = []
+            earlier: list[str] = []
+            if parent_id is not None:
+                [parent] = yield [ops.Get(self._messages, parent_id)]
+                if parent is None:
+                    raise ConversationConflict(record.conversation_id)
+                earlier = [parent_id, *parent.value["earlier"]]
+                if stored is None:  # a fork
+                    # A new version of the parent: a deletion that has already looked for forks fails, and looks again.
+                    batch.append(ops.Put(self._messages, parent_id, parent.value, expect=parent))
+            for entry in new_entries:
+                value = {"entry": _ENTRY.dump_python(entry, mode="json"), "earlier": earlier[:_EARLIER]}
+                batch.append(ops.Put(self._messages, entry.id, value))
+                earlier = [entry.id, *earlier[:_EARLIER]]
+            value = {"record": _RECORD.dump_python(record, mode="json"), "family": family}
+            expect: Expectation = ABSENT if stored is None else stored
+            batch.append(ops.Put(self._records, record.conversation_id, value, expect=expect))
+            return batch, None
+
+        # Done again if only the parent has changed: another fork is no conflict.
+        yield from write_unchanged(self.store, prepare)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a conversation, and the messages that no other conversation shares."""

@@ -63,7 +63,7 @@ class HoldallStorage(Face):
         """Store bytes under a key, in place of others."""
         path = self._path(key)
         with _translate():
-            await self.files.awrite(path, bytes(data))
+            await self.files.awrite(path, memoryview(data).tobytes())
         if self._search_strategy is not None:
             try:
                 await self._search_strategy.index(self, strands_storage._normalize_key(key), data)
@@ -99,14 +99,21 @@ class HoldallStorage(Face):
             return await self._search_strategy.search(self, query)
         if not query.strip():
             return []
-        with _translate():
-            found = await self.store.asearch(self.files.namespace, query=query, recursive=False, limit=_MOST_FOUND)
-        start = f"/{self._prefix}"
-        return [
-            StorageSearchResult(key=hit.key[len(start) :], score=hit.score or 0.0)
-            for hit in found
-            if hit.key.startswith(start)
-        ]
+        start, found, cursor = f"/{self._prefix}", builtins.list[StorageSearchResult](), None
+        while len(found) < _MOST_FOUND:  # the keys of other views are passed over
+            with _translate():
+                page = await self.store.asearch(
+                    self.files.namespace, query=query, recursive=False, limit=_MOST_FOUND, cursor=cursor
+                )
+            found += [
+                StorageSearchResult(key=hit.key[len(start) :], score=hit.score or 0.0)
+                for hit in page
+                if hit.key.startswith(start)
+            ]
+            cursor = page.next
+            if cursor is None:
+                break
+        return found[:_MOST_FOUND]
 
     def namespace(self, prefix: str) -> HoldallStorage:
         """Return a view of the keys below a prefix."""
