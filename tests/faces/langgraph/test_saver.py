@@ -24,6 +24,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
 
 import holdall
 from holdall import errors
@@ -396,6 +397,84 @@ def test_two_processes_on_one_thread_lose_no_checkpoint(tmp_path: Path) -> None:
         ids = {each.config["configurable"]["checkpoint_id"] for each in found}
         parents = [each.parent_config["configurable"]["checkpoint_id"] for each in found if each.parent_config]
         assert set(parents) <= ids
+
+
+class _Asked(TypedDict):
+    answers: Annotated[list[str], operator.add]
+
+
+def ask(saver: Any) -> Any:
+    """A graph that asks, and then notes the answer."""
+    builder = StateGraph(_Asked)
+    builder.add_node("ask", lambda state: {"answers": [interrupt("which?")]})
+    builder.add_node("note", lambda state: {"answers": [f"noted {state['answers'][-1]}"]})
+    builder.add_edge(START, "ask")
+    builder.add_edge("ask", "note")
+    return builder.compile(checkpointer=saver)
+
+
+def _answer(location: Any, name: str, barrier: Any) -> None:
+    with open_at(location) as store:
+        graph = ask(HoldallSaver(store))
+        interrupted = graph.get_state(thread("t")).config
+        barrier.wait(60)
+        graph.invoke(Command(resume=name), interrupted)
+
+
+@pytest.mark.skipif(IS_SHORT, reason="in make test-all: two processes import LangGraph")
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_two_processes_resume_one_interrupt_and_both_histories_are_kept(engine: str, tmp_path: Path) -> None:
+    location = new_location(engine, tmp_path)
+    with open_at(location) as store:
+        ask(HoldallSaver(store)).invoke({"answers": []}, thread("t"))
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=_answer, args=(location, name, barrier)) for name in ("a", "b")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    with open_at(location) as store:
+        saver = HoldallSaver(store)
+        found = {each.config["configurable"]["checkpoint_id"]: each for each in saver.list(thread("t"))}
+        ends = [each for each in found.values() if each.metadata["step"] == 2]
+        assert sorted(each.checkpoint["channel_values"]["answers"] for each in ends) == [
+            ["a", "noted a"],
+            ["b", "noted b"],
+        ]
+        for end in ends:  # each has a history of its own, which goes back to the first checkpoint
+            parents, at = [], end
+            while at.parent_config is not None:
+                at = found[at.parent_config["configurable"]["checkpoint_id"]]
+                parents.append(at.checkpoint["channel_values"].get("answers", []))
+            assert parents == [end.checkpoint["channel_values"]["answers"][:1], [], []]
+        interrupted = next(each for each in found.values() if each.metadata["step"] == 0)
+        written = {channel for _, channel, _ in interrupted.pending_writes or ()}
+        assert written >= {"__interrupt__", "__resume__", "answers"}
+        assert saver.threads()[0].checkpoints == len(found)
+
+
+def test_a_subgraph_that_begins_while_the_last_log_is_deleted_is_listed(tmp_path: Path) -> None:
+    url = str(tmp_path / "agent.db")
+    checkpoint = {**empty_checkpoint(), "id": "ffffffff-0000-6000-8000-000000000000"}
+    calls = itertools.count(1)
+    with HoldallSaver(url) as other:
+
+        class Slow(HoldallSaver):
+            def _addresses(self, thread_id: str) -> Any:
+                found = yield from super()._addresses(thread_id)
+                if next(calls) == 2:  # the logs were counted, and the last one is about to be deleted
+                    other.put(thread("t", checkpoint_ns="sub:1"), checkpoint, {}, {})
+                return found
+
+        with Slow(url) as slow:
+            slow.put(thread("t"), empty_checkpoint(), {"run_id": "r"}, {})  # type: ignore[typeddict-unknown-key]
+            assert other.get_tuple(thread("t", checkpoint_ns="sub:1")) is None
+            slow.delete_for_runs(["r"])
+            assert slow.get_tuple(thread("t")) is None
+            assert [each.id for each in slow.threads()] == ["t"]
+            assert len(list(slow.list(None))) == 1
 
 
 def test_a_thread_that_is_deleted_or_pruned_elsewhere_goes_on_whole(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ class Loader:
 
 
 class KnownLoader(Loader):
-    """Makes elements that were read before from copies, and remembers the lists that it reads."""
+    """Shares nothing with what was read before, and remembers the lists that it reads, in their serialised form."""
 
     def __init__(self, address: Address, known: KnownLog) -> None:
         super().__init__(address, known.log)
@@ -194,25 +194,22 @@ class KnownLoader(Loader):
             return self.read(pointer[0], channel)
         lists = self._known.lists.get(channel, ())
         new: list[tuple[bytes, Link]] = []  # the last link first
-        id, known = pointer, None
-        while id and (known := next((each for each in lists if 0 < each.ends.get(id, 0) <= each.read), None)) is None:
+        id, stored = pointer, StoredList()
+        while id:
+            known = next((each for each in lists if id in each.ends), None) if lists else None
+            if known is not None:
+                stored = known.cut(known.ends[id])
+                break
             link = self._log.link(id)
             if link.before is None:
                 return self.read(link.parts[0], channel)
             new.append((id, link))
             id = link.before
-        stored = known.cut(known.ends[id]) if known is not None else StoredList()
-        value = stored.make(self._log.codec.deserialise)
-        typed = [self._log.typed(channel, part) for _, link in reversed(new) for part in link.parts]
-        value += self._log.codec.deserialise_all(typed)
-        start, first = 0, len(stored)
         for link_id, link in reversed(new):
-            end = start + len(link.parts)
-            stored.add(link_id, value[first + start : first + end], typed[start:end])
-            start = end
-        stored.read = len(stored)
-        self._known.add_lists({channel: stored})
-        return value
+            stored.add(link_id, [self._log.typed(channel, part) for part in link.parts])
+        if new:
+            self._known.add_lists({channel: stored})
+        return self._log.codec.deserialise_all(stored.typed)
 
 
 def make_config(address: Address, id: str) -> RunnableConfig:

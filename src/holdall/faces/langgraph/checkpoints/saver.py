@@ -5,7 +5,7 @@
 The checkpoints of a thread are in a namespace of the store that other searches leave out:
 
     (".holdall.threads",)             an item for each thread: its last step, metadata and message
-    (".holdall.threads", thread_id)   an item `generation`, and a file for each checkpoint namespace (`log`)
+    (".holdall.threads", thread_id)   items `generation` and `new_log`, and a file for each checkpoint namespace (`log`)
 
 A put appends to the file, whatever its size. What refers to values that are in the file already is only written while
 the `generation` is unchanged: whatever removes values from a file, or deletes it, changes that item too.
@@ -58,6 +58,8 @@ from .log import Checkpoint, Codec, Log, LogWriter, Pointers
 from .threads import SEARCHED, Retention, Thread, make_filter, summarise, to_thread
 
 _GENERATION = "generation"
+#: An item that changes with each new log of a subgraph, so that a thread is not deleted while it gets one.
+_NEW_LOG = "new_log"
 #: How many bytes of logs a saver remembers in all, about.
 _MOST_REMEMBERED = 64 << 20
 #: Logs from this size on are parsed in a thread, not in the event loop.
@@ -284,7 +286,9 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         details: Any = get_serializable_checkpoint_metadata(config, metadata)
         for tries in itertools.count(1):
             known = self._known.recall(address)
-            if known is None or (parent is not None and parent not in known.log):
+            if known is None and parent is None and not address.checkpoint_ns and tries == 1:  # mostly a new thread
+                known = KnownLog(Log(Codec(self.serde, *address), b""), None, self._ttl)
+            elif known is None or (parent is not None and parent not in known.log):
                 known = yield from self._read(address)
                 if parent is not None and parent in known.log:
                     yield from self._load(KnownLoader(address, known), parent)
@@ -306,6 +310,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 count = len(known.log) + (checkpoint["id"] not in known.log)
                 value = summarise(address.thread_id, checkpoint, details, count, is_secret=codec.cipher is not None)
                 batch.append(ops.Put(self.namespace, address.thread_id, value, known.ttl, search_fields=SEARCHED))
+            elif not known.log.size:
+                batch.append(ops.Put(home, _NEW_LOG, {}, known.ttl, search_fields=False))
             try:
                 made, offset, *listed = yield batch
             except Conflict as conflict:
@@ -320,7 +326,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 known.add_lists(lists)
             self._known.remember(address, known)
             yield from self._refresh(address.thread_id, known)
-            if is_behind and listed:
+            if is_behind and not address.checkpoint_ns:
                 yield from self._count_again(address, listed[0])
             return make_config(address, checkpoint["id"])
         raise AssertionError("unreachable")
@@ -512,9 +518,10 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     def _rewrite(self, address: Address, choose: _Choose) -> StoreProgram[int]:
         home = self._home(address.thread_id)
         for tries in itertools.count(1):
-            listed, generation, info, content = yield [
+            listed, generation, new_log, info, content = yield [
                 ops.Get(self.namespace, address.thread_id),
                 ops.Get(home, _GENERATION),
+                ops.Get(home, _NEW_LOG),
                 ops.Stat(home, address.path),
                 ops.ReadRange(home, address.path, 0),
             ]
@@ -539,6 +546,10 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                     ops.Delete(home, _GENERATION, generation)
                     if is_gone
                     else ops.Put(home, _GENERATION, generation.value, ttl, generation, False)
+                )
+            if is_gone:
+                changed.append(
+                    ops.Check(home, _NEW_LOG, ABSENT) if new_log is None else ops.Delete(home, _NEW_LOG, new_log)
                 )
             if listed is not None and is_gone:
                 changed.append(ops.Delete(self.namespace, address.thread_id, listed))
@@ -772,18 +783,18 @@ class _Wanted:
 
 def _extend(candidates: list[StoredList], channel: str, value: list[Any], writer: LogWriter) -> StoredList:
     """Store what a list has that is not stored yet; return it as it is then stored."""
-    serialise = writer.codec.serialise
+    codec = writer.codec
     longest_first = sorted(candidates, key=len, reverse=True)
-    stored = next((each for each in longest_first if each.begins(value, serialise)), None)
+    stored = next((each for each in longest_first if each.begins(value, codec)), None)
     if stored is None:  # elements were removed, or changed
-        parts = [each.cut(each.common(value, serialise)) for each in candidates]
+        parts = [each.cut(each.common(value, codec)) for each in candidates]
         stored = max(parts, key=len, default=StoredList())
     added = value[len(stored) :]
     if not added:
         return stored
-    typed = [serialise(element) for element in added]
+    typed = [codec.serialise(element) for element in added]
     extended = stored.cut(len(stored))
-    extended.add(writer.add_elements(channel, typed, stored.last_link), added, typed)
+    extended.add(writer.add_elements(channel, typed, stored.last_link), typed, added)
     return extended
 
 
