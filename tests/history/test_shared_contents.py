@@ -111,3 +111,28 @@ def test_contents_are_right_while_several_stores_compare_and_others_read(engine:
         assert wrong == []
         assert stored_bytes(store, at) < 6 * 200_000
         assert store.check().faults == []
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_a_clock_that_was_set_back_removes_no_version_that_an_older_one_needs(engine: str, tmp_path: Path) -> None:
+    clock, content = Clock(), random.Random(6).randbytes(200_000)
+    at = new_location(engine, tmp_path)
+    with open_at(at, clock=clock, history=3600, sweep_interval=None) as store:
+        files = store.files()
+        written: dict[int, bytes] = {}
+        for number, step in enumerate((0, 3000, 0, -3000, 0)):  # the third ends after the clock was set back
+            clock.advance(step)
+            content = content[:number] + b"edit" + content[number + 4 :]
+            version = files.write("/f", content).version
+            assert version is not None
+            written[version] = content
+        store.sweep()
+        clock.advance(3601)  # only what ended after the clock was set back is due
+        store.sweep()
+        kept = [one.version for one in files.history("/f")]
+        assert kept == sorted(written, reverse=True)
+        assert all(files.read("/f", version=version) == written[version] for version in kept)
+        clock.advance(3000)
+        store.sweep()
+        assert [one.version for one in files.history("/f")] == kept[:1]
+        assert stored_bytes(store, at) == len(content)

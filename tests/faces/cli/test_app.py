@@ -402,7 +402,20 @@ def test_namespaces_are_given_joined_or_label_by_label(run: Run, store: holdall.
     assert store.files(("filesystem",)).read("/f") == b"default"
     assert run("cat", "/f", "--ns", "a/b", "-n", "x").code == 2
     unknown = run("cat", "/f", "--nonsense")
-    assert (unknown.code, unknown.error) == (2, "holdall: No such option: --nonsense. See holdall --help.\n")
+    assert (unknown.code, unknown.error) == (2, "holdall: No such option: --nonsense. See holdall cat --help.\n")
+
+
+def test_a_usage_error_names_the_help_of_the_command(run: Run) -> None:
+    for words, help_of in (
+        (("item", "set"), "holdall item set"),
+        (("item", "nonsense"), "holdall item"),
+        (("item",), "holdall item"),
+        (("conversations",), "holdall conversations"),
+        (("nonsense",), "holdall"),
+    ):
+        result = run(*words)
+        assert (result.code, result.out) == (2, b"")
+        assert re.fullmatch(f"holdall: .{{1,60}}\\. See {help_of} --help\\.\n", result.error), result.error
 
 
 # Trees, and local files ----------------------------------------------------------------------------------------------

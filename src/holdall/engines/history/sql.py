@@ -184,8 +184,11 @@ class SqlHistory:
 
     def _purge_some(self, op: ops.PurgeHistory, now: int | None, setting: HistorySetting | None) -> SqlProgram[bool]:
         dialect = self._dialect
+        # An entry's old values are removed in their order, also if the clock was set back: one may need the next.
         oldest = (
-            f"SELECT ended, body, {dialect.history_mark} AS mark, ended_at FROM {self._old} ORDER BY ended LIMIT :limit"
+            f"SELECT ended, body, mark, max(ended_at) OVER (PARTITION BY ns, key ORDER BY ended) AS ended_at"
+            f" FROM (SELECT ended, body, {dialect.history_mark} AS mark, ended_at, ns, key FROM {self._old}"
+            f" ORDER BY ended LIMIT :limit) AS page"
         )
         due = "" if setting is None else " WHERE ended_at <= :now - :keep"
         params = {"limit": op.limit} if setting is None else {"limit": op.limit, "now": now, "keep": setting.keep}

@@ -99,13 +99,22 @@ def run(arguments: list[str]) -> int:
         return INTERRUPTED
     except _USAGE_ERROR as error:
         message = error.format_message()
-        _print_error(f"{message}{'' if message.endswith(('.', '?')) else '.'} See holdall --help.")
+        _print_error(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {_name_command(error.ctx)} --help.")
         return BAD_INPUT
     except (HoldallError, OSError) as error:
         _print_error(error)
         return _exit_code(error)
     finally:
         _empty_stdout()
+
+
+def _name_command(context: Any) -> str:
+    """Return the names of the command whose usage was wrong, as `holdall item set`: without the URL."""
+    names: list[str] = []
+    while context is not None:
+        names.append(context.info_name or "holdall")
+        context = context.parent
+    return " ".join(reversed(names)) or "holdall"
 
 
 def _empty_stdout() -> None:

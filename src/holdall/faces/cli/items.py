@@ -16,7 +16,7 @@ from ...errors import InvalidInput, NotFound
 from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, example, open_store, parse_moment
 from .shell.terminal import Output, print_json
 
-app = typer.Typer(name="item", help="Read and write entries.", no_args_is_help=True)
+app = typer.Typer(name="item", help="Read and write entries.")
 
 Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="The key of the entry.")]
 Keys: TypeAlias = Annotated[list[str], typer.Argument(metavar="KEY", help="The keys of the entries.")]

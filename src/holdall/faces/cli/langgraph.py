@@ -27,8 +27,8 @@ Thread = Annotated[str | None, typer.Option("--thread", "-t", metavar="THREAD", 
 
 
 threads = typer.Typer(name="threads", help="LangGraph's threads, which HoldallSaver keeps.")
-conversations = typer.Typer(name="conversations", help="Archived conversations.", no_args_is_help=True)
-langgraph = typer.Typer(name="langgraph", help="Data of LangGraph's own stores.", no_args_is_help=True)
+conversations = typer.Typer(name="conversations", help="Archived conversations.")
+langgraph = typer.Typer(name="langgraph", help="Data of LangGraph's own stores.")
 
 
 @langgraph.command("import", epilog=example("holdall agent.db langgraph import store.sqlite"))
