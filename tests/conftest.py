@@ -25,6 +25,8 @@ if IS_SHORT and "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_
 
 #: Of these engines, each test of a face is on one in the short form.
 _THIRD_ENGINES = ("postgres", "redis", "disk")
+#: Single tests of these modules take up to half a minute: they run first, so that no worker waits for one at the end.
+_FIRST = ("test_demo.py", "test_docs.py", "test_examples.py")
 
 settings.register_profile("short", max_examples=20)
 settings.register_profile("all", max_examples=100)
@@ -41,10 +43,14 @@ def scaled() -> Callable[[int, int], int]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the short form, leave out tests of the contract and those marked `not_short`, unless they are asked for."""
+    """Put the longest tests first. In the short form, leave out parts of the contract and tests marked `not_short`.
+
+    Tests that are asked for by name are not left out.
+    """
     is_asked_for = config.option.keyword or any("::" in argument for argument in config.args)
     if IS_SHORT and not is_asked_for:
         items[:] = [item for item in items if _is_in_short_form(item)]
+    items.sort(key=lambda item: item.path.name not in _FIRST)
 
 
 def _is_in_short_form(item: pytest.Item) -> bool:
