@@ -37,7 +37,9 @@ _ASYNC = ("-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto")
 _SQLITE = "it looks into the tables, connections or locks of `SQLiteSession`"
 _COMPACTION = "it needs `_get_compaction_snapshot`, a private method of `SQLiteSession`, without which that fails, too"
 _FOLDER = "it looks at the folder or the sandbox of `LocalFileStorage`"
-_LINKS = "it is about symbolic links and modes of a folder; a store has none"
+_OPENING = "it replaces the private method `_validate_path`, or watches how the SDK's own tool opens a file"
+_LINKS = "a store has no symbolic links: on the disk engine, they are not listed, and refused with another text"
+_MODES = "it looks at the modes of a folder; a store has none"
 _PATHS = "it looks at the files of `FileSessionManager`"
 
 SUITES = (
@@ -47,7 +49,11 @@ SUITES = (
         ("tests/lib/tools/memory_tools/test_filesystem.py",),
         "claude",
         arguments=("-n0",),
-        reasons={"symlink": _LINKS, "test_mkdir_parents": _LINKS},
+        reasons={
+            "after_validation|before_open|validate_path_returns": _OPENING,
+            "symlink": _LINKS,
+            "test_mkdir_parents": _MODES,
+        },
     ),
     Suite(
         "openai-agents",
