@@ -32,6 +32,7 @@ from .data import memory_of, new_keys
 from .harness import OURS, Bench, Size, at_most, within
 
 EMPTY = "an empty Starlette route"
+GET, PUT = "store.aget alone", "store.aput alone"  # of such a store in the client's process: the part that is not HTTP
 _HERE = ("users", "alice", "memories")
 _OPS = 300
 _TASKS = 64
@@ -119,9 +120,24 @@ def _over_http(bench: Bench, url: str, token: str, empty: str) -> None:
         for body in bodies:
             _ask(theirs, "PUT", "/empty", body, headers)
 
-    target = at_most(2, EMPTY)
-    bench.measure("get over HTTP, 1 KB", {OURS: get_ours, EMPTY: get_empty}, rounds=15, ops=_OPS, target=target)
-    bench.measure("put over HTTP, 1 KB", {OURS: put_ours, EMPTY: put_empty}, rounds=15, ops=_OPS, target=target)
+    values = [memory_of(number) for number in range(_OPS)]
+    with holdall.open(f"{bench.folder}/direct.db", durability="relaxed") as store, asyncio.Runner() as runner:
+
+        async def get_directly() -> None:
+            for number in range(_OPS):
+                assert await store.aget(_HERE, f"old-{number}") is not None
+
+        async def put_directly() -> None:
+            for value in values:
+                await store.aput(_HERE, next(keys), value)
+
+        for number, value in enumerate(values):
+            store.put(_HERE, f"old-{number}", value)
+        target = at_most(2, EMPTY)
+        gets = {OURS: get_ours, EMPTY: get_empty, GET: lambda: runner.run(get_directly())}
+        bench.measure("get over HTTP, 1 KB", gets, rounds=15, ops=_OPS, target=target)
+        puts = {OURS: put_ours, EMPTY: put_empty, PUT: lambda: runner.run(put_directly())}
+        bench.measure("put over HTTP, 1 KB", puts, rounds=15, ops=_OPS, target=target)
 
 
 def _ask(connection: HTTPConnection, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> None:

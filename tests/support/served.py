@@ -73,7 +73,8 @@ class Server:
         tests = Path(__file__).parents[1]
         command = [sys.executable, "-m", "uvicorn", "support.served_app:app", "--workers", str(workers)]
         options = ["--port", str(self.port), "--log-level", "warning", "--timeout-keep-alive", "75"]
-        environment = os.environ | {"HOLDALL_SERVED": str(self.folder), "PYTHONPATH": str(tests)}
+        own = {"HOLDALL_SERVED": str(self.folder), "HOLDALL_WORKERS": str(workers), "PYTHONPATH": str(tests)}
+        environment = os.environ | own
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, *options],

@@ -30,6 +30,7 @@ from .options import OpEvent, StoreOptions
 
 T = TypeVar("T")
 logger = logging.getLogger("holdall")
+_GROWING = (ops.Put, ops.Append, ops.Copy, ops.Move)
 
 
 class Dispatcher:
@@ -66,7 +67,7 @@ class Dispatcher:
             batch, began = [self._prepare(op) for op in request], time.perf_counter()
             try:
                 if self._options.at is None:
-                    results = self._require_open().execute(batch)
+                    results = self._execute_unguarded(batch)
                 else:
                     results = drive(past.read(batch, self._options.at), self._require_open().execute)
             except BaseException as error:
@@ -83,12 +84,14 @@ class Dispatcher:
         if type(request) is Work:
             return request.function(*request.args)
         if type(request) is EngineBatch:
-            return request.store._require_open().execute(request.batch)
+            return request.store._execute_unguarded(request.batch)
         assert type(request) is Sleep
         return time.sleep(request.seconds)
 
     async def _aexecute_joined(self, batch: list[Op]) -> list[Any] | None:
         """Execute ops of several tasks, which need no common outcome; None if each of them must be executed alone."""
+        if self._options.guard is not None:
+            return None
         prepared, began = [self._prepare(op) for op in batch], time.perf_counter()
         try:
             results = await self._require_open().aexecute_joined(prepared)
@@ -123,6 +126,12 @@ class Dispatcher:
             return await asyncio.to_thread(request.function, *request.args)
         assert type(request) is Sleep
         return await asyncio.sleep(request.seconds)
+
+    def _execute_unguarded(self, batch: Sequence[Op]) -> list[Any]:
+        """Execute a batch in this thread. A view with a guard, which is async, adds nothing so."""
+        if self._options.guard is not None and any(isinstance(op, _GROWING) for op in batch):
+            raise InvalidInput("a store with a quota is written to by its async methods only")
+        return self._require_open().execute(batch)
 
     async def _aexecute_guarded(self, batch: Sequence[Op]) -> list[Any]:
         """Execute a batch, if the guard of this view admits it."""

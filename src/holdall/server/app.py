@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Collection
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ from .mcp.http import McpEndpoint
 from .metrics import Metrics
 from .problems import HttpError, to_response
 from .rest import ROUTES as REST_ROUTES
-from .run.logs import access_logger, log_request
+from .run.logs import AccessLog
 
 #: Headers of every answer that does not have its own, as ASGI sends them: `Response.headers` would take longer.
 _HEADERS = (
@@ -41,6 +40,7 @@ class Service:
     def __init__(self, store: Store, gate: Gate, limits: Limits) -> None:
         self.store, self.gate, self.limits = store, gate, limits
         self.metrics = Metrics()
+        self.access_log = AccessLog()
         self.watchers = 0
 
     def finish(self, request: Request, route: str, response: Response, access: Access | None, seconds: float) -> None:
@@ -58,9 +58,8 @@ class Service:
             response.headers["Access-Control-Expose-Headers"] = "etag, content-range"
         status = response.status_code
         self.metrics.observe(request, route, status, access, seconds)
-        if access_logger.isEnabledFor(logging.INFO):
-            token, client = None if access is None else access.token.id, request.client
-            log_request(request.scope["method"], route, status, seconds, token, None if client is None else client.host)
+        token, client = None if access is None else access.token.id, request.scope.get("client")
+        self.access_log.add(request.scope["method"], route, status, seconds, token, client[0] if client else None)
 
 
 class _AnyPath(PathConvertor):
@@ -113,6 +112,7 @@ def app(
                 yield
         finally:
             sharing.cancel()
+            service.access_log.write()
             if closes_store:
                 await store.aclose()
 

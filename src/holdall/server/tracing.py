@@ -18,16 +18,14 @@ except ImportError:  # an optional package
     trace = None  # type: ignore[assignment]  # asked below
 
 
-def _set_nothing(_status: int) -> None:
-    """Do nothing, where there is no span."""
+def is_tracing() -> bool:
+    """Whether the app has configured OpenTelemetry."""
+    return trace is not None and not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 @contextlib.contextmanager
 def request_span(request: Request, route: str) -> Iterator[Callable[[int], None]]:
     """A span around a request. It yields a function that sets the status of the answer."""
-    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        yield _set_nothing
-        return
     method = request.scope["method"]
     attributes: dict[str, Any] = {"http.request.method": method, "http.route": route}
     with trace.get_tracer("holdall.server").start_as_current_span(

@@ -20,12 +20,12 @@ from langgraph.types import Command, Send, interrupt
 import holdall
 from holdall.faces.langgraph import HoldallSaver
 from support.extent import FEW_FSYNCS, IS_SHORT
-from support.stores import ENGINES, new_location, open_at
+from support.stores import FACE_ENGINES, new_location, open_at
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
 
 
-@pytest.fixture(scope="module", params=["sqlite"] if IS_SHORT else ENGINES)
+@pytest.fixture(scope="module", params=["sqlite"] if IS_SHORT else FACE_ENGINES)
 def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
     """A store for all tests of this module: in `make test` on one engine, as the conformance suite runs on all."""
     with open_at(new_location(request.param, tmp_path_factory.mktemp("store")), **FEW_FSYNCS) as store:
@@ -295,7 +295,7 @@ def _new_saver(store: holdall.Store) -> HoldallSaver:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize(
     ("is_async", "durability"),
-    [(False, "sync"), (True, "exit")] if IS_SHORT else itertools.product([False, True], ["sync", "exit"]),
+    [(False, "sync"), (True, "exit")] if IS_SHORT else list(itertools.product([False, True], ["sync", "exit"])),
 )
 def test_a_graph_sees_what_it_sees_with_memory(
     any_store: holdall.Store, scenario: Any, durability: str, is_async: bool

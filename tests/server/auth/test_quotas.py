@@ -13,8 +13,11 @@ import httpx
 import pytest
 
 import holdall
-from holdall.errors import QuotaExceeded
+from holdall.core import face_api
+from holdall.errors import InvalidInput, QuotaExceeded
+from holdall.ops import Put
 from holdall.server import Tokens
+from holdall.server.auth.quotas import ScopeQuota
 from server.conftest import connect
 from support.serve_command import serving
 from support.served import server
@@ -100,6 +103,20 @@ def test_many_writers_at_all_workers_exceed_a_quota_by_a_tenth_at_most(
     held = store.scoped(("ada",)).count()
     assert held == acknowledged
     assert most * 0.9 <= held <= most * 1.1
+
+
+def test_nothing_is_added_past_the_quota_by_sync_methods(store: holdall.Store) -> None:
+    token = Tokens(store).create(scope=("ada",), max_entries=1)[0]
+    scoped = store.scoped(("ada",))
+    guarded = face_api.guarded(scoped, ScopeQuota(store, scoped, token))
+    with pytest.raises(InvalidInput, match="async"):
+        guarded.put(("a",), "k", {})
+    with pytest.raises(InvalidInput, match="async"):
+        guarded.files().append("/f", "x")
+    with pytest.raises(InvalidInput, match="async"):
+        guarded.execute([Put(("a",), "k", {})])
+    assert guarded.get(("a",), "k") is None
+    assert scoped.count() == 0
 
 
 @pytest.mark.not_short

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 import holdall
 from holdall.faces.cli.app import run as run_here
+from holdall.server import app
 from support.serve_command import serving
 
 
@@ -60,9 +62,24 @@ def test_the_command_serves_with_tokens_mcp_metrics_and_quiet_logs(tmp_path: Pat
         log = (tmp_path / "serve.err").read_text()
         assert '"route":"/v1/items/{address:path}"' in log
         assert not any(secret in log for secret in ("secret-key", "secret-value", server.token, made["token"]))
+        assert all(json.loads(line)["level"] for line in log.splitlines()), "no library writes lines of its own"
         remote = holdall.open(server.url, token=server.token)
         assert remote.get(("a",), "secret-key") is not None
         remote.close()
+
+
+def test_an_app_leaves_the_root_logger_to_the_user() -> None:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    root.handlers.clear()  # those of pytest, beside which MCP's SDK would add none
+    try:
+        root.setLevel("ERROR")
+        with holdall.open("memory:") as store:
+            app(store)
+        assert (root.handlers, root.level) == ([], logging.ERROR)
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
 
 
 async def use_mcp(url: str, token: str) -> None:

@@ -60,7 +60,7 @@ def _send(call: Call, name: str) -> Response:
     if asset is None:
         raise HttpError(404, f"the explorer has no file {name[:100]!r}", title="NotFound")
     headers = {**_HEADERS, "ETag": asset.tag}
-    if call.request.headers.get("if-none-match") == asset.tag:
+    if call.has_tag(asset.tag):
         return Response(status_code=304, headers=headers)
     if "gzip" in call.request.headers.get("accept-encoding", ""):
         return Response(asset.packed, 200, {**headers, "Content-Encoding": "gzip"}, asset.kind)

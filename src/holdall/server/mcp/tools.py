@@ -6,8 +6,10 @@ seen, so that nothing that others wrote in the meantime is lost.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ParamSpec
 
@@ -52,19 +54,30 @@ def build_server(
     lifespan: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None,
 ) -> MCPServer[Any]:
     """Make an MCP server over stores. `store_of(right)` returns the store of the current caller."""
-    server: MCPServer[Any] = MCPServer(
-        "holdall",
-        instructions=INSTRUCTIONS,
-        version=face_api.VERSION,
-        subscriptions=subscriptions or False,  # type: ignore[arg-type]  # a bus, or False
-        lifespan=lifespan,
-    )
+    with _keep_root_logger():
+        server: MCPServer[Any] = MCPServer(
+            "holdall",
+            instructions=INSTRUCTIONS,
+            version=face_api.VERSION,
+            subscriptions=subscriptions or False,  # type: ignore[arg-type]  # a bus, or False
+            lifespan=lifespan,
+        )
     add_reads(server, store_of)
     if not read_only:
         _add_writes(server, store_of)
     if has_history:
         _add_history(server, store_of, read_only)
     return server
+
+
+@contextlib.contextmanager
+def _keep_root_logger() -> Iterator[None]:
+    """Undo what `MCPServer` does to the root logger, which belongs to the user: it adds a handler."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def _safely(tool: Callable[P, Awaitable[dict[str, Any]]]) -> Callable[P, Coroutine[Any, Any, dict[str, Any]]]:

@@ -110,6 +110,8 @@ def expectation(call: Call) -> Any:
         return ANY
     if match.strip() == "*":
         raise InvalidInput('If-Match names a version, such as "42", not *')
+    if "," in match:
+        raise InvalidInput(f"If-Match names one version, not a list: {match[:100]!r}")
     found = _ETAG.fullmatch(match.strip())
     if found is None:
         raise HttpError(412, f"If-Match is not the ETag of an entry: {match[:100]!r}", title="Conflict")

@@ -48,7 +48,7 @@ async def get_file(call: Call) -> Response:
     if info.is_dir:
         raise IsADirectory(f"{path!r} is a folder; to list it, write '/' at the end")
     tag = etag(info.version)
-    if call.request.headers.get("if-none-match") == tag.get("ETag"):
+    if call.has_tag(tag.get("ETag")):
         return Response(status_code=304, headers=tag)
     headers = {**tag, **_safe_headers(path), "Accept-Ranges": "bytes"}
     start, end, status = _range(call, info)
@@ -74,6 +74,8 @@ def _range(call: Call, info: FileInfo) -> tuple[int, int, int]:
     match = _RANGE.fullmatch(text.replace(" ", ""))
     if match is None or not (match[1] or match[2]) or len(text) > 50:
         return 0, info.size, 200  # several ranges, or another unit: RFC 9110 lets a server ignore them
+    if match[1] and match[2] and int(match[2]) < int(match[1]):
+        return 0, info.size, 200  # not a range, so it is ignored
     if match[1]:
         start, end = int(match[1]), min(int(match[2]) + 1 if match[2] else info.size, info.size)
     else:

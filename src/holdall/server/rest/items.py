@@ -32,7 +32,7 @@ async def get_item(call: Call) -> Response:
     if entry is None:
         raise NotFound(f"there is no {key!r} in {namespace!r}")
     tag = etag(entry.version)
-    if call.request.headers.get("if-none-match") == tag["ETag"]:
+    if call.has_tag(tag["ETag"]):
         return Response(status_code=304, headers=tag)
     return answer(entry_document(entry), headers=tag)
 

@@ -30,6 +30,14 @@ class PatientProtocol(_Base):
         if self._has_request():
             self._stop_timer()
 
+    def on_headers_complete(self) -> None:
+        """Refuse what a proxy may read in another way. What is raised here becomes the answer 400."""
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            raise ValueError("the only transfer encoding is chunked")
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            raise ValueError("a request has one host")
+        super().on_headers_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)

@@ -21,7 +21,7 @@ from ...errors import InvalidInput, shown
 from ..app import app
 from ..auth.tokens import Tokens
 from ..exchange import Limits
-from .logs import access_log_config
+from .logs import AccessLog, access_log_config
 from .protocol import PatientProtocol
 
 _SETTINGS = "HOLDALL_SERVE"  # the environment variable through which workers receive their settings
@@ -78,6 +78,7 @@ def run(settings: Settings, log_level: str = "INFO") -> None:
             server_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=10,
+            timeout_worker_healthcheck=60,  # a busy machine may take more than uvicorn's 5 s to start a worker
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -97,6 +98,7 @@ def make_app() -> Any:
         closes_store=True,
     )
     made.state.service.gate.secret = settings.secret
+    made.state.service.access_log = AccessLog(sys.stderr)
     return made
 
 

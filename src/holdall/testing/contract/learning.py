@@ -98,6 +98,11 @@ class LearningContract(Contract):
         stats = store.scoped(("a",)).stats()
         assert stats == Stats(entries=2, files=1, bytes=stats.bytes)
         assert stats.bytes is None or len('{"n":1}') < stats.bytes < 100
+        for number in range(3):
+            store.put(("b",), f"more{number}", {"text": "x" * 1000})
+            store.put(("ab",), f"more{number}", {"text": "x" * 1000})
+        store.files(("b", "files")).write("/f", b"x" * 5000)
+        assert store.scoped(("a",)).stats() == stats, "what others hold shows in nothing"
 
     def test_stats_tell_the_declared_fields(self, opened: Opener) -> None:
         store = opened(filter_fields=["n", "user.id"])
