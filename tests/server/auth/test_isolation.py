@@ -203,6 +203,8 @@ def rows(result: Any) -> Any:
     """Rows without their numbers and cursors, which are versions, times and scores."""
     if isinstance(result, list):
         return [rows(one) for one in result]
+    if isinstance(result, dict):
+        return {name: rows(one) for name, one in result.items()}
     is_number = isinstance(result, int | float) or (isinstance(result, str) and result.replace("-", "").isdigit())
     return None if is_number else result
 
