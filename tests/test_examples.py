@@ -66,6 +66,40 @@ def test_one_memory_is_seen_by_all(engine: str, tmp_path: Path) -> None:
     ]
 
 
+FRAMEWORKS = {
+    "adk_sessions": [
+        "state of the user: no peanuts",
+        "artifact: beans, pasta, basil",
+        "memory: My favourite soup is minestrone.",
+    ],
+    "agent_framework_workflow": [
+        "['soup is ready']",
+        "again from the first checkpoint: ['soup is ready']",
+        "messages: ['I like soup.']",
+    ],
+    "key_value_settings": [
+        "through py-key-value: {'theme': 'dark'}",
+        "through holdall: ('key-value', 'settings') ada",
+    ],
+    "langchain_chat": ["Peanuts.", "from the cache: Peanuts.", "messages: 4"],
+    "llama_index_documents": [
+        "through LlamaIndex: Ada is allergic to peanuts",
+        "through holdall: Ada is allergic to peanuts",
+        "chat: ['Hello']",
+    ],
+    "pydantic_ai_conversation": ["messages: 2", "messages: 4"],
+}
+
+
+@pytest.mark.not_short  # a process for each framework: 2 to 5 s
+@pytest.mark.parametrize("example", sorted(FRAMEWORKS))
+def test_the_example_of_a_framework_prints_what_it_shows(example: str) -> None:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{example}.py")]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == FRAMEWORKS[example]
+
+
 def new_database() -> str:
     """Create a database, and return its URL: the example uses the default schema."""
     name = f"one_memory_{uuid4().hex}"
