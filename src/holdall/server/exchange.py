@@ -295,7 +295,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request, decompressed; refuse one that is too large or too slow."""
     headers = request.headers
     declared = headers.get("content-length", "")
-    if declared.isdigit() and int(declared) <= _SMALL and "content-encoding" not in headers:  # saves 40 of 130 us
+    if declared.isdigit() and int(declared) <= _SMALL and "content-encoding" not in headers:
+        # Most bodies: without an async generator for each.
         try:
             async with asyncio.timeout(limits.body_timeout):
                 body = await request.body()
