@@ -40,6 +40,7 @@ def open_at(url: str, cache: Path, **options: Any) -> holdall.Store:
 # Building it ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.not_short  # 8 s
 def test_of_several_segments_the_newest_state_of_each_key_is_in_the_cache(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
