@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SECTIONS ?= all
-WORKERS ?= 3
+WORKERS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all ui-test screenshots check bench torture ag2-beta strands faces-suites faces-newest clean
