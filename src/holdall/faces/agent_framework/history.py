@@ -52,8 +52,8 @@ class HoldallHistoryProvider(Face, HistoryProvider):
         self,
         session_id: str | None,
         *,
-        state: dict[str, Any] | None = None,  # noqa: ARG002  # for providers that keep messages in it
-        **kwargs: Any,  # noqa: ARG002
+        state: dict[str, Any] | None = None,  # for providers that keep messages in it
+        **kwargs: Any,
     ) -> list[Message]:
         """Return the messages of a session, in order."""
         _, messages = await self._arun(self._log(session_id).read())
@@ -64,8 +64,8 @@ class HoldallHistoryProvider(Face, HistoryProvider):
         session_id: str | None,
         messages: Sequence[Message],
         *,
-        state: dict[str, Any] | None = None,  # noqa: ARG002  # for providers that keep messages in it
-        **kwargs: Any,  # noqa: ARG002
+        state: dict[str, Any] | None = None,  # for providers that keep messages in it
+        **kwargs: Any,
     ) -> None:
         """Add messages to the end of a session, all or none."""
         await self._arun(self._log(session_id).append([message.to_dict() for message in messages]))

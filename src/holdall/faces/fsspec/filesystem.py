@@ -72,7 +72,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
-    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002  # fsspec's signature
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:  # fsspec's signature
         """Describe a file or folder. `FileNotFoundError` if there is neither."""
         path = self._strip_protocol(path)
         try:
@@ -82,7 +82,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
                 return _describe_folder(path)
             raise
 
-    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # noqa: ARG002  # fsspec's signature
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # fsspec's signature
         """List a folder. For a file, it is the only one in the list."""
         path = self._strip_protocol(path)
         found = {one["name"]: one for one in map(_describe, self.files.ls(path))}
@@ -96,7 +96,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
         names = sorted(found)
         return [found[name] for name in names] if detail else names
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:  # noqa: ARG002
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """Return the bytes of a file, or of a part of it. Numbers below 0 count from its end."""
         path = self._strip_protocol(path)
         if (start or 0) < 0 or (end or 0) < 0:
@@ -117,7 +117,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:  # noqa: ARG002
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Write a file in one step. With the mode "create", an existing one is `FileExistsError`."""
         path, content = self._check_target(path), memoryview(value).tobytes()
         if mode != "create":
@@ -128,7 +128,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
         except Conflict:
             raise FileExistsError(path) from None
 
-    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:  # noqa: ARG002  # fsspec's signature
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:  # fsspec's signature
         """Copy a file without reading it, or make a folder."""
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.isdir(path1):
@@ -136,7 +136,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
         else:
             self.files.copy(path1, self._check_target(path2))
 
-    def mv_file(self, path1: str, path2: str, **kwargs: Any) -> None:  # noqa: ARG002  # fsspec's signature
+    def mv_file(self, path1: str, path2: str, **kwargs: Any) -> None:  # fsspec's signature
         """Move a file without reading it."""
         self.files.move(self._strip_protocol(path1), self._check_target(path2))
 
@@ -180,7 +180,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
 
     # Folders ---------------------------------------------------------------------------------------------------------
 
-    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:  # noqa: ARG002
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Make a folder, which stays when it is empty."""
         path = self._strip_protocol(path)
         if self.exists(path):

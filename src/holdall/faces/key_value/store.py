@@ -89,9 +89,9 @@ class HoldallKeyValue(
         collection: str,
         keys: Sequence[str],
         managed_entries: Sequence[ManagedEntry],
-        ttl: float | None,  # noqa: ARG002  # the entries have the expiry
-        created_at: datetime,  # noqa: ARG002
-        expires_at: datetime | None,  # noqa: ARG002
+        ttl: float | None,  # the entries have the expiry
+        created_at: datetime,
+        expires_at: datetime | None,
     ) -> None:
         await self._put(collection, keys, managed_entries)
 

@@ -113,7 +113,7 @@ class HoldallVectorStore(BasePydanticVectorStore):
     def _arun(self, program: StoreProgram[Any]) -> Any:
         return face_api.arun(self._store, program)
 
-    def _add(self, /, nodes: Sequence[BaseNode], **kwargs: Any) -> StoreProgram[list[str]]:  # noqa: ARG002
+    def _add(self, /, nodes: Sequence[BaseNode], **kwargs: Any) -> StoreProgram[list[str]]:
         """Add nodes that have embeddings, 1,000 of them in a transaction. Those with the same ids are replaced."""
         for start in range(0, len(nodes), _BATCH):
             some = nodes[start : start + _BATCH]
@@ -125,7 +125,7 @@ class HoldallVectorStore(BasePydanticVectorStore):
     add = sync_method(_add)
     async_add = async_method(_add)
 
-    def _delete(self, /, ref_doc_id: str, **delete_kwargs: Any) -> StoreProgram[None]:  # noqa: ARG002
+    def _delete(self, /, ref_doc_id: str, **delete_kwargs: Any) -> StoreProgram[None]:
         """Delete the nodes of a document."""
         yield from self._delete_found({"ref_doc_id": ref_doc_id})
 
@@ -137,7 +137,7 @@ class HoldallVectorStore(BasePydanticVectorStore):
         /,
         node_ids: list[str] | None = None,
         filters: MetadataFilters | None = None,
-        **delete_kwargs: Any,  # noqa: ARG002
+        **delete_kwargs: Any,
     ) -> StoreProgram[None]:
         """Delete nodes by their ids and metadata."""
         yield from self._delete_found(_join(node_ids, None, filters))
@@ -169,7 +169,7 @@ class HoldallVectorStore(BasePydanticVectorStore):
     get_nodes = sync_method(_get_nodes)
     aget_nodes = async_method(_get_nodes)
 
-    def _query(self, /, query: VectorStoreQuery, **kwargs: Any) -> StoreProgram[VectorStoreQueryResult]:  # noqa: ARG002
+    def _query(self, /, query: VectorStoreQuery, **kwargs: Any) -> StoreProgram[VectorStoreQueryResult]:
         """Find the best nodes: by vectors, by text (`TEXT_SEARCH`, `SPARSE`), or by both (`HYBRID`)."""
         found = yield from self._find(query)
         return VectorStoreQueryResult(

@@ -51,17 +51,17 @@ class HoldallSessionRepository(Face, SessionRepository):
 
     # Sessions --------------------------------------------------------------------------------------------------------
 
-    def create_session(self, session: Session, **kwargs: Any) -> Session:  # noqa: ARG002  # Strands' signature
+    def create_session(self, session: Session, **kwargs: Any) -> Session:  # Strands' signature
         """Create a session. One with the same id is a `SessionException`."""
         self._run(self._write([], self._session(session.session_id), session.to_dict(), is_new=True))
         return session
 
-    def read_session(self, session_id: str, **kwargs: Any) -> Session | None:  # noqa: ARG002
+    def read_session(self, session_id: str, **kwargs: Any) -> Session | None:
         """Return a session, or None."""
         value = self._get(self._session(session_id))
         return None if value is None else Session.from_dict(value)
 
-    def delete_session(self, session_id: str, **kwargs: Any) -> None:  # noqa: ARG002
+    def delete_session(self, session_id: str, **kwargs: Any) -> None:
         """Delete a session with its agents and messages."""
         namespace, key = self._session(session_id)
         trees = [ops.DeleteTree(self._inside(kind, session_id)) for kind in ("agents", "multi-agents", "messages")]
@@ -71,17 +71,17 @@ class HoldallSessionRepository(Face, SessionRepository):
 
     # Agents ----------------------------------------------------------------------------------------------------------
 
-    def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:  # noqa: ARG002
+    def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Create an agent in a session."""
         agent = self._agent(session_id, session_agent.agent_id)
         self._run(self._write([self._session(session_id)], agent, session_agent.to_dict(), is_new=True))
 
-    def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:  # noqa: ARG002
+    def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> SessionAgent | None:
         """Return an agent, or None."""
         value = self._get(self._agent(session_id, agent_id))
         return None if value is None else SessionAgent.from_dict(value)
 
-    def update_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:  # noqa: ARG002
+    def update_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         """Replace an agent. It keeps its `created_at`."""
         agent = self._agent(session_id, session_agent.agent_id)
         written = self._run(self._write([self._session(session_id)], agent, session_agent.to_dict()))
@@ -89,18 +89,18 @@ class HoldallSessionRepository(Face, SessionRepository):
 
     # Messages --------------------------------------------------------------------------------------------------------
 
-    def create_message(self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any) -> None:  # noqa: ARG002
+    def create_message(self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any) -> None:
         """Add a message to an agent. A number that is used already is a `SessionException`."""
         parents = [self._session(session_id), self._agent(session_id, agent_id)]
         message = self._message(session_id, agent_id, session_message.message_id)
         self._run(self._write(parents, message, session_message.to_dict(), is_new=True))
 
-    def read_message(self, session_id: str, agent_id: str, message_id: int, **kwargs: Any) -> SessionMessage | None:  # noqa: ARG002
+    def read_message(self, session_id: str, agent_id: str, message_id: int, **kwargs: Any) -> SessionMessage | None:
         """Return a message, or None."""
         value = self._get(self._message(session_id, agent_id, message_id))
         return None if value is None else SessionMessage.from_dict(value)
 
-    def update_message(self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any) -> None:  # noqa: ARG002
+    def update_message(self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any) -> None:
         """Replace a message. It keeps its `created_at`."""
         parents = [self._session(session_id), self._agent(session_id, agent_id)]
         message = self._message(session_id, agent_id, session_message.message_id)
@@ -113,7 +113,7 @@ class HoldallSessionRepository(Face, SessionRepository):
         agent_id: str,
         limit: int | None = None,
         offset: int = 0,
-        **kwargs: Any,  # noqa: ARG002
+        **kwargs: Any,
     ) -> list[SessionMessage]:
         """Return the messages of an agent by their numbers, from the one at `offset` on, and at most `limit`."""
         end = None if limit is None else offset + limit
@@ -126,19 +126,19 @@ class HoldallSessionRepository(Face, SessionRepository):
 
     # Several agents --------------------------------------------------------------------------------------------------
 
-    def create_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:  # noqa: ARG002
+    def create_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Keep the state of a graph or swarm."""
         value = encode_bytes_values(multi_agent.serialize_state())
         address = self._multi_agent(session_id, multi_agent.id)
         self._run(self._write([self._session(session_id)], address, value, is_new=None))
 
-    def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:  # noqa: ARG002
+    def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:
         """Return the state of a graph or swarm, or None."""
         value = self._get(self._multi_agent(session_id, multi_agent_id))
         state: dict[str, Any] | None = None if value is None else decode_bytes_values(value)
         return state
 
-    def update_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:  # noqa: ARG002
+    def update_multi_agent(self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any) -> None:
         """Replace the state of a graph or swarm."""
         value = encode_bytes_values(multi_agent.serialize_state())
         self._run(self._write([self._session(session_id)], self._multi_agent(session_id, multi_agent.id), value))
