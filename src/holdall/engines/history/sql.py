@@ -18,7 +18,7 @@ too: then `delta` says how they differ, and the body has only the bytes that do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,8 @@ _HEAD = "ns, key, version, created, updated, expires, size"
 
 _LARGE = 131072  # bytes; the index of the schemas has the same number
 _MOST_DELTAS = 15  # versions that are read to make the content of one
+_STEP = 1 << 20  # bytes of two versions that one transaction compares
+_MOST_DIFFERING = 4 << 20  # bytes that one transaction writes
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +64,23 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     prefix: int  # bytes
     suffix: int
     depth: int  # versions, with this one, that need the next one
+
+
+class _Link(NamedTuple):
+    """An old version of a file, as others need it."""
+
+    size: int
+    delta: str | None  # the text of its `Delta`; None: it is whole
+
+
+class _Compared(NamedTuple):
+    """How far a version was compared with the next one. Old versions do not change, so it stays true."""
+
+    ended: int
+    prefix: int = 0  # bytes that are the same
+    suffix: int = 0
+    has_prefix: bool = False  # whether no more bytes at the beginning are the same
+    is_all: bool = False
 
 
 class HeldPast(Page[Any]):
@@ -90,6 +109,7 @@ class SqlHistory:
 
     def __init__(self, dialect: Dialect, feed: SqlFeed) -> None:
         self._dialect, self._feed = dialect, feed
+        self._compared = _Compared(0)
         self._table, self._old = dialect.table, dialect.history
         both = " UNION ALL ".join(
             f"SELECT {KEPT}, {delta} FROM {table}"
@@ -100,7 +120,11 @@ class SqlHistory:
             f"SELECT {COLUMNS}, CASE WHEN :content = 1 THEN {dialect.old_content} END, appended, size, fields, ttl,"
             f" delta FROM ({both}) AS found LIMIT 1"
         )
-        self._content = f"SELECT size, delta, {dialect.old_content} FROM ({both}) AS found LIMIT 1"
+        # Of a version and those after it: the row of each next version ended next.
+        self._chain = (
+            f"SELECT version, size, delta FROM {self._old} WHERE ns = :ns AND key = :key AND ended > :version"
+            f" ORDER BY ended LIMIT {_MOST_DELTAS + 1}"
+        )
         chunks = dialect.chunks
         self._range = (
             f"SELECT file.size, piece.start, piece.data, file.delta"
@@ -252,46 +276,57 @@ class SqlHistory:
     def range_result(self, op: ops.ReadRange, rows: Rows) -> bytes | None:
         if not rows:
             return None
-        size, part = rows[0][0], self._dialect.part
-        end = size if op.end is None else min(op.end, size)
-        return b"".join(
-            part(data, max(op.start - start, 0), max(end - start, 0)) for _, start, data, _ in rows if data is not None
-        )
+        size = rows[0][0]
+        return self._cut(rows, op.start, size if op.end is None else min(op.end, size))
 
     # Shared contents ---------------------------------------------------------------------------------------------
 
     def complete(self, op: ops.GetVersion | ops.ReadRange, rows: Rows) -> SqlProgram[Rows]:
-        """Return the rows that were read of a version, with the whole content if only what differs is stored."""
+        """Return the rows that were read of a version, with what they lack if only what differs is stored."""
         if not rows or not rows[0][-1] or (isinstance(op, ops.GetVersion) and not op.content):
             return rows
         assert op.version is not None
-        content = yield from self._read_content(keys.encode(op.namespace), op.key, op.version)
+        start, end = (op.start, op.end) if isinstance(op, ops.ReadRange) else (0, None)
+        place = keys.encode(op.namespace), op.key, op.version
+        content = yield from self._read_part(*place, start, 2**62 if end is None else end)
         if content is None:
             return []
         if isinstance(op, ops.ReadRange):
-            return [(len(content), 0, content, None)]
+            return [(start + len(content), start, content, None)]
         return [(*rows[0][:7], content, *rows[0][8:-1], None)]
 
-    def _read_content(self, ns: str, key: str, version: int) -> SqlProgram[bytes | None]:
-        """Return the content of a version of a file; None if it is not kept."""
-        [rows] = yield [(self._content, {"ns": ns, "key": key, "version": version})]
-        if not rows or rows[0][0] is None:
-            return None
-        size, text, stored = rows[0]
-        content = b"" if stored is None else bytes(stored)
-        if not text:  # the body may have grown since
-            return content[:size]
-        delta = msgspec.json.decode(text, type=Delta)
-        following = yield from self._read_content(ns, key, delta.following)
-        if following is None:
-            return None
-        return following[: delta.prefix] + content + following[len(following) - delta.suffix :]
+    def _read_part(self, ns: str, key: str, version: int, start: int, end: int) -> SqlProgram[bytes | None]:
+        """Return the bytes `[start, end)` of an old version of a file; None if it is not kept."""
+        here = {"ns": ns, "key": key}
+        while True:
+            [rows] = yield [(self._chain, {**here, "version": version})]
+            chain = {number: _Link(size, text or None) for number, size, text in rows}
+            parts = _locate(chain, version, start, end)
+            if parts is None:
+                return None
+            replies = yield [
+                (self._range, {**here, "version": number, "start": low, "end": high}) for number, low, high in parts
+            ]
+            if all(
+                found and (found[0][3] or None) == chain[number].delta
+                for (number, *_), found in zip(parts, replies, strict=True)
+            ):
+                return b"".join(
+                    self._cut(found, low, high) for (_, low, high), found in zip(parts, replies, strict=True)
+                )
+            # Another process has compared one of the versions, or removed it, after the first statement.
+
+    def _cut(self, rows: Rows, start: int, end: int) -> bytes:
+        """Return the bytes `[start, end)` of the pieces that the statement of a range has read."""
+        part = self._dialect.part
+        return b"".join(part(data, max(start - at, 0), max(end - at, 0)) for _, at, data, _ in rows if data is not None)
 
     def shrink(self) -> SqlProgram[bool]:
-        """Replace the content of one old version by what differs from the next; return whether more may be left.
+        """Compare some bytes of an old version with the next; return whether more may be left.
 
-        The next version is an old one, too, which does not change. The oldest versions are purged first, so the next
-        one is there as long as this one. Each version that would make a chain too long is left whole.
+        At the end, its content is replaced by what differs. The next version is an old one, too, which does not change.
+        The oldest versions are purged first, so the next one is there as long as this one. Each version that would make
+        a chain too long is left whole. So is one that differs much: others wait while the bytes are written.
         """
         dialect, old = self._dialect, self._old
         following = f"SELECT 1 FROM {old} AS following WHERE following.ns = {old}.ns AND following.key = {old}.key"
@@ -304,12 +339,23 @@ class SqlHistory:
         if not rows:
             return False
         ended, ns, key, version, body, size = rows[0]
-        delta, middle = (yield from self._compare(ns, key, version, ended, body, size)) or (None, b"")
+        depth, next_size = yield from self._find_next(ns, key, version, ended, body)
+        common = min(size, next_size)
+        done = self._compared if self._compared.ended == ended else _Compared(ended)
+        if common and size <= file_values.LARGEST and not done.is_all:
+            done = self._compared = yield from self._compare(done, ns, key, version, size, next_size)
+            if not done.is_all:
+                return True
+        differing = size - done.prefix - done.suffix
+        is_whole = not done.is_all or differing > min(size // 2, _MOST_DIFFERING)
+        delta = None if is_whole else Delta(ended, done.prefix, done.suffix, depth)
         mark = "" if delta is None else msgspec.json.encode(delta).decode()
         change: list[Statement] = [
             (f"UPDATE {old} SET delta = :delta WHERE ended = :ended", {"delta": mark, "ended": ended})
         ]
         if delta is not None:
+            middle = yield from self._read_part(ns, key, version, delta.prefix, size - delta.suffix)
+            assert middle is not None
             insert = f"INSERT INTO {dialect.chunks} (body_id, start, data) VALUES (:body, :start, :data)"
             change.append((f"DELETE FROM {dialect.chunks} WHERE body_id = :body", {"body": body}))
             change += [
@@ -319,34 +365,46 @@ class SqlHistory:
         yield change
         return True
 
-    def _compare(
-        self, ns: str, key: str, version: int, ended: int, body: int, size: int
-    ) -> SqlProgram[tuple[Delta, bytes] | None]:
-        """Return how a version differs from the next one, and the bytes that differ; None to leave it whole."""
-        if size > file_values.LARGEST:
-            return None
-        here = {"ns": ns, "key": key, "version": version}
-        [[(users,)], before] = yield [
+    def _find_next(self, ns: str, key: str, version: int, ended: int, body: int) -> SqlProgram[tuple[int, int]]:
+        """Return how many versions would need the next one, and the size of that; 0 to leave this version whole."""
+        old, here = self._old, {"ns": ns, "key": key}
+        [[(users,)], before, following] = yield [
             (
                 f"SELECT (SELECT count(*) FROM {self._table} WHERE body = :body)"
-                f" + (SELECT count(*) FROM {self._old} WHERE body = :body)",
+                f" + (SELECT count(*) FROM {old} WHERE body = :body)",
                 {"body": body},
             ),
-            (f"SELECT delta FROM {self._old} WHERE ns = :ns AND key = :key AND ended = :version", here),
+            (
+                f"SELECT delta FROM {old} WHERE ns = :ns AND key = :key AND ended = :version",
+                {**here, "version": version},
+            ),
+            (
+                f"SELECT size FROM {old} WHERE ns = :ns AND key = :key AND version = :ended AND body IS NOT NULL",
+                {**here, "ended": ended},
+            ),
         ]
         depth = msgspec.json.decode(before[0][0], type=Delta).depth + 1 if before and before[0][0] else 1
-        if users > 1 or depth > _MOST_DELTAS:  # versions that share a body cost nothing already
-            return None
-        own = yield from self._read_content(ns, key, version)
-        following = yield from self._read_content(ns, key, ended)
-        if own is None or following is None or len(own) != size:
-            return None
-        prefix = _count_common(own, following)
-        rest = min(len(own), len(following)) - prefix
-        suffix = _count_common(own[len(own) - rest :][::-1], following[len(following) - rest :][::-1]) if rest else 0
-        if prefix + suffix < size // 2:
-            return None
-        return Delta(ended, prefix, suffix, depth), own[prefix : size - suffix]
+        if users > 1 or depth > _MOST_DELTAS or not following:  # versions that share a body cost nothing already
+            return 0, 0
+        return depth, following[0][0]
+
+    def _compare(
+        self, done: _Compared, ns: str, key: str, version: int, size: int, next_size: int
+    ) -> SqlProgram[_Compared]:
+        """Compare some more bytes of a version with those of the next one, at the beginning or at the end."""
+        left = min(size, next_size) - done.prefix - done.suffix
+        length = min(left, _STEP)
+        low = size - done.suffix - length if done.has_prefix else done.prefix
+        next_low = low + next_size - size if done.has_prefix else low
+        own = yield from self._read_part(ns, key, version, low, low + length)
+        following = yield from self._read_part(ns, key, done.ended, next_low, next_low + length)
+        if own is None or following is None or len(own) != len(following):  # it is damaged, which `check` reports
+            return _Compared(done.ended, is_all=True)
+        if done.has_prefix:
+            count = _count_common(own[::-1], following[::-1])
+            return done._replace(suffix=done.suffix + count, is_all=count < length or count == left)
+        count = _count_common(own, following)
+        return done._replace(prefix=done.prefix + count, has_prefix=count < length, is_all=count == left)
 
     def list_versions(self, op: ops.ListVersions) -> SqlProgram[list[list[OldVersion]]]:
         if not op.places:
@@ -408,6 +466,27 @@ class SqlHistory:
         if len(rows) > op.limit:
             page.next = page[-1].key
         return page
+
+
+def _locate(chain: dict[int, _Link], version: int, low: int, high: int) -> list[tuple[int, int, int]] | None:
+    """Return which bytes of which versions are the bytes `[low, high)` of one, in order; None if one is missing."""
+    link = chain.get(version)
+    if link is None:
+        return None
+    high = min(high, link.size)
+    if low >= high:
+        return []
+    if link.delta is None:
+        return [(version, low, high)]
+    delta = msgspec.json.decode(link.delta, type=Delta)
+    following = chain.get(delta.following)
+    if following is None:
+        return None
+    begin, stop, shift = delta.prefix, link.size - delta.suffix, following.size - link.size
+    before = _locate(chain, delta.following, low, min(high, begin))
+    own = [(version, max(low, begin), min(high, stop))] if max(low, begin) < min(high, stop) else []
+    after = _locate(chain, delta.following, max(low, stop) + shift, high + shift)
+    return None if before is None or after is None else [*before, *own, *after]
 
 
 def _count_common(one: bytes, other: bytes) -> int:
