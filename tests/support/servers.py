@@ -295,12 +295,14 @@ class S3:
         self.port = self._ports[0]
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
-        identity = {
-            "name": "tests",
-            "credentials": [{"accessKey": "key", "secretKey": "secret"}],
-            "actions": ["Admin", "Read", "Write", "List"],
-        }
-        (self._folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        identities = [
+            {"name": name, "credentials": [{"accessKey": key, "secretKey": "secret"}], "actions": actions}
+            for name, key, actions in (
+                ("tests", "key", ["Admin", "Read", "Write", "List"]),
+                ("reader", "reader", [f"Read:{self.bucket}", f"List:{self.bucket}"]),
+            )
+        ]
+        (self._folder / "s3.json").write_text(json.dumps({"identities": identities}))
 
     @property
     def options(self) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import holdall
-from holdall.engines.s3 import bucket, compaction
+from holdall.engines.s3 import Client, bucket, compaction
 from holdall.engines.s3.engine import S3Engine
-from holdall.engines.s3.objects import log_name
+from holdall.engines.s3.objects import Floor, is_blob, log_name
 from holdall.errors import InvalidInput, Unavailable
 from holdall.ops import Delete, Put
 from support.bucket_checks import check_caches, engine_of
@@ -180,6 +180,112 @@ def test_a_cache_that_went_another_way_than_the_bucket_is_built_again(url: str, 
     with open_at(url, tmp_path / "one") as store:
         assert [entry.key for entry in store.scan()] == ["both", "two"]
         check_caches(url, tmp_path, engine_of(store))
+
+
+def copy_objects(source: Client, target: Client) -> None:
+    """Have one prefix be as the other is, as a restored backup is."""
+    deadline = time.monotonic() + 20
+    for client in (target, source):
+        after = ""
+        while page := client.list("", after, deadline):
+            for name, _ in page:
+                if client is target:
+                    target.delete(name, deadline)
+                else:
+                    target.put(name, source.get(name, deadline) or b"", deadline)
+            after = page[-1][0]
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+@pytest.mark.parametrize("is_reopened", [False, True])
+@pytest.mark.parametrize("others", [0, 2, 9])
+def test_a_cache_of_a_bucket_that_was_restored_has_what_the_bucket_has(
+    url: str, tmp_path: Path, compacts: bool, is_reopened: bool, others: int
+) -> None:
+    """The backup is older than the cache. Others may have written since, and compacted. The cache may be a new one."""
+    objects, backup = (s3_server().client(f"{url.removeprefix('s3://tests/')}{end}/") for end in ("", "-backup"))
+
+    def compact(store: holdall.Store) -> None:
+        if compacts:
+            engine_of(store)._compact()
+
+    with open_at(url, tmp_path / "one") as one:
+        one.put(("a",), "kept", {})
+        compact(one)
+        copy_objects(objects, backup)
+        for number in range(5):
+            one.put(("a",), f"lost{number}", {})
+        compact(one)
+    if is_reopened:  # a cache that was built from a floor
+        shutil.rmtree(tmp_path / "one")
+        with open_at(url, tmp_path / "one") as one:
+            assert one.count() == 6
+    copy_objects(backup, objects)
+    with open_at(url, tmp_path / "two") as two:
+        for number in range(others):
+            two.put(("a",), f"new{number}", {})
+        compact(two)
+        with open_at(url, tmp_path / "one") as one:
+            assert [entry.key for entry in one.scan(("a",))] == ["kept", *(f"new{number}" for number in range(others))]
+            one.put(("a",), "one", {})
+            two.put(("a",), "two", {})
+            assert one.count() == two.count() == others + 3
+            check_caches(url, tmp_path, engine_of(one), engine_of(two))
+    objects.close()
+    backup.close()
+
+
+def test_objects_of_others_below_the_prefix_are_left_alone(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another store whose prefix begins with that of this one, and files of other programs."""
+    monkeypatch.setattr(compaction, "TIER", 2)
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.0)
+    objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    inner = [f"{url}/blob/0", f"{url}/seg/inner"]
+    theirs = ["blob/0000000001", "blob/0000000001.png", "seg/0000000001-0000000002", "seg/notes.txt"]
+    for name in theirs:
+        objects.put(name, b"theirs", time.monotonic() + 5)
+    for number, one in enumerate(inner):
+        with open_at(one, tmp_path / f"inner{number}") as store:
+            store.put(("a",), "k", {})
+            store.files().write("/f", b"x" * 20_000)
+    with open_at(url, tmp_path / "outer") as store:
+        for number in range(6):
+            store.files().write("/f", bytes([number]) * 20_000)
+            engine_of(store)._compact()
+            time.sleep(0.3)
+        blobs = [name for name, _ in objects.list("blob/", "blob/0000000001-", time.monotonic() + 5)]
+        assert sum(1 for name in blobs if is_blob(name)) < 6, "nothing was collected: this showed nothing"
+    for name in theirs:
+        assert objects.get(name, time.monotonic() + 5) == b"theirs", name
+    objects.close()
+    for number, one in enumerate(inner):
+        with open_at(one, tmp_path / f"again{number}") as store:
+            assert store.count() == 2
+            assert store.files().read("/f") == b"x" * 20_000
+
+
+def test_the_log_below_a_floor_whose_compactor_slept_stays_for_its_time(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The floor's own time is from before the sleep. Machines that do not know it yet rely on its log."""
+    objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    with open_at(url, tmp_path) as store:
+        store.put(("a",), "k", {})
+
+        def make_old(number: int, upto: int, t: int, *rest: Any) -> Floor:
+            return Floor(number, upto, t - int(2e6 * bucket.COLLECT_AFTER), *rest)
+
+        with monkeypatch.context() as asleep:
+            asleep.setattr(compaction, "Floor", make_old)
+            engine_of(store)._compact()
+        for number in range(3):
+            store.put(("a",), str(number), {})
+            engine_of(store)._compact()
+        assert engine_of(store)._bucket.floor.number == 4
+        assert objects.get(log_name(1), time.monotonic() + 5) is not None
+    objects.close()
 
 
 @pytest.mark.parametrize("first", ["read", "write", "delete"])

@@ -342,6 +342,38 @@ def test_a_wrong_bucket_key_or_server_is_told(url: str, tmp_path: Path) -> None:
             store.get(("a",), "k")
 
 
+def test_who_may_only_read_can_read_and_watch(url: str, tmp_path: Path) -> None:
+    """A write is refused, and nothing of it stays in the cache."""
+    with open_at(url, tmp_path / "one") as writer:
+        writer.put(("a",), "k", {"text": "first"})
+        writer.files().write("/f", b"x" * 20_000)
+        with open_at(url, tmp_path / "two", credentials=lambda: ("reader", "secret")) as reader:
+            watch = reader.watch(("a",))
+            assert reader.files().read("/f") == b"x" * 20_000
+            writer.put(("a",), "k", {"text": "second"})
+            assert next(watch).key == "k"
+            watch.close()
+            assert [hit.key for hit in reader.search(query="second")] == ["k"]
+            for call in (lambda: reader.put(("a",), "mine", {}), lambda: reader.files().write("/g", b"y" * 20_000)):
+                with pytest.raises(Unavailable, match=r"the credentials need .*s3:PutObject"):
+                    call()
+            assert reader.count() == 2
+            check_caches(url, tmp_path, engine_of(writer), engine_of(reader))
+        with (
+            pytest.raises(Unavailable, match=r"the credentials need .*s3:PutObject"),
+            open_at(f"{url}-new", tmp_path / "two", credentials=lambda: ("reader", "secret")),
+        ):
+            pass
+
+
+def test_a_cache_is_for_its_user_only(url: str, tmp_path: Path) -> None:
+    """Nobody chose to share it: it comes about by itself, in a folder that others may often read."""
+    with open_at(url, tmp_path / "cache") as store:
+        store.files().write("/f", b"x" * 20_000)
+        folder = Path(engine_of(store)._path).parent
+        assert folder.stat().st_mode & 0o077 == 0
+
+
 #: What AWS answers, by its documentation, that SeaweedFS never does; and what the error must say.
 ANSWERS: list[tuple[Answer, type[HoldallError], str]] = [
     ((301, {"x-amz-bucket-region": "eu-west-3"}, "PermanentRedirect"), InvalidInput, "region='eu-west-3'"),

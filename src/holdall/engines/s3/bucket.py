@@ -125,10 +125,21 @@ class Bucket:
                 if sum(map(len, records)) > 8 << 20:
                     return records
 
+    def put_blob(self, name: str, body: bytes, deadline: float) -> None:
+        """Write contents, which no record names yet: if that fails, nothing was written."""
+        try:
+            self.client.put(name, body, deadline)
+        except OutcomeUnknown as error:
+            raise Unavailable(
+                f"{len(body)} bytes of contents could not be sent to {self.client.address.shown} in {self._timeout} s;"
+                f" nothing was written: try again, or pass a longer timeout= ({error.__cause__ or error})"
+            ) from error
+
     def append(self, seq: int, record: bytes, deadline: float) -> None:
         """Write a record to a slot. Raises `SlotTaken` if another has it, `OutcomeUnknown` if that is not known."""
         began = self.client.clock.now()
-        while not self.client.create(log_name(seq), record, deadline):
+        is_created = self.client.create(log_name(seq), record, deadline)
+        while not is_created:
             with _unknown_if_it_fails():
                 found = self.read(seq, deadline)
                 if found == record:  # the reply to an earlier try was lost
@@ -145,6 +156,8 @@ class Bucket:
                     " before you write again"
                 )
             time.sleep(0.01)
+            with _unknown_if_it_fails():  # an earlier try may still be under way
+                is_created = self.client.create(log_name(seq), record, deadline)
         with _unknown_if_it_fails():
             if self._was_collected(seq, began, deadline):
                 raise SlotTaken(seq, None)

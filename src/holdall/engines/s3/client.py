@@ -18,12 +18,13 @@ import html
 import http.client
 import re
 import select
+import socket
 import ssl
 import time
 import urllib.parse
 from base64 import b64encode
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -35,9 +36,13 @@ from .credentials import Credentials
 #: The longest time to wait for one reply, in seconds; then the request is sent again.
 REPLY_SECONDS = 10.0
 _IDLE = 16  # connections
-#: What is signed of the headers, beside those that begin with "x-amz-".
-_SIGNED = ("content-md5", "host")
-_THROTTLED = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"})
+_PIECE = 256 << 10  # bytes that are sent or read before the deadline is looked at again
+#: What is signed of the headers, beside those that begin with "x-amz-": the server refuses a request without them. So
+#: nothing on the way can drop the condition of a write.
+_SIGNED = ("content-md5", "host", "if-none-match")
+_THROTTLED = frozenset(
+    {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable", "TooManyRequests"}
+)
 _BUSY = frozenset({"RequestTimeout", "RequestTimeoutException", "OperationAborted", "InternalError"})
 _SENT_DAMAGED = frozenset({"BadDigest", "InvalidDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"})
 
@@ -109,6 +114,10 @@ class ServerClock:
             self._low, self._high = low, high
 
 
+class AccessRefused(Unavailable):
+    """The credentials have not the right for a request."""
+
+
 class Client:
     """Sends requests for the objects below a prefix of a bucket."""
 
@@ -138,12 +147,19 @@ class Client:
     def get(self, name: str, deadline: float, span: tuple[int, int] | None = None) -> bytes | None:
         """Read an object, or the bytes `[start, end)` of it; return None if there is none."""
         headers = {} if span is None else {"range": f"bytes={span[0]}-{span[1] - 1}"}
-        reply = self._send("GET", self._path(name), deadline, headers=headers)
+        reply = self._send("GET", self._path(name), deadline, headers=headers, expected=(404,))
         if reply.status == 404:
             return None
         if span is not None and reply.status == 200:  # the server ignores ranges
             return reply.body[span[0] : span[1]]
         return reply.body
+
+    def get_dated(self, name: str, deadline: float) -> tuple[bytes, float] | None:
+        """Read an object, and when it was written; return None if there is none."""
+        reply = self._send("GET", self._path(name), deadline, expected=(404,))
+        if reply.status == 404:
+            return None
+        return reply.body, email.utils.parsedate_to_datetime(reply.headers["last-modified"]).timestamp()
 
     def put(self, name: str, body: bytes, deadline: float) -> None:
         """Write an object, over one that may be there."""
@@ -151,15 +167,15 @@ class Client:
 
     def create(self, name: str, body: bytes, deadline: float) -> bool:
         """Write an object if there is none; return False if there is one. It may be the one of an earlier try."""
-        reply = self._send("PUT", self._path(name), deadline, body, {"if-none-match": "*"})
+        reply = self._send("PUT", self._path(name), deadline, body, {"if-none-match": "*"}, expected=(404, 409, 412))
         return reply.status < 300
 
     def make_bucket(self, deadline: float) -> None:
         """Create the bucket, for tests and demos. There may be one already."""
-        self._send("PUT", self._root.rstrip("/") or "/", deadline)
+        self._send("PUT", self._root.rstrip("/") or "/", deadline, expected=(409,))
 
     def delete(self, name: str, deadline: float) -> None:
-        self._send("DELETE", self._path(name), deadline)
+        self._send("DELETE", self._path(name), deadline, expected=(404,))
 
     def list(self, prefix: str, after: str, deadline: float) -> list[tuple[str, float]]:
         """Return up to 1000 objects below a prefix: their names in order, and when each was written."""
@@ -187,8 +203,13 @@ class Client:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
+        expected: Collection[int] = (),
     ) -> Reply:
-        """Send a request until it is answered. Raises `OutcomeUnknown` if it is not, and may have had its effect."""
+        """Send a request until it is answered. Raises `OutcomeUnknown` if it is not, and may have had its effect.
+
+        `expected` are answers other than success that mean something to the caller, if they come from S3: a gateway on
+        the way may answer 404, too.
+        """
         failures, was_sent = 0, False
         is_skewed = False
         while True:
@@ -196,7 +217,7 @@ class Client:
             self.requests[method] = self.requests.get(method, 0) + 1
             try:
                 reply = self._send_once(method, path, deadline, body, headers or {}, query or {})
-                if reply.status < 300 or (reply.status in (404, 409, 412) and reply.code != "NoSuchBucket"):
+                if reply.status < 300 or (reply.status in expected and reply.code not in ("", "NoSuchBucket")):
                     return reply
                 if reply.code == "RequestTimeTooSkewed" and not is_skewed:  # its date has corrected our clock
                     is_skewed = True
@@ -204,7 +225,7 @@ class Client:
                 if not _is_temporary(reply):
                     raise self._refusal(reply)
                 reason = f"{reply.status} {reply.code}"
-                was_sent = was_sent or reply.status != 503
+                was_sent = was_sent or reply.code not in _THROTTLED
             except HoldallError as error:
                 if was_sent and method != "GET":
                     raise OutcomeUnknown(
@@ -223,7 +244,10 @@ class Client:
                         f"{where} did not answer in time ({reason}); the write may have happened: read before you"
                         " write again"
                     )
-                raise Unavailable(f"{where} cannot be reached, or is busy: {reason}; try again later")
+                raise Unavailable(
+                    f"{where} cannot be reached, or is busy or slow: {reason}; try again later, or pass a longer"
+                    " timeout="
+                )
             failures += 1
             time.sleep(delay)
 
@@ -250,9 +274,12 @@ class Client:
                 connection.putheader(name, value)
             if method == "PUT":
                 connection.putheader("content-length", str(len(body)))
-            connection.endheaders(body if method == "PUT" else None)
+            connection.endheaders(body[:_PIECE] or None)
+            for start in range(_PIECE, len(body), _PIECE):  # the timeout of a socket is for all that is sent at once
+                _limit(connection.sock, deadline)
+                connection.send(body[start : start + _PIECE])
             raw = connection.getresponse()
-            content = raw.read()
+            content = _read_body(raw, connection.sock, deadline)
         except BaseException:
             connection.close()
             raise
@@ -272,8 +299,7 @@ class Client:
                 connection = self._idle.pop()
             except IndexError:
                 break
-            # A connection that the server has closed is readable, and has nothing to read.
-            if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
+            if connection.sock is not None and not _is_readable(connection.sock):
                 return connection
             connection.close()
         if not self._is_secure:
@@ -327,7 +353,7 @@ class Client:
         where, code = f"{self.address.shown} at {self.address.endpoint}", reply.code or f"status {reply.status}"
         said = f"{code}: {reply.message}".rstrip(": ")
         region = reply.headers.get("x-amz-bucket-region") or _find(rb"<Region>([^<]*)</Region>", reply.body)
-        if reply.status == 404:
+        if reply.code == "NoSuchBucket":
             return Unavailable(
                 f"there is no bucket {self.address.bucket!r} at {self.address.endpoint}; create it ({said})"
             )
@@ -346,13 +372,42 @@ class Client:
         if code == "RequestTimeTooSkewed":
             return Unavailable(f"the clock of this machine differs too much from that of {where}; set it ({said})")
         if reply.status in (401, 403):
-            return Unavailable(
+            return AccessRefused(
                 f"{where} refuses access; the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject and"
                 f" s3:ListBucket ({said})"
             )
         if reply.status == 501 or code == "NotImplemented":
             return Unsupported(f"{where} does not support conditional writes, which a store needs ({said})")
         return Unavailable(f"{where} refused a request ({said})")
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    """Whether a connection between two requests was closed by the server. Not `select`: it fails from 1024 files on."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _limit(sock: socket.socket | None, deadline: float) -> None:
+    """Have a transfer end at the deadline, and earlier if nothing arrives for a while."""
+    left = deadline - time.monotonic()
+    if left < 0:
+        raise TimeoutError("the transfer took too long")
+    if sock is not None:  # None: the reply is read from a connection that is not kept
+        sock.settimeout(max(0.05, min(REPLY_SECONDS, left)))
+
+
+def _read_body(raw: http.client.HTTPResponse, sock: socket.socket | None, deadline: float) -> bytes:
+    pieces = []
+    while piece := raw.read1(_PIECE):
+        pieces.append(piece)
+        if raw.length == 0:
+            break
+        _limit(sock, deadline)
+    if raw.length:
+        raise http.client.IncompleteRead(b"", raw.length)
+    raw.read()  # so that the connection can be used again
+    return b"".join(pieces)
 
 
 def _is_temporary(reply: Reply) -> bool:

@@ -42,6 +42,8 @@ from .objects import (
     encode_lines,
     encode_struct,
     floor_name,
+    is_blob,
+    is_segment,
     log_name,
     merge_lines,
     segment_name,
@@ -133,11 +135,14 @@ def _find_due(bucket: Bucket, newest: Floor, deadline: float) -> list[Floor]:
     """Return the floors whose replaced objects may be deleted now."""
     due: list[Floor] = []
     while newest.collected + len(due) + 1 < newest.number:
-        found = bucket.client.get(floor_name(newest.collected + len(due) + 1), deadline)
+        found = bucket.client.get_dated(floor_name(newest.collected + len(due) + 1), deadline)
         if found is None:
             break
-        floor = decode_floor(found)
-        if newest.t - floor.t < bucket_module.COLLECT_AFTER * 1e6 or len(due) >= _AT_ONCE:
+        body, written = found
+        floor = decode_floor(body)
+        # Its own time may be much earlier: a compactor may sleep before it creates a floor.
+        age = newest.t / 1e6 - max(floor.t / 1e6, written)
+        if age < bucket_module.COLLECT_AFTER or len(due) >= _AT_ONCE:
             break
         due.append(floor)
     return due
@@ -151,7 +156,7 @@ def _find_unused_blobs(bucket: Bucket, upto: int, referenced: set[str], deadline
         for name, _ in page:
             if name >= end:  # its record may be under way
                 return found
-            if name.removeprefix("blob/") not in referenced:
+            if is_blob(name) and name.removeprefix("blob/") not in referenced:
                 found.append(name)
         after = page[-1][0]
     return found
@@ -162,7 +167,7 @@ def _find_unused_segments(bucket: Bucket, used: set[str], deadline: float) -> li
     found: list[str] = []
     after, old = "", bucket.client.clock.now() - bucket_module.COLLECT_AFTER
     while page := bucket.client.list("seg/", after, deadline):
-        found += [name for name, written in page if written < old and name not in used]
+        found += [name for name, written in page if is_segment(name) and written < old and name not in used]
         after = page[-1][0]
     return found
 
@@ -195,6 +200,7 @@ def load(bucket: Bucket, writer: Connection, effects: Effects, obey_history: Cal
             "INSERT OR REPLACE INTO holdall_bucket VALUES (1, ?, ?, ?, ?)",
             (bucket.store, floor.upto, reader.t, floor.upto),
         )
+        writer.execute("INSERT OR REPLACE INTO holdall_log VALUES (0, ?)", (encode_struct(floor),))
         writer.execute("COMMIT")
     except BaseException:
         if writer.in_transaction:  # after some errors SQLite has rolled back already

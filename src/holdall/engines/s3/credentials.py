@@ -26,12 +26,13 @@ class Credentials(NamedTuple):
 def find_source(given: Callable[[], Any] | None, profile: str | None) -> Callable[[], Credentials]:
     """Return a function that returns the credentials of this moment: some expire and are renewed."""
     if given is not None:
-        return lambda: _call(given)
+        return lambda: _check(_call(given))
     if profile is None and os.environ.get("AWS_ACCESS_KEY_ID"):
-        return _read_environment
+        return lambda: _check(_read_environment())
     name = profile or os.environ.get("AWS_PROFILE", "default")
     found = _read_profile(name)
     if found is not None:
+        _check(found)
         return lambda: found
     return _find_with_botocore(profile)
 
@@ -55,12 +56,24 @@ def _call(function: Callable[[], Any]) -> Credentials:
         given = function()
     except Exception as error:  # any error: its own kind would be taken for one of the network
         raise Unavailable(f"the credentials of the bucket cannot be renewed: {error!r}") from error
-    if isinstance(given, (tuple, list)) and len(given) in (2, 3) and all(isinstance(part, str) for part in given[:2]):
+    if (
+        isinstance(given, (tuple, list))
+        and len(given) in (2, 3)
+        and all(isinstance(part, str) for part in given[:2])
+        and (len(given) == 2 or given[2] is None or isinstance(given[2], str))
+    ):
         return Credentials(*given)
     raise InvalidInput(
         "credentials= must return (access key, secret key) or (access key, secret key, session token), not"
         f" {type(given).__name__}"
     )
+
+
+def _check(found: Credentials) -> Credentials:
+    for part in (found.access_key, found.secret_key, found.token or ""):
+        if not (part.isascii() and part.isprintable()):
+            raise InvalidInput("the credentials of the bucket have a character that no key has, such as a line break")
+    return found
 
 
 def _read_environment() -> Credentials:

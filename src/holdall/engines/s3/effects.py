@@ -59,7 +59,8 @@ DERIVED = (
     "holdall_learned_paths",
     "holdall_learned_values",
 )
-#: The engine's own tables: where the cache is in the log, the records since the last floor, and the moved triggers.
+#: The engine's own tables: where the cache is in the log; the records since the last floor, always the newest one, and,
+#: as number 0, the floor that the cache was built from; and the moved triggers.
 SCHEMA = """
     CREATE TABLE IF NOT EXISTS holdall_bucket (
         id INTEGER PRIMARY KEY CHECK (id = 1),

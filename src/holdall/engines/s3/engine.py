@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,12 +40,24 @@ from ..sqlite.group_commit import Submission, wake_callers
 from ..sqlite.vectors.ranker import PublishIndex
 from . import compaction
 from .bucket import Bucket, SlotTaken
-from .client import Address, Client
+from .client import AccessRefused, Address, Client
 from .contents import Contents, Reference, S3Dialect, join_heads, join_pieces
 from .credentials import find_region, find_source
 from .effects import SCHEMA, Effects, Position, move_triggers, read_position
 from .listener import LogListener
-from .objects import Effect, Header, decode_effects, decode_lines, encode_effect, encode_lines, make_nonce
+from .objects import (
+    Effect,
+    Floor,
+    Header,
+    decode_effects,
+    decode_floor,
+    decode_lines,
+    encode_effect,
+    encode_lines,
+    floor_name,
+    log_name,
+    make_nonce,
+)
 
 logger = logging.getLogger("holdall")
 
@@ -52,6 +65,8 @@ logger = logging.getLogger("holdall")
 _LOCAL = frozenset({IndexOrder, IndexTexts, LearnFields, Maintain, PreparedIndexTexts, PublishIndex})
 _CONTENDED = 2.0  # seconds after a lost slot during which a writer looks before it writes, and lets others write
 _LONGEST_TURN = 0.5  # seconds
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # its name, and that of a region
+_UNUSABLE = re.compile(r"[?#@\x00-\x1f\x7f\ud800-\udfff]")  # in a prefix or an endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +89,10 @@ class S3Options:
             raise InvalidInput(
                 f"credentials is a function that returns (access key, secret key), not {shown(self.credentials)}"
             )
-        if self.endpoint is not None and urlsplit(self.endpoint).scheme not in ("http", "https"):
-            raise InvalidInput(f"endpoint is a URL such as 'https://minio.example:9000', not {shown(self.endpoint)}")
         object.__setattr__(self, "stale", duration_seconds("stale", self.stale, least=0))
         if self.cache is not None:
+            if not isinstance(self.cache, str | os.PathLike) or not str(self.cache) or "\0" in str(self.cache):
+                raise InvalidInput(f"cache is the path of a folder, not {shown(self.cache)}")
             object.__setattr__(self, "cache", os.path.realpath(os.fspath(self.cache)))
 
 
@@ -86,19 +101,35 @@ def find_address(url: str, options: S3Options) -> Address:
     rest = url.partition("://")[2]
     bucket, _, prefix = rest.partition("/")
     labels = prefix.strip("/").split("/")
-    if not bucket or any(character in rest for character in "?#@") or {".", ".."} & {*labels} or "" in labels[1:]:
+    is_prefix = not {".", ".."} & {*labels} and "" not in labels[1:] and _UNUSABLE.search(prefix) is None
+    if not is_prefix or _BUCKET.fullmatch(bucket) is None:
         raise InvalidInput(
             f"{shown(url)} is not s3://bucket or s3://bucket/prefix; options and credentials are keyword arguments of"
-            " open(), or come from the environment, and no part of a prefix is empty, '.' or '..'"
+            " open(), or come from the environment, no part of a prefix is empty, '.' or '..', and a bucket's name has"
+            " only letters, digits, '.', '-' and '_'"
         )
     region = options.region or find_region(options.profile) or "us-east-1"
+    if _BUCKET.fullmatch(region) is None:
+        raise InvalidInput(f"a region is a name such as 'eu-west-1', not {shown(region)}")
     endpoint = (
         options.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     ).rstrip("/")
+    if endpoint:
+        _check_endpoint(endpoint)
     is_path_style = bool(endpoint) or "." in bucket
     endpoint = endpoint or f"https://s3.{region}.amazonaws.com"
     prefix = prefix.strip("/")
     return Address(endpoint, bucket, f"{prefix}/" if prefix else "", region, is_path_style)
+
+
+def _check_endpoint(endpoint: str) -> None:
+    try:
+        url = urlsplit(endpoint)
+        is_valid = url.scheme in ("http", "https") and bool(url.hostname) and url.username is None and url.port != 0
+    except ValueError:  # such as a port that is not a number
+        is_valid = False
+    if not is_valid or _UNUSABLE.search(endpoint) or not endpoint.isascii():
+        raise InvalidInput(f"endpoint is a URL such as 'https://minio.example:9000', not {shown(endpoint)}")
 
 
 class _CatchUp(Op, frozen=True):
@@ -161,7 +192,8 @@ class S3Engine(SqliteEngine):
 
     def setup(self) -> None:
         super().setup()
-        self._bucket.check_conditions(self._bucket.make_deadline())
+        with contextlib.suppress(AccessRefused):  # who may only read cannot overwrite what others write
+            self._bucket.check_conditions(self._bucket.make_deadline())
 
     async def asetup(self) -> None:
         import asyncio
@@ -334,7 +366,7 @@ class S3Engine(SqliteEngine):
             self._obey_history()
         elif not self._effects.has_all_triggers():  # another process has just moved one, which should have run
             raise SlotTaken(seq + 1, None)
-        put = lambda name, body: self._client.put(name, body, deadline)  # noqa: E731  # one line that is used once
+        put = lambda name, body: self._bucket.put_blob(name, body, deadline)  # noqa: E731  # one line that is used once
         self._written = self._contents.move_to_blobs(writer, seq + 1, put)
         effects = self._effects.collect()
         if not effects:
@@ -397,6 +429,9 @@ class S3Engine(SqliteEngine):
                 if number != here + 1:  # another process was faster
                     continue
                 found = decode_lines(record)
+                if found is None:  # burned, unless it was damaged on its way here
+                    record = self._bucket.read(number, self._bucket.make_deadline()) or record  # noqa: PLW2901  # as it is
+                    found = decode_lines(record)
                 header, text = (Header(), b"") if found is None else found
                 effects = decode_effects(text)
                 self._index_tombstones(writer, effects)
@@ -470,7 +505,8 @@ class S3Engine(SqliteEngine):
         writer.execute("BEGIN IMMEDIATE")
         try:
             writer.execute("UPDATE holdall_bucket SET upto = ?", (floor.upto,))
-            writer.execute("DELETE FROM holdall_log WHERE seq <= ?", (floor.upto,))
+            newest = "SELECT seq FROM holdall_bucket"
+            writer.execute(f"DELETE FROM holdall_log WHERE seq > 0 AND seq <= ? AND seq < ({newest})", (floor.upto,))
             writer.execute("COMMIT")
         except BaseException:
             self._roll_back(writer)
@@ -479,7 +515,7 @@ class S3Engine(SqliteEngine):
 
     def _measure_log(self, writer: Connection) -> None:
         measure = "SELECT count(*), coalesce(sum(length(data)), 0) FROM holdall_log"
-        rows: Any = writer.execute(measure).fetchall()
+        rows: Any = writer.execute(f"{measure} WHERE seq > (SELECT upto FROM holdall_bucket)").fetchall()
         [(self._log_records, self._log_bytes)] = rows
 
     # Connections -----------------------------------------------------------------------------------------------------
@@ -489,6 +525,8 @@ class S3Engine(SqliteEngine):
         self._bucket.open(deadline)
         if self._damage_note.exists():
             self._remove_cache()
+        with contextlib.suppress(OSError):  # it exists, or is refused below
+            Path(self._path).parent.mkdir(mode=0o700, parents=True)
         try:
             writer = super()._connect_writer()
         except (apsw.NotADBError, apsw.CorruptError, Corrupt, InvalidInput):
@@ -507,12 +545,16 @@ class S3Engine(SqliteEngine):
         return writer
 
     def _has_other_log(self, writer: Connection, position: Position, deadline: float) -> bool:
-        """Whether the last record of the cache is not in the bucket, which then was restored to an older state."""
-        if position.seq <= max(position.upto, self._bucket.look(deadline).upto):
+        """Whether the bucket lacks what the cache ends with: it was restored to an older state, or has deleted it."""
+        if position.seq == 0:
             return False
-        held: list[Any] = writer.execute("SELECT data FROM holdall_log WHERE seq = ?", (position.seq,)).fetchall()
-        if held == [(self._bucket.read(position.seq, deadline),)]:
-            return False
+        log = "SELECT seq, data FROM holdall_log WHERE seq IN (0, ?) ORDER BY seq DESC LIMIT 1"
+        rows: list[Any] = writer.execute(log, (position.seq,)).fetchall()
+        for seq, held in rows:
+            floor = Floor() if seq else decode_floor(held)
+            name, last = (log_name(seq), seq) if seq else (floor_name(floor.number), floor.upto)
+            if last == position.seq and self._client.get(name, deadline) == held:
+                return False
         logger.warning("the cache %r has what %s has not, and is built again", self._path, self._client.address.shown)
         return True
 

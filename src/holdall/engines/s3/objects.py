@@ -18,6 +18,7 @@ An object without a valid checksum is what a server has kept of a write that was
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import zlib
 from base64 import b64decode, b64encode
@@ -94,6 +95,19 @@ def log_name(seq: int) -> str:
 
 def floor_name(number: int) -> str:
     return f"floor/{number:08d}"
+
+
+#: Only objects with such names are ever deleted as unused: other programs may keep theirs below the same prefix.
+_BLOB = re.compile(r"blob/\d{10}-[0-9a-f]{16}")
+_SEGMENT = re.compile(r"seg/\d{10}-\d{10}-[0-9a-f]{16}")
+
+
+def is_blob(name: str) -> bool:
+    return _BLOB.fullmatch(name) is not None
+
+
+def is_segment(name: str) -> bool:
+    return _SEGMENT.fullmatch(name) is not None
 
 
 def segment_name(first: int, last: int) -> str:
