@@ -205,6 +205,7 @@ def _put(bench: Bench, ours: dict[int, HoldallSaver], theirs: dict[str, Any]) ->
     def putting(saver: Any) -> Callable[[], None]:
         found = saver.get_tuple(_THREAD)
         checkpoint, config = found.checkpoint, found.config
+        numbers = itertools.count()
 
         def put() -> None:
             nonlocal config
@@ -212,7 +213,7 @@ def _put(bench: Bench, ours: dict[int, HoldallSaver], theirs: dict[str, Any]) ->
             values["messages"] = [*values["messages"], AIMessage(_text(), id=str(RANDOM.random()))]
             version = saver.get_next_version(checkpoint["channel_versions"]["messages"], None)
             checkpoint["channel_versions"]["messages"] = version
-            checkpoint["id"] = f"{checkpoint['id'][:-12]}{RANDOM.randrange(10**12):012}"
+            checkpoint["id"] = f"ffffffff-ffff-6fff-bfff-{next(numbers):012}"  # later than all before
             config = saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, {"messages": version})
 
         return put
@@ -262,8 +263,12 @@ def _threads(bench: Bench) -> None:
             bench.progress(f"{start} threads")
             store.execute(
                 [
-                    Put(saver.namespace, f"thread-{number}", _listed(number), search_fields=("text",))
+                    put
                     for number in range(start, start + 1000)
+                    for put in (
+                        Put(saver.namespace, f"thread-{number}", _listed(number), search_fields=("text",)),
+                        Put((*saver.namespace, f"thread-{number}"), "generation", {}, search_fields=False),
+                    )
                 ]
             )
         runs = {OURS: lambda: saver.threads(limit=100)}

@@ -1,4 +1,4 @@
-"""`HoldallSaver`: space, threads, lifetimes, retention, encryption, and several processes."""
+"""`HoldallSaver`: hidden namespaces, space, encryption, several processes, and importing."""
 
 from __future__ import annotations
 
@@ -8,63 +8,32 @@ import itertools
 import multiprocessing
 import operator
 import os
+import sys
 import threading
-import time
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from cryptography.fernet import Fernet
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 import holdall
 from holdall import errors
 from holdall.faces.langgraph import AsyncHoldallSaver, HoldallSaver, HoldallStore
-from support.extent import FEW_FSYNCS, IS_SHORT
+from holdall.faces.langgraph.checkpoints.known_logs import KnownLog
+from holdall.faces.langgraph.checkpoints.log import Checkpoint, Codec, Log, LogWriter
+from support.extent import IS_SHORT
+from support.langgraph_threads import FernetCipher, chat, say, texts, thread
 from support.servers import postgres_url
-from support.stores import FACE_ENGINES, new_location, open_at
-
-
-@pytest.fixture(scope="module", params=FACE_ENGINES[:1] if IS_SHORT else FACE_ENGINES)
-def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    """A store for all tests of this module: in `make test` on one engine, as the conformance suite runs on all."""
-    with open_at(new_location(request.param, tmp_path_factory.mktemp("store")), **FEW_FSYNCS) as store:
-        yield store
-
-
-def thread(name: str, **configurable: Any) -> Any:
-    return {"configurable": {"thread_id": name, "checkpoint_ns": "", **configurable}}
-
-
-def chat(saver: Any) -> Any:
-    """A graph that answers each message."""
-    builder = StateGraph(MessagesState)
-    builder.add_node("model", lambda state: {"messages": [AIMessage(f"answer to {state['messages'][-1].content}")]})
-    builder.add_edge(START, "model")
-    return builder.compile(checkpointer=saver)
-
-
-def say(graph: Any, name: str, text: str, **metadata: Any) -> None:
-    graph.invoke({"messages": [HumanMessage(text)]}, {**thread(name), "metadata": metadata})
-
-
-def texts(graph: Any, name: str) -> list[Any]:
-    return [message.content for message in graph.get_state(thread(name)).values["messages"]]
-
-
-@pytest.fixture
-def saver(tmp_path: Path) -> Any:
-    with HoldallSaver(str(tmp_path / "agent.db")) as saver:
-        yield saver
+from support.stores import new_location, open_at
 
 
 def size_of_log(saver: HoldallSaver, name: str) -> int:
@@ -74,8 +43,8 @@ def size_of_log(saver: HoldallSaver, name: str) -> int:
 # Where the threads are -----------------------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_hidden_from_the_memories_beside_them(any_store: holdall.Store) -> None:
-    store = any_store.scoped(("hidden",))
+def test_checkpoints_are_hidden_from_the_memories_beside_them(saver_store: holdall.Store) -> None:
+    store = saver_store.scoped(("hidden",))
     memories, graph = HoldallStore(store), chat(HoldallSaver(store))
     memories.put(("memories",), "one", {"text": "hello"})
     say(graph, "t1", "hello")
@@ -88,8 +57,8 @@ def test_checkpoints_are_hidden_from_the_memories_beside_them(any_store: holdall
     assert store.stats().entries == 4
 
 
-def test_a_scope_has_threads_of_its_own(any_store: holdall.Store) -> None:
-    graphs = [chat(HoldallSaver(any_store.scoped(("scopes", tenant)))) for tenant in ("a", "b")]
+def test_a_scope_has_threads_of_its_own(saver_store: holdall.Store) -> None:
+    graphs = [chat(HoldallSaver(saver_store.scoped(("scopes", tenant)))) for tenant in ("a", "b")]
     for graph, text in zip(graphs, ("for a", "for b"), strict=True):
         say(graph, "same", text)
     assert [texts(graph, "same")[0] for graph in graphs] == ["for a", "for b"]
@@ -113,10 +82,7 @@ def test_a_turn_costs_the_same_however_long_the_thread_is(saver: HoldallSaver) -
 def test_a_large_value_is_stored_once(saver: HoldallSaver) -> None:
     image = base64.b64encode(os.urandom(300_000)).decode()
     content: Any = [{"type": "image", "base64": image}]
-    builder = StateGraph(MessagesState)
-    builder.add_node("model", lambda state: {"messages": [AIMessage("seen")]})
-    builder.add_edge(START, "model")
-    graph = builder.compile(checkpointer=saver)
+    graph = chat(saver)
     graph.invoke({"messages": [HumanMessage(content, id="image")]}, thread("t"))
     before = size_of_log(saver, "t")
     for number in range(3):
@@ -160,125 +126,12 @@ def test_what_is_read_is_the_same_before_and_after_it_is_forgotten(saver: Holdal
     assert graph.get_state(thread("t")).values["steps"] == [[0, "b"], [1, "a"]]
 
 
-# Threads -------------------------------------------------------------------------------------------------------------
-
-
-def test_threads_are_listed_with_what_was_said_last(any_store: holdall.Store) -> None:
-    saver = HoldallSaver(any_store, namespace=("listing", "threads"))
-    graph = chat(saver)
-    for number in range(5):
-        say(graph, f"thread-{number}", f"About Topic {number}", user_id=f"user-{number % 2}")
-    say(graph, "other", "hello")
-    say(graph, "thread-1", "again", user_id="user-1")
-    page = saver.threads(limit=2)
-    assert [found.id for found in page] == ["thread-1", "other"]
-    first = page[0]
-    assert (first.checkpoints, first.step, first.preview) == (6, 4, "answer to again")
-    assert first.metadata["user_id"] == "user-1"
-    assert first.created_at < first.updated_at
-    assert [found.id for found in saver.threads(limit=2, cursor=page.next)] == ["thread-4", "thread-3"]
-    assert {found.id for found in saver.threads(prefix="thread-")} == {f"thread-{number}" for number in range(5)}
-    assert {found.id for found in saver.threads(filter={"user_id": "user-0"})} == {"thread-0", "thread-2", "thread-4"}
-    assert [found.id for found in saver.threads(filter={"$or": [{"checkpoints": {"$gt": 3}}]})] == ["thread-1"]
-    assert saver.threads(query="TOPIC 3 answer")[0].id == "thread-3"
-    found = saver.threads(query="topics", filter={"user_id": "user-0"})
-    assert {each.id for each in found} == {"thread-0", "thread-2", "thread-4"}
-    assert saver.threads(query="elsewhere") == []
-    saver.delete_thread("thread-1")
-    assert "thread-1" not in {found.id for found in asyncio.run(saver.athreads())}
-
-
-def test_watch_gives_checkpoints_as_they_come(any_store: holdall.Store) -> None:
-    saver = HoldallSaver(any_store, namespace=("watching", "threads"))
-    graph = chat(saver)
-    say(graph, "t", "before")
-    steps: list[int] = []
-    ready = threading.Event()
-
-    def follow() -> None:
-        changes = saver.watch("t")
-        ready.set()
-        for found in changes:
-            steps.append(found.metadata["step"])
-            if len(steps) == 3:
-                changes.close()  # type: ignore[attr-defined]  # a generator
-
-    follower = threading.Thread(target=follow)
-    follower.start()
-    ready.wait()
-    time.sleep(0.2)  # the subscription begins with the first step of the generator
-    say(chat(HoldallSaver(any_store, namespace=("watching", "threads"))), "t", "after")
-    follower.join(20)
-    assert steps == [2, 3, 4]
-
-
-# Lifetimes -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_thread_that_is_not_used_expires_with_its_writes(any_store: holdall.Store) -> None:
-    saver = HoldallSaver(any_store, namespace=("expiring", "threads"), ttl=timedelta(seconds=1))
-    graph = chat(saver)
-    say(graph, "used", "hello")
-    say(graph, "unused", "hello")
-    say(graph, "kept", "hello")
-    saver.set_ttl("kept", None)
-    for _ in range(4):
-        time.sleep(0.4)
-        assert saver.get_tuple(thread("used")) is not None
-    assert saver.get_tuple(thread("unused")) is None
-    assert {found.id for found in saver.threads()} == {"used", "kept"}
-    assert texts(graph, "kept") == ["hello", "answer to hello"]
-    say(graph, "unused", "again")
-    assert texts(graph, "unused") == ["again", "answer to again"]
-    with pytest.raises(errors.NotFound):
-        saver.set_ttl("nothing", 5)
-
-
-def test_retain_deletes_old_checkpoints_and_keeps_the_state(any_store: holdall.Store) -> None:
-    saver = HoldallSaver(any_store, namespace=("retaining", "threads"))
-    graph = chat(saver)
-    for text in ("one", "two", "three"):
-        say(graph, "t", text)
-    state = texts(graph, "t")
-    assert saver.retain(keep_last=1, older_than=3600) == 0
-    assert saver.retain(keep_last=4) == 5
-    assert len(list(saver.list(thread("t")))) == 4
-    assert saver.threads()[0].checkpoints == 4
-    assert saver.retain(older_than=0) == 3
-    assert texts(graph, "t") == state
-    say(graph, "t", "four")
-    assert texts(graph, "t") == [*state, "four", "answer to four"]
-    saver.retain_every(0.05, keep_last=2)
-    deadline = time.monotonic() + 20
-    while len(list(saver.list(thread("t")))) > 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    saver.close()
-    assert len(list(saver.list(thread("t")))) == 2
-    for wrong in ({}, {"keep_last": 0}):
-        with pytest.raises(errors.InvalidInput):
-            saver.retain(**wrong)  # type: ignore[arg-type]
-
-
 # Encryption ----------------------------------------------------------------------------------------------------------
-
-
-class FernetCipher:
-    """LangGraph's protocol of ciphers, with authenticated encryption."""
-
-    def __init__(self, key: bytes) -> None:
-        self._fernet = Fernet(key)
-
-    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
-        return "fernet", self._fernet.encrypt(plaintext)
-
-    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
-        assert ciphername == "fernet"
-        return self._fernet.decrypt(ciphertext)
 
 
 def test_an_encrypted_thread_has_no_plain_text_and_cannot_be_moved(tmp_path: Path) -> None:
     """langgraph#9004: a ciphertext could be moved to another thread unnoticed."""
-    serde = EncryptedSerializer(FernetCipher(Fernet.generate_key()))
+    serde = EncryptedSerializer(FernetCipher())
     path = tmp_path / "secret.db"
     with HoldallSaver(str(path), serde=serde) as saver:
         graph = chat(saver)
@@ -304,13 +157,10 @@ def test_an_encrypted_thread_has_no_plain_text_and_cannot_be_moved(tmp_path: Pat
 
 
 def test_equal_values_of_an_encrypted_thread_are_stored_once(tmp_path: Path) -> None:
-    serde = EncryptedSerializer(FernetCipher(Fernet.generate_key()))
+    serde = EncryptedSerializer(FernetCipher())
     large = base64.b64encode(os.urandom(100_000)).decode()
     with HoldallSaver(str(tmp_path / "secret.db"), serde=serde) as saver:
-        builder = StateGraph(MessagesState)
-        builder.add_node("model", lambda state: {"messages": [AIMessage("seen")]})
-        builder.add_edge(START, "model")
-        graph = builder.compile(checkpointer=saver)
+        graph = chat(saver)
         graph.invoke({"messages": [HumanMessage("first", id="first"), HumanMessage(large, id="large")]}, thread("t"))
         before = size_of_log(saver, "t")
         saver._known.clear()
@@ -367,6 +217,18 @@ def test_versions_of_langgraphs_savers_go_on(saver: HoldallSaver) -> None:
 # Several at once -----------------------------------------------------------------------------------------------------
 
 
+def run_both(target: Callable[..., None], location: Any) -> None:
+    """Run a function in two processes, "a" and "b", which begin their work together."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=target, args=(location, name, barrier)) for name in ("a", "b")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+
+
 def _resume(url: str, name: str, barrier: Any) -> None:
     with HoldallSaver(url) as saver:
         graph = chat(saver)
@@ -381,14 +243,7 @@ def test_two_processes_on_one_thread_lose_no_checkpoint(tmp_path: Path) -> None:
     url = str(tmp_path / "agent.db")
     with HoldallSaver(url) as saver:
         say(chat(saver), "t", "begin")
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(2)
-    processes = [context.Process(target=_resume, args=(url, name, barrier)) for name in ("a", "b")]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        assert process.exitcode == 0
+    run_both(_resume, url)
     with HoldallSaver(url) as saver:
         found = list(saver.list(thread("t")))
         assert len(found) == 3 + 2 * 10 * 3
@@ -427,14 +282,7 @@ def test_two_processes_resume_one_interrupt_and_both_histories_are_kept(engine: 
     location = new_location(engine, tmp_path)
     with open_at(location) as store:
         ask(HoldallSaver(store)).invoke({"answers": []}, thread("t"))
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(2)
-    processes = [context.Process(target=_answer, args=(location, name, barrier)) for name in ("a", "b")]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        assert process.exitcode == 0
+    run_both(_answer, location)
     with open_at(location) as store:
         saver = HoldallSaver(store)
         found = {each.config["configurable"]["checkpoint_id"]: each for each in saver.list(thread("t"))}
@@ -495,8 +343,74 @@ def test_a_thread_that_is_deleted_or_pruned_elsewhere_goes_on_whole(tmp_path: Pa
             one.copy_thread("t", "t")
 
 
-def test_many_threads_are_written_at_once(any_store: holdall.Store) -> None:
-    saver = HoldallSaver(any_store, namespace=("many", "threads"))
+def test_threads_read_what_another_thread_extends(saver: HoldallSaver) -> None:
+    """One saver, in several threads: lists and copies of a thread that grows meanwhile."""
+    secret = HoldallSaver(saver.store, namespace=("secret",), serde=EncryptedSerializer(FernetCipher()))
+    graph, numbers = chat(secret), itertools.count()
+    say(graph, "t", "begin")
+    is_over = threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            list(secret.list(thread("t")))
+            target = f"copy-{next(numbers)}"
+            secret.copy_thread("t", target)
+            found = secret.get_tuple(thread(target))
+            assert found is not None
+            secret.delete_thread(target)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor() as pool:
+            readers = [pool.submit(read) for _ in range(3)]
+            for number in range(30):
+                say(graph, "t", f"more {number}")
+            is_over.set()
+            for reader in readers:
+                reader.result()
+    finally:
+        is_over.set()
+        sys.setswitchinterval(interval)
+
+
+def test_of_two_reads_the_later_counts() -> None:
+    """Two threads read the same log from the same offset on; the first to come back has read less."""
+    serde, made = JsonPlusSerializer(), []
+    for id in ("one", "two"):
+        writer = LogWriter(Codec(serde, "t", ""), {})
+        writer.add_checkpoint(id, Checkpoint(None, b"", b"", {}))
+        made.append(writer.data)
+    known = KnownLog(Log(Codec(serde, "t", ""), b""), None, None)
+    known.extend(0, made[0])
+    known.extend(0, made[0] + made[1])
+    known.extend(0, made[0])
+    known.extend(500, made[1])  # something before it is missing
+    assert (known.log.ids, known.log.latest, known.log.size) == (["two", "one"], "two", len(made[0] + made[1]))
+
+
+def test_writes_that_come_before_the_first_checkpoint_refer_to_nothing_that_may_go(tmp_path: Path) -> None:
+    url, large, checkpoint = str(tmp_path / "agent.db"), "large" * 2000, empty_checkpoint()
+    with HoldallSaver(url) as one, HoldallSaver(url) as other:
+        config = thread("t", checkpoint_id=checkpoint["id"])
+        one.put_writes(config, [("a", large)], "task-1")
+        assert one.get_tuple(thread("t")) is None
+        other.delete_thread("t")
+        one.put_writes(config, [("a", large)], "task-2")
+        one.put(thread("t"), checkpoint, {}, {})
+        found = other.get_tuple(thread("t"))
+        assert found is not None
+        assert found.pending_writes == [("task-2", "a", large)]
+
+
+def test_a_checkpoint_that_is_its_own_parent_has_no_history(saver: HoldallSaver) -> None:
+    checkpoint = empty_checkpoint()
+    config = saver.put(thread("t", checkpoint_id=checkpoint["id"]), checkpoint, {}, {})
+    assert saver.get_delta_channel_history(config=config, channels=["a"]) == {"a": {"writes": []}}
+
+
+def test_many_threads_are_written_at_once(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("many", "threads"))
     graph = chat(saver)
 
     async def run() -> None:
@@ -543,6 +457,20 @@ def test_threads_of_sqlite_saver_are_imported_and_continue(tmp_path: Path) -> No
         (tmp_path / "text.db").write_text("not a database, but long enough to look at")
         with pytest.raises(errors.InvalidInput, match="SqliteSaver"):
             saver.import_from(tmp_path / "text.db")
+
+
+def test_imported_writes_of_a_task_are_numbered_as_langgraph_numbers_them(tmp_path: Path) -> None:
+    checkpoint = empty_checkpoint()
+    with SqliteSaver.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
+        config: Any = theirs.put(thread("t"), checkpoint, {}, {})
+        theirs.put_writes(config, [("__resume__", "yes")], "task")
+        theirs.put_writes(config, [("a", 1)], "task")
+    with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+        saver.import_from(tmp_path / "theirs.db")
+        saver.put_writes(config, [("a", 2)], "task")  # the same write again: the first counts
+        found = saver.get_tuple(config)
+        assert found is not None
+        assert found.pending_writes == [("task", "__resume__", "yes"), ("task", "a", 1)]
 
 
 @pytest.mark.skipif(IS_SHORT, reason="in make test-all")

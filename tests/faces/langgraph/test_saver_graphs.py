@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import operator
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -19,17 +19,9 @@ from langgraph.types import Command, Send, interrupt
 
 import holdall
 from holdall.faces.langgraph import HoldallSaver
-from support.extent import FEW_FSYNCS, IS_SHORT
-from support.stores import FACE_ENGINES, new_location, open_at
+from support.extent import IS_SHORT
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
-
-
-@pytest.fixture(scope="module", params=["sqlite"] if IS_SHORT else FACE_ENGINES)
-def any_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[holdall.Store]:
-    """A store for all tests of this module: in `make test` on one engine, as the conformance suite runs on all."""
-    with open_at(new_location(request.param, tmp_path_factory.mktemp("store")), **FEW_FSYNCS) as store:
-        yield store
 
 
 THREAD: Any = {"configurable": {"thread_id": "thread"}}
@@ -298,16 +290,16 @@ def _new_saver(store: holdall.Store) -> HoldallSaver:
     [(False, "sync"), (True, "exit")] if IS_SHORT else list(itertools.product([False, True], ["sync", "exit"])),
 )
 def test_a_graph_sees_what_it_sees_with_memory(
-    any_store: holdall.Store, scenario: Any, durability: str, is_async: bool
+    saver_store: holdall.Store, scenario: Any, durability: str, is_async: bool
 ) -> None:
-    ours = scenario(lambda builder: Driver(builder, _new_saver(any_store), is_async, durability)).seen
+    ours = scenario(lambda builder: Driver(builder, _new_saver(saver_store), is_async, durability)).seen
     theirs = scenario(lambda builder: Driver(builder, InMemorySaver(), is_async, durability)).seen
     for mine, other in zip(ours, theirs, strict=True):
         assert mine == other
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_graph_whose_saver_forgets_between_steps_sees_the_same(any_store: holdall.Store, scenario: Any) -> None:
+def test_a_graph_whose_saver_forgets_between_steps_sees_the_same(saver_store: holdall.Store, scenario: Any) -> None:
     """As in a new process for each step: whatever the saver remembers only saves time."""
 
     class Forgetful(Driver):
@@ -316,13 +308,13 @@ def test_a_graph_whose_saver_forgets_between_steps_sees_the_same(any_store: hold
             super().record(answer)
             self.graph.checkpointer._known.clear()  # type: ignore[union-attr]
 
-    ours = scenario(lambda builder: Forgetful(builder, _new_saver(any_store), False, "sync")).seen
+    ours = scenario(lambda builder: Forgetful(builder, _new_saver(saver_store), False, "sync")).seen
     theirs = scenario(lambda builder: Driver(builder, InMemorySaver(), False, "sync")).seen
     assert ours == theirs
 
 
-def test_pruning_keeps_what_delta_channels_are_made_from(any_store: holdall.Store) -> None:
-    driver = delta_channels(lambda builder: Driver(builder, _new_saver(any_store), False, "sync"))
+def test_pruning_keeps_what_delta_channels_are_made_from(saver_store: holdall.Store) -> None:
+    driver = delta_channels(lambda builder: Driver(builder, _new_saver(saver_store), False, "sync"))
     saver: Any = driver.graph.checkpointer
     before = driver.graph.get_state(THREAD).values
     checkpoints = len(driver.history())

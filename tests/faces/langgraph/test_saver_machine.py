@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from cryptography.fernet import Fernet
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -26,6 +25,7 @@ import holdall
 from holdall.errors import AlreadyExists
 from holdall.faces.langgraph import HoldallSaver
 from support.extent import FEW_FSYNCS, IS_SHORT
+from support.langgraph_threads import FernetCipher
 from support.stores import ENGINES, new_location, open_at
 
 THREADS = ["t", "a/b", "%2F", "..", "ünï·𝔘", "with space", "main", "generation", "*?[x]", "1"]
@@ -59,20 +59,6 @@ edits = st.sampled_from(
 )
 
 
-class Cipher:
-    """Encrypts with Fernet."""
-
-    def __init__(self) -> None:
-        self._fernet = Fernet(Fernet.generate_key())
-
-    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
-        return "fernet", self._fernet.encrypt(plaintext)
-
-    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
-        assert ciphername == "fernet"
-        return self._fernet.decrypt(ciphertext)
-
-
 class SaverMachine(RuleBasedStateMachine):
     """Steps that are taken on both."""
 
@@ -83,7 +69,7 @@ class SaverMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         options: dict[str, Any] = {"namespace": ("machine", f"threads-{next(_numbers)}")}
         if self.is_encrypted:
-            options["serde"] = EncryptedSerializer(Cipher())
+            options["serde"] = EncryptedSerializer(FernetCipher())
         self.savers = [HoldallSaver(self.store, **options) for _ in range(2)]
         self.memory = InMemorySaver()
         self.states: dict[tuple[str, str, str], dict[str, tuple[Any, Any]]] = {}  # version and value of each channel

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 
 from ....core.face_api import Call, StoreProgram, Work, check_function
 from ....errors import InvalidInput, MissingExtra, Unavailable
@@ -124,7 +124,9 @@ def import_threads(target: Target, source: Source, progress: Progress | None) ->
 def _import_checkpoint(target: Target, found: CheckpointTuple) -> StoreProgram[None]:
     """Store a checkpoint, after its writes: a checkpoint that is here has all of them."""
     config: Any = found.config
-    for number, (task_id, writes) in enumerate(groupby(found.pending_writes or (), key=lambda write: write[0])):
+    # Errors, interrupts and the like do not count among the writes of a task, which are numbered.
+    groups = groupby(found.pending_writes or (), key=lambda write: (write[0], write[1] in WRITES_IDX_MAP))
+    for number, ((task_id, _), writes) in enumerate(groups):
         path = f"{number:06}"  # LangGraph's order, which its tuples have without the paths of the tasks
         yield from target.put_writes(config, [(channel, value) for _, channel, value in writes], task_id, path)
     parent: Any = found.parent_config or {}

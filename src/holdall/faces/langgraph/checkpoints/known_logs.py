@@ -63,9 +63,10 @@ class KnownLog:
             self.lists[channel] = [stored, *others][:_MOST_LISTS]
 
     def extend(self, offset: int, more: bytes) -> None:
-        """Add what was appended at an offset, unless something before it is missing here."""
-        if offset == self.log.size:
-            self.log.extend(more)
+        """Add what was read or appended at an offset, unless something before it is missing here."""
+        known = self.log.size - offset  # bytes of it, which another thread has added
+        if 0 <= known < len(more):
+            self.log.extend(more[known:])
 
 
 class KnownLogs:

@@ -257,10 +257,17 @@ class LogWriter:
 
 
 class Log:
-    """The frames of a log by their IDs. They are decoded when they are needed."""
+    """The frames of a log by their IDs. They are decoded when they are needed.
+
+    Threads may read it while one of them extends it: what was appended counts once it is scanned.
+    """
 
     def __init__(self, codec: Codec, content: bytes) -> None:
         self.codec = codec
+        #: The size of the content in bytes.
+        self.size = len(content)
+        #: The ID of the newest checkpoint.
+        self.latest: str | None = None
         self._content = bytearray(content)
         # The offsets of frames: integers, of which the garbage collector need not know.
         self.values: dict[bytes, int] = {}
@@ -269,16 +276,11 @@ class Log:
         self._key_frames: list[bytes] = []
         self._scan(content, 0)
 
-    @property
-    def size(self) -> int:
-        """The size of the content in bytes."""
-        return len(self._content)
-
     def extend(self, more: bytes) -> None:
         """Add what was appended to the content."""
-        start = len(self._content)
         self._content += more
-        self._scan(more, start)
+        self._scan(more, self.size)
+        self.size += len(more)
 
     def _scan(self, content: bytes, base: int) -> None:
         """Find the frames of a content that begins at an offset of the log."""
@@ -286,6 +288,7 @@ class Log:
         unpack, header = _header.unpack_from, _header.size
         values, checkpoints, writes = self.values, self._checkpoints, self._writes
         value_kind, checkpoint_kind, writes_kind, key_kind = VALUE[0], CHECKPOINT[0], WRITES[0], KEY[0]
+        latest = b"" if self.latest is None else self.latest.encode()
         try:
             while start < size:
                 mark, kind, length, id_length = unpack(content, start)
@@ -298,6 +301,7 @@ class Log:
                     values.setdefault(id, base + start)
                 elif kind == checkpoint_kind:
                     checkpoints[id] = base + start
+                    latest = max(latest, id)
                 elif kind == writes_kind:
                     writes.setdefault(id, []).append(base + start)
                 elif kind == key_kind:
@@ -309,13 +313,14 @@ class Log:
                 f"the log of a thread is damaged at byte {base + start} of {base + size}; delete the thread, or restore"
                 " a copy of the store"
             ) from error
+        self.latest = latest.decode() or None
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
     @property
     def ids(self) -> list[str]:
         """The IDs of all checkpoints, newest first."""
-        return sorted((id.decode() for id in self._checkpoints), reverse=True)
+        return [id.decode() for id in sorted(self._checkpoints, reverse=True)]
 
     def __contains__(self, id: str) -> bool:
         return id.encode() in self._checkpoints
@@ -323,20 +328,18 @@ class Log:
     def __len__(self) -> int:
         return len(self._checkpoints)
 
-    @property
-    def latest(self) -> str | None:
-        """The ID of the newest checkpoint."""
-        return max(self._checkpoints).decode() if self._checkpoints else None
-
     def checkpoint(self, id: str) -> Checkpoint:
         return Checkpoint(*self._payload(self._checkpoints[id.encode()]))
 
     def ancestors(self, id: str | None) -> Iterator[str]:
         """Yield the IDs of a checkpoint's parent, of its parent, and so on."""
+        seen = {id}  # a checkpoint that was put again may be its own parent
         while id is not None and id in self:
             id = self.checkpoint(id).parent
-            if id is not None and id in self:
-                yield id
+            if id is None or id in seen or id not in self:
+                return
+            seen.add(id)
+            yield id
 
     def writes(self, id: str) -> list[Write]:
         """Return the writes for a checkpoint, in the order in which LangGraph applies them.

@@ -8,11 +8,13 @@ The checkpoints of a thread are in a namespace of the store that other searches 
     (".holdall.threads", thread_id)   items `generation` and `new_log`, and a file for each checkpoint namespace (`log`)
 
 A put appends to the file, whatever its size. What refers to values that are in the file already is only written while
-the `generation` is unchanged: whatever removes values from a file, or deletes it, changes that item too.
+the `generation` is unchanged: whatever removes values from a file, or deletes it, changes that item too. Without that
+item there is no checkpoint.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -43,7 +45,7 @@ except ModuleNotFoundError as missing:
 
 from langchain_core.runnables import RunnableConfig
 
-from .... import ABSENT, Entry, FileInfo, Page, Store, ops
+from .... import ABSENT, FileInfo, Page, Store, ops
 from ....core import face_api
 from ....core.face_api import StoreProgram, Work, async_method, sync_method
 from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
@@ -55,7 +57,7 @@ from .grown_lists import StoredList
 from .importing import Source, Target, import_threads
 from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, KnownLogs, Loader, checkpoint_ns_of, make_config
 from .log import Checkpoint, Codec, Log, LogWriter, Pointers
-from .threads import SEARCHED, Retention, Thread, make_filter, summarise, to_thread
+from .threads import SEARCHED, Retention, Thread, count_for, count_of, make_filter, rename, summarise, to_thread
 
 _GENERATION = "generation"
 #: An item that changes with each new log of a subgraph, so that a thread is not deleted while it gets one.
@@ -230,6 +232,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 self._known.forget(address)
                 known, start = None, 0
                 continue
+            if generation is None:  # there is no checkpoint; writes that came before the first one may go at any time
+                return self._new_log(address)
             if known is None:
                 known = KnownLog((yield from self._parse(address, content or b"")), generation, self._ttl)
                 self._known.remember(address, known)
@@ -238,6 +242,9 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                     known.extend(start, content)
             yield from self._refresh(address.thread_id, known)
             return known
+
+    def _new_log(self, address: Address) -> KnownLog:
+        return KnownLog(Log(Codec(self.serde, *address), b""), None, self._ttl)
 
     def _refresh(self, thread_id: str, known: KnownLog) -> StoreProgram[None]:
         """Restart the TTL of everything of a thread, unless that was done a short while ago."""
@@ -287,7 +294,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         for tries in itertools.count(1):
             known = self._known.recall(address)
             if known is None and parent is None and not address.checkpoint_ns and tries == 1:  # mostly a new thread
-                known = KnownLog(Log(Codec(self.serde, *address), b""), None, self._ttl)
+                known = self._new_log(address)
             elif known is None or (parent is not None and parent not in known.log):
                 known = yield from self._read(address)
                 if parent is not None and parent in known.log:
@@ -306,14 +313,15 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 else ops.Check(home, _GENERATION, known.generation),
                 ops.Append(home, address.path, data, ttl=known.ttl),
             ]
-            if known.generation is None or not address.checkpoint_ns:
+            is_latest = known.log.latest is None or known.log.latest <= checkpoint["id"]
+            if known.generation is None or (is_latest and not address.checkpoint_ns):
                 count = len(known.log) + (checkpoint["id"] not in known.log)
                 value = summarise(address.thread_id, checkpoint, details, count, is_secret=codec.cipher is not None)
                 batch.append(ops.Put(self.namespace, address.thread_id, value, known.ttl, search_fields=SEARCHED))
             elif not known.log.size:
                 batch.append(ops.Put(home, _NEW_LOG, {}, known.ttl, search_fields=False))
             try:
-                made, offset, *listed = yield batch
+                made, offset, *_ = yield batch
             except Conflict as conflict:
                 self._known.forget(address)
                 yield from face_api.before_retry(conflict, tries)
@@ -326,14 +334,17 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 known.add_lists(lists)
             self._known.remember(address, known)
             yield from self._refresh(address.thread_id, known)
-            if is_behind and not address.checkpoint_ns:
-                yield from self._count_again(address, listed[0])
+            if (is_behind or not is_latest) and not address.checkpoint_ns:
+                yield from self._count_again(address)
             return make_config(address, checkpoint["id"])
         raise AssertionError("unreachable")
 
-    def _count_again(self, address: Address, listed: Entry) -> StoreProgram[None]:
+    def _count_again(self, address: Address) -> StoreProgram[None]:
         """Correct the number of checkpoints that a thread is listed with. A later put does it itself."""
+        [listed] = yield [ops.Get(self.namespace, address.thread_id)]
         known = yield from self._read(address)
+        if listed is None:
+            return
         value = {**listed.value, "checkpoints": len(known.log)}
         with contextlib.suppress(Conflict):
             yield [ops.Put(self.namespace, address.thread_id, value, known.ttl, listed, SEARCHED)]
@@ -405,6 +416,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 continue
             with self._known.lock:
                 known.extend(offset, data)
+            yield from self._refresh(address.thread_id, known)
             return
 
     put_writes = sync_method(_put_writes)
@@ -423,7 +435,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> StoreProgram[None]:
         """Delete the checkpoints of runs, and their writes, in whatever threads they are."""
-        gone = set(run_ids)
+        gone = set(_check_ids("run_ids", run_ids))
         if not gone:
             return
 
@@ -442,9 +454,9 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """
         if strategy not in ("keep_latest", "delete", "delete_all"):
             raise InvalidInput(f"strategy is 'keep_latest' or 'delete', not {shown(strategy)}")
-        for thread_id in thread_ids:
+        for thread_id in map(_check_thread_id, _check_ids("thread_ids", thread_ids)):
             if strategy == "keep_latest":
-                yield from self._keep(_check_thread_id(thread_id), choose_to_retain(1, None))
+                yield from self._keep(thread_id, choose_to_retain(1, None))
             else:
                 yield from self._delete_thread(thread_id)
 
@@ -461,9 +473,11 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         of a namespace stays in any case, and so does what delta channels are made from.
         """
         choose = choose_to_retain(keep_last, older_than)
-        if thread_ids is not None:
-            return (yield from self._keep_in(map(_check_thread_id, thread_ids), choose))
-        removed: int = yield from self._keep_in_all(choose, 1 if keep_last is None else keep_last)
+        if thread_ids is None:
+            return (yield from self._keep_in_all(choose, 1 if keep_last is None else keep_last))
+        removed = 0
+        for thread_id in map(_check_thread_id, _check_ids("thread_ids", thread_ids)):
+            removed += yield from self._keep(thread_id, choose)
         return removed
 
     retain = sync_method(_retain)
@@ -485,34 +499,32 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     async def aclose(self) -> None:
         """`close`, awaited."""
         if self._retention is not None:
-            self._retention.stop()
+            await asyncio.to_thread(self._retention.stop)  # it waits for its thread
         await super().aclose()
 
     def _keep_in_all(self, choose: _Choose, least: int = 0) -> StoreProgram[int]:
-        """Rewrite the logs of all threads that have more than `least` checkpoints; return how many were deleted."""
+        """Rewrite the logs of all threads; return how many checkpoints were deleted.
+
+        At least so many of each log are chosen: those of the threads themselves that have no more are not read.
+        """
         cursor, removed = None, 0
         while True:
-            page = yield from face_api.search(
-                self.store, self.namespace, limit=_THREADS_PER_PAGE, cursor=cursor, recursive=False
-            )
-            for hit in page:
-                if least == 0 or hit.value["checkpoints"] > least:
-                    removed += yield from self._keep(hit.key, choose)
+            page = yield from self._threads(limit=_THREADS_PER_PAGE, cursor=cursor)
+            for thread in page:
+                removed += yield from self._keep(thread.id, choose, has_few=thread.checkpoints <= least)
             cursor = page.next
             if cursor is None:
                 return removed
 
-    def _keep_in(self, thread_ids: Iterable[str], choose: _Choose) -> StoreProgram[int]:
-        removed = 0
-        for thread_id in thread_ids:
-            removed += yield from self._keep(thread_id, choose)
-        return removed
+    def _keep(self, thread_id: str, choose: _Choose, has_few: bool = False) -> StoreProgram[int]:
+        """Rewrite the logs of a thread with the checkpoints that are chosen; return how many were deleted.
 
-    def _keep(self, thread_id: str, choose: _Choose) -> StoreProgram[int]:
-        """Rewrite the logs of a thread with the checkpoints that are chosen; return how many were deleted."""
+        `has_few`: only those of subgraphs.
+        """
         removed = 0
         for address in (yield from self._addresses(thread_id)):
-            removed += yield from self._rewrite(address, choose)
+            if address.checkpoint_ns or not has_few:
+                removed += yield from self._rewrite(address, choose)
         return removed
 
     def _rewrite(self, address: Address, choose: _Choose) -> StoreProgram[int]:
@@ -525,7 +537,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 ops.Stat(home, address.path),
                 ops.ReadRange(home, address.path, 0),
             ]
-            if content is None:
+            if content is None or generation is None or listed is None:
                 return 0
             log = yield from self._parse(address, content)
             loader = Loader(address, log)
@@ -541,21 +553,20 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 if kept
                 else ops.Delete(home, address.path, info.version)
             ]
-            if generation is not None:
-                changed.append(
-                    ops.Delete(home, _GENERATION, generation)
-                    if is_gone
-                    else ops.Put(home, _GENERATION, generation.value, ttl, generation, False)
-                )
             if is_gone:
-                changed.append(
-                    ops.Check(home, _NEW_LOG, ABSENT) if new_log is None else ops.Delete(home, _NEW_LOG, new_log)
-                )
-            if listed is not None and is_gone:
-                changed.append(ops.Delete(self.namespace, address.thread_id, listed))
-            elif listed is not None and not address.checkpoint_ns:
-                value = {**listed.value, "checkpoints": len(kept)}
-                changed.append(ops.Put(self.namespace, address.thread_id, value, ttl, listed, SEARCHED))
+                changed += [
+                    ops.Delete(home, _GENERATION, generation),
+                    ops.Check(home, _NEW_LOG, ABSENT) if new_log is None else ops.Delete(home, _NEW_LOG, new_log),
+                    ops.Delete(self.namespace, address.thread_id, listed),
+                ]
+            else:
+                value = generation.value
+                if listed.value["checkpoint_id"] in kept:
+                    value = {**value, **count_for(listed, len(kept))}
+                elif listed.value["checkpoint_id"] in log:
+                    summary = _summarise_again(address, log, kept)
+                    changed.append(ops.Put(self.namespace, address.thread_id, summary, ttl, listed, SEARCHED))
+                changed.append(ops.Put(home, _GENERATION, value, ttl, generation, False))
             try:
                 yield changed
             except Conflict as conflict:
@@ -569,18 +580,25 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """Copy a thread with all its checkpoints and writes; the target must be a new thread."""
         source, target = _check_thread_id(source_thread_id), _check_thread_id(target_thread_id)
         addresses = yield from self._addresses(source)
-        [listed] = yield [ops.Get(self.namespace, source)]
-        if listed is None or not addresses:
+        listed, generation, *contents = yield [
+            ops.Get(self.namespace, source),
+            ops.Get(self._home(source), _GENERATION),
+            *(ops.ReadRange(self._home(source), address.path, 0) for address in addresses),
+        ]
+        if listed is None or generation is None:
             return
         home = self._home(target)
+        summary = rename(listed.value, target, count_of(listed, generation))
         batch: _Ops = [
             ops.Put(home, _GENERATION, {}, self._ttl, ABSENT, False),
-            ops.Put(self.namespace, target, {**listed.value, "id": target}, self._ttl, ABSENT, SEARCHED),
+            ops.Put(self.namespace, target, summary, self._ttl, ABSENT, SEARCHED),
         ]
-        for address in addresses:
-            known = yield from self._read(address)
-            content = known.log.reseal(Codec(self.serde, target, address.checkpoint_ns))
-            batch.append(ops.Put(home, address.path, face_api.new_file(content), self._ttl, ABSENT))
+        for address, content in zip(addresses, contents, strict=True):
+            if content is None:  # deleted meanwhile
+                continue
+            log = yield from self._parse(address, content)
+            copied = log.reseal(Codec(self.serde, target, address.checkpoint_ns))
+            batch.append(ops.Put(home, address.path, face_api.new_file(copied), self._ttl, ABSENT))
         try:
             yield batch
         except Conflict as conflict:
@@ -615,7 +633,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             cursor=cursor,
             recursive=False,
         )
-        return Page(map(to_thread, found), found.next)
+        generations = (yield [ops.Get(self._home(hit.key), _GENERATION) for hit in found]) if found else []
+        return Page(map(to_thread, found, generations), found.next)
 
     threads = sync_method(_threads)
     athreads = async_method(_threads)
@@ -664,7 +683,14 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 raise NotFound(f"there is no thread {thread_id!r}")
             batch: _Ops = [
                 ops.Put(home, _GENERATION, {"ttl": seconds}, seconds, generation, False),
-                ops.Put(self.namespace, thread_id, listed.value, seconds, listed, SEARCHED),
+                ops.Put(
+                    self.namespace,
+                    thread_id,
+                    {**listed.value, "checkpoints": count_of(listed, generation)},
+                    seconds,
+                    listed,
+                    SEARCHED,
+                ),
             ]
             for address in addresses:  # a file gets another TTL when it is moved
                 batch += [
@@ -798,6 +824,16 @@ def _extend(candidates: list[StoredList], channel: str, value: list[Any], writer
     return extended
 
 
+def _summarise_again(address: Address, log: Log, kept: Iterable[str]) -> dict[str, Any]:
+    """Return the value of the item that lists a thread, when its last checkpoint is no longer kept."""
+    ids = sorted(kept)
+    is_secret = log.codec.cipher is not None
+    if not ids:  # it has only subgraphs
+        return summarise(address.thread_id, {"id": "", "channel_values": {}}, {}, 0, is_secret)
+    last = Loader(address, log).load(ids[-1])
+    return summarise(address.thread_id, last.checkpoint, last.metadata, len(ids), is_secret)
+
+
 def _with_delta_ancestors(loader: Loader, log: Log, kept: Sequence[str]) -> set[str]:
     """Return the checkpoints to keep, and the ancestors that the values of their delta channels are made from."""
     needed = set(kept)
@@ -822,6 +858,13 @@ def _check_thread_id(thread_id: Any) -> str:
     return face_api.check_key(str(thread_id), "a thread_id")
 
 
+def _check_ids(name: str, ids: Any) -> Iterable[Any]:
+    """Refuse a text, whose characters would be taken for IDs."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise InvalidInput(f"{name} is a list of IDs, not {shown(ids)}")
+    return ids
+
+
 def _address_of(config: RunnableConfig) -> Address:
     return Address(_thread_id(config), config["configurable"].get("checkpoint_ns") or "")
 
@@ -836,13 +879,23 @@ def choose_to_retain(keep_last: int | None, older_than: Ttl) -> _Choose:
         raise InvalidInput("retain needs keep_last= or older_than=")
     if keep_last is not None:
         face_api.check_count("keep_last", keep_last, least=1)
-    age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than or 0)
+    age = None if older_than is None else _check_age(older_than)
 
     def choose(loader: Loader, ids: Sequence[str]) -> Sequence[str]:
         first = 1 if keep_last is None else keep_last
-        if older_than is None:
+        if age is None:
             return ids[:first]
-        oldest = datetime.now(UTC) - age
-        return [id for number, id in enumerate(ids) if number < first or loader.time(id) >= oldest]
+        now = datetime.now(UTC)
+        return [id for number, id in enumerate(ids) if number < first or now - loader.time(id) <= age]
 
     return choose
+
+
+def _check_age(older_than: Any) -> timedelta:
+    try:
+        age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
+    except (TypeError, ValueError, OverflowError):
+        age = timedelta(-1)
+    if age < timedelta(0) or isinstance(older_than, bool):
+        raise InvalidInput(f"older_than is a timedelta or a number of seconds from 0 on, not {shown(older_than)}")
+    return age

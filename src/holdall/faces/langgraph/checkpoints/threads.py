@@ -47,28 +47,46 @@ def summarise(
     thread_id: str, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], checkpoints: int, is_secret: bool
 ) -> dict[str, Any]:
     """Return the value of the item that lists a thread. `is_secret`: without what was said in it."""
-    plain = {name: item for name, item in metadata.items() if _is_json(item)}
-    preview = None if is_secret else _preview(checkpoint["channel_values"])
-    texts = [thread_id, *(item for item in plain.values() if isinstance(item, str)), preview or ""]
-    return {
-        "id": thread_id,
-        "checkpoints": checkpoints,
+    value = {
         "checkpoint_id": checkpoint["id"],
         "step": metadata.get("step"),
-        "metadata": plain,
-        "preview": preview,
-        "text": " ".join(texts),
+        "metadata": {name: item for name, item in metadata.items() if _is_json(item)},
+        "preview": None if is_secret else _preview(checkpoint["channel_values"]),
     }
+    return rename(value, thread_id, checkpoints)
 
 
-def to_thread(entry: Entry) -> Thread:
-    """Make the thread of the item that lists it."""
+def rename(value: Mapping[str, Any], thread_id: str, checkpoints: int) -> dict[str, Any]:
+    """Return the value of the item that lists a thread, for another thread with so many checkpoints."""
+    texts = [thread_id, *(item for item in value["metadata"].values() if isinstance(item, str)), value["preview"] or ""]
+    return {**value, "id": thread_id, "checkpoints": checkpoints, "text": " ".join(texts)}
+
+
+def count_for(listed: Entry, checkpoints: int) -> dict[str, int]:
+    """Return what a thread's item `generation` has after some of its checkpoints were deleted.
+
+    The item that lists the thread is not changed then: the threads are listed in the order of its changes.
+    """
+    return {"listed": listed.version, "checkpoints": checkpoints}
+
+
+def count_of(listed: Entry, generation: Entry | None) -> int:
+    """Return how many checkpoints a thread has."""
+    newer = listed
+    if generation is not None and generation.value.get("listed") == listed.version:
+        newer = generation
+    count: int = newer.value["checkpoints"]
+    return count
+
+
+def to_thread(entry: Entry, generation: Entry | None) -> Thread:
+    """Make the thread of the item that lists it, and of its item `generation`."""
     value = entry.value
     return Thread(
         entry.key,
         entry.created_at,
         entry.updated_at,
-        value["checkpoints"],
+        count_of(entry, generation),
         value["checkpoint_id"],
         value["step"],
         value["metadata"],

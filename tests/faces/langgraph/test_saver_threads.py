@@ -1,0 +1,197 @@
+"""Threads of `HoldallSaver`: how they are listed and watched, their lifetimes, and which checkpoints are retained."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
+
+import holdall
+from holdall import errors
+from holdall.faces.langgraph import HoldallSaver
+from support.langgraph_threads import chat, say, texts, thread
+
+# Listing -------------------------------------------------------------------------------------------------------------
+
+
+def test_threads_are_listed_with_what_was_said_last(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("listing", "threads"))
+    graph = chat(saver)
+    for number in range(5):
+        say(graph, f"thread-{number}", f"About Topic {number}", user_id=f"user-{number % 2}")
+    say(graph, "other", "hello")
+    say(graph, "thread-1", "again", user_id="user-1")
+    page = saver.threads(limit=2)
+    assert [found.id for found in page] == ["thread-1", "other"]
+    first = page[0]
+    assert (first.checkpoints, first.step, first.preview) == (6, 4, "answer to again")
+    assert first.metadata["user_id"] == "user-1"
+    assert first.created_at < first.updated_at
+    assert [found.id for found in saver.threads(limit=2, cursor=page.next)] == ["thread-4", "thread-3"]
+    assert {found.id for found in saver.threads(prefix="thread-")} == {f"thread-{number}" for number in range(5)}
+    assert {found.id for found in saver.threads(filter={"user_id": "user-0"})} == {"thread-0", "thread-2", "thread-4"}
+    assert [found.id for found in saver.threads(filter={"$or": [{"checkpoints": {"$gt": 3}}]})] == ["thread-1"]
+    assert saver.threads(query="TOPIC 3 answer")[0].id == "thread-3"
+    found = saver.threads(query="topics", filter={"user_id": "user-0"})
+    assert {each.id for each in found} == {"thread-0", "thread-2", "thread-4"}
+    assert saver.threads(query="elsewhere") == []
+    saver.delete_thread("thread-1")
+    assert "thread-1" not in {found.id for found in asyncio.run(saver.athreads())}
+
+
+def test_threads_stay_in_the_order_of_their_checkpoints_when_old_ones_are_deleted(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("order", "threads"))
+    graph = chat(saver)
+    for number in range(3):
+        say(graph, f"t{number}", "hello")
+    before = saver.threads()
+    saver.retain(keep_last=2)
+    saver.prune(["t1"])
+    after = saver.threads()
+    assert [found.id for found in after] == ["t2", "t1", "t0"]
+    assert [found.updated_at for found in after] == [found.updated_at for found in before]
+    assert [found.checkpoints for found in after] == [2, 1, 2]
+    saver.set_ttl("t2", 1000)
+    saver.copy_thread("t1", "copy")
+    assert {found.id: found.checkpoints for found in saver.threads()} == {"copy": 1, "t2": 2, "t1": 1, "t0": 2}
+    say(graph, "t1", "again")
+    assert (saver.threads()[0].id, saver.threads()[0].checkpoints) == ("t1", 4)
+    assert [found.id for found in saver.threads(query="copy")] == ["copy"]
+
+
+def test_a_thread_is_listed_with_what_is_left_when_its_last_run_is_deleted(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("runs", "threads"))
+    graph = chat(saver)
+    for run, text in (("r1", "public"), ("r2", "secret")):
+        graph.invoke({"messages": [HumanMessage(text)]}, thread("t", run_id=run))
+    saver.delete_for_runs(["r2"])
+    [found] = saver.threads()
+    assert (found.preview, found.step, found.checkpoints, found.metadata["run_id"]) == ("answer to public", 1, 3, "r1")
+    assert found.checkpoint_id == saver.get_tuple(thread("t")).checkpoint["id"]  # type: ignore[union-attr]
+    assert saver.threads(query="secret") == []
+    saver.put(thread("t", checkpoint_ns="sub"), empty_checkpoint(), {}, {})
+    saver.delete_for_runs(["r1"])  # only the subgraph is left
+    [found] = saver.threads()
+    assert (found.id, found.preview, found.checkpoints) == ("t", None, 0)
+
+
+def test_a_checkpoint_that_is_put_late_does_not_become_the_last(saver: HoldallSaver) -> None:
+    """As those of an import into a thread that has already continued here."""
+    graph = chat(saver)
+    say(graph, "t", "one")
+    say(graph, "t", "two")
+    older = list(saver.list(thread("t")))[3]
+    checkpoint: Any = {**older.checkpoint, "id": older.checkpoint["id"][:-1] + "~"}
+    saver.put(older.config, checkpoint, {"step": 9}, {})
+    [found] = saver.threads()
+    assert (found.preview, found.step, found.checkpoints) == ("answer to two", 4, 7)
+
+
+def test_watch_gives_checkpoints_as_they_come(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("watching", "threads"))
+    graph = chat(saver)
+    say(graph, "t", "before")
+    steps: list[int] = []
+    ready = threading.Event()
+
+    def follow() -> None:
+        changes = saver.watch("t")
+        ready.set()
+        for found in changes:
+            steps.append(found.metadata["step"])
+            if len(steps) == 3:
+                changes.close()  # type: ignore[attr-defined]  # a generator
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    ready.wait()
+    time.sleep(0.2)  # the subscription begins with the first step of the generator
+    say(chat(HoldallSaver(saver_store, namespace=("watching", "threads"))), "t", "after")
+    follower.join(20)
+    assert steps == [2, 3, 4]
+
+
+# Lifetimes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_is_not_used_expires_with_its_writes(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("expiring", "threads"), ttl=timedelta(seconds=1))
+    graph = chat(saver)
+    say(graph, "used", "hello")
+    say(graph, "unused", "hello")
+    say(graph, "kept", "hello")
+    saver.set_ttl("kept", None)
+    for _ in range(4):
+        time.sleep(0.4)
+        assert saver.get_tuple(thread("used")) is not None
+    assert saver.get_tuple(thread("unused")) is None
+    assert {found.id for found in saver.threads()} == {"used", "kept"}
+    assert texts(graph, "kept") == ["hello", "answer to hello"]
+    say(graph, "unused", "again")
+    assert texts(graph, "unused") == ["again", "answer to again"]
+    with pytest.raises(errors.NotFound):
+        saver.set_ttl("nothing", 5)
+
+
+def test_retain_deletes_old_checkpoints_and_keeps_the_state(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("retaining", "threads"))
+    graph = chat(saver)
+    for text in ("one", "two", "three"):
+        say(graph, "t", text)
+    state = texts(graph, "t")
+    assert saver.retain(keep_last=1, older_than=3600) == 0
+    assert saver.retain(keep_last=4) == 5
+    assert len(list(saver.list(thread("t")))) == 4
+    assert saver.threads()[0].checkpoints == 4
+    assert saver.retain(older_than=0) == 3
+    assert texts(graph, "t") == state
+    say(graph, "t", "four")
+    assert texts(graph, "t") == [*state, "four", "answer to four"]
+    saver.retain_every(0.05, keep_last=2)
+    deadline = time.monotonic() + 20
+    while len(list(saver.list(thread("t")))) > 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    saver.close()
+    assert len(list(saver.list(thread("t")))) == 2
+    for wrong in ({}, {"keep_last": 0}):
+        with pytest.raises(errors.InvalidInput):
+            saver.retain(**wrong)  # type: ignore[arg-type]
+
+
+def test_writes_keep_a_thread_alive(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("working", "threads"), ttl=10)
+    config = saver.put(thread("t"), empty_checkpoint(), {}, {})
+    before = saver_store.get(saver.namespace, "t")
+    time.sleep(0.6)  # more than a twentieth of the TTL
+    saver.put_writes(config, [("a", 1)], "task")
+    after = saver_store.get(saver.namespace, "t")
+    assert after.expires_at > before.expires_at  # type: ignore[union-attr,operator]
+
+
+def test_retain_deletes_old_checkpoints_of_subgraphs_too(saver: HoldallSaver) -> None:
+    saver.put(thread("t"), empty_checkpoint(), {}, {})
+    for _ in range(5):
+        saver.put(thread("t", checkpoint_ns="sub"), empty_checkpoint(), {}, {})
+    assert saver.retain(keep_last=2) == 3
+    assert saver.retain(keep_last=2) == 0
+    assert len(list(saver.list(thread("t", checkpoint_ns="sub")))) == 2
+
+
+def test_wrong_arguments_are_refused(saver: HoldallSaver) -> None:
+    wrong_ages: list[Any] = ["x", float("nan"), -1, True, 1e300]
+    for age in wrong_ages:
+        with pytest.raises(errors.InvalidInput, match="older_than"):
+            saver.retain(older_than=age)
+    assert saver.retain(older_than=timedelta.max) == 0
+    for wrong in ("abc", None):  # the characters of a text are no IDs
+        for method in (saver.prune, saver.delete_for_runs):
+            with pytest.raises(errors.InvalidInput, match="_ids is a list"):
+                method(wrong)  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidInput, match="thread_ids is a list"):
+        saver.retain(keep_last=1, thread_ids="abc")

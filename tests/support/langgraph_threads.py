@@ -1,0 +1,43 @@
+"""Threads for the tests of LangGraph's checkpointer: their configs, a graph that talks, and a cipher."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cryptography.fernet import Fernet
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+
+def thread(name: str, **configurable: Any) -> Any:
+    return {"configurable": {"thread_id": name, "checkpoint_ns": "", **configurable}}
+
+
+def chat(saver: Any) -> Any:
+    """A graph that answers each message."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [AIMessage(f"answer to {state['messages'][-1].content}")]})
+    builder.add_edge(START, "model")
+    return builder.compile(checkpointer=saver)
+
+
+def say(graph: Any, name: str, text: str, **metadata: Any) -> None:
+    graph.invoke({"messages": [HumanMessage(text)]}, {**thread(name), "metadata": metadata})
+
+
+def texts(graph: Any, name: str) -> list[Any]:
+    return [message.content for message in graph.get_state(thread(name)).values["messages"]]
+
+
+class FernetCipher:
+    """LangGraph's protocol of ciphers, with authenticated encryption and a key of its own."""
+
+    def __init__(self) -> None:
+        self._fernet = Fernet(Fernet.generate_key())
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "fernet", self._fernet.encrypt(plaintext)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "fernet"
+        return self._fernet.decrypt(ciphertext)
