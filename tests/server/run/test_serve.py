@@ -115,3 +115,12 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, arguments: list[str
     done = run(url, *arguments[1:])
     assert done.returncode != 0
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("package", ["starlette", "mcp", "uvicorn", "httptools"])
+def test_a_missing_package_of_the_server_is_named(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from holdall.__main__ import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, "memory:", "serve"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"the package '{package}" in done.stderr
+    assert done.stderr.endswith("pip install 'holdall[server]'\n")

@@ -23,7 +23,7 @@ _DEFAULT_RIGHTS = "read,write,watch,lease,history"
 def _require_server() -> None:
     """Raise `MissingExtra` if a package of the server is not installed."""
     try:
-        from ... import server  # noqa: F401  # here, because the other commands do not need it
+        from ...server.run import protocol  # noqa: F401  # here, because the other commands do not need it
     except ModuleNotFoundError as missing:
         raise MissingExtra(f"this needs the package {missing.name!r}: pip install 'holdall[server]'") from missing
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-try:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Base
-except ImportError:  # httptools is faster, and not needed
-    _Base = H11Protocol  # type: ignore[misc,assignment]  # one of two
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
-class PatientProtocol(_Base):
+class PatientProtocol(HttpToolsProtocol):
     """Closes a connection on which the head of a request does not arrive in time."""
 
     head_timeout = 30.0  # seconds; each worker sets it to the limit of its server
@@ -24,11 +19,11 @@ class PatientProtocol(_Base):
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        if self._head_timer is None and not self._has_request():
-            self._start_timer()
         super().data_received(data)
         if self._has_request():
             self._stop_timer()
+        elif self._head_timer is None:  # after it was parsed: most heads arrive in one piece, and need no timer
+            self._start_timer()
 
     def on_headers_complete(self) -> None:
         """Refuse what a proxy may read in another way. What is raised here becomes the answer 400."""
