@@ -174,6 +174,10 @@ class ArchiveReader:
             self.digest = whole
         return kind, data
 
+    def position(self) -> tuple[int, int]:
+        """Return how many bytes were read, and how many there are."""
+        return self._file.tell(), os.fstat(self._file.fileno()).st_size
+
     def read_records(self, data: bytes) -> list[Record]:
         """Decode a block of records."""
         try:

@@ -170,17 +170,19 @@ def _write_large(store: Dispatcher, writer: ArchiveWriter, record: Record, relat
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def check_backup(path: str | os.PathLike[str]) -> BackupInfo:
+def check_backup(path: str | os.PathLike[str], progress: Progress) -> BackupInfo:
     """Read a whole archive, check it, and describe it."""
     with closing(ArchiveReader(path)) as reader:
-        return _check(reader)[0]
+        return _check(reader, progress)[0]
 
 
-def _check(reader: ArchiveReader) -> tuple[BackupInfo, tuple[int, bytes] | None, int | None]:
+def _check(reader: ArchiveReader, progress: Progress = None) -> tuple[BackupInfo, tuple[int, bytes] | None, int | None]:
     """Read an archive to its end; return what it has, the model of its vectors, and since when it has old versions."""
     header: dict[str, Any] | None = None
     left = 0  # bytes of a large file that have to follow
     for kind, data in _blocks(reader):
+        if progress is not None:
+            progress(*reader.position())
         if kind == b"H":
             header = reader.read_json(data)
         elif header is None:

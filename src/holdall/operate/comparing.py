@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from .. import ops
@@ -10,10 +10,11 @@ from ..core.dispatch import Dispatcher
 from ..errors import Conflict
 from ..model import keys
 from ..ops import Namespace, Record, RecordPage
-from ..runtime.programs import StoreProgram
+from ..runtime.programs import Call, StoreProgram
 from .records import PIECE, execute, find_differences, find_model, read_piece
 from .results import Comparison, Difference
 
+_PROGRESS_STEP = 100  # entries
 ONLY_FIRST, ONLY_SECOND = ("only in the first",), ("only in the second",)
 
 
@@ -52,6 +53,7 @@ def compare(
     limit: int = 100,
     *,
     only_extra: bool = False,
+    progress: Callable[[int, int], object] | None = None,
 ) -> StoreProgram[Comparison]:
     """Compare what is below two prefixes, given as the engines have them; find at most `limit` differences.
 
@@ -61,11 +63,17 @@ def compare(
     models = (yield from find_model(one)), (yield from find_model(other))
     vectors = models[0] is not None and models[1] is not None and models[0][1] == models[1][1]
     found = Comparison()
+    total = 0
+    if progress is not None:
+        for side in (first, second):
+            total = max(total, (yield from execute(side.store, [ops.Count(side.prefix, hidden=True)]))[0])
     yield from first.advance()
     yield from second.advance()
     while (first.record or second.record) and len(found.differences) < limit:
         here, there = first.address(), second.address()
         found.entries += 1
+        if progress is not None and found.entries % _PROGRESS_STEP == 0:
+            yield Call(progress, (found.entries, max(found.entries, total)))
         if here == there:
             what: Any = () if only_extra else (yield from _compare_records(first, second, vectors))
             record, side = first.record, first

@@ -190,14 +190,16 @@ def compare(
     prefix: Namespace = (),
     to: Namespace | None = None,
     limit: int = 100,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Comparison:
     """Compare two stores, or a namespace of one with `to` of the other; find at most `limit` differences.
 
     Everything but versions counts: values and contents, times, TTLs, search fields, and vectors of the same model.
+    `progress(done, total)` is called after each step.
     """
     with ExitStack() as stack:
         first, second = (_open(side, stack) for side in (one, other))
-        return first._run(_compare(first, second, prefix, to, limit))
+        return first._run(_compare(first, second, prefix, to, limit, progress))
 
 
 async def acompare(
@@ -207,21 +209,24 @@ async def acompare(
     prefix: Namespace = (),
     to: Namespace | None = None,
     limit: int = 100,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Comparison:
     """`compare`, awaited."""
     async with AsyncExitStack() as stack:
         first, second = (_open(side, stack) for side in (one, other))
-        return await first._arun(_compare(first, second, prefix, to, limit))
+        return await first._arun(_compare(first, second, prefix, to, limit, progress))
 
 
-def check_backup(path: str | os.PathLike[str]) -> BackupInfo:
+def check_backup(path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> BackupInfo:
     """Read a backup to its end, and describe it.
 
-    `Corrupt` if it is damaged, `SchemaTooNew` if a newer holdall made it.
+    `Corrupt` if it is damaged, `SchemaTooNew` if a newer holdall made it. `progress(done, total)` is called after each
+    step, with numbers of bytes.
     """
     from .backup import check_backup as check
 
-    return check(path)
+    keys.check_function("progress", progress)
+    return check(path, progress)
 
 
 def _open(side: Any, stack: ExitStack | AsyncExitStack) -> Store:
@@ -262,9 +267,17 @@ def _copy(
     return (yield from copier.copy(follow=follow, verify=verify, restart=restart, progress=progress, stop=stop))
 
 
-def _compare(one: Store, other: Store, prefix: Namespace, to: Namespace | None, limit: int) -> StoreProgram[Comparison]:
+def _compare(
+    one: Store,
+    other: Store,
+    prefix: Namespace,
+    to: Namespace | None,
+    limit: int,
+    progress: Callable[[int, int], object] | None,
+) -> StoreProgram[Comparison]:
     from .comparing import compare as compare_stores
 
     keys.check_count("limit", limit, least=1)
+    keys.check_function("progress", progress)
     there = other._resolve_prefix(prefix if to is None else to)
-    return (yield from compare_stores(one, other, one._resolve_prefix(prefix), there, limit))
+    return (yield from compare_stores(one, other, one._resolve_prefix(prefix), there, limit, progress=progress))

@@ -26,14 +26,8 @@ import typer
 import holdall
 from holdall.errors import Unavailable
 from holdall.faces.cli import app as cli
+from support.terminal import read_bars, read_terminal
 
-#: The command with progress bars that are shown at once, and not after a second.
-AT_ONCE = [
-    sys.executable,
-    "-c",
-    "import sys; from holdall.faces.cli import app; from holdall.faces.cli.shell import terminal;"
-    " terminal.BAR_DELAY = -1; sys.exit(app.run(sys.argv[1:]))",
-]
 COMMAND = Path(sys.executable).with_name("holdall")
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "command.md"
 BINARY = bytes(range(256)) * 3
@@ -660,20 +654,9 @@ def terminal(*words: str, env: dict[str, str]) -> str:
     ask |= {"TERM": "xterm-256color", "COLUMNS": "40"} | env
     with subprocess.Popen([COMMAND, *words], stdout=theirs, env=ask) as child:
         os.close(theirs)
-        shown = read_all(ours)
+        shown = read_terminal(ours)
         assert child.wait(60) == 0
     return shown.replace("\r\n", "\n")
-
-
-def read_all(terminal: int) -> str:
-    """What is written to a terminal, until its other end is closed."""
-    shown = b""
-    while True:
-        try:
-            shown += os.read(terminal, 10_000)
-        except OSError:
-            os.close(terminal)
-            return shown.decode()
 
 
 def test_colours_are_for_terminals_that_want_them(database: str) -> None:
@@ -688,14 +671,8 @@ def test_reindex_draws_a_bar_on_a_terminal_and_leaves_stdout_alone(database: str
     with holdall.open(database) as store:
         for number in range(101):
             store.put(("notes",), str(number), {"text": f"note {number}"})
-    words = [*AT_ONCE, database, "reindex", "-e", "holdall.testing:embed", "--json"]
-    ours, theirs = pty.openpty()
-    env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=env) as child:
-        os.close(theirs)
-        shown = read_all(ours)
-        assert child.stdout is not None
-        assert (json.loads(child.stdout.read()), child.wait(60)) == ({"embedded": 101}, 0)
+    shown, out, code = read_bars(database, "reindex", "-e", "holdall.testing:embed", "--json")
+    assert (json.loads(out), code) == ({"embedded": 101}, 0)
     assert "embedding" in shown
     assert "101/101" in shown
     assert process(database, "reindex", "-e", "holdall.testing:embed").stderr == b""

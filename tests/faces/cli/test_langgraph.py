@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -25,14 +23,8 @@ from holdall.faces.conversations import ConversationRepository
 from holdall.faces.langgraph import HoldallSaver
 from support.langgraph_stores import Saver
 from support.servers import postgres_url
+from support.terminal import read_bars
 
-#: The command with progress bars that are shown at once, and not after a second.
-AT_ONCE = [
-    sys.executable,
-    "-c",
-    "import sys; from holdall.faces.cli import app; from holdall.faces.cli.shell import terminal;"
-    " terminal.BAR_DELAY = -1; sys.exit(app.run(sys.argv[1:]))",
-]
 COMMAND = Path(sys.executable).with_name("holdall")
 
 
@@ -123,21 +115,9 @@ def test_export_writes_the_selected_conversations(ours: str, tmp_path: Path, cap
 )
 def test_a_bar_is_drawn_on_a_terminal(ours: str, theirs: str, tmp_path: Path, words: list[str], bar: str) -> None:
     given = [word.format(theirs=theirs, target=tmp_path / "audit.csv") for word in words]
-    terminal, other = pty.openpty()
-    env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
-    with subprocess.Popen([*AT_ONCE, ours, *given, "--json"], stdout=subprocess.PIPE, stderr=other, env=env) as child:
-        os.close(other)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(terminal, 10_000)
-            except OSError:  # the other end is closed
-                break
-        assert child.stdout is not None
-        assert json.loads(child.stdout.read())
-        assert child.wait(60) == 0
-    os.close(terminal)
-    assert bar in shown.decode()
+    shown, out, code = read_bars(ours, *given, "--json")
+    assert (bool(json.loads(out)), code) == (True, 0)
+    assert bar in shown
 
 
 def chat(saver: Any, thread: str, *said: str) -> None:

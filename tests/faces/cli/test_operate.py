@@ -17,6 +17,7 @@ import pytest
 
 import holdall
 from holdall.faces.cli import app as cli
+from support.terminal import read_bars
 
 COMMAND = Path(sys.executable).with_name("holdall")
 
@@ -194,3 +195,30 @@ def test_other_shells_have_a_script_with_every_command(shell: str, tmp_path: Pat
         (tmp_path / "script").write_text(script)
         subprocess.run([program, "-n", str(tmp_path / "script")], check=True, env=dict(os.environ))
     assert run(capsys, "completion", "csh")[0] == 2
+
+
+def test_what_may_take_long_draws_a_bar_on_a_terminal(url: str, tmp_path: Path) -> None:
+    with holdall.open(url, history=3600) as store:
+        for number in range(150):
+            store.put(("many",), str(number), {"n": number})
+        moment = store.cursor()
+        store.put(("many",), "1", {"n": -1})
+    file, copy, folder = str(tmp_path / "all.backup"), str(tmp_path / "copy.db"), tmp_path / "local"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text(name)
+    for words, bar in (
+        ([url, "put", str(folder), "/"], "2/2"),
+        ([url, "get", "/local", str(folder)], "0 s"),
+        ([url, "backup", file], "155/155"),
+        ([url, "copy", copy], "155/155"),
+        ([url, "compare", copy], "100/155"),
+        ([url, "rewind", moment, "--ns", "many"], "0 s"),
+        ([url, "erase", "--ns", "many", "--yes"], "0 s"),
+    ):
+        shown, out, code = read_bars(*words, "--json")
+        assert code == 0
+        assert json.loads(out)
+        assert bar in shown
+    size = Path(file).stat().st_size
+    assert f"{size}/{size}" in read_bars("backup-check", file)[0]

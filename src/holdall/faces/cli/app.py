@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeAlias
 try:
     import typer
 
-    from .shell.terminal import Output, Stdout, StdoutClosed, print_files, print_json
+    from .shell.terminal import Output, Stdout, StdoutClosed, print_files, print_json, progress_bar
 except ModuleNotFoundError as missing:
     from ..base import explain_missing
 
@@ -349,10 +349,11 @@ def get(
             copy_to_local(files, *pairs[0])
         else:
             pairs = []
-            for file in files.walk(info.path):
-                pairs.append((file.path, target / local_name(file.path.removeprefix(info.path))))
-                pairs[-1][1].parent.mkdir(parents=True, exist_ok=True)
-                copy_to_local(files, *pairs[-1])
+            with progress_bar("copying"):
+                for file in files.walk(info.path):
+                    pairs.append((file.path, target / local_name(file.path.removeprefix(info.path))))
+                    pairs[-1][1].parent.mkdir(parents=True, exist_ok=True)
+                    copy_to_local(files, *pairs[-1])
     if as_json:
         print_json([{"path": path, "local": str(copy)} for path, copy in pairs])
     return DONE
@@ -442,10 +443,13 @@ def put(
         else:
             source = Path(local)
             target = _join(path or "/", source.resolve().name)
-            for local_file in local_files(source):
-                name = target if local_file == source else f"{target}/{local_file.relative_to(source).as_posix()}"
-                with local_file.open("rb") as file:
-                    written.append(copy_in(files, name, file))
+            found = list(local_files(source))
+            with progress_bar("copying") as progress:
+                for local_file in found:
+                    name = target if local_file == source else f"{target}/{local_file.relative_to(source).as_posix()}"
+                    with local_file.open("rb") as file:
+                        written.append(copy_in(files, name, file))
+                    progress(len(written), len(found))
     if as_json:
         print_json([asdict(info) for info in written])
     return DONE

@@ -14,7 +14,7 @@ from ... import ABSENT, ANY, Entry
 from ...core.face_api import show_namespace
 from ...errors import InvalidInput, NotFound
 from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, example, open_store, parse_moment
-from .shell.terminal import Output, print_json
+from .shell.terminal import Output, print_json, show_time
 
 app = typer.Typer(name="item", help="Read and write entries.")
 
@@ -113,8 +113,7 @@ def list_(
             if as_json:
                 found.append(entry)
             else:
-                time = entry.updated_at.astimezone().isoformat(" ", "seconds")
-                details = [(f"{entry.version}\t{time}\t", "dim")] if long else []
+                details = [(f"{entry.version}\t{show_time(entry.updated_at)}\t", "dim")] if long else []
                 value = json.dumps(entry.value, ensure_ascii=False)
                 where = show_namespace(entry.namespace)
                 out.line(*details, (where, "blue"), ("\t", ""), (entry.key, "bold"), ("\t", ""), (value, ""))
@@ -146,10 +145,10 @@ def history(
         return DONE if found else NOT_FOUND
     out = Output()
     for version in found:
-        time = version.time.astimezone().isoformat(" ", "seconds")
         value = "" if version.value is None else json.dumps(version.value, ensure_ascii=False)
         by = " ".join(part for part in (version.author, version.reason and f"({version.reason})") if part)
-        out.line((f"{version.version}\t{time}\t", "dim"), (version.kind, "bold"), (f"\t{by}\t", "blue"), (value, ""))
+        details = f"{version.version}\t{show_time(version.time)}\t"
+        out.line((details, "dim"), (version.kind, "bold"), (f"\t{by}\t", "blue"), (value, ""))
     return DONE if found else NOT_FOUND
 
 

@@ -14,7 +14,7 @@ from ...core.face_api import show_namespace
 from ...errors import InvalidInput, NotFound
 from .options import CONFLICT, DONE, NOT_FOUND, AsJson, Yes, example, open_store
 from .search import EmbedderOption, find_embedder, parse_filter, run_async
-from .shell.terminal import Output, Stdout, print_json, progress_bar
+from .shell.terminal import Output, Stdout, print_json, print_result, progress_bar, show_time
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import CheckpointTuple
@@ -50,10 +50,7 @@ def import_(
         outcome = run_async(aimport_from(source, store, progress=progress))
     for item in outcome.refused:
         sys.stderr.write(f"holdall: {show_namespace(item.namespace)} {item.key!r}: {item.why}\n")
-    if as_json:
-        print_json(asdict(outcome))
-    else:
-        Output().line((_summary(outcome, "items"), ""))
+    print_result(asdict(outcome), _summary(outcome, "items"), as_json)
     return CONFLICT if outcome.refused else DONE
 
 
@@ -94,9 +91,9 @@ def list_threads(
         return DONE if found else NOT_FOUND
     out = Output()
     for thread in found:
-        time = thread.updated_at.astimezone().isoformat(" ", "seconds")
         preview = " ".join((thread.preview or "").split())
-        out.line((f"{time}\t{thread.checkpoints}\t", "dim"), (thread.id, "bold"), (f"\t{preview}", ""))
+        details = f"{show_time(thread.updated_at)}\t{thread.checkpoints}\t"
+        out.line((details, "dim"), (thread.id, "bold"), (f"\t{preview}", ""))
     return DONE if found else NOT_FOUND
 
 
@@ -178,10 +175,7 @@ def prune_threads(
             return DONE
         age = None if older_than is None else timedelta(days=older_than)
         removed = saver.retain(keep_last=keep_last, older_than=age, thread_ids=thread or None)
-    if as_json:
-        print_json({"checkpoints": removed})
-    else:
-        Output().line((f"{removed} checkpoints deleted", ""))
+    print_result({"checkpoints": removed}, f"{removed} checkpoints deleted", as_json)
     return DONE
 
 
@@ -201,10 +195,7 @@ def import_threads(
 
     with open_store(context) as store, progress_bar("importing") as progress:
         outcome = run_async(HoldallSaver(store).aimport_from(source, progress=progress))
-    if as_json:
-        print_json(asdict(outcome))
-    else:
-        Output().line((_summary(outcome, "checkpoints"), ""))
+    print_result(asdict(outcome), _summary(outcome, "checkpoints"), as_json)
     return DONE
 
 
@@ -227,8 +218,7 @@ def list_(
         return DONE if found else NOT_FOUND
     out = Output()
     for conversation in found:
-        time = conversation.checkpoint_at.astimezone().isoformat(" ", "seconds")
-        details = f"{time}\t{conversation.message_count}\t"
+        details = f"{show_time(conversation.checkpoint_at)}\t{conversation.message_count}\t"
         out.line((details, "dim"), (conversation.thread_id, "bold"), ("\t", ""), (conversation.key, ""))
     return DONE if found else NOT_FOUND
 

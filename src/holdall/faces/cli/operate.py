@@ -28,7 +28,7 @@ from .options import (
     parse_moment,
 )
 from .search import EmbedderOption, find_embedder, run_async
-from .shell.terminal import Output, Stdout, print_json, print_rows, progress_bar
+from .shell.terminal import Output, Stdout, print_json, print_result, print_rows, progress_bar
 
 Destination: TypeAlias = Annotated[str, typer.Argument(metavar="DST", help="The URL of the other store.")]
 Backup: TypeAlias = Annotated[str, typer.Argument(metavar="FILE", help="The backup, a local file.")]
@@ -95,13 +95,12 @@ def rewind(
 ) -> int:
     """Bring a namespace, and those below it, back to what it was at a time, as new changes."""
     namespace = choose_namespace(ns, label, ())
-    with open_store(context) as store:
+    with open_store(context) as store, progress_bar("rewinding"):
         rewound = store.rewind(namespace, parse_moment(when), dry_run=dry_run, sliced=sliced)
-    if as_json:
-        print_json(asdict(rewound))
-    else:
-        would = "would be " if dry_run else ""
-        Output().line((f"{rewound.restored} entries {would}restored, {rewound.deleted} {would}deleted", ""))
+    would = "would be " if dry_run else ""
+    print_result(
+        asdict(rewound), f"{rewound.restored} entries {would}restored, {rewound.deleted} {would}deleted", as_json
+    )
     return DONE
 
 
@@ -127,7 +126,7 @@ def erase(
     if not yes:
         what = show_namespace(namespace) if key is None else f"{key!r} in {show_namespace(namespace)}"
         typer.confirm(f"Erase {what} for ever?", abort=True, err=True)
-    with open_store(context) as store:
+    with open_store(context) as store, progress_bar("erasing"):
         erased = store.erase(namespace, key, recursive=recursive, compact=compact)
     if as_json:
         print_json(asdict(erased))
@@ -190,15 +189,13 @@ def copy(
             progress=progress,
             stop=(lambda: stopped) if follow else None,
         )
-    if as_json:
-        print_json(asdict(copied))
-    else:
-        summary = f"{copied.entries} entries and {copied.deletions} deletions copied"
-        if copied.vectors_left_out:
-            summary += f"; {copied.vectors_left_out} entries have vectors of another model: run reindex on the copy"
-        if verify:
-            summary += f"; {copied.verified} entries compared, {len(copied.differences)} differ"
-        Output().line((summary, ""))
+    summary = f"{copied.entries} entries and {copied.deletions} deletions copied"
+    if copied.vectors_left_out:
+        summary += f"; {copied.vectors_left_out} entries have vectors of another model: run reindex on the copy"
+    if verify:
+        summary += f"; {copied.verified} entries compared, {len(copied.differences)} differ"
+    print_result(asdict(copied), summary, as_json)
+    if not as_json:
         _print_differences(copied.differences)
     return CONFLICT if copied.differences else DONE
 
@@ -217,12 +214,16 @@ def compare(
 
     Values, contents, times, TTLs, search fields and vectors are compared; versions are each store's own.
     """
-    with open_store(context) as store, holdall.open(destination, sweep_interval=None) as other:
-        found = holdall.compare(store, other, prefix=_parse(prefix) or (), to=_parse(to), limit=limit)
-    if as_json:
-        print_json({"equal": found.equal, **asdict(found)})
-    else:
-        Output().line((f"{found.entries} entries compared, {len(found.differences)} differ", ""))
+    with (
+        open_store(context) as store,
+        holdall.open(destination, sweep_interval=None) as other,
+        progress_bar("comparing") as progress,
+    ):
+        arguments: dict[str, Any] = {"prefix": _parse(prefix) or (), "to": _parse(to), "limit": limit}
+        found = holdall.compare(store, other, progress=progress, **arguments)
+    summary = f"{found.entries} entries compared, {len(found.differences)} differ"
+    print_result({"equal": found.equal, **asdict(found)}, summary, as_json)
+    if not as_json:
         _print_differences(found.differences)
     return DONE if found.equal else NOT_FOUND
 
@@ -262,16 +263,15 @@ def load(
     """
     with open_store(context) as store, progress_bar("loading") as progress:
         loaded = store.load(file, to=_parse(to), into=into, replace=replace, progress=progress)
-    if as_json:
-        print_json(asdict(loaded))
-    else:
-        Output().line((f"{loaded.entries} entries loaded", ""))
+    print_result(asdict(loaded), f"{loaded.entries} entries loaded", as_json)
     return DONE
 
 
 def backup_check(file: Backup, as_json: AsJson = False) -> int:
     """Read a backup to its end, check it, and show what it has. It needs no store."""
-    return _print_backup(holdall.check_backup(file), as_json)
+    with progress_bar("checking") as progress:
+        info = holdall.check_backup(file, progress=progress)
+    return _print_backup(info, as_json)
 
 
 def _print_backup(info: holdall.BackupInfo, as_json: bool) -> int:
@@ -360,10 +360,7 @@ def import_(
     with open_store(context, find_embedder(embed)) as store, progress_bar("importing") as progress:
         arguments: dict[str, Any] = {"namespace": namespace, "columns": _parse_columns(column), "format": chosen}
         count = run_async(store.aimport_entries(source, progress=progress, **arguments))
-    if as_json:
-        print_json({"entries": count})
-    else:
-        Output().line((f"{count} entries imported", ""))
+    print_result({"entries": count}, f"{count} entries imported", as_json)
     return DONE
 
 

@@ -17,7 +17,7 @@ from ... import Hit, LearnedField
 from ...core.face_api import show_namespace
 from ...errors import InvalidInput
 from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, open_store
-from .shell.terminal import Output, print_json, print_rows, progress_bar
+from .shell.terminal import Output, print_json, print_result, print_rows, progress_bar, show_time
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ def search(
     out = Output()
     for hit in page:
         value = json.dumps(hit.value, ensure_ascii=False)
-        details = [(f"{_score(hit)}\t{_time(hit)}\t", "dim")] if long else []
+        details = [(f"{_score(hit)}\t{show_time(hit.updated_at)}\t", "dim")] if long else []
         out.line(
             *details, (show_namespace(hit.namespace), "blue"), ("\t", ""), (hit.key, "bold"), ("\t", ""), (value, "")
         )
@@ -86,10 +86,6 @@ def _score(hit: Hit) -> str:
     return "-" if hit.score is None else f"{hit.score:.3f}"
 
 
-def _time(hit: Hit) -> str:
-    return hit.updated_at.astimezone().isoformat(" ", "seconds")
-
-
 def reindex(context: typer.Context, embed: RequiredEmbedder, as_json: AsJson = False) -> int:
     """Make the vectors of all entries that have none of a model.
 
@@ -97,10 +93,7 @@ def reindex(context: typer.Context, embed: RequiredEmbedder, as_json: AsJson = F
     """
     with open_store(context, find_embedder(embed)) as store, progress_bar("embedding") as progress:
         count = run_async(store.areindex(progress=progress))
-    if as_json:
-        print_json({"embedded": count})
-    else:
-        Output().line((f"{count} {'entry has' if count == 1 else 'entries have'} new vectors", ""))
+    print_result({"embedded": count}, f"{count} {'entry has' if count == 1 else 'entries have'} new vectors", as_json)
     return DONE
 
 

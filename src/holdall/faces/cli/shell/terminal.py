@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -73,7 +74,7 @@ def print_files(infos: list[FileInfo], long: bool, as_json: bool) -> None:
     out = Output()
     width = max((len(str(info.size)) for info in infos), default=0)
     for info in infos:
-        time = info.modified_at.astimezone().isoformat(" ", "seconds") if info.modified_at else "-" * 25
+        time = show_time(info.modified_at) if info.modified_at else "-" * 25
         size = "-" if info.is_dir else str(info.size)
         details = [(f"{size:>{width}}  {time}  ", "dim")] if long else []
         out.line(*details, (info.path, "bold blue" if info.is_dir else ""))
@@ -83,29 +84,31 @@ def print_files(infos: list[FileInfo], long: bool, as_json: bool) -> None:
 def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
     """Yield the function `(done, total)` that updates a progress bar on stderr, if that is a terminal.
 
-    The bar is shown once the work has taken a second.
+    The bar is shown once the work has taken a second. Until the first update it shows only the time.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 
-    class Rate(ProgressColumn):
+    class State(ProgressColumn):
         def render(self, task: Task) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:,.0f}/s")
+            if task.total is None:
+                return Text(f"{task.elapsed or 0:,.0f} s")
+            rate = "" if task.speed is None else f", {task.speed:,.0f}/s"
+            left = "" if task.time_remaining is None else f", {task.time_remaining:,.0f} s left"
+            return Text(f"{task.completed:.0f}/{task.total:.0f}{rate}{left}")
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn()
     console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), State()
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = progress.add_task(description, total=None)
     began = time.monotonic()
-
-    def update(done: int, total: int) -> None:
-        progress.update(task, completed=done, total=total)
-        if not progress.live.is_started and time.monotonic() - began > BAR_DELAY:
-            progress.start()
-
+    starter = threading.Timer(BAR_DELAY, progress.start)
+    starter.start()
     try:
-        yield update
+        yield lambda done, total: progress.update(task, completed=done, total=total)
     finally:
+        if time.monotonic() - began < BAR_DELAY:
+            starter.cancel()
+        starter.join()
         progress.stop()
 
 
@@ -116,6 +119,19 @@ def print_rows(rows: Iterable[tuple[str, str]]) -> None:
     out = Output()
     for name, text in listed:
         out.line((f"{name:<{width}}  ", "dim"), (text, ""))
+
+
+def show_time(time: datetime) -> str:
+    """Return a time as text, to the second, in the local zone."""
+    return time.astimezone().isoformat(" ", "seconds")
+
+
+def print_result(document: object, text: str, as_json: bool) -> None:
+    """Print the result of a command: as one JSON document, or one line of text."""
+    if as_json:
+        print_json(document)
+    else:
+        Output().line((text, ""))
 
 
 def print_json(document: object) -> None:
