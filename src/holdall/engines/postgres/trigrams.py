@@ -16,14 +16,12 @@ import itertools
 from collections import defaultdict
 from typing import Any
 
-from ..sql.dialect import MOST_FOUND, ContentQuery
+from ..sql.dialect import MOST_FOUND, ContentQuery, choose_grams
 from ..sql.statements import Rows, SqlProgram, Statement
 
 #: The largest width of a merged part, in bytes: the bits of a gram must fit in their row.
 _MAX_WIDTH = 1024
 _MERGED_AT_ONCE = 8
-#: How many grams of a search are looked up. They are taken from all over it, and more would hardly exclude more files.
-_MAX_GRAMS = 8
 
 
 class TrigramIndex:
@@ -123,8 +121,7 @@ class TrigramIndex:
         grams = list(dict.fromkeys(gram for text in substrings for gram in _find_grams([text])))
         if not grams:
             return None
-        if len(grams) > _MAX_GRAMS:
-            grams = [grams[number * len(grams) // _MAX_GRAMS] for number in range(_MAX_GRAMS)]
+        grams = choose_grams(grams)
         sql = (
             f"SELECT part, bits FROM {self._grams} WHERE part = ANY(ARRAY(SELECT start FROM {self._parts}))"
             f" AND gram = ANY(:all_grams::int[])"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ...errors import Corrupt
 from ...ops import Op
@@ -20,8 +20,12 @@ from .statements import TREES, ManyTimes, Rows, SqlProgram, Statement
 ContentQuery: TypeAlias = tuple[Statement, Callable[[Rows], Statement | None]]
 #: From so many versions on, reading all files in order is faster than looking them up.
 MOST_FOUND = 4096
+#: How many grams of a search are looked up; more would hardly exclude more files. With 24 of them, SQLite takes three
+#: times as long to find a long literal among 100,000 files.
+_MOST_GRAMS = 8
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_Gram = TypeVar("_Gram")
 
 
 class Dialect(Fields):
@@ -179,3 +183,10 @@ class Dialect(Fields):
     @abstractmethod
     def contains(self, data: str, part: str) -> str:
         """Return the condition that a byte string has a part."""
+
+
+def choose_grams(grams: list[_Gram]) -> list[_Gram]:
+    """Return the grams of a search that are looked up, taken from all over it."""
+    if len(grams) <= _MOST_GRAMS:
+        return grams
+    return [grams[number * len(grams) // _MOST_GRAMS] for number in range(_MOST_GRAMS)]

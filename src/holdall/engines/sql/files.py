@@ -21,7 +21,7 @@ from ...model import file_values, keys
 from ...model.globs import compile_glob
 from ...model.values import ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Page
-from .dialect import Dialect
+from .dialect import Dialect, choose_grams
 from .feed import AT_OR_BELOW, at_or_below
 from .statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement, assignments, live
 
@@ -35,6 +35,7 @@ _MANY_PIECES = 64
 _RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before maintenance is requested.
 _SOME_LAG = 200
+_FEW_FILES = 200  # which a grep reads without the index
 _GREP_PAGE = 256  # candidates that one statement of a grep reads at most
 _GREP_BYTES = 1 << 20  # of candidates, after which a page ends
 _LARGE_PAGE = 4096  # rows
@@ -460,13 +461,19 @@ class SqlFiles:
         if (content_query := self._dialect.find_contents(_grams(op))) is not None:
             ask_index, read_answer = content_query
             queue = self._dialect.unindexed
-            *_, [(lag,)], answer = yield [
+            inside = f"SELECT size FROM {self._table} WHERE ns = :ns AND {IS_FILE} AND key >= :low AND key < :high"
+            *_, [(lag,)], [(count, size)] = yield [
                 *self._dialect.by_index,
                 (f"SELECT count(*) FROM (SELECT 1 FROM {queue} LIMIT {_LARGE_PAGE}) AS first_ones", {}),
-                ask_index,
+                (
+                    f"SELECT count(*), coalesce(sum(size), 0) FROM ({inside} LIMIT {_FEW_FILES + 1}) AS first_ones",
+                    {"ns": params["ns"], "low": low, "high": high},
+                ),
             ]
             self.needs_maintenance = self.needs_maintenance or lag > _SOME_LAG
-            if (found_by_index := read_answer(answer)) is not None:
+            # The index holds all files of the store: to ask it takes longer than to read a few files here.
+            answer = (yield [ask_index])[0] if count > _FEW_FILES or size > _GREP_BYTES else None
+            if answer is not None and (found_by_index := read_answer(answer)) is not None:
                 query, query_params = found_by_index
                 large = f"SELECT version FROM {self._table} WHERE ns = :ns AND size > {INDEXED_SIZE}"
                 few = f"{query} UNION ALL SELECT version FROM {queue} UNION ALL {large}"
@@ -559,8 +566,7 @@ def _grams(op: ops.Grep) -> list[str]:
             if "\x00" in gram or (op.ignore_case and (not gram.isascii() or _FOLD_BEYOND_ASCII & set(gram))):
                 continue
             grams[gram] = None
-    return list(grams)[:_MOST_GRAMS]
+    return choose_grams(list(grams))
 
 
 _FOLD_BEYOND_ASCII = frozenset("iIkKsS")  # as K and the Kelvin sign
-_MOST_GRAMS = 24

@@ -28,7 +28,7 @@ from ..sql.entries import SqlEntries, is_simple_put
 from ..sql.feed import MARK_NAMESPACE
 from ..sql.files import split_into_pieces
 from ..sql.narrowing import Binder, Path, index_name, json_path
-from ..sql.statements import TREES, ManyTimes, SqlProgram
+from ..sql.statements import TREES, ManyTimes, Rows, SqlProgram, Statement
 from .vectors.ranker import PublishIndex, SqliteRanker
 
 #: Numbered, and additive only. A file with more migrations than this list is refused.
@@ -328,9 +328,14 @@ class SqliteDialect(Dialect):
         if not grams:
             return None
         match = {"grams": " AND ".join('"' + gram.replace('"', '""') + '"' for gram in grams)}
-        sql = "SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams"
-        count = f"SELECT count(*) FROM ({sql} LIMIT {MOST_FOUND})"
-        return (count, match), lambda rows: (sql, match) if rows[0][0] < MOST_FOUND else None
+        sql = f"SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams LIMIT {MOST_FOUND}"
+
+        def read_answer(rows: Rows) -> Statement | None:
+            # The versions themselves, and not the query again: it reads long posting lists.
+            source, params = self.each_number([version for (version,) in rows])
+            return (f"SELECT value FROM {source}", params) if len(rows) < MOST_FOUND else None
+
+        return (sql, match), read_answer
 
     def index_order(self) -> SqlProgram[None]:
         yield [(ORDER_INDEX, {})]
