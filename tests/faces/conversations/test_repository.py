@@ -46,6 +46,7 @@ from holdall.faces.conversations import (
     PostgresStoreRepository,
 )
 from holdall.faces.conversations.messages import from_stored, to_stored
+from holdall.faces.langgraph import HoldallSaver
 from holdall.ops import replace
 from holdall.testing.embedder import embed
 from support.face_calls import Calls
@@ -157,6 +158,26 @@ def test_a_thread_outlives_its_checkpointer(kind: str, repository: ConversationR
     assert repository.conversations("ada") == []
 
 
+def test_threads_of_the_same_store_are_archived(open_store: Open) -> None:
+    with open_store() as store:
+        repository, saver = ConversationRepository(store), HoldallSaver(store)
+        graph = chat(saver)
+        first = say(graph, "trip", "I am Ada.")
+        assert repository.archive("ada", "trip").message_count == 2
+        said = say(graph, "trip", "I cannot eat peanuts.")
+        archived = asyncio.run(repository.aarchive("ada", "trip"))
+        assert repository.archive("ada", "trip", saver) == archived
+        assert repository.conversations("ada") == [archived]
+        saver.delete_thread("trip")
+        assert repository.resume("ada", "trip") == said
+        assert said[:2] == first
+        with pytest.raises(NotFound, match="no thread"):
+            repository.archive("ada", "trip")
+        own = HoldallSaver(store, namespace=("own",))
+        say(chat(own), "trip", "In a namespace of its own.")
+        assert ConversationRepository(own).archive("ada", "trip").message_count == 2
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 def test_a_thread_outlives_its_async_checkpointer(
     kind: str, repository: ConversationRepository, tmp_path: Path
@@ -215,10 +236,10 @@ def test_the_key_is_the_thread_the_checkpoints_time_and_a_hash_of_its_id(calls: 
     found = KEY.fullmatch(archived.key)
     assert found is not None
     assert found.groups()[:2] == ("a_thread/1", "20260304_050607")
-    assert calls.archive("ada", "a_thread/1", Saver([HumanMessage("x")], id="1f0-b")).key != archived.key
     value = calls.get(("users", "ada", "conversations"), archived.key)
     assert set(value) == {"user_id", "thread_id", "checkpoint_id", "checkpoint_at", "messages"}
     assert value["checkpoint_at"] == "2026-03-04T05:06:07.000000+00:00"
+    assert calls.archive("ada", "a_thread/1", Saver([HumanMessage("x")], id="1f0-b")).key != archived.key
 
 
 def test_what_is_archived_twice_is_stored_once_and_stays_as_it_was(calls: Calls) -> None:
@@ -226,6 +247,23 @@ def test_what_is_archived_twice_is_stored_once_and_stays_as_it_was(calls: Calls)
     assert calls.archive("ada", "t", Saver([HumanMessage("tampered")])) == first
     assert calls.face.store.store.count() == 1
     assert [message.text for message in calls.resume("ada", "t")] == ["x"]
+
+
+def test_a_thread_that_continues_is_archived_once(calls: Calls) -> None:
+    said = [HumanMessage("one", id="1"), AIMessage("two", id="2"), HumanMessage("three", id="3")]
+
+    def archive(messages: list[Any], second: int, user: str = "ada") -> Any:
+        return calls.archive(user, "t", Saver(messages, id=f"1f0-{second}", ts=f"2026-03-04T05:00:0{second}+00:00"))
+
+    archive(said[:1], 1)
+    other = archive(said[:1], 1, "bob")
+    second = archive(said[:2], 2)
+    assert calls.conversations("ada") == [second]
+    assert calls.conversations("bob") == [other], "that of another user stays"
+    edited = archive([HumanMessage("edited", id="1"), *said[1:]], 3)
+    assert calls.conversations("ada") == [edited, second], "it has not all messages of the one before"
+    earlier = archive([HumanMessage("edited", id="1"), *said[1:]], 0)
+    assert calls.conversations("ada") == [earlier, edited, second], "an earlier state replaces none"
 
 
 def test_resume_gives_the_newest_checkpoint_whichever_was_archived_last(calls: Calls) -> None:
@@ -257,6 +295,7 @@ def test_resume_loads_only_the_newest_state(tmp_path: Path, monkeypatch: pytest.
         for n in range(20):
             saver = Saver([HumanMessage(str(n))], id=f"1f0-{n:02}", ts=f"2026-03-04T05:00:{n:02}+00:00")
             repository.archive("ada", "t", saver)
+        loaded.clear()
         assert [message.text for message in repository.resume("ada", "t")] == ["19"]
     assert 0 < len(loaded) <= 3, "one to give, one to know whether there are more, one to compare"
 

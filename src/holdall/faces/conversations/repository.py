@@ -1,4 +1,4 @@
-"""Conversations that outlive their checkpointer: archived by user, then found, resumed, exported and erased.
+"""Conversations that outlive their threads: archived by user, then found, resumed, exported and erased.
 
 A checkpointer keeps a thread until its TTL ends. `archive` copies the thread's messages out of it, as one entry:
 
@@ -6,8 +6,10 @@ A checkpointer keeps a thread until its TTL ends. `archive` copies the thread's 
     key        {thread_id}_{YYYYMMDD}_{HHMMSS}_{8 hex}    the checkpoint's time, and a hash of its id
     value      user_id, thread_id, checkpoint_id, checkpoint_at, messages
 
-The key depends only on the checkpoint, so a state that is archived twice is stored once. All data of a user is below
-the user's own namespace, so a thread_id gives no access to other users. On PostgreSQL, SQL views show the same data.
+The key depends only on the checkpoint, so a state that is archived twice is stored once. A state that continues the one
+archived before it replaces that one, so a message is archived once however often its thread is. All data of a user is
+below the user's own namespace, so a thread_id gives no access to other users. On PostgreSQL, SQL views show the same
+data.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ try:
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
 
+    from ..langgraph.checkpoints import HoldallSaver
     from ..langgraph.store import HoldallStore
     from .messages import from_stored, to_stored
 except ModuleNotFoundError as missing:
@@ -107,16 +110,19 @@ class BaseStoreRepository(ABC):
 class ConversationRepository(Face, BaseStoreRepository):
     """Archived conversations, on any engine. Each method also has an async form, with an `a` before its name.
 
-    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `index` is LangGraph's config for
-    semantic search.
+    `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. With a `HoldallSaver`, its threads
+    are archived; otherwise those of a `HoldallSaver` on the same store. `index` is LangGraph's config for semantic
+    search.
     """
 
     def __init__(self, store_or_url: Any = None, *, index: Any = None) -> None:
-        self._use(HoldallStore(store_or_url, index=index))
+        saver = store_or_url if isinstance(store_or_url, HoldallSaver) else None
+        self._use(HoldallStore(store_or_url, index=index), saver)
 
-    def _use(self, face: HoldallStore) -> None:
+    def _use(self, face: HoldallStore, saver: HoldallSaver | None = None) -> None:
         self._face = face
         self._store = face.store
+        self._saver = saver or HoldallSaver(self._store)
 
     @property
     def store(self) -> HoldallStore:
@@ -164,18 +170,23 @@ class ConversationRepository(Face, BaseStoreRepository):
 
     # Conversations ---------------------------------------------------------------------------------------------------
 
-    def archive(self, user_id: str, thread_id: str, checkpointer: Any, *, channel: str = "messages") -> Conversation:
-        """Copy a thread's messages from its checkpointer, or from the graph that is compiled with it.
+    def archive(
+        self, user_id: str, thread_id: str, checkpointer: Any = None, *, channel: str = "messages"
+    ) -> Conversation:
+        """Copy the messages of a thread in this store, or in another checkpointer, or of a compiled graph.
 
-        To archive the same checkpoint again changes nothing. `channel` is the key of the messages in the state.
+        To archive the same checkpoint again changes nothing. If the thread has continued since it was archived last,
+        the new state replaces that one. `channel` is the key of the messages in the state.
         """
-        return self._run(self._archive(user_id, thread_id, channel, lambda: _read(checkpointer, thread_id)))
+        source = self._saver if checkpointer is None else checkpointer
+        return self._run(self._archive(user_id, thread_id, channel, lambda: _read(source, thread_id)))
 
     async def aarchive(
-        self, user_id: str, thread_id: str, checkpointer: Any, *, channel: str = "messages"
+        self, user_id: str, thread_id: str, checkpointer: Any = None, *, channel: str = "messages"
     ) -> Conversation:
         """`archive`, awaited."""
-        return await self._arun(self._archive(user_id, thread_id, channel, lambda: _aread(checkpointer, thread_id)))
+        source = self._saver if checkpointer is None else checkpointer
+        return await self._arun(self._archive(user_id, thread_id, channel, lambda: _aread(source, thread_id)))
 
     def _archive(
         self, user_id: str, thread_id: str, channel: str, read: Callable[[], _Snapshot | Awaitable[_Snapshot]]
@@ -200,11 +211,15 @@ class ConversationRepository(Face, BaseStoreRepository):
         }
         put = ops.Put(namespace, key, value, None, ABSENT, search_fields=_SEARCHED)
         for tries in itertools.count(1):
+            last = yield from self._last_archived(namespace, {"thread_id": {"$eq": thread_id}})
+            batch: list[ops.PointOp] = [put]
+            if last is not None and last.key != key and _continues(value, last.value):
+                batch.append(ops.Delete(namespace, last.key, last))
             try:
-                return _to_conversation((yield from face_api.execute(self._store, [put]))[0])
+                return _to_conversation((yield from face_api.execute(self._store, batch))[0])
             except Conflict as conflict:
                 entry: Entry | None = (yield [ops.Get(namespace, key)])[0]
-                if entry is None:  # deleted meanwhile
+                if entry is None:  # it, or the last one, was deleted meanwhile
                     yield from before_retry(conflict, tries)
                 elif _is_conversation(entry):  # archived already
                     return _to_conversation(entry)
@@ -484,6 +499,12 @@ def _to_stored(messages: Any, channel: str) -> list[dict[str, Any]]:
         return to_stored(messages)
     except (NotImplementedError, TypeError, ValueError, KeyError) as error:  # LangChain's errors
         raise InvalidInput(f"the channel {channel!r} does not contain messages: {shown(messages)}: {error}") from error
+
+
+def _continues(value: Mapping[str, Any], last: Mapping[str, Any]) -> bool:
+    """Whether a later state has all messages of another one, in their order and unchanged."""
+    known = last["messages"]
+    return bool(last["checkpoint_at"] <= value["checkpoint_at"] and value["messages"][: len(known)] == known)
 
 
 def _thread_filter(thread_id: str | None) -> dict[str, Any] | None:
