@@ -38,6 +38,30 @@ class _Counts(msgspec.Struct):
     watchers: int = 0
 
 
+class OperationSummary(msgspec.Struct):
+    """The requests to a route, and in how many seconds 50, 95 and 99 % of them were answered; null: more than 10."""
+
+    method: str
+    route: str
+    requests: int
+    errors: int
+    seconds: float
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class Summary(msgspec.Struct):
+    """The totals of all workers. The difference of two is a rate."""
+
+    time: datetime
+    requests: int
+    conflicts: int
+    watchers: int
+    workers: int
+    operations: list[OperationSummary]
+
+
 class Metrics:
     """Counters of one worker, and their sum over all of them. `folder` is where workers share them."""
 
@@ -93,7 +117,7 @@ class Metrics:
                         counts.append(msgspec.json.decode(path.read_bytes(), type=_Counts))
         return counts
 
-    def summarise(self, service: Service) -> dict[str, Any]:
+    def summarise(self, service: Service) -> Summary:
         """Return the totals of all workers, and the latencies of each operation in seconds."""
         counts = self._of_all_workers(service)
         requests = sum((Counter(one.requests) for one in counts), Counter())
@@ -101,26 +125,27 @@ class Metrics:
         for name in sorted({name for one in counts for name in one.buckets}):
             method, route = name.split(" ")
             totals = _sum_buckets(counts, name)
+            errors = [number for key, number in requests.items() if key.startswith(f"{name} ") and key[-3] in "45"]
             operations.append(
-                {
-                    "method": method,
-                    "route": route,
-                    "requests": sum(totals),
-                    "errors": sum(
-                        number for key, number in requests.items() if key.startswith(f"{name} ") and key[-3] in "45"
-                    ),
-                    "seconds": sum(one.seconds.get(name, 0.0) for one in counts),
-                    **{f"p{part}": _quantile(totals, part / 100) for part in (50, 95, 99)},
-                }
+                OperationSummary(
+                    method=method,
+                    route=route,
+                    requests=sum(totals),
+                    errors=sum(errors),
+                    seconds=sum(one.seconds.get(name, 0.0) for one in counts),
+                    p50=_quantile(totals, 0.50),
+                    p95=_quantile(totals, 0.95),
+                    p99=_quantile(totals, 0.99),
+                )
             )
-        return {
-            "time": datetime.now(UTC),
-            "requests": requests.total(),
-            "conflicts": sum(one.conflicts for one in counts),
-            "watchers": sum(one.watchers for one in counts),
-            "workers": len(counts),
-            "operations": operations,
-        }
+        return Summary(
+            time=datetime.now(UTC),
+            requests=requests.total(),
+            conflicts=sum(one.conflicts for one in counts),
+            watchers=sum(one.watchers for one in counts),
+            workers=len(counts),
+            operations=operations,
+        )
 
     async def render(self, service: Service) -> str:
         """Write the metrics of all workers as text for Prometheus."""

@@ -12,6 +12,7 @@ from ...core import face_api
 from ...errors import AccessDenied
 from ..exchange import Call, Handler, answer, no_content
 from .gate import cookie_name
+from .tokens import Token
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
@@ -35,10 +36,22 @@ def require_whole_store(call: Call) -> None:
         raise AccessDenied("this needs an admin token for the whole store")
 
 
+class TokenList(msgspec.Struct):
+    """Tokens without their secrets."""
+
+    tokens: list[Token]
+
+
 async def list_tokens(call: Call) -> Response:
     """List the tokens, without their secrets."""
     require_whole_store(call)
-    return answer({"tokens": [token.to_document() for token in await call.service.gate.tokens.alist()]})
+    return answer(TokenList(await call.service.gate.tokens.alist()))
+
+
+class CreatedToken(Token, frozen=True, kw_only=True):
+    """A token with its text, which is shown once."""
+
+    token: str
 
 
 async def create_token(call: Call) -> Response:
@@ -54,7 +67,7 @@ async def create_token(call: Call) -> Response:
         max_entries=given.max_entries,
         max_bytes=given.max_bytes,
     )
-    return answer({**token.to_document(), "token": text}, 201)
+    return answer(CreatedToken(**msgspec.structs.asdict(token), token=text), 201)
 
 
 async def revoke_token(call: Call) -> Response:

@@ -1,13 +1,17 @@
-"""Entries, files and changes as the JSON documents of the REST API, and its arguments in paths and headers."""
+"""Entries in lists, and the arguments of the REST API in paths, queries and headers.
+
+An answer is the record that the store returns, such as an `Entry` or a `FileInfo`, or a struct beside its handler.
+"""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from ... import ABSENT, ANY, DEFAULT, KEEP, Change, Entry, FileInfo, Hit, Lease
+from ... import ABSENT, ANY, DEFAULT, KEEP, Entry, Hit, Lease
 from ...core import face_api
 from ...errors import InvalidInput, shown
 from ...ops import Namespace
@@ -20,64 +24,48 @@ _DURATION = re.compile(r"\d+(\.\d+)?")
 FILESYSTEM = ("filesystem",)
 
 
-def entry_document(entry: Entry) -> dict[str, Any]:
-    """An entry as a document."""
-    document: dict[str, Any] = {
-        "namespace": entry.namespace,
-        "key": entry.key,
-        "value": entry.value,
-        "version": entry.version,
-        "created_at": entry.created_at,
-        "updated_at": entry.updated_at,
-        "expires_at": entry.expires_at,
-    }
+class Item(msgspec.Struct):
+    """An entry in a list: with its value, or with the beginning of it as text. `score` is that of a search."""
+
+    namespace: Namespace
+    key: str
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    value: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    preview: str | msgspec.UnsetType = msgspec.UNSET
+    is_cut: bool | msgspec.UnsetType = msgspec.UNSET
+    is_file: bool | msgspec.UnsetType = msgspec.UNSET
+    score: float | msgspec.UnsetType | None = msgspec.UNSET
+    highlights: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+
+
+def to_item(entry: Entry, preview: int | None = None) -> Item:
+    """An entry for a list: whole, or with so many characters of its value."""
+    item = Item(entry.namespace, entry.key, entry.version, entry.created_at, entry.updated_at, entry.expires_at)
     if isinstance(entry, Hit):
-        document["score"] = entry.score
-    return document
-
-
-def preview_document(entry: Entry, length: int) -> dict[str, Any]:
-    """An entry with the beginning of its value as text, for lists."""
-    document = entry_document(entry)
-    del document["value"]
+        item.score = entry.score
+    if preview is None:
+        item.value = entry.value
+        return item
     content = entry.value.get("content") if entry.key.startswith("/") else None
     if content is not None and entry.value.get("encoding") == "base64":
         content = "(not text)"
     fields = (f"{name}: {_text(part)}" for name, part in entry.value.items())
     text = content if isinstance(content, str) else " · ".join(fields)
-    document["preview"] = text[:length]
-    document["is_cut"] = len(text) > length
-    document["is_file"] = content is not None
-    return document
+    item.preview, item.is_cut, item.is_file = text[:preview], len(text) > preview, content is not None
+    return item
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def info_document(info: FileInfo) -> dict[str, Any]:
-    """A file or folder as a document."""
-    return {
-        "path": info.path,
-        "is_dir": info.is_dir,
-        "size": info.size,
-        "version": info.version,
-        "created_at": info.created_at,
-        "modified_at": info.modified_at,
-    }
+class Deleted(msgspec.Struct):
+    """How much was deleted."""
 
-
-def change_document(change: Change) -> dict[str, Any]:
-    """A change as a document."""
-    return {
-        "version": change.version,
-        "namespace": change.namespace,
-        "key": change.key,
-        "kind": change.kind,
-        "author": change.author,
-        "reason": change.reason,
-        "cursor": change.cursor,
-    }
+    deleted: int
 
 
 def etag(version: int | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -13,15 +14,21 @@ from ...core import face_api
 from ...errors import CursorExpired, HoldallError, LeaseLost
 from ...wire import to_problem
 from ..exchange import Call, Handler, answer, no_content, stream
-from .documents import change_document, entry_document, namespace_argument
+from .documents import namespace_argument
 
 #: The id of an event, its name and its data.
-Event: TypeAlias = tuple[str, str, dict[str, Any]]
+Event: TypeAlias = tuple[str, str, Any]
+
+
+class Cursor(msgspec.Struct):
+    """A position in the feed."""
+
+    cursor: str
 
 
 async def get_cursor(call: Call) -> Response:
     """Return the current position of the feed."""
-    return answer({"cursor": await call.store.acursor()})
+    return answer(Cursor(await call.store.acursor()))
 
 
 async def watch(call: Call) -> Response:
@@ -43,10 +50,9 @@ async def watch(call: Call) -> Response:
 
 async def _describe(call: Call, subscription: AsyncWatch, with_values: bool) -> AsyncIterator[Event]:
     async for change in subscription:
-        document = change_document(change)
+        document: Any = change
         if with_values and change.kind == "put":
-            entry = await call.store.aget(change.namespace, change.key)
-            document["entry"] = None if entry is None else entry_document(entry)
+            document = {**asdict(change), "entry": await call.store.aget(change.namespace, change.key)}
         yield change.cursor, change.kind, document
 
 
@@ -85,11 +91,20 @@ class Held(msgspec.Struct, forbid_unknown_fields=True):
     namespace: list[str] = []
 
 
+class Acquired(msgspec.Struct):
+    """A lease that was acquired. Its token increases with each holder."""
+
+    name: str
+    namespace: list[str]
+    token: int
+    ttl: float
+
+
 async def acquire_lease(call: Call) -> Response:
     """Acquire a lease."""
     given = await call.json(Acquire)
     lease = await call.store.alease(given.name, given.ttl, namespace=tuple(given.namespace), wait=given.wait).aacquire()
-    return answer({"name": lease.name, "namespace": given.namespace, "token": lease.token, "ttl": lease.ttl}, 201)
+    return answer(Acquired(lease.name, given.namespace, lease.token, lease.ttl), 201)
 
 
 async def renew_lease(call: Call) -> Response:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
 
-from ... import FileInfo, Files
+from ... import FileInfo, Files, Match
 from ...errors import FileNotFound, InvalidInput, IsADirectory
 from ..exchange import Call, Handler, answer, decode_json, no_content
 from ..problems import HttpError
-from .documents import FILESYSTEM, etag, expectation, info_document, lease_argument, namespace_argument
+from .documents import FILESYSTEM, etag, expectation, lease_argument, namespace_argument
 
 _START = "/v1/files"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -101,6 +100,13 @@ def _safe_headers(path: str) -> dict[str, str]:
     return headers
 
 
+class FilePage(msgspec.Struct):
+    """Files and folders; `next` is the argument `after` of the page that follows, or null."""
+
+    files: list[FileInfo]
+    next: str | None
+
+
 async def _list(call: Call, files: Files, path: str) -> Response:
     found = await files.als(path, prefix=call.text("prefix") or "")
     limit, after = call.number("limit", call.service.limits.page, call.service.limits.page), call.text("after")
@@ -108,7 +114,7 @@ async def _list(call: Call, files: Files, path: str) -> Response:
         found = [info for info in found if info.path > after]
     page = found[:limit]
     following = page[-1].path if len(found) > limit and page else None
-    return answer({"files": [info_document(info) for info in page], "next": following})
+    return answer(FilePage(page, following))
 
 
 async def put_file(call: Call) -> Response:
@@ -116,7 +122,7 @@ async def put_file(call: Call) -> Response:
     info = await _files(call).awrite(
         _path(call), await call.body(), expect=expectation(call), lease=lease_argument(call)
     )
-    return answer(info_document(info), headers=etag(info.version))
+    return answer(info, headers=etag(info.version))
 
 
 class Edit(msgspec.Struct, forbid_unknown_fields=True):
@@ -127,17 +133,29 @@ class Edit(msgspec.Struct, forbid_unknown_fields=True):
     replace_all: bool = False
 
 
+class Appended(msgspec.Struct):
+    """Where the appended bytes begin."""
+
+    offset: int
+
+
+class Edited(msgspec.Struct):
+    """How often a text was replaced."""
+
+    replaced: int
+
+
 async def patch_file(call: Call) -> Response:
     """Append the body to a file (`?op=append`), or edit it: the body is `{"old", "new", "replace_all"}`."""
     files, path, how = _files(call), _path(call), call.text("op") or "edit"
     lease = lease_argument(call)
     if how == "append":
-        return answer({"offset": await files.aappend(path, await call.body(), lease=lease)})
+        return answer(Appended(await files.aappend(path, await call.body(), lease=lease)))
     if how != "edit":
         raise InvalidInput("op is 'append' or 'edit'")
     given = decode_json(await call.body(), Edit)
     count = await files.aedit(path, given.old, given.new, replace_all=given.replace_all, lease=lease)
-    return answer({"replaced": count})
+    return answer(Edited(count))
 
 
 async def delete_file(call: Call) -> Response:
@@ -152,34 +170,47 @@ async def delete_file(call: Call) -> Response:
 async def stat_file(call: Call) -> Response:
     """Describe a file or folder."""
     info = await _files(call).astat(call.text("path") or "/")
-    return answer(info_document(info), headers=etag(info.version))
+    return answer(info, headers=etag(info.version))
 
 
 async def read_lines(call: Call) -> Response:
     """Read some lines of a file."""
     limit = call.number("limit", 2000, 100_000)
     window = await _files(call).aread_lines(call.text("path") or "/", call.number("offset", 0), limit)
-    return answer({"lines": window.lines, "offset": window.offset, "total": window.total})
+    return answer(window)
+
+
+class FileList(msgspec.Struct):
+    """Files, and whether there are more of them."""
+
+    files: list[FileInfo]
+    more: bool
 
 
 async def glob(call: Call) -> Response:
     """Find files by their paths."""
     found = await _files(call).aglob(call.text("pattern") or "", call.text("path") or "/")
-    return _some(call, [info_document(info) for info in found], "files")
+    limit, offset = call.number("limit", call.service.limits.page, call.service.limits.page), call.number("offset", 0)
+    return answer(FileList(found[offset : offset + limit], len(found) > offset + limit))
 
 
 async def walk(call: Call) -> Response:
     """List every file below a folder."""
-    documents: list[dict[str, Any]] = []
+    found: list[FileInfo] = []
     limit, after = call.number("limit", call.service.limits.page, call.service.limits.page), call.text("after")
     async for info in _files(call).awalk(call.text("path") or "/"):
         if after is None or info.path > after:
-            documents.append(info_document(info))
-        if len(documents) > limit:
+            found.append(info)
+        if len(found) > limit:
             break
-    return answer(
-        {"files": documents[:limit], "next": documents[limit - 1]["path"] if len(documents) > limit and limit else None}
-    )
+    return answer(FilePage(found[:limit], found[limit - 1].path if len(found) > limit and limit else None))
+
+
+class Matches(msgspec.Struct):
+    """Lines, and whether there are more of them."""
+
+    matches: list[Match]
+    more: bool
 
 
 async def grep(call: Call) -> Response:
@@ -193,8 +224,7 @@ async def grep(call: Call) -> Response:
         ignore_case=call.flag("ignore_case"),
         limit=limit + 1,
     )
-    matches = [{"path": match.path, "line": match.line, "text": match.text} for match in found[:limit]]
-    return answer({"matches": matches, "more": len(found) > limit})
+    return answer(Matches(found[:limit], len(found) > limit))
 
 
 class Transfer(msgspec.Struct, forbid_unknown_fields=True):
@@ -207,19 +237,13 @@ class Transfer(msgspec.Struct, forbid_unknown_fields=True):
 async def move_file(call: Call) -> Response:
     """Move a file or folder."""
     given = await call.json(Transfer)
-    return answer(info_document(await _files(call).amove(given.src, given.dst, lease=lease_argument(call))))
+    return answer(await _files(call).amove(given.src, given.dst, lease=lease_argument(call)))
 
 
 async def copy_file(call: Call) -> Response:
     """Copy a file or folder."""
     given = await call.json(Transfer)
-    return answer(info_document(await _files(call).acopy(given.src, given.dst, lease=lease_argument(call))))
-
-
-def _some(call: Call, documents: list[dict[str, Any]], name: str) -> Response:
-    limit, offset = call.number("limit", call.service.limits.page, call.service.limits.page), call.number("offset", 0)
-    page = documents[offset : offset + limit]
-    return answer({name: page, "more": len(documents) > offset + limit})
+    return answer(await _files(call).acopy(given.src, given.dst, lease=lease_argument(call)))
 
 
 ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from starlette.responses import Response
 
@@ -12,33 +10,24 @@ from ...ops import Diff, Version
 from ..exchange import Call, Handler, answer, parse_moment
 from .documents import (
     FILESYSTEM,
-    entry_document,
     etag,
-    info_document,
     item_address,
     lease_argument,
     namespace_argument,
 )
 
 
-def _version_document(version: Version) -> dict[str, Any]:
-    return {
-        "version": version.version,
-        "kind": version.kind,
-        "time": version.time,
-        "value": version.value,
-        "author": version.author,
-        "reason": version.reason,
-        "expires_at": version.expires_at,
-        "size": version.size,
-    }
+class Versions(msgspec.Struct):
+    """Versions, newest first."""
+
+    versions: list[Version]
 
 
 async def list_versions(call: Call) -> Response:
     """List the versions of an entry, newest first."""
     namespace, key = item_address(call, "/v1/history/")
     found = await call.store.ahistory(namespace, key, limit=call.number("limit", 100, call.service.limits.page))
-    return answer({"versions": [_version_document(one) for one in found]})
+    return answer(Versions(found))
 
 
 async def list_file_versions(call: Call) -> Response:
@@ -46,7 +35,7 @@ async def list_file_versions(call: Call) -> Response:
     files = call.store.files(namespace_argument(call, FILESYSTEM))
     limit = call.number("limit", 100, call.service.limits.page)
     found = await files.ahistory(call.text("path") or "/", limit=limit)
-    return answer({"versions": [_version_document(one) for one in found]})
+    return answer(Versions(found))
 
 
 class Restore(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,9 +57,16 @@ async def restore(call: Call) -> Response:
     if given.path is not None:
         files = call.store.files(tuple(given.namespace) or FILESYSTEM)
         info = await files.arestore(given.path, given.version, lease=lease)
-        return answer(info_document(info), headers=etag(info.version))
+        return answer(info, headers=etag(info.version))
     entry = await call.store.arestore(tuple(given.namespace), given.key, given.version, lease=lease)
-    return answer(entry_document(entry), headers=etag(entry.version))
+    return answer(entry, headers=etag(entry.version))
+
+
+class Diffs(msgspec.Struct):
+    """Entries that differ, and whether there are more of them."""
+
+    differences: list[Diff]
+    more: bool
 
 
 async def diff(call: Call) -> Response:
@@ -89,16 +85,7 @@ async def diff(call: Call) -> Response:
         if len(found) > limit:
             break
     await differences.aclose()
-    documents = [
-        {
-            "namespace": one.namespace,
-            "key": one.key,
-            "before": None if one.before is None else entry_document(one.before),
-            "after": None if one.after is None else entry_document(one.after),
-        }
-        for one in found[:limit]
-    ]
-    return answer({"differences": documents, "more": len(found) > limit})
+    return answer(Diffs(found[:limit], len(found) > limit))
 
 
 class Rewind(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,7 +110,7 @@ async def rewind(call: Call) -> Response:
         sliced=given.sliced,
         lease=lease_argument(call),
     )
-    return answer(msgspec.to_builtins(done))
+    return answer(done)
 
 
 ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {

@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.responses import Response
 
-from ... import ABSENT, ANY, DEFAULT, KEEP, Entry, FileInfo, ops
+from ... import ABSENT, ANY, DEFAULT, KEEP, ops
 from ...errors import InvalidInput, NotFound
 from ..exchange import Call, Handler, answer, no_content
 from .documents import (
-    entry_document,
+    Deleted,
     etag,
     expectation,
-    info_document,
     item_address,
     lease_argument,
     lifetime,
@@ -34,7 +33,7 @@ async def get_item(call: Call) -> Response:
     tag = etag(entry.version)
     if call.has_tag(tag["ETag"]):
         return Response(status_code=304, headers=tag)
-    return answer(entry_document(entry), headers=tag)
+    return answer(entry, headers=tag)
 
 
 async def put_item(call: Call) -> Response:
@@ -50,7 +49,7 @@ async def put_item(call: Call) -> Response:
         lease=lease_argument(call),
         **lifetime(call),
     )
-    return answer(entry_document(entry), headers=etag(entry.version))
+    return answer(entry, headers=etag(entry.version))
 
 
 async def patch_item(call: Call) -> Response:
@@ -61,7 +60,7 @@ async def patch_item(call: Call) -> Response:
     entry = await call.store.aupdate(
         namespace, key, lambda value: _merge(value, patch), default=default, lease=lease_argument(call)
     )
-    return answer(entry_document(entry), headers=etag(entry.version))
+    return answer(entry, headers=etag(entry.version))
 
 
 async def delete_item(call: Call) -> Response:
@@ -76,7 +75,7 @@ async def delete_tree(call: Call) -> Response:
     """Delete every entry in a namespace and below it."""
     namespace = tuple(call.segments("/v1/trees/"))
     count = await call.store.adelete_tree(namespace, lease=lease_argument(call))
-    return answer({"deleted": count})
+    return answer(Deleted(count))
 
 
 def _merge(value: Any, patch: Any) -> Any:
@@ -154,6 +153,12 @@ class Batch(msgspec.Struct):
     ops: list[Get | Put | Delete | Check | Refresh]
 
 
+class Results(msgspec.Struct):
+    """The result of each op: an entry or a file, null, or whether there was something to delete or to refresh."""
+
+    results: list[Any]
+
+
 async def run_batch(call: Call) -> Response:
     """Run ops in one transaction."""
     batch = await call.json(Batch)
@@ -163,17 +168,11 @@ async def run_batch(call: Call) -> Response:
     if not all(type(op) in (ops.Get, ops.Check) for op in operations):
         call.access.require("write")
     results = await call.store.aexecute(operations, lease=lease_argument(call))
-    return answer({"results": [_result(result) for result in results]})
+    return answer(Results(results))
 
 
 def _expect(given: Any) -> Any:
     return ANY if given is None else ABSENT if given == "absent" else given
-
-
-def _result(result: Any) -> Any:
-    if isinstance(result, Entry):
-        return entry_document(result)
-    return info_document(result) if isinstance(result, FileInfo) else result
 
 
 ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {

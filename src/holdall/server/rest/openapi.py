@@ -1,17 +1,21 @@
-"""The REST API as an OpenAPI 3.1 document, made from the routes and from the types of their bodies."""
+"""The REST API as an OpenAPI 3.1 document, made from the routes and from the types of their bodies and answers."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from ... import Checked, Entry, Erased, FileInfo, Loaded, Rewound, Stats, Window
 from ...core import face_api
 from ..auth import routes as auth
 from ..exchange import Call, Handler, answer
-from . import events, files, history, items, operation, queries, threads
+from ..metrics import Summary
+from . import documents, events, files, history, items, operation, queries, threads
 
 _TABLES = {
     "items": items.ROUTES,
@@ -43,6 +47,52 @@ _BODIES: dict[Any, type] = {
     threads.retain_checkpoints: threads.Retain,
     threads.delete_runs: threads.Runs,
     auth.create_token: auth.NewToken,
+}
+#: The types of JSON answers, by handler; several, if it depends on the request.
+_ANSWERS: dict[Any, tuple[type, ...]] = {
+    items.get_item: (Entry,),
+    items.put_item: (Entry,),
+    items.patch_item: (Entry,),
+    items.delete_tree: (documents.Deleted,),
+    items.run_batch: (items.Results,),
+    files.get_file: (files.FilePage,),
+    files.put_file: (FileInfo,),
+    files.patch_file: (files.Appended, files.Edited),
+    files.stat_file: (FileInfo,),
+    files.read_lines: (Window,),
+    files.glob: (files.FileList,),
+    files.walk: (files.FilePage,),
+    files.grep: (files.Matches,),
+    files.move_file: (FileInfo,),
+    files.copy_file: (FileInfo,),
+    queries.search: (queries.Found,),
+    queries.count: (queries.Counted,),
+    queries.list_namespaces: (queries.NamespaceList,),
+    queries.scan: (queries.ItemPage,),
+    queries.describe: (queries.Description,),
+    events.get_cursor: (events.Cursor,),
+    events.acquire_lease: (events.Acquired,),
+    history.list_versions: (history.Versions,),
+    history.list_file_versions: (history.Versions,),
+    history.restore: (Entry, FileInfo),
+    history.diff: (history.Diffs,),
+    history.rewind: (Rewound,),
+    threads.list_threads: (threads.ThreadPage,),
+    threads.get_thread: (threads.Checkpoint,),
+    threads.list_checkpoints: (threads.CheckpointPage,),
+    threads.retain_checkpoints: (documents.Deleted,),
+    operation.erase: (Erased,),
+    operation.load: (Loaded,),
+    operation.import_entries: (operation.Written,),
+    operation.check: (Checked,),
+    operation.stats: (Stats,),
+    operation.sweep: (operation.Swept,),
+    operation.reindex: (operation.Written,),
+    operation.summarise_metrics: (Summary,),
+    operation.is_alive: (operation.Status,),
+    operation.is_ready: (operation.Status,),
+    auth.list_tokens: (auth.TokenList,),
+    auth.create_token: (auth.CreatedToken,),
 }
 _OBJECT_BODIES = {items.put_item, items.patch_item}
 _BYTE_BODIES = {files.put_file, files.patch_file, operation.load, operation.import_entries}
@@ -95,38 +145,26 @@ _ARGUMENTS: dict[Any, dict[str, Any]] = {
     operation.import_entries: {**_VOLUME, "format": {"enum": ["jsonl", "parquet"]}, "columns": _TEXT},
     history.diff: {**_VOLUME, "since": _TEXT, "until": _TEXT, "limit": _NUMBER},
 }
-#: Answers that are not JSON.
-_OTHER_ANSWERS = {
-    files.get_file: "application/octet-stream",
-    events.watch: "text/event-stream",
-    threads.watch_thread: "text/event-stream",
-    operation.back_up: "application/octet-stream",
-    operation.export_entries: "application/octet-stream",
-    operation.get_metrics: "text/plain",
-}
-_EMPTY = {
-    items.delete_item,
-    files.delete_file,
-    events.renew_lease,
-    events.release_lease,
-    threads.set_ttl,
-    threads.delete_thread,
-    threads.copy_thread,
-    threads.prune_threads,
-    threads.delete_runs,
-    auth.revoke_token,
-    auth.open_session,
-    auth.close_session,
+#: The media types of answers that are not JSON, by handler.
+_OTHER_ANSWERS: dict[Any, tuple[str, ...]] = {
+    files.get_file: ("application/octet-stream", "text/plain"),
+    events.watch: ("text/event-stream",),
+    threads.watch_thread: ("text/event-stream",),
+    operation.back_up: ("application/octet-stream",),
+    operation.export_entries: ("application/octet-stream",),
+    operation.get_metrics: ("text/plain",),
 }
 _CREATED = {events.acquire_lease, auth.create_token}
 
 
 def build_document() -> dict[str, Any]:
     """Make the OpenAPI document."""
-    bodies, schemas = msgspec.json.schema_components(
-        list(dict.fromkeys(_BODIES.values())), ref_template="#/components/schemas/{name}"
-    )
-    by_type = dict(zip(dict.fromkeys(_BODIES.values()), bodies, strict=True))
+    by_type, schemas = _build_schemas(_BODIES.values())
+    answers, answer_schemas = _build_schemas(itertools.chain(*_ANSWERS.values()))
+    for schema in answer_schemas.values():  # a default is sent, too
+        schema["required"] += [name for name, field in schema["properties"].items() if "default" in field]
+    by_type |= answers
+    schemas |= answer_schemas
     paths: dict[str, Any] = {}
     for tag, table in _TABLES.items():
         for route, handlers in table.items():
@@ -154,6 +192,13 @@ def build_document() -> dict[str, Any]:
     }
 
 
+def _build_schemas(types: Iterable[type]) -> tuple[dict[type, Any], dict[str, Any]]:
+    """Make the schema of each type, and the components that they refer to."""
+    distinct = list(dict.fromkeys(types))
+    found, components = msgspec.json.schema_components(distinct, ref_template="#/components/schemas/{name}")
+    return dict(zip(distinct, found, strict=True)), components
+
+
 def _operation(
     tag: str, path: str, method: str, handler: Any, right: str | None, by_type: dict[type, Any]
 ) -> dict[str, Any]:
@@ -166,7 +211,7 @@ def _operation(
             *({"name": name, "in": "query", "schema": schema} for name, schema in _ARGUMENTS.get(handler, {}).items()),
         ],
         "responses": {
-            _status(handler): _answer(handler),
+            _status(handler): _answer(handler, by_type),
             "4XX": {
                 "description": "refused",
                 "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -190,17 +235,17 @@ def _body(kind: str, schema: Any) -> dict[str, Any]:
 
 
 def _status(handler: Any) -> str:
-    return "204" if handler in _EMPTY else "201" if handler in _CREATED else "2XX"
+    if handler in _CREATED:
+        return "201"
+    return "2XX" if handler in _ANSWERS or handler in _OTHER_ANSWERS else "204"
 
 
-def _answer(handler: Any) -> dict[str, Any]:
-    if handler in _EMPTY:
-        return {"description": "done"}
-    kind = _OTHER_ANSWERS.get(handler, "application/json")
-    if kind != "application/json":
-        kinds = [kind, "application/json", "text/plain"] if handler is files.get_file else [kind]
-        return {"description": "the answer", "content": {one: {} for one in kinds}}
-    return {"description": "the answer", "content": {kind: {"schema": {"type": "object"}}}}
+def _answer(handler: Any, by_type: dict[type, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {kind: {} for kind in _OTHER_ANSWERS.get(handler, ())}
+    if handler in _ANSWERS:
+        schemas = [by_type[kind] for kind in _ANSWERS[handler]]
+        content["application/json"] = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
+    return {"description": "the answer", "content": content} if content else {"description": "done"}
 
 
 _DOCUMENT: dict[str, Any] = {}

@@ -37,7 +37,7 @@ async def erase(call: Call) -> Response:
     if given.compact:  # it keeps all users of the store waiting
         require_whole_store(call)
     done = await call.store.aerase(tuple(given.namespace), given.key, recursive=given.recursive, compact=given.compact)
-    return answer(msgspec.to_builtins(done))
+    return answer(done)
 
 
 # Backups and tables --------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ async def load(call: Call) -> Response:
         except (Corrupt, SchemaTooNew) as error:
             detail = str(error).replace(str(kept.path / "backup"), "the body")
             raise HttpError(422, detail, title=type(error).__name__) from error
-        return answer(msgspec.to_builtins(done))
+        return answer(done)
 
 
 async def export_entries(call: Call) -> Response:
@@ -73,6 +73,12 @@ async def export_entries(call: Call) -> Response:
     with _temporary_folder() as kept:
         await call.store.aexport_entries(kept.path / "table", prefix=namespace_argument(call), format=kind)
         return kept.send("table", f"entries.{kind}")
+
+
+class Written(msgspec.Struct):
+    """How many entries were written."""
+
+    entries: int
 
 
 async def import_entries(call: Call) -> Response:
@@ -86,7 +92,7 @@ async def import_entries(call: Call) -> Response:
             columns=None if columns is None else decode_json(columns.encode(), dict[str, str | list[str]]),
             format=_table_format(call),
         )
-        return answer({"entries": number})
+        return answer(Written(number))
 
 
 class Check(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,7 +104,7 @@ class Check(msgspec.Struct, forbid_unknown_fields=True):
 async def check(call: Call) -> Response:
     """Read every entry, and check that indexes, contents and vectors agree with it."""
     given = decode_json(await call.body() or b"{}", Check)
-    return answer(msgspec.to_builtins(await call.store.acheck(repair=given.repair)))
+    return answer(await call.store.acheck(repair=given.repair))
 
 
 class _Kept:
@@ -156,22 +162,34 @@ def _table_format(call: Call) -> Literal["jsonl", "parquet"]:
 
 async def stats(call: Call) -> Response:
     """Describe what the store holds, and the state of its indexes."""
-    return answer(msgspec.to_builtins(await call.store.astats()))
+    return answer(await call.store.astats())
+
+
+class Swept(msgspec.Struct):
+    """How many expired entries were removed."""
+
+    expired: int
 
 
 async def sweep(call: Call) -> Response:
     """Remove expired entries now."""
-    return answer({"expired": await call.store.asweep()})
+    return answer(Swept(await call.store.asweep()))
 
 
 async def reindex(call: Call) -> Response:
     """Make the vectors that are missing."""
-    return answer({"entries": await call.store.areindex()})
+    return answer(Written(await call.store.areindex()))
+
+
+class Status(msgspec.Struct):
+    """The state of the server."""
+
+    status: str
 
 
 async def is_alive(_call: Call) -> Response:
     """Answer that the process runs."""
-    return answer({"status": "ok"})
+    return answer(Status("ok"))
 
 
 async def is_ready(call: Call) -> Response:
@@ -180,7 +198,7 @@ async def is_ready(call: Call) -> Response:
         await call.service.store.acursor()
     except HoldallError as error:
         raise HttpError(503, f"the store cannot be read: {type(error).__name__}", title="Unavailable") from error
-    return answer({"status": "ready"})
+    return answer(Status("ready"))
 
 
 async def get_metrics(call: Call) -> Response:

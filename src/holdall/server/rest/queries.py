@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.responses import Response
 
-from ... import Entry
 from ...core import face_api
 from ...errors import InvalidInput, shown
 from ...ops import Namespace
-from ..exchange import Call, Handler, answer
-from .documents import entry_document, namespace_argument, preview_document
+from ..exchange import Call, Handler, Limits, answer
+from .documents import Item, namespace_argument, to_item
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
@@ -47,6 +46,14 @@ class Count(msgspec.Struct, forbid_unknown_fields=True):
     recursive: bool = True
 
 
+class Found(msgspec.Struct):
+    """Entries, the best first; `next` is the cursor of the page that follows, or null."""
+
+    items: list[Item]
+    next: str | None
+    seconds: float
+
+
 async def search(call: Call) -> Response:
     """Find entries."""
     given = await call.json(Search)
@@ -65,11 +72,11 @@ async def search(call: Call) -> Response:
         neighbours=given.neighbours,
     )
     took = time.perf_counter() - began
-    documents = _documents(page, given.preview)
+    items = [to_item(hit, given.preview) for hit in page]
     if given.highlight and given.query:
-        for document, hit in zip(documents, page, strict=True):
-            document["highlights"] = _highlights(given.query, hit.value)
-    return answer({"items": documents, "next": page.next, "seconds": round(took, 6)})
+        for item, hit in zip(items, page, strict=True):
+            item.highlights = _highlights(given.query, hit.value)
+    return answer(Found(items, page.next, round(took, 6)))
 
 
 _MOST_HIGHLIGHTS = 5  # fields of an entry
@@ -114,11 +121,31 @@ def _cut(text: str, spans: list[tuple[int, int]]) -> list[dict[str, Any]]:
     return [part for part in parts if part["text"]]
 
 
+class Counted(msgspec.Struct):
+    """How many entries there are."""
+
+    count: int
+
+
 async def count(call: Call) -> Response:
     """Count entries."""
     given = await call.json(Count)
     total = await call.store.acount(tuple(given.namespace), filter=given.filter, recursive=given.recursive)
-    return answer({"count": total})
+    return answer(Counted(total))
+
+
+class ListedNamespace(msgspec.Struct):
+    """A namespace; how many entries are in it, and with those below it."""
+
+    namespace: Namespace
+    entries: int | msgspec.UnsetType = msgspec.UNSET
+    total: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class NamespaceList(msgspec.Struct):
+    """Namespaces."""
+
+    namespaces: list[ListedNamespace]
 
 
 async def list_namespaces(call: Call) -> Response:
@@ -134,13 +161,19 @@ async def list_namespaces(call: Call) -> Response:
         offset=call.number("offset", 0),
     )
     if not call.flag("counts"):
-        return answer({"namespaces": [{"namespace": namespace} for namespace in found]})
-    documents = []
+        return answer(NamespaceList([ListedNamespace(namespace) for namespace in found]))
+    listed = []
     for namespace in found:
         own = await call.store.acount(namespace, recursive=False)
-        total = await call.store.acount(namespace)
-        documents.append({"namespace": namespace, "entries": own, "total": total})
-    return answer({"namespaces": documents})
+        listed.append(ListedNamespace(namespace, own, await call.store.acount(namespace)))
+    return answer(NamespaceList(listed))
+
+
+class ItemPage(msgspec.Struct):
+    """Entries; `next` is the argument `after` of the page that follows, or null."""
+
+    items: list[Item]
+    next: str | None
 
 
 async def scan(call: Call) -> Response:
@@ -152,39 +185,57 @@ async def scan(call: Call) -> Response:
     page = await face_api.arun(call.store, scanned)
     following = None if page.next is None else _write_mark(page[-1].namespace, page[-1].key)
     preview = None if call.text("preview") is None else call.number("preview", 0)
-    return answer({"items": _documents(page, preview), "next": following})
+    return answer(ItemPage([to_item(entry, preview) for entry in page], following))
 
 
-def _documents(page: Iterable[Entry], preview: int | None) -> list[dict[str, Any]]:
-    """Entries as documents: whole, or with so many characters of each value."""
-    if preview is None:
-        return [entry_document(entry) for entry in page]
-    return [preview_document(entry, preview) for entry in page]
+class Features(msgspec.Struct):
+    """What the store can do. `history_since` is the earliest moment that can be read; null without history."""
+
+    embeds: bool
+    full_text: bool
+    ranks: bool
+    history: bool
+    history_seconds: float | None
+    history_since: datetime | None
+
+
+class Description(msgspec.Struct):
+    """The token of a request, and the store."""
+
+    holdall: str
+    token: str
+    label: str
+    scope: Namespace
+    allow: tuple[str, ...]
+    expires_at: datetime | None
+    features: Features
+    limits: Limits
 
 
 async def describe(call: Call) -> Response:
     """Describe the token, and what the store can do."""
-    options = face_api.options_of(call.store)
+    options, capabilities = face_api.options_of(call.store), face_api.capabilities_of(call.store)
     token = call.access.token
     reach = await face_api.arun(call.store, face_api.read_history_setting(call.store))
+    features = Features(
+        embeds=options.embedding is not None,
+        full_text=options.full_text,
+        ranks=capabilities.ranks,
+        history=capabilities.keeps_history,
+        history_seconds=None if reach is None else reach.keep,
+        history_since=None if reach is None else datetime.fromtimestamp(reach.since / 1_000_000, UTC),
+    )
     return answer(
-        {
-            "holdall": face_api.VERSION,
-            "token": token.id,
-            "label": token.label,
-            "scope": token.scope,
-            "allow": token.allow,
-            "expires_at": token.expires_at,
-            "features": {
-                "embeds": options.embedding is not None,
-                "full_text": options.full_text,
-                "ranks": face_api.capabilities_of(call.store).ranks,
-                "history": face_api.capabilities_of(call.store).keeps_history,
-                "history_seconds": None if reach is None else reach.keep,
-                "history_since": None if reach is None else datetime.fromtimestamp(reach.since / 1_000_000, UTC),
-            },
-            "limits": msgspec.to_builtins(call.service.limits),
-        }
+        Description(
+            holdall=face_api.VERSION,
+            token=token.id,
+            label=token.label,
+            scope=token.scope,
+            allow=token.allow,
+            expires_at=token.expires_at,
+            features=features,
+            limits=call.service.limits,
+        )
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -15,7 +16,8 @@ from starlette.responses import Response
 from ...errors import InvalidInput, MissingExtra, NotFound
 from ..exchange import Call, Handler, answer, decode_json, no_content
 from ..problems import HttpError
-from .events import stream_events
+from .documents import Deleted
+from .events import Event, stream_events
 
 if TYPE_CHECKING:
     from ...faces.langgraph import HoldallSaver
@@ -91,25 +93,59 @@ def _config(thread: str, call: Call) -> Any:
     return {"configurable": configurable}
 
 
-def _thread_document(thread: Any) -> dict[str, Any]:
-    return {name: getattr(thread, name) for name in thread.__slots__}
+class PendingWrite(msgspec.Struct):
+    """A write of a task to a channel."""
+
+    task_id: str
+    channel: str
+    value: Any
 
 
-def _checkpoint_document(found: Any) -> dict[str, Any]:
-    where = found.config["configurable"]
-    parent = found.parent_config
-    return {
-        "thread_id": where["thread_id"],
-        "checkpoint_ns": where["checkpoint_ns"],
-        "checkpoint_id": where["checkpoint_id"],
-        "parent_id": None if parent is None else parent["configurable"]["checkpoint_id"],
-        "time": found.checkpoint["ts"],
-        "metadata": found.metadata,
-        "values": found.checkpoint["channel_values"],
-        "writes": [
-            {"task_id": task, "channel": channel, "value": value} for task, channel, value in found.pending_writes or ()
-        ],
-    }
+class Checkpoint(msgspec.Struct):
+    """A checkpoint of a thread: the values of its channels, and the writes that are pending."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    time: str
+    metadata: dict[str, Any]
+    values: dict[str, Any]
+    writes: list[PendingWrite]
+
+
+def _to_checkpoint(found: Any) -> Checkpoint:
+    where, parent = found.config["configurable"], found.parent_config
+    return Checkpoint(
+        thread_id=where["thread_id"],
+        checkpoint_ns=where["checkpoint_ns"],
+        checkpoint_id=where["checkpoint_id"],
+        parent_id=None if parent is None else parent["configurable"]["checkpoint_id"],
+        time=found.checkpoint["ts"],
+        metadata=found.metadata,
+        values=found.checkpoint["channel_values"],
+        writes=[PendingWrite(*write) for write in found.pending_writes or ()],
+    )
+
+
+class ListedThread(msgspec.Struct):
+    """A thread. `step` and `metadata` are those of its last checkpoint."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    checkpoints: int
+    checkpoint_id: str
+    step: int | None
+    metadata: dict[str, Any]
+    preview: str | None
+
+
+class ThreadPage(msgspec.Struct):
+    """Threads; `next` is the cursor of the page that follows, or null."""
+
+    threads: list[ListedThread]
+    next: str | None
 
 
 async def list_threads(call: Call) -> Response:
@@ -122,7 +158,7 @@ async def list_threads(call: Call) -> Response:
         limit=call.number("limit", 100, call.service.limits.page),
         cursor=call.text("cursor"),
     )
-    return answer({"threads": [_thread_document(thread) for thread in page], "next": page.next})
+    return answer(ThreadPage(msgspec.convert(list(page), list[ListedThread], from_attributes=True), page.next))
 
 
 async def get_thread(call: Call) -> Response:
@@ -131,7 +167,14 @@ async def get_thread(call: Call) -> Response:
     found = await _saver(call).aget_tuple(_config(thread, call))
     if found is None:
         raise NotFound(f"there is no such checkpoint of the thread {thread!r}")
-    return answer(_checkpoint_document(found))
+    return answer(_to_checkpoint(found))
+
+
+class CheckpointPage(msgspec.Struct):
+    """Checkpoints, newest first; `next` is the argument `before` of the page that follows, or null."""
+
+    checkpoints: list[Checkpoint]
+    next: str | None
 
 
 async def list_checkpoints(call: Call) -> Response:
@@ -144,9 +187,9 @@ async def list_checkpoints(call: Call) -> Response:
         before=None if before is None else {"configurable": {"checkpoint_id": before}},
         limit=limit + 1,
     )
-    documents = [_checkpoint_document(one) async for one in found]
-    following = documents[limit - 1]["checkpoint_id"] if len(documents) > limit and limit else None
-    return answer({"checkpoints": documents[:limit], "next": following})
+    checkpoints = [_to_checkpoint(one) async for one in found]
+    following = checkpoints[limit - 1].checkpoint_id if len(checkpoints) > limit and limit else None
+    return answer(CheckpointPage(checkpoints[:limit], following))
 
 
 async def watch_thread(call: Call) -> Response:
@@ -157,10 +200,10 @@ async def watch_thread(call: Call) -> Response:
     return stream_events(call, _describe_checkpoints(found), found.aclose)  # type: ignore[attr-defined]  # a generator
 
 
-async def _describe_checkpoints(found: Any) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
+async def _describe_checkpoints(found: Any) -> AsyncIterator[Event]:
     async for one in found:
-        document = _checkpoint_document(one)
-        yield document["checkpoint_id"], "checkpoint", document
+        checkpoint = _to_checkpoint(one)
+        yield checkpoint.checkpoint_id, "checkpoint", checkpoint
 
 
 async def delete_thread(call: Call) -> Response:
@@ -224,7 +267,7 @@ async def retain_checkpoints(call: Call) -> Response:
     """Delete old checkpoints of all threads."""
     given = await call.json(Retain)
     removed = await _saver(call).aretain(keep_last=given.keep_last, older_than=given.older_than)
-    return answer({"deleted": removed})
+    return answer(Deleted(removed))
 
 
 class Runs(msgspec.Struct, forbid_unknown_fields=True):
