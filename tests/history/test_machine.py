@@ -10,6 +10,7 @@ from hypothesis import settings
 
 import holdall
 from holdall.testing import Clock, history_machine
+from support.machines import open_alternating
 from support.servers import postgres_url, redis_cluster_url, redis_url
 
 HOUR = 3600
@@ -45,11 +46,17 @@ def on_cluster(folder: Path, clock: Clock) -> holdall.Store:
     return holdall.open(redis_cluster_url(), clock=clock, sweep_interval=None, history=HOUR, key_prefix=prefix)
 
 
+def on_bucket(folder: Path, clock: Clock) -> holdall.Store:
+    """On two machines in turns."""
+    return open_alternating(f"s3://tests/{folder}", folder, clock=clock, sweep_interval=None, history=HOUR)
+
+
 TestMemory = history_machine(on_memory).TestCase
 TestSqlite = history_machine(on_sqlite).TestCase
 TestDisk = history_machine(on_disk).TestCase
 TestPostgres = history_machine(on_postgres).TestCase
 TestRedis = history_machine(on_redis).TestCase
 TestCluster = history_machine(on_cluster).TestCase
-for _name in ("TestMemory", "TestSqlite", "TestDisk", "TestPostgres", "TestRedis", "TestCluster"):
+TestBucket = history_machine(on_bucket).TestCase
+for _name in ("TestMemory", "TestSqlite", "TestDisk", "TestPostgres", "TestRedis", "TestCluster", "TestBucket"):
     globals()[_name].settings = settings(max_examples=_EXAMPLES, stateful_step_count=25, deadline=None)

@@ -16,6 +16,7 @@ import pytest
 
 import holdall
 from holdall.engines.s3 import Client, bucket, compaction
+from holdall.engines.s3.effects import Effects
 from holdall.engines.s3.engine import S3Engine
 from holdall.engines.s3.objects import Floor, is_blob, log_name
 from holdall.errors import InvalidInput, Unavailable
@@ -89,7 +90,7 @@ def test_a_cache_may_take_longer_to_build_than_the_timeout(
 def load_and_die(url: str, endpoint: str, cache: str) -> None:
     """Open a store; be killed when most of its cache is written."""
 
-    def die(self: S3Engine) -> None:
+    def die(self: S3Engine, effects: Effects) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     S3Engine._obey_history = die  # type: ignore[method-assign]  # in a process of its own

@@ -31,6 +31,7 @@ from .objects import (
     decode_format,
     encode_struct,
     floor_name,
+    is_same_commit,
     log_name,
     make_nonce,
 )
@@ -142,7 +143,7 @@ class Bucket:
         while not is_created:
             with _unknown_if_it_fails():
                 found = self.read(seq, deadline)
-                if found == record:  # the reply to an earlier try was lost
+                if found is not None and is_same_commit(found, record):  # the reply to an earlier try was lost
                     break
                 if found is not None:
                     raise SlotTaken(seq, found)

@@ -2,7 +2,8 @@
 
 After `RECORDS` records, or `BYTES` of them, a machine merges them to a segment, and creates the next floor, which lists
 it. Machines may do that at once: the first to create the floor has done it, and the others delete their segments. Eight
-segments of one level are merged to one of the next, so a new machine reads few.
+segments of one level are merged to one of the next, so a new machine reads few. Large ones are not merged; when they
+have grown to twice of what is stored, `rewrite` writes everything again.
 
 What a floor replaces (its part of the log, and merged segments) is deleted `COLLECT_AFTER` seconds later by the machine
 that creates another floor. So are blobs to which no row refers, which a floor lists now and then. A machine that slept
@@ -18,7 +19,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from operator import itemgetter
@@ -41,6 +42,7 @@ from .objects import (
     decode_lines,
     encode_lines,
     encode_struct,
+    erase_record,
     floor_name,
     is_blob,
     is_segment,
@@ -58,6 +60,8 @@ RECORDS, BYTES = 256, 4 << 20
 TIER = 8
 #: Larger segments are not merged: that would need as much memory.
 LARGEST_MERGED = 64 << 20
+_WHOLE = 100  # the level of segments that `rewrite` has made
+_WHOLE_BYTES = 32 << 20  # of text in one of them
 _AT_ONCE = 8
 _PART = 4 << 20  # bytes of a segment that are fetched at once
 _SLOW = 2.0  # seconds, after which progress is logged
@@ -66,6 +70,73 @@ _SLOW = 2.0  # seconds, after which progress is logged
 def is_due(records: int, size: int) -> bool:
     """Whether so many records since the last floor, of so many bytes, should be merged."""
     return records >= RECORDS or size >= BYTES
+
+
+def needs_rewrite(floor: Floor) -> bool:
+    """Whether segments that are not merged any more have as much as everything had when it was written last."""
+    whole = sum(segment.size for segment in floor.segments if segment.level == _WHOLE)
+    return sum(segment.size for segment in floor.segments) - whole > max(whole, LARGEST_MERGED)
+
+
+def rewrite(
+    bucket: Bucket, floor: Floor, header: Header, lines: Iterable[bytes], referenced: set[str], patience: float
+) -> Floor | None:
+    """Replace all segments of a floor with new ones, which have the same state and nothing of the past.
+
+    `lines` are the effects of that state, and `referenced` the blobs that its rows refer to. Newer floors may be
+    created in the meantime. Returns the new floor; None if one of them has merged segments that this should replace.
+    """
+    whole = [_write(bucket, header, part, 1, floor.upto, _WHOLE, time.monotonic() + patience) for part in _cut(lines)]
+    unused = _find_unused_blobs(bucket, floor.upto, referenced, time.monotonic() + patience)
+    while True:
+        deadline = time.monotonic() + patience
+        newest = bucket.look(deadline)
+        added = newest.segments[len(floor.segments) :]
+        if newest.segments[: len(floor.segments)] != floor.segments:
+            _delete(bucket, [segment.name for segment in whole], deadline)
+            return None
+        replaced = [*unused, *(segment.name for segment in floor.segments)]
+        now = int(bucket.client.clock.now() * 1e6)
+        number, upto = newest.number + 1, newest.upto
+        made = Floor(number, upto, now, [*whole, *added], replaced, upto + 1, newest.collected)
+        if _create_floor(bucket, made, deadline):
+            return made
+
+
+def _cut(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Return lines in parts of about `_WHOLE_BYTES`."""
+    part: list[bytes] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line)
+        if size > _WHOLE_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def purge(bucket: Bucket, newest: Floor, patience: float) -> None:
+    """Have nothing left in the bucket of what floors have replaced, at once.
+
+    Numbers of the log must not get free, so of records the headers stay. Machines that lack them build their caches
+    again; so do those that are reading a segment that is deleted.
+    """
+    client = bucket.client
+
+    def erase(seq: int) -> None:
+        deadline = time.monotonic() + patience
+        record = client.get(log_name(seq), deadline)
+        if record is not None:
+            client.put(log_name(seq), erase_record(record), deadline)
+
+    with ThreadPoolExecutor(_AT_ONCE, "holdall-collect") as executor:
+        for number in range(newest.collected + 1, newest.number + 1):
+            found = client.get(floor_name(number), time.monotonic() + patience)
+            floor = decode_floor(found or b"")
+            list(executor.map(erase, range(floor.first, floor.upto + 1)))
+            list(executor.map(lambda name: client.delete(name, time.monotonic() + patience), floor.replaced))
 
 
 def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[str], deadline: float) -> Floor | None:
@@ -98,15 +169,23 @@ def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[
     # First, so that the next compactor does it if this one is killed.
     if _delete(bucket, [name for old in due for name in _find_replaced(old)], deadline):
         made.collected += len(due)
-    body = encode_struct(made)
+    if not _create_floor(bucket, made, deadline):
+        _delete(bucket, [segment.name for segment in created], deadline)
+        return None
+    return made
+
+
+def _create_floor(bucket: Bucket, made: Floor, deadline: float) -> bool:
+    """Create a floor; return False if another machine was faster."""
+    client, body = bucket.client, encode_struct(made)
     if not client.create(floor_name(made.number), body, deadline) and (
         client.get(floor_name(made.number), deadline) != body
     ):
-        _delete(bucket, [segment.name for segment in created], deadline)
-        return None
+        return False
+    bucket.learn_floor(made)
     with contextlib.suppress(HoldallError):
         client.put(HINT, str(made.number).encode(), deadline)
-    return made
+    return True
 
 
 def _write(
@@ -189,8 +268,20 @@ def _delete(bucket: Bucket, names: list[str], deadline: float) -> bool:
 
 def load(bucket: Bucket, writer: Connection, effects: Effects, obey_history: Callable[[], None]) -> None:
     """Replace what is in the cache with the state of the newest floor."""
+    while True:
+        floor = bucket.look(bucket.make_deadline())
+        try:
+            _load_floor(bucket, floor, writer, effects, obey_history)
+            return
+        except Corrupt:  # or an erasure has just deleted its segments
+            if bucket.look(bucket.make_deadline()).number == floor.number:
+                raise
+
+
+def _load_floor(
+    bucket: Bucket, floor: Floor, writer: Connection, effects: Effects, obey_history: Callable[[], None]
+) -> None:
     began = time.monotonic()
-    floor = bucket.look(bucket.make_deadline())
     reader = SegmentReader(bucket, floor.segments[::-1])
     writer.execute("BEGIN IMMEDIATE")
     try:

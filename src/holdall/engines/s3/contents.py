@@ -124,6 +124,13 @@ class Contents:
                 self._written = 0
                 self._trim()
 
+    def clear(self) -> None:
+        """Delete all copies."""
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self._folder):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)  # noqa: PTH108  # a path as text
+
     def _trim(self) -> None:
         """Delete the oldest copies, if there are too many."""
         copies = []
@@ -189,6 +196,12 @@ class Contents:
             )
             writer.execute("INSERT INTO holdall_chunks VALUES (?, ?, ?)", (body, start, reference.text))
             yield reference, data
+
+
+def find_referenced(connection: Connection) -> set[str]:
+    """Return the names of the blobs that rows refer to."""
+    blobs = "SELECT DISTINCT substr(data, 1, instr(data, ':') - 1) FROM holdall_chunks WHERE typeof(data) = 'text'"
+    return {str(blob) for (blob,) in connection.execute(blobs)}
 
 
 def _find_runs(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

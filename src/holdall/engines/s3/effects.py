@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ...errors import SchemaTooNew
 from ..sqlite.connection import Connection
 from ..sqlite.dialect import NOTE_NUL_KEY, has_nul_key_in
-from .objects import Effect
+from .objects import Effect, Floor, decode_floor, encode_effect
 
 
 class Shipped(NamedTuple):
@@ -59,8 +59,8 @@ DERIVED = (
     "holdall_learned_paths",
     "holdall_learned_values",
 )
-#: The engine's own tables: where the cache is in the log; the records since the last floor, always the newest one, and,
-#: as number 0, the floor that the cache was built from; and the moved triggers.
+#: The engine's own tables: where the cache is in the log; the last floor, as number 0, and the records since then; and
+#: the moved triggers.
 SCHEMA = """
     CREATE TABLE IF NOT EXISTS holdall_bucket (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -95,6 +95,12 @@ class Position(NamedTuple):
 def read_position(connection: Connection) -> Position:
     rows: list[Any] = connection.execute("SELECT seq, t, upto, store FROM holdall_bucket").fetchall()
     return Position(*rows[0]) if rows else Position()
+
+
+def read_floor(connection: Connection) -> Floor:
+    """Return the floor that a cache was built from, or the last one that it has compared its log with."""
+    rows: list[Any] = connection.execute("SELECT data FROM holdall_log WHERE seq = 0").fetchall()
+    return decode_floor(rows[0][0]) if rows else Floor()
 
 
 def move_triggers(writer: Connection) -> None:
@@ -223,6 +229,23 @@ class Effects:
                     effects.append(Effect(table.name, key, present))
             self._writer.execute(f"DELETE FROM {noted}")
         return effects
+
+    def dump(self, reader: Connection) -> Iterator[bytes]:
+        """Return everything that is shipped, in the snapshot of a reader, as lines of effects."""
+        for table in self._tables:
+            columns, width = self._columns[table.name], len(table.key)
+            which = f"WHERE {table.key[0]} = '{table.only}'" if table.only else ""
+            order = ["version"] if "version" in columns else [*table.key, *([] if table.is_unique else ["rowid"])]
+            rows = reader.execute(
+                f"SELECT {', '.join([*table.key, *columns])} FROM {table.name} {which} ORDER BY {', '.join(order)}"
+            )
+            for key, group in groupby(rows, itemgetter(slice(width))):
+                yield encode_effect(Effect(table.name, key, [row[width:] for row in group]))
+
+    @property
+    def columns(self) -> dict[str, list[str]]:
+        """The columns of the rows of each table, beside the key."""
+        return self._columns
 
     def apply(self, effects: Iterable[Effect], columns: dict[str, list[str]]) -> None:
         """Bring rows into the state of effects, of which no two have the same key."""

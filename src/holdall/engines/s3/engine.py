@@ -18,7 +18,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ import apsw
 from ...engine import Options
 from ...errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, StoreClosed, Timeout, Unavailable, shown
 from ...model.values import duration_seconds
-from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op, SetHistory
+from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op, Scrub, Scrubbed, SetHistory
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, restart_if_signaled
 from ..sql.text_index import PreparedIndexTexts
@@ -41,19 +41,18 @@ from ..sqlite.vectors.ranker import PublishIndex
 from . import compaction
 from .bucket import Bucket, SlotTaken
 from .client import AccessRefused, Address, Client
-from .contents import Contents, Reference, S3Dialect, join_heads, join_pieces
+from .contents import Contents, Reference, S3Dialect, find_referenced, join_heads, join_pieces
 from .credentials import find_region, find_source
-from .effects import SCHEMA, Effects, Position, move_triggers, read_position
+from .effects import SCHEMA, Effects, Position, move_triggers, read_floor, read_position
 from .listener import LogListener
 from .objects import (
     Effect,
-    Floor,
     Header,
     decode_effects,
-    decode_floor,
     decode_lines,
     encode_effect,
     encode_lines,
+    encode_struct,
     floor_name,
     log_name,
     make_nonce,
@@ -140,6 +139,10 @@ class _CatchUp(Op, frozen=True):
 
     seq: int = 0
     first: bytes | None = None
+
+
+class _Erased(Exception):  # not an error: the cache is built again
+    """Only segments have the effects of a record."""
 
 
 class S3Engine(SqliteEngine):
@@ -363,7 +366,7 @@ class S3Engine(SqliteEngine):
         deadline, seq = self._deadline, read_position(writer).seq
         disallow_restart()
         if any(type(op) is SetHistory for member in members for op in member.batch):
-            self._obey_history()
+            self._obey_history(self._effects)
         elif not self._effects.has_all_triggers():  # another process has just moved one, which should have run
             raise SlotTaken(seq + 1, None)
         put = lambda name, body: self._bucket.put_blob(name, body, deadline)  # noqa: E731  # one line that is used once
@@ -409,7 +412,10 @@ class S3Engine(SqliteEngine):
                 continue
             if not records:
                 break
-            self._apply(writer, here, records)
+            try:
+                self._apply(writer, here, records)
+            except _Erased:
+                self._rebuild(writer)
         if self._bucket.floor.upto > upto:
             self._trim_log(writer)
 
@@ -433,11 +439,13 @@ class S3Engine(SqliteEngine):
                     record = self._bucket.read(number, self._bucket.make_deadline()) or record  # noqa: PLW2901  # as it is
                     found = decode_lines(record)
                 header, text = (Header(), b"") if found is None else found
+                if header.is_erased:
+                    raise _Erased
                 effects = decode_effects(text)
                 self._index_tombstones(writer, effects)
                 self._effects.apply(effects, header.columns)
                 if any(effect.table == "holdall_state" for effect in effects):
-                    self._obey_history()
+                    self._obey_history(self._effects)
                 self._advance(writer, number, header.t, record)
                 here = number
                 self._applied += 1
@@ -449,22 +457,21 @@ class S3Engine(SqliteEngine):
             raise
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
 
-    def _obey_history(self) -> None:
-        assert self._effects is not None
-        self._effects.obey_history(self._dialect.start_history, self._dialect.stop_history)
+    def _obey_history(self, effects: Effects) -> None:
+        effects.obey_history(self._dialect.start_history, self._dialect.stop_history)
 
     def _index_tombstones(self, writer: Connection, effects: list[Effect]) -> None:
         """Before tombstones are removed: have the text index of this cache take note of them."""
         if any(effect.table == "holdall_entries" and not effect.rows for effect in effects):
             drive(self._sql.index_all_tombstones(), writer.run)
 
-    def _load(self, connection: Connection) -> None:
-        assert self._effects is not None
-        compaction.load(self._bucket, connection, self._effects, self._obey_history)
+    def _load(self, connection: Connection, effects: Effects) -> None:
+        compaction.load(self._bucket, connection, effects, lambda: self._obey_history(effects))
 
     def _rebuild(self, writer: Connection) -> None:
         """Build the cache again from the bucket."""
-        self._load(writer)
+        assert self._effects is not None
+        self._load(writer, self._effects)
         self._sql.ranker.forget()
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
 
@@ -473,23 +480,9 @@ class S3Engine(SqliteEngine):
     def _compact(self) -> None:
         """Merge the log since the last floor to a segment, in the background."""
         try:
-            deadline = time.monotonic() + max(self._options.timeout, 60.0)
-            floor = self._bucket.floor
-            reader = self._readers.take()
-            try:
-                reader.execute("BEGIN")
-                log = "SELECT seq, data FROM holdall_log WHERE seq > ? ORDER BY seq"
-                records = reader.execute(log, (floor.upto,)).fetchall()
-                blobs = "SELECT DISTINCT substr(data, 1, instr(data, ':') - 1) FROM holdall_chunks"
-                referenced = {blob for (blob,) in reader.execute(f"{blobs} WHERE typeof(data) = 'text'")}
-            finally:
-                self._readers.give_back(reader)
-            if [seq for seq, _ in records] == [*range(floor.upto + 1, floor.upto + 1 + len(records))] and records:
-                made = compaction.compact(self._bucket, floor, [data for _, data in records], referenced, deadline)
-                if made is None:
-                    self._bucket.look(deadline)
-                else:
-                    self._bucket.learn_floor(made)
+            self._merge_log()
+            if compaction.needs_rewrite(self._bucket.floor):
+                self._rewrite()
             self._commits.submit([_CatchUp()])
         except StoreClosed:
             pass
@@ -499,14 +492,78 @@ class S3Engine(SqliteEngine):
             self._log_records = self._log_bytes = 0
             self._is_compacting = False
 
+    def _merge_log(self) -> None:
+        deadline = time.monotonic() + self._patience
+        floor = self._bucket.floor
+        reader = self._readers.take()
+        try:
+            reader.execute("BEGIN")
+            log = "SELECT seq, data FROM holdall_log WHERE seq > ? ORDER BY seq"
+            records = reader.execute(log, (floor.upto,)).fetchall()
+            referenced = find_referenced(reader)
+        finally:
+            self._readers.give_back(reader)
+        if [seq for seq, _ in records] != [*range(floor.upto + 1, floor.upto + 1 + len(records))] or not records:
+            return
+        if compaction.compact(self._bucket, floor, [data for _, data in records], referenced, deadline) is None:
+            self._bucket.look(deadline)
+
+    def _rewrite(self) -> None:
+        """Write all segments again, without the past.
+
+        What is in them comes from the bucket, in a database that is made for it: the cache is never the source.
+        """
+        while True:
+            path = f"{self._path}-rewrite-{make_nonce()}"
+            with self._build_file(path) as (connection, effects):
+                Path(path).unlink()  # now, so that it does not stay if this process is killed
+                floor = read_floor(connection)
+                header = Header(make_nonce(), read_position(connection).t, effects.columns)
+                referenced, lines = find_referenced(connection), effects.dump(connection)
+                if compaction.rewrite(self._bucket, floor, header, lines, referenced, self._patience) is not None:
+                    return
+
+    @property
+    def _patience(self) -> float:
+        """How many seconds a request of a compactor may take: nobody waits for it."""
+        return max(self._options.timeout, 60.0)
+
+    def _scrub(self, op: Scrub) -> Scrubbed:
+        """Erase from the bucket, too: what was removed is in the log, in segments and in blobs."""
+        while self._commits.submit([Maintain()])[0]:
+            pass
+        self._ensure_fresh()
+        reader = self._readers.take()
+        try:
+            seq = read_position(reader).seq
+        finally:
+            self._readers.give_back(reader)
+        while self._bucket.look(time.monotonic() + self._patience).upto < seq:
+            self._merge_log()
+        if self._bucket.floor.number:
+            with self._translating():
+                self._rewrite()
+            compaction.purge(self._bucket, self._bucket.floor, self._patience)
+        self._commits.submit([_CatchUp()])  # drops the copies of records
+        self._contents.clear()
+        scrubbed = super()._scrub(op)
+        return Scrubbed(
+            (*scrubbed.cleared, "the log, the segments and the contents in the bucket"),
+            (
+                *scrubbed.beyond,
+                "caches of other machines, until you delete them",
+                "backups of the bucket, and old versions of its objects, if it keeps them",
+            ),
+        )
+
     def _trim_log(self, writer: Connection) -> None:
         """Drop the local copies of records that a floor has replaced."""
         floor = self._bucket.floor
         writer.execute("BEGIN IMMEDIATE")
         try:
             writer.execute("UPDATE holdall_bucket SET upto = ?", (floor.upto,))
-            newest = "SELECT seq FROM holdall_bucket"
-            writer.execute(f"DELETE FROM holdall_log WHERE seq > 0 AND seq <= ? AND seq < ({newest})", (floor.upto,))
+            writer.execute("DELETE FROM holdall_log WHERE seq <= ?", (floor.upto,))
+            writer.execute("INSERT INTO holdall_log VALUES (0, ?)", (encode_struct(floor),))
             writer.execute("COMMIT")
         except BaseException:
             self._roll_back(writer)
@@ -551,7 +608,7 @@ class S3Engine(SqliteEngine):
         log = "SELECT seq, data FROM holdall_log WHERE seq IN (0, ?) ORDER BY seq DESC LIMIT 1"
         rows: list[Any] = writer.execute(log, (position.seq,)).fetchall()
         for seq, held in rows:
-            floor = Floor() if seq else decode_floor(held)
+            floor = read_floor(writer)
             name, last = (log_name(seq), seq) if seq else (floor_name(floor.number), floor.upto)
             if last == position.seq and self._client.get(name, deadline) == held:
                 return False
@@ -566,26 +623,29 @@ class S3Engine(SqliteEngine):
         try:
             for old in (new, *(Path(self._path + suffix) for suffix in ("-wal", "-shm"))):  # SQLite would read them
                 old.unlink(missing_ok=True)
-            self._build_file(str(new))
-            new.replace(path)
+            with self._build_file(str(new)) as (connection, _):
+                connection.close()
+                with new.open("rb+") as file:
+                    os.fsync(file.fileno())  # otherwise a power cut could leave a file of which parts are missing
+                new.replace(path)
         except OSError as error:
             raise Unavailable(f"cannot build the cache {self._path!r}: {error.strerror}; nothing is lost") from error
-        finally:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
 
-    def _build_file(self, path: str) -> None:
+    @contextlib.contextmanager
+    def _build_file(self, path: str) -> Iterator[tuple[Connection, Effects]]:
+        """Make a database with what the newest floor has. In the end it is deleted, unless it has another name."""
         connection = Connection(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, self._options.timeout)
         try:
             pragma(connection, "journal_mode", "off")
             connection.set_synchronous("OFF")
             self._migrate(connection)
-            self._effects = Effects(connection)
-            self._load(connection)
+            effects = Effects(connection)
+            self._load(connection, effects)
+            yield connection, effects
         finally:
             connection.close()
-        with open(path, "rb+") as file:  # noqa: PTH123  # a path as text
-            os.fsync(file.fileno())  # otherwise a power cut could leave a file of which parts are missing
+            with contextlib.suppress(OSError):
+                Path(path).unlink(missing_ok=True)
 
     def _migrate(self, writer: Connection) -> None:
         super()._migrate(writer)

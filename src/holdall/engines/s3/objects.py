@@ -12,6 +12,9 @@ be compressed: a header, then one *effect* a line, which is the new state of the
 a tab, the rows. Only such images of rows are stored, never commands, so that two releases of holdall cannot come to
 different results.
 
+`erase` replaces what old records and segments have with what is left of it. Then only the header of a record stays, so
+that its number is not free.
+
 An object without a valid checksum is what a server has kept of a write that was cut off. As a record it has no effects.
 """
 
@@ -51,6 +54,7 @@ class Header(msgspec.Struct, omit_defaults=True):
     by: str = ""  # a nonce: which attempt wrote it
     t: int = 0  # when, in microseconds
     columns: dict[str, list[str]] = {}  # of each table, those that the rows have beside the key
+    is_erased: bool = False  # its effects are in segments only: a cache that lacks them is built again
 
 
 class Effect(NamedTuple):
@@ -159,6 +163,21 @@ def decode_lines(data: bytes) -> tuple[Header, bytes] | None:
     except Damaged:
         return None
     return header, b"\n".join([first, *(text for _, text in others)])
+
+
+def erase_record(record: bytes) -> bytes:
+    """Return what stays of a record in the log when its effects are erased."""
+    found = decode_lines(record)
+    header = Header() if found is None else found[0]
+    return encode_lines(Header(header.by, header.t, is_erased=True), [])
+
+
+def is_same_commit(found: bytes, record: bytes) -> bool:
+    """Whether a record that was found is this one, or what was left of it."""
+    if found == record:
+        return True
+    theirs, ours = decode_lines(found), decode_lines(record)
+    return theirs is not None and ours is not None and theirs[0].is_erased and theirs[0].by == ours[0].by
 
 
 def stream_lines(parts: Iterable[bytes]) -> Iterator[tuple[Header, bytes]]:

@@ -1,0 +1,205 @@
+"""Segments that are written again: after an erasure, and when they have grown."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdall
+from holdall.engines.s3 import Client, compaction
+from holdall.engines.s3.objects import decode_lines
+from holdall.errors import Unavailable
+from holdall.testing import embed
+from support.bucket_checks import check_caches, engine_of
+from support.servers import s3_server
+
+_numbers = itertools.count()
+SECRET = "xq7sekrit"  # in values, contents, keys, paths and namespaces
+NS = ("users", f"alice-{SECRET}")
+
+
+@pytest.fixture
+def url() -> str:
+    return f"s3://tests/rewriting{next(_numbers)}"
+
+
+@pytest.fixture
+def objects(url: str) -> Iterator[Client]:
+    """The objects of the store."""
+    found = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    yield found
+    found.close()
+
+
+def open_at(url: str, cache: Path, **options: Any) -> holdall.Store:
+    return holdall.open(url, **{**s3_server().options, "cache": cache, "sweep_interval": None, **options})
+
+
+def find_secret(objects: Client) -> list[str]:
+    """Return the names of the objects that have the secret."""
+    deadline, found, after = time.monotonic() + 30, [], ""
+    while page := objects.list("", after, deadline):
+        for name, _ in page:
+            data = objects.get(name, deadline) or b""
+            lines = decode_lines(data) if name.startswith(("log/", "seg/")) else None
+            if SECRET.encode() in (lines[1] if lines else data) + name.encode():
+                found.append(name)
+        after = page[-1][0]
+    return found
+
+
+def fill(store: holdall.Store) -> None:
+    """Write the secret everywhere that a store can have it, in the log and in segments."""
+    store.put(("users", "bob"), "k", {"text": "stays " * 50})
+    for number in range(6):
+        store.put(NS, f"key-{SECRET}-{number}", {"text": f"{SECRET} {number} " * 20, "kind": SECRET})
+        if number == 3:
+            engine_of(store)._compact()
+    store.put(NS, f"key-{SECRET}-1", {"text": f"overwritten {SECRET}"})
+    store.files(NS).write(f"/{SECRET}.md", f"{SECRET} in a file\n" * 5000)
+    store.files(NS).append(f"/{SECRET}.md", f"more {SECRET}\n")
+    store.files(("users", "bob")).write("/f", b"bob's\n" * 5000)
+    engine_of(store)._compact()
+    store.delete(NS, f"key-{SECRET}-2")
+    assert store.search(query=SECRET, mode="lexical", limit=50)
+
+
+def test_what_was_erased_is_in_no_object_and_in_no_file_of_the_cache(url: str, objects: Client, tmp_path: Path) -> None:
+    """Bob's entries stay, and a machine that was behind has the same as a new one."""
+    with (
+        open_at(url, tmp_path / "one", history=86400, embed=embed) as one,
+        open_at(url, tmp_path / "two", embed=embed) as two,
+    ):
+        two.put(("a",), "k", {})
+        fill(one)
+        assert {name.partition("/")[0] for name in find_secret(objects)} == {"log", "seg", "blob"}
+        report = one.erase(NS, recursive=True)
+        assert report.entries == 6
+        assert "the log, the segments and the contents in the bucket" in report.cleared
+        assert any("other machines" in what for what in report.beyond)
+        assert find_secret(objects) == []
+        held = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
+        assert [path for path in held if SECRET.encode() in path.read_bytes()] == []
+        assert two.count(NS) == 0
+        assert two.files(("users", "bob")).read("/f") == b"bob's\n" * 5000
+        two.put(("a",), "two", {})
+        one.put(("a",), "one", {})
+        assert one.count() == two.count() == 5
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+    with open_at(url, tmp_path / "one", embed=embed) as one:
+        assert one.count() == 5
+        one.put(("a",), "later", {})
+        check_caches(url, tmp_path, engine_of(one))
+
+
+def test_an_erasure_that_was_interrupted_is_done_by_the_next(
+    url: str, objects: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_at(url, tmp_path) as store:
+        fill(store)
+
+        def fail(*_: Any) -> None:
+            raise Unavailable("as if the server refused")
+
+        with monkeypatch.context() as broken, pytest.raises(Unavailable, match="as if"):
+            broken.setattr(compaction, "purge", fail)
+            store.erase(NS, recursive=True)
+        assert find_secret(objects), "this showed nothing"
+        store.erase(NS, recursive=True)
+        assert find_secret(objects) == []
+        assert store.count() == 2
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_an_empty_store_can_be_erased(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path) as store:
+        assert store.erase(("a",)).entries == 0
+        store.put(("a",), "k", {})
+        assert store.erase(("a",)).entries == 1
+        assert store.count() == 0
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_a_write_whose_record_was_erased_before_its_reply_came_is_done_once(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply was lost, and the next try finds what is left of the record."""
+    with open_at(url, tmp_path / "one") as one, open_at(url, tmp_path / "two") as two:
+        one.files().append("/log", "first\n")
+        create = engine_of(one)._client.create
+
+        def lose_reply(name: str, *rest: Any) -> bool:
+            assert create(name, *rest)
+            two.erase(("b",))
+            monkeypatch.undo()
+            return bool(create(name, *rest))
+
+        monkeypatch.setattr(engine_of(one)._client, "create", lose_reply)
+        one.files().append("/log", "second\n")
+        assert two.files().read_text("/log") == "first\nsecond\n"
+        assert one.files().read_text("/log") == "first\nsecond\n"
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
+def test_machines_that_write_while_others_erase_lose_nothing(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "RECORDS", 8)
+    monkeypatch.setattr(compaction, "TIER", 3)
+    is_over = threading.Event()
+    counts = {"one": 0, "two": 0}
+
+    def write(name: str) -> None:
+        with open_at(url, tmp_path / name) as store:
+            while not is_over.is_set():
+                store.put(("own", name), str(counts[name]), {})
+                store.files().append("/log", f"{name} {counts[name]}\n" * 1000)
+                counts[name] += 1
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in counts]
+    for thread in threads:
+        thread.start()
+    try:
+        with open_at(url, tmp_path / "three") as store:
+            for number in range(5):
+                store.put(("gone",), str(number), {})
+                assert store.erase(("gone",)).entries == 1
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    with open_at(url, tmp_path / "four") as store:
+        lines = store.files().read_text("/log").splitlines()
+        for name, count in counts.items():
+            assert count > 3, "this showed nothing"
+            assert store.count(("own", name)) == count
+            assert [line for line in lines if line.startswith(name)] == [
+                f"{name} {number}" for number in range(count) for _ in range(1000)
+            ]
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_segments_do_not_grow_without_end(
+    url: str, objects: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are too large to be merged are written again when they are twice as large as what is stored."""
+    monkeypatch.setattr(compaction, "LARGEST_MERGED", 20_000)
+    monkeypatch.setattr(compaction, "_WHOLE_BYTES", 10_000)
+    with open_at(url, tmp_path) as store:
+        for turn in range(40):
+            for key in range(5):
+                store.put(("a",), str(key), {"turn": turn, "text": random.randbytes(2000).hex()})
+            store.delete(("a",), "0")
+            engine_of(store)._compact()
+        floor = engine_of(store)._bucket.floor
+        assert sum(segment.size for segment in floor.segments) < 60_000
+        assert len(floor.segments) < 20
+        assert store.count() == 4
+        check_caches(url, tmp_path, engine_of(store))
