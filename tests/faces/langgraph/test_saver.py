@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import itertools
 import multiprocessing
 import operator
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +30,7 @@ from langgraph.types import Command, interrupt
 import holdall
 from holdall import errors
 from holdall.faces.langgraph import AsyncHoldallSaver, HoldallSaver, HoldallStore
-from holdall.faces.langgraph.checkpoints.known_logs import KnownLog
+from holdall.faces.langgraph.checkpoints.known_logs import Address, KnownLog
 from holdall.faces.langgraph.checkpoints.log import Checkpoint, Codec, Log, LogWriter
 from support.extent import IS_SHORT
 from support.langgraph_threads import FernetCipher, chat, say, texts, thread
@@ -184,6 +186,21 @@ def test_an_allow_list_is_used(saver: HoldallSaver) -> None:
     allowed = strict.with_allowlist([("some.module", "Name")])
     assert isinstance(allowed, HoldallSaver)
     assert allowed.serde is not strict.serde
+
+
+def test_a_saver_that_is_dropped_frees_what_it_remembers_at_once(saver: HoldallSaver) -> None:
+    say(chat(saver), "t", "hello")
+    other = HoldallSaver(saver.store)
+    assert other.get_tuple(thread("t")) is not None
+    known = other._known.recall(Address("t", ""))
+    assert known is not None
+    codec = weakref.ref(known.log.codec)
+    gc.disable()
+    try:
+        del other, known
+        assert codec() is None
+    finally:
+        gc.enable()
 
 
 # Opening -------------------------------------------------------------------------------------------------------------

@@ -194,7 +194,8 @@ class KnownLoader(Loader):
         if isinstance(pointer, list):
             return self.read(pointer[0], channel)
         lists = self._known.lists.get(channel, ())
-        new: list[tuple[bytes, Link]] = []  # the last link first
+        ids: list[bytes] = []  # of new links, the last first
+        links: list[Link] = []
         id, stored = pointer, StoredList()
         while id:
             known = next((each for each in lists if id in each.ends), None) if lists else None
@@ -204,11 +205,12 @@ class KnownLoader(Loader):
             link = self._log.link(id)
             if link.before is None:
                 return self.read(link.parts[0], channel)
-            new.append((id, link))
+            ids.append(id)
+            links.append(link)
             id = link.before
-        for link_id, link in reversed(new):
+        for link_id, link in zip(reversed(ids), reversed(links), strict=True):
             stored.add(link_id, [self._log.typed(channel, part) for part in link.parts])
-        if new:
+        if ids:
             self._known.add_lists({channel: stored})
         return self._log.codec.deserialise_all(stored.typed)
 

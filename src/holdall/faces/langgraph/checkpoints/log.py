@@ -22,6 +22,7 @@ import secrets
 import struct
 import zlib
 from collections.abc import Container, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -74,12 +75,15 @@ class Checkpoint(NamedTuple):
     pointers: Pointers
 
 
-class Link(NamedTuple):
+class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A value frame: one part, or the elements that were added to a list after the link `before`."""
 
     channel: str
-    parts: list[Part]
+    parts: list[Any]  # of `Part`
     before: bytes | None  # None: not a list
+
+
+_decode_link = msgspec.msgpack.Decoder(Link).decode
 
 
 class Write(NamedTuple):
@@ -103,7 +107,7 @@ class Codec:
         self.cipher = serde.cipher if isinstance(serde, EncryptedSerializer) else None
         self._serde = serde.serde if isinstance(serde, EncryptedSerializer) else serde
         self._owner = f"{len(thread_id)}:{thread_id}{len(checkpoint_ns)}:{checkpoint_ns}"
-        self._messages = MessageMaker(lambda data: self.deserialise(("msgpack", data)))
+        self._messages = MessageMaker(partial(_deserialise, self._serde, "msgpack"))
         self.keys: list[bytes] = []
 
     def serialise(self, value: Any) -> Typed:
@@ -112,13 +116,7 @@ class Codec:
 
     def deserialise(self, value: Typed) -> Any:
         """Make the value again."""
-        try:
-            return self._serde.loads_typed(value)
-        except NotImplementedError as error:  # LangGraph's, for a type that it does not know
-            raise InvalidInput(
-                f"a value of this thread has the type {value[0]!r}, which the serializer cannot read; pass as serde="
-                " the one that it was written with"
-            ) from error
+        return _deserialise(self._serde, *value)
 
     def deserialise_all(self, values: list[Typed]) -> list[Any]:
         """Make several values again, which are elements of a list."""
@@ -178,6 +176,16 @@ class Codec:
 
     def _binding(self, channel: str) -> bytes:
         return hashlib.blake2b(f"{self._owner}{channel}".encode(), digest_size=_DIGEST).digest()
+
+
+def _deserialise(serde: SerializerProtocol, kind: str, data: bytes) -> Any:
+    try:
+        return serde.loads_typed((kind, data))
+    except NotImplementedError as error:  # LangGraph's, for a type that it does not know
+        raise InvalidInput(
+            f"a value of this thread has the type {kind!r}, which the serializer cannot read; pass as serde="
+            " the one that it was written with"
+        ) from error
 
 
 def _hash(key: bytes, texts: Iterable[bytes]) -> bytes:
@@ -268,7 +276,7 @@ class Log:
         self.size = len(content)
         #: The ID of the newest checkpoint.
         self.latest: str | None = None
-        self._content = bytearray(content)
+        self._content: bytes | bytearray = content
         # The offsets of frames: integers, of which the garbage collector need not know.
         self.values: dict[bytes, int] = {}
         self._checkpoints: dict[bytes, int] = {}
@@ -278,6 +286,8 @@ class Log:
 
     def extend(self, more: bytes) -> None:
         """Add what was appended to the content."""
+        if isinstance(self._content, bytes):  # most logs are read once, and never extended
+            self._content = bytearray(self._content)
         self._content += more
         self._scan(more, self.size)
         self.size += len(more)
@@ -301,7 +311,8 @@ class Log:
                     values.setdefault(id, base + start)
                 elif kind == checkpoint_kind:
                     checkpoints[id] = base + start
-                    latest = max(latest, id)
+                    if id > latest:
+                        latest = id
                 elif kind == writes_kind:
                     writes.setdefault(id, []).append(base + start)
                 elif kind == key_kind:
@@ -329,7 +340,7 @@ class Log:
         return len(self._checkpoints)
 
     def checkpoint(self, id: str) -> Checkpoint:
-        return Checkpoint(*self._payload(self._checkpoints[id.encode()]))
+        return Checkpoint(*_decode(self._payload(self._checkpoints[id.encode()])))
 
     def ancestors(self, id: str | None) -> Iterator[str]:
         """Yield the IDs of a checkpoint's parent, of its parent, and so on."""
@@ -349,7 +360,7 @@ class Log:
         """
         found: dict[tuple[str, int], Write] = {}
         for start in self._writes.get(id.encode(), ()):
-            task_path, task_id, stored = self._payload(start)
+            task_path, task_id, stored = _decode(self._payload(start))
             for index, channel, part in stored:
                 if index < 0 or (task_id, index) not in found:
                     found[task_id, index] = Write(task_path, task_id, index, channel, part)
@@ -361,7 +372,7 @@ class Log:
         start = self.values.get(id)
         if start is None:
             raise Corrupt("a checkpoint names a value that its log does not have; restore a copy of the store")
-        return Link(*self._payload(start))
+        return _decode_link(self._payload(start))
 
     def chain(self, id: bytes, last: Link) -> list[tuple[bytes, Link]]:
         """Return the links of a list from the first to the last."""
@@ -407,9 +418,9 @@ class Log:
             for start in starts
         ]
         for start in checkpoints:
-            values.update(dict.fromkeys(self._ids_used_by(Checkpoint(*self._payload(start)).pointers)))
+            values.update(dict.fromkeys(self._ids_used_by(Checkpoint(*_decode(self._payload(start))).pointers)))
         for start in writes:
-            values.update(dict.fromkeys(_large_ids(part for _, _, part in self._payload(start)[2])))
+            values.update(dict.fromkeys(_large_ids(part for _, _, part in _decode(self._payload(start))[2])))
         frames += [self._frame(start) for start in (*(self.values[id] for id in values), *checkpoints, *writes)]
         return b"".join(frames)
 
@@ -426,11 +437,11 @@ class Log:
 
         frames = [encode_frame(KEY, b"", target.seal(("bytes", key), "")) for key in target.keys]
         for id, start in self.values.items():
-            link = Link(*self._payload(start))
+            link = _decode_link(self._payload(start))
             parts = [again(part, link.channel) for part in link.parts]
             frames.append(encode_frame(VALUE, id, [link.channel, parts, link.before]))
         for id, start in self._checkpoints.items():
-            record = Checkpoint(*self._payload(start))
+            record = Checkpoint(*_decode(self._payload(start)))
             pointers = {
                 channel: [again(pointer[0], channel)] if isinstance(pointer, list) else pointer
                 for channel, pointer in record.pointers.items()
@@ -439,7 +450,7 @@ class Log:
             frames.append(encode_frame(CHECKPOINT, id, sealed))
         for id, starts in self._writes.items():
             for start in starts:
-                task_path, task_id, stored = self._payload(start)
+                task_path, task_id, stored = _decode(self._payload(start))
                 writes = [(index, channel, again(part, channel)) for index, channel, part in stored]
                 frames.append(encode_frame(WRITES, id, [task_path, task_id, writes]))
         return b"".join(frames)
@@ -456,13 +467,13 @@ class Log:
     def _frame(self, start: int) -> bytes:
         return bytes(self._content[start : self._bounds(start)[1]])
 
-    def _payload(self, start: int) -> Any:
-        """Decode the payload of the frame at an offset."""
+    def _payload(self, start: int) -> bytes | bytearray:
+        """Return the payload of the frame at an offset."""
         at, end = self._bounds(start)
-        data: bytes | bytearray = self._content[at:end]
+        data = self._content[at:end]
         if data[0] == _PACKED[0]:
             data = zlib.decompressobj(wbits=-15, zdict=_USUAL).decompress(data[1:])
-        return _decode(data)
+        return data
 
     def _bounds(self, start: int) -> tuple[int, int]:
         """Return where the payload of a frame begins, and where it ends."""
