@@ -217,6 +217,22 @@ def test_a_write_whose_condition_is_dropped_on_the_way_is_refused(
     assert client.get("k", deadline) == b"first"
 
 
+@pytest.mark.parametrize("code", ["", "PreconditionFailed"])
+def test_a_condition_that_does_not_hold_needs_no_reason(url: str, tmp_path: Path, code: str) -> None:
+    """Some servers answer 412 without a body."""
+    with (
+        HttpProxy(s3_server().port, forward) as proxy,
+        open_at(url, tmp_path, endpoint=proxy.endpoint, timeout=5) as store,
+    ):
+        store.put(("a",), "k", {})
+        answers: list[Fault] = [(412, {}, code)]
+        proxy.choose = lambda method, path: answers.pop() if answers and method == "PUT" else None
+        store.put(("a",), "other", {})
+        assert not answers, "this showed nothing"
+        assert store.count() == 2
+        check_caches(url, tmp_path, engine_of(store))
+
+
 def test_a_busy_gateway_may_have_passed_a_write_on(url: str, tmp_path: Path) -> None:
     """503 without S3's own words: the server may have got the write."""
     with (

@@ -159,7 +159,11 @@ class Client:
         reply = self._send("GET", self._path(name), deadline, expected=(404,))
         if reply.status == 404:
             return None
-        return reply.body, email.utils.parsedate_to_datetime(reply.headers["last-modified"]).timestamp()
+        try:
+            written = email.utils.parsedate_to_datetime(reply.headers.get("last-modified", "")).timestamp()
+        except ValueError:
+            written = self.clock.now()
+        return reply.body, written
 
     def put(self, name: str, body: bytes, deadline: float) -> None:
         """Write an object, over one that may be there."""
@@ -217,7 +221,7 @@ class Client:
             self.requests[method] = self.requests.get(method, 0) + 1
             try:
                 reply = self._send_once(method, path, deadline, body, headers or {}, query or {})
-                if reply.status < 300 or (reply.status in expected and reply.code not in ("", "NoSuchBucket")):
+                if reply.status < 300 or (reply.status in expected and not _is_absent_bucket(reply)):
                     return reply
                 if reply.code == "RequestTimeTooSkewed" and not is_skewed:  # its date has corrected our clock
                     is_skewed = True
@@ -379,6 +383,11 @@ class Client:
         if reply.status == 501 or code == "NotImplemented":
             return Unsupported(f"{where} does not support conditional writes, which a store needs ({said})")
         return Unavailable(f"{where} refused a request ({said})")
+
+
+def _is_absent_bucket(reply: Reply) -> bool:
+    """Whether a 404 is not about an object: it has another reason, or a gateway gave it, without one."""
+    return reply.status == 404 and reply.code in ("", "NoSuchBucket")
 
 
 def _is_readable(sock: socket.socket) -> bool:

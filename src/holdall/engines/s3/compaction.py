@@ -137,6 +137,8 @@ def purge(bucket: Bucket, newest: Floor, patience: float) -> None:
             floor = decode_floor(found or b"")
             list(executor.map(erase, range(floor.first, floor.upto + 1)))
             list(executor.map(lambda name: client.delete(name, time.monotonic() + patience), floor.replaced))
+    left = _find_unused_segments(bucket, {segment.name for segment in newest.segments}, time.monotonic() + patience)
+    _delete(bucket, left, time.monotonic() + patience)
 
 
 def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[str], deadline: float) -> Floor | None:

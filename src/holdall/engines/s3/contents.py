@@ -126,10 +126,11 @@ class Contents:
 
     def clear(self) -> None:
         """Delete all copies."""
-        with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(self._folder):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(entry.path)  # noqa: PTH108  # a path as text
+        try:
+            for path in [*self._folder.glob("*")]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise Unavailable(f"cannot delete {error.filename!r}: {error.strerror}; call erase again") from error
 
     def _trim(self) -> None:
         """Delete the oldest copies, if there are too many."""

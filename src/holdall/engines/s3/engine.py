@@ -552,6 +552,7 @@ class S3Engine(SqliteEngine):
             (
                 *scrubbed.beyond,
                 "caches of other machines, until you delete them",
+                "objects that a killed process has not finished, for a day",
                 "backups of the bucket, and old versions of its objects, if it keeps them",
             ),
         )
@@ -612,7 +613,8 @@ class S3Engine(SqliteEngine):
             name, last = (log_name(seq), seq) if seq else (floor_name(floor.number), floor.upto)
             if last == position.seq and self._client.get(name, deadline) == held:
                 return False
-        logger.warning("the cache %r has what %s has not, and is built again", self._path, self._client.address.shown)
+        where = self._client.address.shown
+        logger.info("what the cache %r ends with is not in %s any more, so it is built again", self._path, where)
         return True
 
     def _prepare_file(self) -> None:
