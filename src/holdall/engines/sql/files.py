@@ -75,12 +75,16 @@ class SqlFiles:
             f"INSERT INTO {dialect.unindexed} (version) SELECT version FROM {table}"
             f" WHERE ns = :ns AND {IS_FILE} AND {AT_OR_BELOW} ON CONFLICT DO NOTHING"
         )
-        self._range = (
+        self._range, self._all_pieces = (
             f"SELECT piece.start, piece.data FROM {table} AS file LEFT JOIN {chunks} AS piece"
-            f" ON piece.body_id = file.body AND piece.start < :end AND piece.start >= coalesce((SELECT max(start)"
-            f" FROM {chunks} WHERE body_id = file.body AND start <= :start), 0)"
+            f" ON piece.body_id = file.body{within}"
             f" WHERE file.ns = :ns AND file.key = :key AND file.body IS NOT NULL AND {live('file.')}"
             f" ORDER BY piece.start"
+            for within in (
+                f" AND piece.start < :end AND piece.start >= coalesce((SELECT max(start)"
+                f" FROM {chunks} WHERE body_id = file.body AND start <= :start), 0)",
+                "",
+            )
         )
         pieces = f"SELECT count(*) FROM {chunks} WHERE body_id = body"
         self._whole = (
@@ -136,8 +140,8 @@ class SqlFiles:
     def range_statement(self, op: ops.ReadRange, now: int | None) -> Statement:
         """Return the statement that reads a file, or a part of it."""
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
-        if self._is_one_value(op):
-            return self._whole, params
+        if op.start == 0 and op.end is None:
+            return self._all_pieces if self._dialect.reads_pieces else self._whole, params
         return self._range, {**params, "start": op.start, "end": 2**62 if op.end is None else op.end}
 
     def range_result(self, op: ops.ReadRange, rows: Rows) -> bytes | None:
