@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -285,3 +286,29 @@ def test_a_thread_that_cannot_start_leaves_nothing_to_wait_for(files: Files, mon
     del file
     gc.collect()
     assert not closers._awaited
+
+
+@pytest.mark.parametrize(("mode", "lost"), [("ab", "the last 4 bytes are lost"), ("wb", "nothing of it is kept")])
+def test_an_async_file_that_is_never_closed_warns_of_what_is_lost(files: Files, mode: str, lost: str) -> None:
+    async def write_and_leave() -> None:
+        file = await files.aopen("/a", mode)
+        await file.write(b"more")
+
+    files.write("/a", "text")
+    with pytest.warns(ResourceWarning, match=f"'/a' was not closed, so {lost}"):
+        asyncio.run(write_and_leave())
+        gc.collect()
+    assert files.read_text("/a") == "text"
+
+
+def test_an_async_file_that_has_nothing_to_lose_does_not_warn(files: Files) -> None:
+    async def use() -> None:
+        for mode in ("wb", "ab"):
+            async with await files.aopen("/a", mode) as file:
+                await file.write(b"text")
+        await (await files.aopen("/a")).read()
+
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        asyncio.run(use())
+        gc.collect()
+    assert caught == []

@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import secrets
+import warnings
 import weakref
 from functools import cache
 from types import TracebackType
@@ -362,6 +363,14 @@ class AsyncFile:
             self.closed = True
             with contextlib.suppress(Exception):  # the first exception is the one to raise
                 await self._do(self._open_file.discard())
+
+    def __del__(self) -> None:
+        """Warn as a plain file does. Nothing can be awaited here, so what was not sent is lost."""
+        open_file = self._open_file
+        if not self.closed and open_file.mode != "rb" and not open_file.is_inherited:
+            lost = "nothing of it is kept" if open_file.mode == "wb" else f"the last {len(self._buffer)} bytes are lost"
+            text = f"{open_file.path!r} was not closed, so {lost}; use `async with`, or await close()"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     async def _flush(self) -> None:
         if self._buffer:
