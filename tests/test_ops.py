@@ -107,6 +107,7 @@ OPS: list[ops.Op] = [
     ops.Stat(("a",), "/k"),
     ops.CheckPath(("a",), "/k"),
     ops.Move(("a",), "/k", "/l", ("b",), None),
+    ops.MoveSlice(("a",), "/k", "/l", "/k/a", 9),
     ops.Copy(("a",), "/k", "/l"),
     ops.GetSearchFields(("a",), "k"),
     ops.Embed(("a",), "k", 7, VECTORS),

@@ -66,6 +66,7 @@ from .ops import (
     ListVersions,
     Maintain,
     Move,
+    MoveSlice,
     Namespaces,
     OldEntry,
     OldHead,
@@ -152,6 +153,7 @@ __all__ = [
     "LocalRanking",
     "Maintain",
     "Matrix",
+    "MoveSlice",
     "Namespaces",
     "OldEntry",
     "OldHead",
@@ -237,6 +239,7 @@ class Capabilities(FrozenStruct, frozen=True):
     keeps_history: bool = False  # old values are kept if `SetHistory` asks for it
     spans_roots: bool = True  # a batch may write to several roots (first labels of namespaces)
     remembers: bool = False  # a batch may end with `Remember`
+    moves_in_slices: bool = False  # `MoveSlice` moves some files of a folder
 
 
 class Listener(Protocol):

@@ -488,6 +488,20 @@ class Move(PointOp, frozen=True):
     acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
 
 
+class MoveSlice(Op, frozen=True):
+    """Move some files of a folder, in the order of their paths -> the path of the last one, None if there was none.
+
+    A file stays if an entry has its new path already. Only for engines that move in slices (`Capabilities`).
+    """
+
+    namespace: Namespace
+    src: str
+    dst: str
+    after: str | None  # the path after which the slice begins
+    limit: int
+    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
+
+
 class Copy(PointOp, frozen=True):
     """Copy a file or folder; both share the content -> the `FileInfo` of the destination."""
 

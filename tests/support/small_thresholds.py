@@ -19,6 +19,7 @@ from holdall.engines.sql import bounded_reads, feed
 from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
 from holdall.engines.sqlite.vectors import ranker as sqlite_vectors
+from holdall.files import large_moves
 from holdall.search import postings, ranking, scoring
 from holdall.search.segments import merging
 from holdall.search.segments import state as segments
@@ -30,6 +31,7 @@ SMALL: dict[Any, dict[str, float]] = {
     memory_search: {"FEW": 3, "_SPARE": 3},
     memory: {"PAGE_BYTES": 30},
     bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},
+    large_moves: {"LARGE_FOLDER": 1, "_SMALLEST_SLICE": 1, "_LARGEST_SLICE": 2, "_PAGE": 2},
     feed: {"LARGE_TREE": 1, "_LARGEST_SLICE": 2},
     sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
     postgres_entries: {"MOST_EXACT": 3},

@@ -1,8 +1,9 @@
-"""Large trees, deleted while others write, watch and die: whole or gone, each change once, and nobody waits long."""
+"""Large trees, deleted and moved while others write, watch and die: each change once, and nobody waits long."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -21,12 +22,14 @@ import holdall
 from holdall.engines.postgres import engine as postgres_engine
 from holdall.engines.sql import feed
 from holdall.engines.sqlite import engine as sqlite_engine
-from holdall.errors import Conflict
+from holdall.errors import Conflict, FileNotFound, IsADirectory
+from holdall.files import large_moves
 from holdall.ops import ABSENT, Check, Maintain, Put
 from holdall.testing.caller import WatchCaller
 from support.killed_writers import kill_at_a_random_moment
 from support.processes import start, tell
 from support.servers import postgres_url
+from support.stores import new_location, open_at
 
 _numbers = itertools.count()
 KEYS = [f"k{n:02}" for n in range(60)]
@@ -254,3 +257,64 @@ def test_a_cancelled_deletion_leaves_a_tree_whole_or_gone_and_no_reader_behind(
             time.sleep(0.01)
         assert len(readers._idle) == len(readers._all)
     assert asyncio.CancelledError in outcomes
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "redis", "disk"])
+def test_a_move_goes_on_after_kill_9_and_each_file_is_at_one_of_its_paths(
+    engine: str, tmp_path: Path, scaled: Callable[[int, int], int]
+) -> None:
+    at, home = new_location(engine, tmp_path), ("filesystem",)
+    unfinished = 0
+    with open_at(at) as store:
+        cursor = store.cursor()
+        for number in range(scaled(5, 60)):
+            roles = ["first", "second"][: 1 + number % 2]  # of processes that move the same folders
+            writers = [start(move_folders_until_killed, number=str(number), role=role, **at) for role in roles]
+            said = [kill_at_a_random_moment(writer, once_it_writes=number % 4 != 2) for writer in writers]
+            for step in range(max((step for one in said for _, step in one), default=-1) + 2):
+                src, dst = f"/{number}/{step}/src", f"/{number}/{step}/dst"
+                found = [entry.key.rpartition("/") for entry in store.scan(home) if entry.key.startswith(src[:-3])]
+                names = sorted(name for _, _, name in found)
+                assert names in ([], KEYS), f"a file is lost, or at both of its paths: {names}"
+                folders = {folder for folder, _, _ in found}
+                assert folders <= {src, dst}
+                if any(["moved", step] in one for one in said):
+                    assert folders == {dst}
+                unfinished += len(folders) == 2
+                if src in folders:
+                    large_moves.LARGE_FOLDER, usual = 20, large_moves.LARGE_FOLDER
+                    try:
+                        store.files().move(src, dst)  # of a few files, too: the move was begun
+                    finally:
+                        large_moves.LARGE_FOLDER = usual
+                    assert [info.path for info in store.files().walk(dst)] == [f"{dst}/{name}" for name in KEYS]
+                    assert not store.files().exists(src)
+        store.put(("end",), "end", {})
+        seen: dict[str, str] = {}
+        versions = []
+        with store.watch(since=cursor) as watch:
+            for change in watch:
+                versions.append(change.version)
+                seen[change.key] = change.kind
+                if change.namespace == ("end",):
+                    break
+        assert versions == sorted(set(versions))
+        assert {key for key, kind in seen.items() if kind == "put"} == {entry.key for entry in store.scan(())}
+    assert unfinished > 0, "no writer was killed in the middle of a move: this showed nothing"
+
+
+def move_folders_until_killed(number: str, role: str, **at: str) -> None:
+    large_moves.LARGE_FOLDER, large_moves._SMALLEST_SLICE, large_moves._LARGEST_SLICE = 20, 1, 2
+    store = open_at(at)
+    volume = store.files()
+    for step in itertools.count():
+        src, dst = f"/{number}/{step}/src", f"/{number}/{step}/dst"
+        if role == "first":
+            store.execute([Put(("filesystem",), f"{src}/{key}", {"content": "x"}) for key in KEYS])
+        while not volume.exists(src) and not volume.exists(dst):
+            time.sleep(0.001)
+        tell(["put", step])
+        while volume.exists(src):
+            with contextlib.suppress(FileNotFound, IsADirectory):  # the other process has just ended it, or goes on
+                volume.move(src, dst)
+        tell(["moved", step])

@@ -241,6 +241,8 @@ class Dispatcher:
                     self._resolve_ttl(ttl),
                     self._acting(),
                 )
+            case ops.MoveSlice(namespace):
+                return ops.replace(op, namespace=self._resolve_namespace(namespace), acting=self._acting())
             case ops.Copy(namespace, src, dst):
                 home, paths = self._resolve_namespace(namespace), keys.check_paths(src, dst)
                 return ops.Copy(home, *paths, self._acting())

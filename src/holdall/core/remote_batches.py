@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from .. import ops, wire
 from ..errors import AccessDenied, Conflict, Corrupt, HoldallError, InvalidInput, InvalidValue, OutcomeUnknown, shown
+from ..files.large_moves import is_large, move
 from ..history.versions import encode_acting
 from ..live.leases import lease_home
 from ..model import file_values, filters, globs, keys
@@ -26,7 +27,7 @@ from .store import Store
 #: What a token may allow, by name.
 Allow: TypeAlias = Callable[[str], None]
 
-_LARGE_TREE = 500  # entries: a larger tree is deleted in steps, so the record of its deletion is written before
+_LARGE_TREE = 500  # entries: a larger tree is deleted in steps, and the record of the batch is written before
 _CLIENT = re.compile(r"[0-9a-f]{16,64}")
 _MAINTENANCE = (ops.PurgeTombstones, ops.PurgeHistory, ops.Maintain, ops.LearnFields, ops.IndexTexts, ops.IndexOrder)
 _ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.Embed, ops.GetVersion, ops.SetChange})
@@ -80,7 +81,7 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
     if batch.slot is not None and not all(type(op) in READS for op in admitted):
         return (yield from _run_once(store, batch, admitted))
     try:
-        results = yield from store._write_batch(admitted, None)
+        results = yield from _write(store, admitted)
     except Conflict as conflict:
         raise _relative(store, conflict, batch.ops, admitted) from None
     return wire.Reply([wire.encode_result(op, result) for op, result in zip(batch.ops, results, strict=True)])
@@ -152,7 +153,7 @@ def _write_with_record(
 ) -> StoreProgram[wire.Reply]:
     assert batch.slot is not None
     number = batch.slot.number
-    is_large = yield from _is_large_deletion(store, admitted)
+    is_large = yield from _takes_steps(store, admitted)
     if store._engine_handle.engine.capabilities.remembers and not is_large:
         remember = ops.Remember(store._resolve_namespace(home), key, number, wire.REPLY_TTL, expect)
         results = yield from store._write_batch([*admitted, remember], None)
@@ -162,7 +163,7 @@ def _write_with_record(
         begun = ops.Put(home, key, {"number": number}, wire.REPLY_TTL, expect)
         if is_large:
             yield [begun]
-            results = yield from store._write_batch(admitted, None)
+            results = yield from _write(store, admitted)
         else:
             results = (yield from store._write_batch([begun, *admitted], None))[1:]
         kept = wire.to_record(ops.Remember(home, key, number, wire.REPLY_TTL), admitted, results)
@@ -184,8 +185,29 @@ def _replay(batch: wire.Batch, admitted: list[Op], record: Entry) -> StoreProgra
     return wire.Reply(kept, record.version)
 
 
-def _is_large_deletion(store: Store, admitted: list[Op]) -> StoreProgram[bool]:
+def _write(store: Store, admitted: list[Op]) -> StoreProgram[list[Any]]:
+    """Run a batch. If its only write is a move, a large folder is moved in slices."""
+    if (alone := _find_lone_move(admitted)) is None:
+        return (yield from store._write_batch(admitted, None))
+    checks, op = alone
+    return [*(None for _ in checks), (yield from move(store, op, None, checks))]
+
+
+def _find_lone_move(admitted: list[Op]) -> tuple[list[ops.Check], ops.Move] | None:
+    """Return the checks and the move of a batch that has nothing else; None if it is another batch."""
+    *others, last = admitted
+    checks = [op for op in others if isinstance(op, ops.Check)]
+    if not isinstance(last, ops.Move) or last.source is not None or len(checks) < len(others):
+        return None
+    src, dst = keys.check_paths(last.src, last.dst)
+    return checks, replace(last, src=src, dst=dst)
+
+
+def _takes_steps(store: Store, admitted: list[Op]) -> StoreProgram[bool]:
+    """Return whether a batch is done in several steps: the deletion of a large tree, or the move of a large folder."""
     last = admitted[-1]
+    if (alone := _find_lone_move(admitted)) is not None:
+        return (yield from is_large(store, alone[1]))
     if not isinstance(last, ops.DeleteTree):
         return False
     if last.path is not None:

@@ -32,6 +32,7 @@ from ..live.watch import AsyncWatch, Watch
 from ..model import file_values, globs, keys
 from ..ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp, Version
 from ..runtime.programs import StoreProgram, Work, apages, arun, before_retry, each, pages, run
+from .large_moves import move
 
 if TYPE_CHECKING:
     from ..core.store import Store
@@ -478,9 +479,12 @@ class Files:
     adelete = arun(_delete)
 
     def _move(self, src: str, dst: str, *, lease: Lease | None = None) -> StoreProgram[FileInfo]:
-        """Move a file or folder in one transaction, without copying it. Replaces a file, not a folder."""
-        info: FileInfo = (yield from self._change([ops.Move(self._namespace, *keys.check_paths(src, dst))], lease))[0]
-        return info
+        """Move a file or folder without copying it, in one transaction. Replaces a file, not a folder.
+
+        A folder of more than 1,000 files is moved in slices, each in one transaction: at every moment, each file is at
+        one of its two paths. If the move is interrupted, call it again: it goes on.
+        """
+        return (yield from move(self._store, ops.Move(self._namespace, *keys.check_paths(src, dst)), lease))
 
     move = run(_move)
     amove = arun(_move)

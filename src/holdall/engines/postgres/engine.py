@@ -149,7 +149,9 @@ class PostgresOptions:
 class PostgresEngine:
     """Entries in one schema of a PostgreSQL database."""
 
-    capabilities = Capabilities(durable=True, multiprocess=True, ranks=True, keeps_history=True, remembers=True)
+    capabilities = Capabilities(
+        durable=True, multiprocess=True, ranks=True, keeps_history=True, remembers=True, moves_in_slices=True
+    )
 
     def __init__(self, url: str, options: Options, own: PostgresOptions) -> None:
         self._url = url

@@ -144,6 +144,13 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
                 *_encode_parents(namespace, dst),
                 op.acting or "",
             ]
+        case ops.MoveSlice(namespace, src, dst, after, limit):
+            low, high = folder_bounds(namespace, src + "/")
+            low = low if after is None else make_id(namespace, keys.next_key(after))
+            return [
+                *("move_slice", make_id(namespace, src), low, high),
+                *(make_id(namespace, dst), limit, op.acting or ""),
+            ]
         case ops.Copy(namespace, src, dst):
             paths, parents = _encode_paths(namespace, src, namespace, dst), _encode_parents(namespace, dst)
             return ["copy", *paths, "k", 0, *parents, op.acting or ""]
@@ -199,6 +206,8 @@ def decode_result(op: Op, reply: Any) -> Any:
             if reply is None or isinstance(reply, bytes):
                 return None if reply is None else to_file_info(path, reply)
             return FileInfo(path.rstrip("/") + "/", is_dir=True)
+        case ops.MoveSlice():
+            return None if reply is None else split_id(reply)[1]
         case ops.Move(dst=dst) | ops.Copy(dst=dst):
             return transfer_result(op, to_file_info(dst, reply) if isinstance(reply, bytes) else None)
     return reply  # the content of ReadRange, or the count of DeleteTree

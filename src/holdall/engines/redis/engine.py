@@ -149,6 +149,7 @@ class RedisEngine:
             learns=True,
             keeps_history=True,
             spans_roots=not is_cluster,
+            moves_in_slices=True,
         )
         self._options = options
         self._own = own

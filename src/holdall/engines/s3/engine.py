@@ -29,7 +29,7 @@ import apsw
 from ...engine import Options
 from ...errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, StoreClosed, Timeout, Unavailable, shown
 from ...model.values import duration_seconds
-from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op, Scrub, Scrubbed, SetHistory
+from ...ops import IndexOrder, IndexTexts, LearnFields, Maintain, Op, Scrub, Scrubbed, SetHistory, replace
 from ...runtime.programs import drive
 from ...runtime.signals import disallow_restart, restart_if_signaled
 from ..sql.text_index import PreparedIndexTexts
@@ -148,6 +148,8 @@ class _Erased(Exception):  # not an error: the cache is built again
 class S3Engine(SqliteEngine):
     """Entries in a bucket."""
 
+    #: A record is as large as its transaction, and each takes a request: a move is one.
+    capabilities = replace(SqliteEngine.capabilities, moves_in_slices=False)
     dialect = S3Dialect
     _dialect: S3Dialect
 

@@ -72,6 +72,7 @@ _MULTI_STATEMENT = frozenset(
         ops.PurgeTombstones,
         ops.Append,
         ops.Move,
+        ops.MoveSlice,
         ops.Copy,
         ops.Maintain,
         ops.LearnFields,
@@ -264,6 +265,8 @@ class SqlEntries:
                 return (yield from self._append(op, now))
             case ops.Move() | ops.Copy():
                 return (yield from self._files.transfer(op, now))
+            case ops.MoveSlice():
+                return (yield from self._files.move_slice(op, now))
             case ops.Maintain():
                 if (yield from self._clear_trees()):
                     return True

@@ -323,7 +323,7 @@ class SqlFiles:
 
     def transfer(self, op: ops.Move | ops.Copy, now: int | None) -> SqlProgram[FileInfo]:
         """Insert entries with the same bodies at the destination; a move then deletes the old entries."""
-        is_move, ns = isinstance(op, ops.Move), keys.encode(op.namespace)
+        ns = keys.encode(op.namespace)
         elsewhere = op.source if isinstance(op, ops.Move) else None
         source = ns if elsewhere is None else keys.encode(elsewhere)
         src, dst = at_or_below(source, op.src), at_or_below(ns, op.dst)
@@ -339,41 +339,72 @@ class SqlFiles:
         if not (is_same and found):
             check_transfer(op, [key for (key,) in found], (key for (key,) in there))
             check_unblocked(op.dst, (key for (key,) in parents))
-            mark = 2 if is_move else 1  # 2: shared until the end of this move, so that the trigger keeps the body
-            ttl = op.ttl if isinstance(op, ops.Move) else KEEP
-            further = self._dialect.parameters(op)
-            params = {**src, "now": now, "ns": source, "to": ns, "dst": op.dst, "cut": len(op.src) + 1, "mark": mark}
-            if ttl is not KEEP:
-                params["ttl"] = ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
-            insert = self._insert_copies(sources, is_move, elsewhere is not None, ttl is not KEEP)
-            [inserted] = yield [(insert, {**params, **further})]
-            both = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
-            if any(model is not None for (model,) in inserted):
-                yield [(self._copy_vectors(sources), both)]
-            if is_move:
-                arrived = (
-                    f"EXISTS (SELECT 1 FROM {self._table} AS arrived WHERE arrived.ns = :to"
-                    f" AND arrived.key = {_moved_key(f'{self._table}.key')} AND arrived.body = {self._table}.body)"
-                )
-                unshare = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {AT_OR_BELOW} AND shared = 2"
-                delete = self._dialect.make_tombstones(f"{sources} AND {arrived} ORDER BY key", "delete")
-                yield [
-                    (delete, {**both, **further}),
-                    (unshare, dst),
-                    (self._queue_for_index, dst),
-                ]
-            else:
-                share = f"UPDATE {self._table} SET shared = 1 WHERE {sources} AND shared IS NULL"
-                yield [(share, {**src, "now": now}), (self._queue_for_index, dst)]
+            yield from self._transfer(op, src, dst, now)
         [rows] = yield [(self._info, {"ns": ns, "key": op.dst, "now": now})]
         return transfer_result(op, to_info(*rows[0]) if rows else None)
 
-    def _insert_copies(self, sources: str, is_move: bool, replaces: bool, has_ttl: bool) -> str:
-        """Return the statement that inserts the entries at the destination, or replaces those that are there."""
+    def move_slice(self, op: ops.MoveSlice, now: int | None) -> SqlProgram[str | None]:
+        """Move the next files of a folder; return the path of the last one, or None if there was none."""
+        ns = keys.encode(op.namespace)
+        left = f"SELECT key FROM {self._table} WHERE {_FILES} AND {AT_OR_BELOW} AND key > :after ORDER BY key LIMIT"
+        low, high = keys.in_folder(op.src + "/")
+        here = {"ns": ns, "key": low, "low": low, "high": high, "after": op.after or "", "now": now}
+        found: Rows = []
+        while not found:  # again if others have just deleted all rows that this transaction waited to lock
+            [found] = yield [(f"{left} :limit{self._lock}", {**here, "limit": op.limit})]
+            if not found and not (yield [(f"{left} 1", here)])[0]:
+                return None
+        first, last = (str(key)[len(op.src) :] for key in (found[0][0], found[-1][0]))
+        src, dst = (
+            {"ns": ns, "key": folder + first, "low": folder + first, "high": keys.next_key(folder + last)}
+            for folder in (op.src, op.dst)
+        )
+        yield from self._transfer(op, src, dst, now)
+        return op.src + last
+
+    def _transfer(
+        self, op: ops.Move | ops.MoveSlice | ops.Copy, src: dict[str, Any], dst: dict[str, Any], now: int | None
+    ) -> SqlProgram[None]:
+        """Transfer the files of a range of paths. `src` and `dst` are parameters of `AT_OR_BELOW`."""
+        sources, is_move = f"{_FILES} AND {AT_OR_BELOW}", not isinstance(op, ops.Copy)
+        mark = 2 if is_move else 1  # 2: shared until the end of this move, so that the trigger keeps the body
+        ttl = op.ttl if isinstance(op, ops.Move) else KEEP
+        further = self._dialect.parameters(op)
+        params = {**src, "now": now, "to": dst["ns"], "dst": op.dst, "cut": len(op.src) + 1, "mark": mark}
+        if ttl is not KEEP:
+            params["ttl"] = ttl_microseconds(ttl)  # type: ignore[arg-type]  # seconds or None
+        [inserted] = yield [(self._insert_copies(op, sources), {**params, **further})]
+        both = {name: params[name] for name in ("ns", "key", "low", "high", "now", "to", "dst", "cut")}
+        if any(model is not None for (model,) in inserted):
+            yield [(self._copy_vectors(sources), both)]
+        if is_move:
+            arrived = (
+                f"EXISTS (SELECT 1 FROM {self._table} AS arrived WHERE arrived.ns = :to"
+                f" AND arrived.key = {_moved_key(f'{self._table}.key')} AND arrived.body = {self._table}.body)"
+            )
+            unshare = f"UPDATE {self._table} SET shared = NULL WHERE ns = :ns AND {AT_OR_BELOW} AND shared = 2"
+            delete = self._dialect.make_tombstones(f"{sources} AND {arrived} ORDER BY key", "delete")
+            yield [
+                (delete, {**both, **further}),
+                (unshare, dst),
+                (self._queue_for_index, dst),
+            ]
+        else:
+            share = f"UPDATE {self._table} SET shared = 1 WHERE {sources} AND shared IS NULL"
+            yield [(share, {**src, "now": now}), (self._queue_for_index, dst)]
+
+    def _insert_copies(self, op: ops.Move | ops.MoveSlice | ops.Copy, sources: str) -> str:
+        """Return the statement that inserts the entries at the destination, or replaces those that are there.
+
+        A slice of a move replaces none.
+        """
+        replaces = isinstance(op, ops.Move) and op.source is not None
+        has_ttl = isinstance(op, ops.Move) and op.ttl is not KEEP
+        where = f"WHERE NOT ({OLD_IS_LIVE})" if isinstance(op, ops.MoveSlice) else ""
         dialect = self._dialect
         # Entries that were inserted since the others were locked are transferred too, and must not change either.
         lock = "" if dialect.single_writer else " ORDER BY key FOR UPDATE"
-        created = "created" if is_move and not replaces else ":now"
+        created = ":now" if isinstance(op, ops.Copy) or replaces else "created"
         lifetime = ":now + :ttl, :ttl" if has_ttl else "expires, ttl"
         kept = f"CASE WHEN {OLD_IS_LIVE} THEN old.created ELSE excluded.created END" if replaces else "excluded.created"
         same = ["value", "updated", "expires", "ttl", "body", "size", "appended", "shared", "fields", "vectors"]
@@ -388,7 +419,7 @@ class SqlFiles:
             FROM {self._table} WHERE {sources}{lock}
             ON CONFLICT (ns, key) DO UPDATE SET version = {dialect.version_on_conflict}, kind = NULL,
                 created = {kept}, {", ".join(f"{name} = excluded.{name}" for name in same)}
-            RETURNING vectors"""
+            {where} RETURNING vectors"""
 
     def _copy_vectors(self, sources: str) -> str:
         """Return the statement that copies vectors to the destination: the same texts have the same vectors."""
@@ -396,9 +427,11 @@ class SqlFiles:
         return f"""
             INSERT INTO {vectors} (version, model, data)
             SELECT arrived.version, own.model, own.data
-            FROM (SELECT key, version FROM {self._table} WHERE {sources} AND vectors IS NOT NULL) AS source
+            FROM (SELECT key, version, body FROM {self._table} WHERE {sources} AND vectors IS NOT NULL) AS source
             JOIN {vectors} AS own ON own.version = source.version
-            JOIN {self._table} AS arrived ON arrived.ns = :to AND arrived.key = {_moved_key("source.key")}"""
+            JOIN {self._table} AS arrived ON arrived.ns = :to AND arrived.key = {_moved_key("source.key")}
+                AND arrived.body = source.body
+            WHERE NOT EXISTS (SELECT 1 FROM {vectors} AS there WHERE there.version = arrived.version)"""
 
     # Walks -----------------------------------------------------------------------------------------------------------
 

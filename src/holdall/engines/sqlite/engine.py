@@ -158,7 +158,13 @@ class SqliteEngine:
     """Entries in one SQLite file."""
 
     capabilities = Capabilities(
-        durable=True, multiprocess=True, ranks=True, learns=True, keeps_history=True, remembers=True
+        durable=True,
+        multiprocess=True,
+        ranks=True,
+        learns=True,
+        keeps_history=True,
+        remembers=True,
+        moves_in_slices=True,
     )
     is_async_reentrant = True
     dialect: type[SqliteDialect] = SqliteDialect

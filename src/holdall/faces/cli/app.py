@@ -514,7 +514,10 @@ def mv(
     label: Labels = None,
     as_json: AsJson = False,
 ) -> int:
-    """Move or rename a file or folder, atomically. An existing file is replaced, a folder is not."""
+    """Move or rename a file or folder. An existing file is replaced, a folder is not.
+
+    This is atomic, unless the folder has more than 1,000 files: if such a move is interrupted, run it again.
+    """
     with _open_files(context, ns, label) as files:
         info = files.move(src, _join(dst, _name(src)))
     return _finish(info, as_json)

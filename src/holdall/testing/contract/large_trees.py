@@ -5,13 +5,14 @@ A store of the contract has no sweeper. So an engine that clears in the backgrou
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from ... import ABSENT, KEEP, open
-from ...errors import Conflict, FileNotFound
-from ...ops import Check, Delete, DeleteTree, Get, Put, Stat
+from ...errors import AlreadyExists, Conflict, FileNotFound, InvalidInput, IsADirectory, NotADirectory
+from ...ops import Check, Delete, DeleteTree, FileInfo, Get, Put, Stat
 from ..caller import Caller
 from ..clock import Clock
 from ..embedder import embed
@@ -110,10 +111,7 @@ class LargeTreeContract(Contract):
         after_deletion = changes(limit=0).next
         again = store.put((*NS, "00"), "k0000", {})
         other = store.put(("other",), "after", {})
-        found, cursor = [], mark
-        while page := changes(since=cursor, limit=500):
-            found += page
-            cursor = page.next
+        found, cursor = take_changes(changes, mark, MANY + 1)
         assert [(change.key, change.version) for change in found[-2:]] == [
             ("k0000", again.version),
             ("after", other.version),
@@ -138,7 +136,7 @@ class LargeTreeContract(Contract):
         assert store.delete_tree(NS) == MANY - 5 + 1
         clock.advance(1)
         assert store.sweep() == 7, "an expiry after the deletion is none"
-        kinds = [change.kind for change in all_changes(changes)]
+        kinds = [change.kind for change in take_changes(changes, None, MANY + 8)[0]]
         assert kinds.count("expire") == 7
         assert kinds.count("delete") == MANY + 1
 
@@ -154,7 +152,7 @@ class LargeTreeContract(Contract):
         assert store.delete_tree(NS) == 1
         store.sweep()
         assert store.count() == 0
-        found = all_changes(changes)
+        found, _ = take_changes(changes, None, 2 * MANY + 1)
         assert [change.kind for change in found] == ["delete"] * (2 * MANY + 1)
         assert len({(change.namespace, change.key) for change in found}) == 2 * MANY + 1
 
@@ -183,13 +181,71 @@ class LargeTreeContract(Contract):
         assert store.count() == 5
         assert volume.delete("/", recursive=True) == 3
 
+    def test_a_large_folder_is_moved_with_every_file(self, store: Caller, clock: Clock, changes: Any) -> None:
+        volume, home = store.files(), ("filesystem",)
+        store.execute([Put(home, f"/d/{n % 9}/{n:04}", {"content": f"needle {n}"}, ttl=60) for n in range(MANY)])
+        volume.write("/d-", "beside it, a needle")
+        store.put(home, "/d/item", {"no": "file"})
+        volume.append("/d/0/0000", " grown")
+        before: dict[str, Any] = {info.path: info for info in volume.walk("/d")}
+        clock.advance(1)
+        cursor = changes(limit=0).next
+        assert volume.move("/d", "/new/e") == FileInfo("/new/e/", is_dir=True)
+        moved: list[Any] = volume.walk("/new/e")
+        assert ["/d" + info.path.removeprefix("/new/e") for info in moved] == [*before]
+        for info in moved:
+            old = before["/d" + info.path.removeprefix("/new/e")]
+            assert (info.size, info.created_at, info.modified_at) == (old.size, old.created_at, clock.now)
+            assert info.version > old.version
+        assert volume.read_text("/new/e/0/0000") == "needle 0 grown"
+        assert volume.read_text("/new/e/1/0001") == "needle 1"
+        assert [info.path for info in volume.ls()] == ["/d-", "/new/"]
+        assert len(volume.grep("needle")) == MANY + 1
+        assert store.get(home, "/d/item").value == {"no": "file"}
+        assert store.count() == MANY + 2
+        assert len(store.scan(())) == MANY + 2
+        found, _ = take_changes(changes, cursor, 2 * MANY)
+        kinds = [(change.kind, change.key) for change in found]
+        expected = [("delete", path) for path in before] + [("put", info.path) for info in moved]
+        assert sorted(kinds) == sorted(expected)
+        clock.advance(60)
+        assert [info.path for info in volume.walk()] == ["/d-"], "each file kept its lifetime"
+
+    def test_a_large_folder_that_cannot_be_moved_stays(self, store: Caller, changes: Any) -> None:
+        volume, home = store.files(), ("filesystem",)
+        store.execute([Put(home, f"/d/{n:04}", {"content": "x"}) for n in range(MANY)])
+        volume.write("/d/n/" + "n" * 1000, "the last one")
+        volume.write("/f", "a file")
+        volume.write("/g/f", "a file")
+        cursor = changes(limit=0).next
+        refused = [
+            ("/f", AlreadyExists),
+            ("/f/d", NotADirectory),
+            ("/g", IsADirectory),
+            ("/" + "m" * 1000, InvalidInput),
+        ]
+        for path, error in refused:
+            for _ in range(2):  # a move that was refused was not begun
+                with pytest.raises(error):
+                    volume.move("/d", path)
+        assert changes(since=cursor) == []
+        assert volume.move("/d", "/d").path == "/d/"
+        assert len(volume.walk("/d")) == MANY + 1
+        volume.delete("/g/f")
+        assert volume.move("/d", "/g").path == "/g/"
+        with pytest.raises(FileNotFound):
+            volume.move("/d", "/g")
+        volume.write("/d/x", "x")
+        with pytest.raises(IsADirectory):  # the move before is over
+            volume.move("/d", "/g")
+
     def test_a_large_folder_and_then_its_namespace_are_deleted_once(self, store: Caller, changes: Any) -> None:
         """The keys of /a- are between those of the file /a and of the folder /a."""
         home = ("filesystem",)
         store.execute([Put(home, f"/a{sign}/{n:04}", {"content": "x"}) for sign in ("", "-") for n in range(MANY)])
         assert store.files().delete("/a", recursive=True) == MANY
         assert store.delete_tree(home) == MANY
-        found = all_changes(changes)
+        found, _ = take_changes(changes, None, 2 * MANY)
         assert [change.key for change in found] == [f"/a{sign}/{n:04}" for sign in ("", "-") for n in range(MANY)]
         assert {change.kind for change in found} == {"delete"}
         assert store.put(home, "/a", {}).version > found[-1].version
@@ -213,9 +269,12 @@ class LargeTreeContract(Contract):
         assert store.count() == MANY
 
 
-def all_changes(changes: Any) -> list[Any]:
-    found, cursor = [], None
-    while page := changes(since=cursor):
+def take_changes(changes: Any, cursor: str | None, count: int) -> tuple[list[Any], str | None]:
+    """Return so many changes after a cursor, and the next cursor. A page may be empty while a tree is cleared."""
+    found: list[Any] = []
+    until = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < until:
+        page = changes(since=cursor, limit=500)
         found += page
         cursor = page.next
-    return found
+    return found, cursor

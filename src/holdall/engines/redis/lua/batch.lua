@@ -456,6 +456,36 @@ end
 
 local MAX_KEY_BYTES = 1536 -- that of holdall.model.keys
 
+local function transfer_file(id, target, is_move, is_elsewhere, ttl, acting)
+  local old = current[id]
+  local record = copy_record(old)
+  if record.value == nil then
+    local found = call('HMGET', PREFIX .. ':e:' .. id, 'd', 'x')
+    record.value = found[1]
+    record.paths = record.paths or found[2] or ''
+  end
+  if record.model ~= '-' and not record.vectors then
+    local found = call('HMGET', PREFIX .. ':v:' .. id, 'n', 'd')
+    record.vectors = { n = found[1], d = found[2] }
+  end
+  record.tokens = record.tokens or ''
+  record.version, record.updated = next_version(), now
+  record.acting, record.changed = acting, nil
+  if is_move then
+    delete_record(id, old, acting)
+    if is_elsewhere then
+      local replaced = find_live(target)
+      record.created = replaced and replaced.created or now
+    end
+    if ttl ~= 'k' then
+      record.expires, record.ttl = compute_expiry(ttl, nil)
+    end
+  else
+    record.created = now
+  end
+  set_record(target, record)
+end
+
 -- Move or copy a file, `src`, or a folder, whose files are from `src_low` to before `src_high`. `is_elsewhere` is true
 -- for a move from another namespace.
 local function transfer(is_move)
@@ -496,38 +526,29 @@ local function transfer(is_move)
       return nil, { 'blocked', blocking }
     end
     for _, id in ipairs(sources) do
-      local old = current[id]
-      local target = dst .. string.sub(id, #src + 1)
-      local record = copy_record(old)
-      if record.value == nil then
-        local found = call('HMGET', PREFIX .. ':e:' .. id, 'd', 'x')
-        record.value = found[1]
-        record.paths = record.paths or found[2] or ''
-      end
-      if record.model ~= '-' and not record.vectors then
-        local found = call('HMGET', PREFIX .. ':v:' .. id, 'n', 'd')
-        record.vectors = { n = found[1], d = found[2] }
-      end
-      record.tokens = record.tokens or ''
-      record.version, record.updated = next_version(), now
-      record.acting, record.changed = acting, nil
-      if is_move then
-        delete_record(id, old, acting)
-        if is_elsewhere then
-          local replaced = find_live(target)
-          record.created = replaced and replaced.created or now
-        end
-        if ttl ~= 'k' then
-          record.expires, record.ttl = compute_expiry(ttl, nil)
-        end
-      else
-        record.created = now
-      end
-      set_record(target, record)
+      transfer_file(id, dst .. string.sub(id, #src + 1), is_move, is_elsewhere, ttl, acting)
     end
   end
   local record = find_live_file(dst)
   return record and format_head(record) or 1
+end
+
+-- Move some files of the folder `src`, whose files are from `low` to before `high`, to the folder `dst`. A file stays if
+-- its new ID is taken. Returns the ID of the last one, or false if there was none.
+ops.move_slice = function()
+  local src, low, high, dst, limit, acting = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
+  if deleted_trees[1] and not added_trees[1] then
+    early_reply = { 'reclaim' }
+    return false
+  end
+  local page = call('ZRANGEBYLEX', PREFIX .. ':f', '[' .. low, '(' .. high, 'LIMIT', 0, limit)
+  for _, id in ipairs(page) do
+    local target = dst .. string.sub(id, #src + 1)
+    if find_live_file(id) and not find_live(target) then
+      transfer_file(id, target, true, false, 'k', acting)
+    end
+  end
+  return page[#page] or false
 end
 
 ops.move = function() return transfer(true) end
