@@ -110,6 +110,7 @@ OPS: list[ops.Op] = [
     ops.MoveSlice(("a",), "/k", "/l", "/k/a", 9),
     ops.Copy(("a",), "/k", "/l"),
     ops.GetSearchFields(("a",), "k"),
+    ops.CountVectors(("a",), "k"),
     ops.Embed(("a",), "k", 7, VECTORS),
     ops.Remember(("a",), "k", 3, 600.0, 7),
     ops.IndexTexts(9),

@@ -184,6 +184,7 @@ class Version:
 
     `time` is when the change was made, or when the entry expired. `expires_at` is its last known expiry. Of a file,
     `size` is the number of its bytes, and `Files.history` leaves `value` out: `Files.read` reads a version's content.
+    `path` is set in the history of a folder only.
     """
 
     version: int
@@ -194,6 +195,7 @@ class Version:
     reason: str | None = None
     expires_at: datetime | None = None
     size: int | None = None
+    path: str | None = None
 
     def __hash__(self) -> int:
         return hash((self.version, self.kind))
@@ -254,6 +256,7 @@ class Stats:
     learned_fields: tuple[LearnedField, ...] = ()
     # None where the engine does not count them:
     bytes: int | None = None  # of values and contents
+    root_bytes: dict[str, int] | None = None  # the same, by root
     vectors: int | None = None
     leases: int | None = None  # that are held
     oldest_tombstone: datetime | None = None
@@ -513,6 +516,13 @@ class Copy(PointOp, frozen=True):
 
 class GetSearchFields(Op, frozen=True):
     """Read which texts of an entry are searched -> None for all, or a JSON list of paths."""
+
+    namespace: Namespace
+    key: str
+
+
+class CountVectors(Op, frozen=True):
+    """Count the vectors of an entry -> int: 0 if it has none, or if there is no such entry."""
 
     namespace: Namespace
     key: str
@@ -923,7 +933,7 @@ POINT_OPS: tuple[type[PointOp], ...] = (
     Move,
     Copy,
 )
-READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath, GetSearchFields, GetVersion})
+READS: frozenset[type] = frozenset({Get, Check, ReadRange, Stat, CheckPath, GetSearchFields, CountVectors, GetVersion})
 WALKS: frozenset[type] = frozenset(
     {
         Search,

@@ -217,6 +217,8 @@ class Dispatcher:
                 )
             case ops.GetSearchFields(namespace, key):
                 return ops.GetSearchFields(self._resolve_namespace(namespace), keys.check_key(key))
+            case ops.CountVectors(namespace, key):
+                return ops.CountVectors(self._resolve_namespace(namespace), keys.check_key(key))
             case ops.Embed(namespace, key, version, vectors):
                 return ops.Embed(self._resolve_namespace(namespace), keys.check_key(key), version, vectors)
             case ops.Append(namespace, key, data, expect, ttl):

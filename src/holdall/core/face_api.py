@@ -34,6 +34,7 @@ from ..model.values import decode as decode_value
 from ..model.values import encode as encode_value
 from ..ops import (
     Backdate,
+    CountVectors,
     Entry,
     File,
     HistoryReach,
@@ -119,6 +120,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     # What is known of a store and its embedding model.
     "VERSION",
     "capabilities_of",
+    "count_vectors",
     "Metric",
     "is_same_model",
     "is_same_storage",
@@ -223,6 +225,12 @@ def scan_reserved(store: Store, purpose: str) -> StoreProgram[list[Entry]]:
         if page.next is None:
             return found
         walk = replace(walk, after=(walk.prefix, page[-1].key))
+
+
+def count_vectors(namespace: Namespace, key: str) -> StoreProgram[int]:
+    """Return how many vectors an entry has."""
+    count: int = (yield [CountVectors(namespace, key)])[0]
+    return count
 
 
 def scan_page(

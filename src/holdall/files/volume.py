@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from .. import ops
@@ -27,7 +27,7 @@ from ..errors import (
     NotText,
     shown,
 )
-from ..history.versions import list_versions, restore, to_version
+from ..history.versions import list_folder_versions, list_versions, restore, to_version
 from ..live.watch import AsyncWatch, Watch
 from ..model import file_values, globs, keys
 from ..ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp, Version
@@ -183,8 +183,13 @@ class Files:
     def _history(self, path: str, *, limit: int = 100) -> StoreProgram[list[Version]]:
         """Return the versions of a file that the store keeps, newest first, as `Store.history` does.
 
-        They come without their contents: `read(path, version=...)` returns one.
+        They come without their contents: `read(path, version=...)` returns one. With a path that ends in "/": the
+        versions of all files below that folder, each with its path.
         """
+        if isinstance(path, str) and path.endswith("/"):
+            folder = keys.check_folder(path)
+            found = yield from list_folder_versions(self._store, self._namespace, folder, limit)
+            return [replace(to_version(one), path=file) for file, one in found]
         versions = yield from list_versions(self._store, self._namespace, keys.check_path(path), limit)
         return [to_version(one) for one in versions]
 

@@ -67,6 +67,37 @@ def list_versions(store: Store, namespace: Namespace, key: str, limit: int) -> S
     return versions[0]
 
 
+def list_folder_versions(
+    store: Store, namespace: Namespace, folder: str, limit: int
+) -> StoreProgram[list[tuple[str, OldVersion]]]:
+    """List the versions of the files below a folder, each with its path, newest first.
+
+    The feed has the newest change of each file, in order. So the files at its end have the newest versions.
+    """
+    _check_kept(store)
+    keys.check_count("limit", limit)
+    inside = store._resolve_namespace(namespace)
+    newest: dict[str, None] = {}
+    walk = ops.Changes(inside, path=folder[:-1] or "/")
+    while limit:
+        page: Page[ops.Change] = (yield [walk])[0]
+        for change in page:
+            newest.pop(change.key, None)
+            newest[change.key] = None
+            if len(newest) > limit:
+                del newest[next(iter(newest))]
+        if not page:
+            break
+        walk = ops.replace(walk, since=page.next)
+    found: list[tuple[str, OldVersion]] = []
+    paths = list(newest)
+    for start in range(0, len(paths), _SLICE):
+        places = tuple((inside, path) for path in paths[start : start + _SLICE])
+        versions: list[list[OldVersion]] = (yield [ops.ListVersions(places, limit=limit)])[0]
+        found += [(path, one) for (_, path), ones in zip(places, versions, strict=True) for one in ones]
+    return sorted(found, key=lambda pair: -pair[1].version)[:limit]
+
+
 def read_history(store: Store, namespace: Namespace, key: str, limit: int) -> StoreProgram[list[Version]]:
     """Read the versions of an entry, newest first, with their values."""
     versions = yield from list_versions(store, namespace, key, limit)

@@ -40,6 +40,8 @@ def test_versions_the_past_restore_and_rewind(tmp_path: Path) -> None:
         client.put("/v1/files/f.txt", content=b"one")
         client.put("/v1/files/f.txt", content=b"two")
         old = client.get("/v1/file-history?path=/f.txt").json()["versions"][-1]["version"]
+        below = client.get("/v1/file-history?path=/").json()["versions"]
+        assert [(one["path"], one["size"], one["version"]) for one in below][-1] == ("/f.txt", 3, old)
         assert client.post("/v1/restore", json={"path": "/f.txt", "version": old}).status_code == 200
         assert client.get("/v1/files/f.txt").content == b"one"
 

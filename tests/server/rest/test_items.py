@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 import holdall
+from holdall.testing import embed
+from support.served import server
 
 
 def test_an_item_has_its_version_as_etag_and_conditional_writes_hold(client: httpx.Client) -> None:
@@ -140,3 +142,11 @@ def test_an_unknown_path_is_a_problem(client: httpx.Client) -> None:
     answer = client.get("/v2/none")
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
     assert client.get("/v1/scan?limit=0").status_code == 400
+
+
+def test_the_vectors_of_an_item_are_counted(client: httpx.Client, url: str) -> None:
+    with server().open_directly(url, embed=embed) as store:
+        store.put(("a",), "k/l", {"notes": ["green tea", "a walk"]}, search_fields=["notes[*]"])
+        store.put(("a",), "none", {"n": 1})
+    for key, number in {"k%2Fl": 2, "none": 0, "missing": 0}.items():
+        assert client.get(f"/v1/vectors/a/{key}").json() == {"vectors": number}

@@ -101,6 +101,7 @@ def requests(client: httpx.Client) -> Iterator[tuple[str, str, dict[str, Any]]]:
     cursor = client.get("/v1/cursor").json()["cursor"]
     version = client.get("/v1/items/a/k").json()["version"]
     yield "get_item", "/v1/items/a/k", {}
+    yield "count_vectors", "/v1/vectors/a/k", {}
     yield "patch_item", "/v1/items/a/k", {"json": {"more": [1]}}
     yield "put_item", "/v1/items/a/short", {"json": {}, "params": {"ttl": "60"}}
     put = {"op": "put", "namespace": ["a"], "key": "b", "value": {}}
@@ -136,6 +137,7 @@ def requests(client: httpx.Client) -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "release_lease", "/v1/leases", {"json": held}
     yield "list_versions", "/v1/history/a/k", {}
     yield "list_file_versions", "/v1/file-history?path=/d/f.txt", {}
+    yield "list_file_versions", "/v1/file-history?path=/d/", {}
     yield "diff", "/v1/diff", {"params": {"since": cursor}}
     yield "restore", "/v1/restore", {"json": {"namespace": ["a"], "key": "k", "version": version}}
     yield "restore", "/v1/restore", {"json": {"path": "/d/f.txt", "version": file}}

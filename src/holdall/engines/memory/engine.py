@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -202,6 +203,9 @@ class MemoryEngine:
             case ops.GetSearchFields(namespace, key):
                 record = self._live((keys.encode(namespace), key), now)
                 return None if record is None else record.index
+            case ops.CountVectors(namespace, key):
+                record = self._live((keys.encode(namespace), key), now)
+                return 0 if record is None or record.vectors is None else len(record.vectors.data)
             case ops.Append():
                 return self._append(op, now, undo)
             case ops.ReadRange(namespace, key, start, end, version):
@@ -600,7 +604,8 @@ class MemoryEngine:
 
     def _read_stats(self, prefix: Namespace) -> ops.Stats:
         now = self._clock()
-        records = [record for _, record in self._under(prefix, now)]
+        live = list(self._under(prefix, now))
+        records = [record for _, record in live]
         stats = ops.Stats(
             entries=len(records),
             files=sum(record.size is not None for record in records),
@@ -611,18 +616,20 @@ class MemoryEngine:
             return stats
         low, high = keys.HIDDEN
         own = self._entries.irange((low, ""), (high, ""), inclusive=(True, False))
-        history: dict[str, int] = {}
+        roots, history = Counter[str](), Counter[str]()
+        for (ns, _), record in live:
+            roots[keys.decode(ns)[0]] += _count_bytes(record)
         for (ns, _), olds in self._old.items():
-            root = keys.decode(ns)[0]
-            history[root] = history.get(root, 0) + sum(_count_bytes(old.record) for old in olds)
+            history[keys.decode(ns)[0]] += sum(_count_bytes(old.record) for old in olds)
         oldest = min((self._entries[self._feed[version]].updated for version in self._tombstones), default=None)
         return replace(
             stats,
-            bytes=sum(map(_count_bytes, records)),
+            bytes=roots.total(),
+            root_bytes=dict(roots),
             vectors=sum(len(record.vectors.data) for record in records if record.vectors is not None),
             leases=sum("\x01leases\x01" in ns and self._live((ns, key), now) is not None for ns, key in own),
             oldest_tombstone=None if oldest is None else to_datetime(oldest),
-            history_bytes=history,
+            history_bytes=dict(history),
         )
 
     def position(self) -> Program[Work, str]:

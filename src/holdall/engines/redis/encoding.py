@@ -116,6 +116,8 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
             return ["set_change", make_id(namespace, key), time, end, acting or "", "-" if expires is None else expires]
         case ops.GetSearchFields(namespace, key):
             return ["get_search_fields", make_id(namespace, key)]
+        case ops.CountVectors(namespace, key):
+            return ["count_vectors", make_id(namespace, key)]
         case ops.Embed(namespace, key, version, vectors):
             data = b"".join(vectors.data)
             return ["embed", make_id(namespace, key), version, vectors.model, len(vectors.data), data]
@@ -200,7 +202,7 @@ def decode_result(op: Op, reply: Any) -> Any:
             return None
         case ops.GetSearchFields():
             return None if reply is None else reply.decode()
-        case ops.Append():
+        case ops.Append() | ops.CountVectors():
             return int(reply)
         case ops.Stat(path=path):
             if reply is None or isinstance(reply, bytes):

@@ -60,7 +60,7 @@ import logging
 import math
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -88,7 +88,6 @@ from .encoding import (
     make_id,
     parse_size,
     parse_version,
-    split_id,
 )
 from .filter_index import encode_fields
 from .listener import SubscribedListener
@@ -646,29 +645,31 @@ class RedisEngine:
     def _measure(self) -> ConnectionProgram[dict[str, Any]]:
         """Return the sizes of `Stats` that concern the whole store, a few records of each shard at a time."""
         shards = self._shards
-        sizes = {"bytes": 0, "vectors": 0, "leases": 0}
+        numbers, roots, history = Counter[str](), Counter[str](), Counter[str]()
         oldest: list[int] = []
-        history: dict[str, int] = {}
         for shard in shards.all:
             for index in ("p", "hp"):
                 low = "-"
                 while low:
                     args = (index, low, _SLICE, RESERVED + "\x01", "\x01leases\x01")
-                    _, size, vectors, leases, following, kept = yield from shards.run(shard, "measure", *args)
+                    _, vectors, leases, following, sizes = yield from shards.run(shard, "measure", *args)
                     low = following.decode()
-                    if index == "p":
-                        for name, more in zip(sizes, (size, vectors, leases), strict=True):
-                            sizes[name] += int(more)
-                    for entry_id, more in zip(kept[::2], kept[1::2], strict=True):
-                        root = decode_namespace(split_id(entry_id)[0])[0]
-                        history[root] = history.get(root, 0) + int(more)
+                    numbers.update(vectors=int(vectors), leases=int(leases))
+                    for root, size in zip(sizes[::2], sizes[1::2], strict=True):
+                        (roots if index == "p" else history)[decode_namespace(root.decode())[0]] += int(size)
             first = ("ZRANGE", f"{shards.prefixes[shard]}:t", 0, 0)
             for entry_id in (yield from shards.execute(shard, first, shards.make_deadline())):
                 key = f"{shards.prefixes[shard]}:e:".encode() + entry_id
                 head = yield from shards.execute(shard, ("HGET", key, "h"), shards.make_deadline())
                 oldest += [int(head.split(b" ")[2])] if head else []
         tombstone = to_datetime(min(oldest)) if oldest else None
-        return {**sizes, "oldest_tombstone": tombstone, "history_bytes": history}
+        return {
+            **numbers,
+            "bytes": roots.total(),
+            "root_bytes": dict(roots),
+            "oldest_tombstone": tombstone,
+            "history_bytes": dict(history),
+        }
 
 
 def _to_pairs(reply: Any) -> dict[bytes, bytes]:

@@ -138,6 +138,9 @@ class SqlEntries:
         self._delete_at_version = f"{delete} AND version = :expect RETURNING version"
         self._get = f"SELECT {self._reads.columns_with_content} FROM {table} WHERE {here}"
         self._get_search_fields = f"SELECT fields FROM {table} WHERE {here}"
+        self._count_vectors = (
+            f"SELECT count(*) FROM {dialect.vectors} WHERE version = (SELECT version FROM {table} WHERE {here})"
+        )
         self._version_of = f"SELECT version FROM {table} WHERE {here}"
         self._refresh = f"UPDATE {table} SET expires = :now + ttl WHERE {here} AND ttl IS NOT NULL RETURNING version"
         self._backdate = (
@@ -445,6 +448,8 @@ class SqlEntries:
                 return self._refresh, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.GetSearchFields(namespace, key):
                 return self._get_search_fields, {"ns": keys.encode(namespace), "key": key, "now": now}
+            case ops.CountVectors(namespace, key):
+                return self._count_vectors, {"ns": keys.encode(namespace), "key": key, "now": now}
             case ops.Backdate(namespace, key, created, updated, expires):
                 params = {"ns": keys.encode(namespace), "key": key, "now": now}
                 return self._backdate, {**params, "created": created, "updated": updated, "expires": expires}
@@ -487,7 +492,7 @@ class SqlEntries:
                 return None
             case ops.Refresh() | ops.Backdate():
                 return bool(rows)
-            case ops.GetSearchFields():
+            case ops.GetSearchFields() | ops.CountVectors():
                 return rows[0][0] if rows else None
             case ops.GetVersion():
                 return self._history.get_result(op, rows)
@@ -667,25 +672,24 @@ class SqlEntries:
         """Return the sizes of `Stats`: under a prefix, the bytes; of the whole store, all of them."""
         dialect, size = self._dialect, "coalesce(sum(octet_length(value)), 0) + coalesce(sum(size), 0)"
         where = f"{LIVE} {within(prefix, True, params)}"
+        by_root = f"SELECT substr(ns, 1, {dialect.find_text('ns', dialect.character(1))}), {size} FROM"
         if prefix:
             [[(inside,)]] = yield [(f"SELECT {size} FROM {self._table} WHERE {where}", params)]
             return {"bytes": int(inside)}
         leases = f"ns >= :low AND ns < :high AND {dialect.find_text('ns', ':label')} > 0 AND {LIVE}"
         hidden = {"low": keys.HIDDEN[0], "high": keys.HIDDEN[1], "label": "\x01leases\x01", "now": params["now"]}
         replies = yield [
-            (f"SELECT {size} FROM {self._table} WHERE {where}", params),
+            (f"{by_root} {self._table} WHERE {where} GROUP BY 1", params),
             (f"SELECT count(*) FROM {dialect.vectors}", {}),
             (f"SELECT count(*) FROM {self._table} WHERE {leases}", hidden),
             (f"SELECT min(updated) FROM {self._table} WHERE value IS NULL AND kind <> 'none'", {}),
-            (f"SELECT ns, {size} FROM {dialect.history} GROUP BY ns", {}),
+            (f"{by_root} {dialect.history} GROUP BY 1", {}),
         ]
-        [[(total,)], [(vectors,)], [(held,)], [(oldest,)], old] = replies
-        history: dict[str, int] = {}
-        for ns, kept in old:
-            root = keys.decode(ns)[0]
-            history[root] = history.get(root, 0) + int(kept)
+        [present, [(vectors,)], [(held,)], [(oldest,)], old] = replies
+        roots, history = ({keys.decode(root)[0]: int(total) for root, total in rows} for rows in (present, old))
         return {
-            "bytes": int(total),
+            "bytes": sum(roots.values()),
+            "root_bytes": roots,
             "vectors": vectors,
             "leases": held,
             "oldest_tombstone": None if oldest is None else to_datetime(oldest),

@@ -31,7 +31,7 @@ async def list_versions(call: Call) -> Response:
 
 
 async def list_file_versions(call: Call) -> Response:
-    """List the versions of a file, newest first."""
+    """List the versions of a file, newest first; or of all files below a folder, whose path ends in '/'."""
     files = call.store.files(namespace_argument(call, FILESYSTEM))
     limit = call.number("limit", 100, call.service.limits.page)
     found = await files.ahistory(call.text("path") or "/", limit=limit)

@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from ... import ABSENT, ANY, DEFAULT, KEEP, ops
+from ...core import face_api
 from ...errors import InvalidInput, NotFound
 from ..exchange import Call, Handler, answer, no_content
 from .documents import (
@@ -34,6 +35,18 @@ async def get_item(call: Call) -> Response:
     if call.has_tag(tag["ETag"]):
         return Response(status_code=304, headers=tag)
     return answer(entry, headers=tag)
+
+
+class VectorCount(msgspec.Struct):
+    """How many vectors an entry has."""
+
+    vectors: int
+
+
+async def count_vectors(call: Call) -> Response:
+    """Count the vectors of an entry or a file, by which a search by meaning finds it."""
+    namespace, key = item_address(call, "/v1/vectors/")
+    return answer(VectorCount(await face_api.arun(call.store, face_api.count_vectors(namespace, key))))
 
 
 async def put_item(call: Call) -> Response:
@@ -182,6 +195,7 @@ ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {
         "PATCH": (patch_item, "write"),
         "DELETE": (delete_item, "write"),
     },
+    "/v1/vectors/{address:path}": {"GET": (count_vectors, "read")},
     "/v1/trees/{namespace:path}": {"DELETE": (delete_tree, "write")},
     "/v1/batch": {"POST": (run_batch, "read")},
 }

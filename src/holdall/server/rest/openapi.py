@@ -51,6 +51,7 @@ _BODIES: dict[Any, type] = {
 #: The types of JSON answers, by handler; several, if it depends on the request.
 _ANSWERS: dict[Any, tuple[type, ...]] = {
     items.get_item: (Entry,),
+    items.count_vectors: (items.VectorCount,),
     items.put_item: (Entry,),
     items.patch_item: (Entry,),
     items.delete_tree: (documents.Deleted,),

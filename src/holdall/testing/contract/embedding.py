@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ... import ABSENT
+from ...core import face_api
 from ...errors import Conflict, EmbeddingError, InvalidInput, StoreClosed
 from ...ops import Check, Delete, Put, Vectors
 from ..caller import Caller
@@ -100,6 +101,23 @@ class EmbeddingContract(Contract):
             embedding.put(NS, key, value)
         embedding.put(NS, "named", {"n": 5}, search_fields=["n"])
         assert self.near(embedding, "5") == ["named"]
+
+    def test_the_vectors_of_an_entry_are_counted(self, opened: Opener, embedding: Caller) -> None:
+        embedding.put(NS, "several", {"notes": ["black coffee", "green tea"]}, search_fields=["notes[*]"])
+        embedding.put(NS, "one", {"notes": "a walk"})
+        embedding.put(NS, "none", {"notes": "a walk"}, search_fields=False)
+        embedding.files(NS).write("/file.txt", b"a walk")
+        opened().put(NS, "plain", {"notes": "a walk"})
+        embedding.put((*NS, "below"), "k", {"notes": "a walk"})
+        embedding.put(NS, "gone", {"notes": "a walk"})
+        embedding.delete(NS, "gone")
+        expected = {"several": 2, "one": 1, "none": 0, "/file.txt": 0, "plain": 0, "gone": 0, "k": 0}
+        assert {key: self.count_vectors(embedding, key) for key in expected} == expected
+        embedding.put(NS, "several", {"notes": ["black coffee"]}, search_fields=["notes[*]"])
+        assert self.count_vectors(embedding, "several") == 1
+
+    def count_vectors(self, store: Caller, key: str) -> int:
+        return face_api.run(store.store, face_api.count_vectors(NS, key))
 
     # Written with their entry ----------------------------------------------------------------------------------------
 

@@ -55,6 +55,30 @@ class HistoryContract(Contract):
         assert summary(kept.history(NS, "k", limit=2)) == [("put", {"n": 3}), ("delete", None)]
         assert kept.history(NS, "k", limit=0) == kept.history(NS, "other") == []
 
+    def test_the_history_of_a_folder_has_the_versions_of_all_its_files(self, kept: Caller, clock: Clock) -> None:
+        volume = kept.acting("ada").files(NS)
+        steps = ["/d/a", "/d/b", "/other", "/d/a", "/d/deep/c", "/db"]
+        for number, path in enumerate(steps):
+            clock.advance(1)
+            volume.write(path, b"x" * number)
+        volume.delete("/d/b")
+        kept.put(NS, "/d/item", {"n": 1})
+        kept.files((*NS, "below")).write("/d/a", b"x")
+        found = volume.history("/d/")
+        expected = [
+            ("/d/item", "put"),
+            ("/d/b", "delete"),
+            *((f"/d/{name}", "put") for name in ("deep/c", "a", "b", "a")),
+        ]
+        assert [(one.path, one.kind) for one in found] == expected
+        assert [one.size for one in found[2:]] == [4, 3, 1, 0]
+        assert [one.author for one in found] == [None, *["ada"] * 5]
+        assert volume.history("/d/", limit=3) == found[:3]
+        assert volume.history("/d/deep/") == [found[2]]
+        assert len(volume.history("/")) == len(found) + 2
+        assert volume.history("/none/") == volume.history("/d/", limit=0) == []
+        assert [one.path for one in volume.history("/d/a")] == [None, None], "of a file, it is known"
+
     def test_without_history_nothing_is_kept(self, keeping: Opener, clock: Clock) -> None:
         store = keeping()
         store.put(NS, "k", {"n": 1})

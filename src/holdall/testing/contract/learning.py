@@ -88,6 +88,21 @@ class LearningContract(Contract):
         store.sweep()
         assert (store.stats().entries, store.stats().files, store.count()) == (3, 1, 3)
 
+    def test_stats_measure_each_root(self, store: Caller) -> None:
+        store.put(("a",), "k", {"n": 1})
+        store.put(("a", "b"), "k", {"n": 22})
+        store.put(("ab",), "k", {"n": 333})
+        store.files(("c\x01d",)).write("/f", b"x" * 1000)
+        store.put(("gone",), "k", {"n": 1})
+        store.delete(("gone",), "k")
+        stats = store.stats()
+        if stats.root_bytes is None:
+            return
+        assert set(stats.root_bytes) == {"a", "ab", "c\x01d"}
+        assert stats.root_bytes["a"] > stats.root_bytes["ab"] > 0
+        assert 1000 <= stats.root_bytes["c\x01d"] < 1500
+        assert sum(stats.root_bytes.values()) == stats.bytes
+
     def test_stats_of_a_scope_tell_nothing_else(
         self, store: Caller, opened: Opener, learn: Callable[..., None]
     ) -> None:

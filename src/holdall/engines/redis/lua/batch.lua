@@ -348,6 +348,15 @@ ops.get_search_fields = function()
   return paths and paths ~= '' and paths or false
 end
 
+ops.count_vectors = function()
+  local id = next_arg()
+  local record = find_live(id)
+  if not record or record.model == '-' then
+    return '0'
+  end
+  return record.vectors and record.vectors.n or call('HGET', PREFIX .. ':v:' .. id, 'n') or '0'
+end
+
 ops.embed = function()
   local id, version, model, count, vectors = next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
   local old = find_live(id)
