@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,17 @@ def test_other_files_and_newer_formats_are_refused_with_the_reason(store: holdal
         store.load(tmp_path / "nothing")
     with pytest.raises(InvalidInput, match="folder"):
         store.backup(tmp_path)
+
+
+@pytest.mark.parametrize("path", [5, None, b"x", "", "a\x00b", Path(), Path("/no/such/folder/x.jsonl")], ids=repr)
+def test_a_path_that_cannot_be_used_is_refused(store: holdall.Store, path: Any) -> None:
+    calls: list[Any] = [store.backup, store.load, holdall.check_backup]
+    if isinstance(path, str | Path):  # others are taken for open files
+        calls += [partial(store.export_entries, format="jsonl"), partial(store.import_entries, format="jsonl")]
+        calls += [partial(store.import_entries, format="parquet")]
+    for call in calls:
+        with pytest.raises((InvalidInput, FileNotFound)):
+            call(path)
 
 
 def test_a_store_that_is_not_empty_is_refused(store: holdall.Store, target: holdall.Store, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -118,6 +119,26 @@ def test_a_backup_has_the_history(engine: str, tmp_path: Path) -> None:
         assert loaded.load(path).versions == info.versions
         assert read_history(loaded) == expected
         assert_same_past(loaded, moments)
+
+
+def test_many_large_versions_of_an_entry_are_moved_in_little_memory(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"history": 3600, "sweep_interval": None, "durability": "relaxed"}
+    with (
+        holdall.open(tmp_path / "source.db", **options) as source,
+        holdall.open(tmp_path / "copy.db", **options) as copy,
+        holdall.open(tmp_path / "loaded.db", **options) as loaded,
+    ):
+        for number in range(300):
+            source.put(("a",), "k", {"n": number, "text": "x" * 300_000})
+        tracemalloc.start()
+        holdall.copy(source, copy)
+        source.backup(tmp_path / "all.backup")
+        loaded.load(tmp_path / "all.backup")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 300 * 300_000 * 0.7
+        for store in (copy, loaded):
+            assert [one.value["n"] for one in store.history(("a",), "k", limit=1000)] == [*range(299, -1, -1)]
 
 
 def test_a_store_without_history_gets_the_present_only(tmp_path: Path) -> None:

@@ -199,7 +199,6 @@ class Files:
     def _restore(self, path: str, version: int, *, lease: Lease | None = None) -> StoreProgram[FileInfo]:
         """Write an old version of a file again, as a new change. `HistoryGone` if the store does not keep it."""
         path = keys.check_path(path)
-        yield [ops.CheckPath(self._namespace, path)]
         yield from restore(self._store, self._namespace, path, version, lease)
         info: FileInfo = (yield [ops.Stat(self._namespace, path)])[0]
         return info

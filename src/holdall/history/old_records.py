@@ -23,7 +23,7 @@ from ..runtime.programs import EngineBatch, StoreProgram
 Mark: TypeAlias = tuple[str, int]
 
 _MOST_VERSIONS = 10_000  # of an entry, the newest
-_MOST_LOADED = 200  # versions in one batch
+_MOST_LOADED = 50  # versions in one group
 
 
 def read_reach(store: Dispatcher) -> StoreProgram[HistoryReach | None]:
@@ -81,14 +81,13 @@ def date_record(record: Record, versions: Sequence[OldVersion]) -> Record:
 def load_records(
     store: Dispatcher, namespace: Namespace, key: str, versions: Sequence[OldVersion]
 ) -> StoreProgram[list[Record]]:
-    """Return the records of some versions of an entry, in the order given."""
+    """Return the records of some versions of an entry, a group of `split`, in the order given."""
     records: list[Record] = []
     puts = [one for one in versions if one.kind == "put"]
     found: dict[int, Any] = {}
-    for start in range(0, len(puts), _MOST_LOADED):
-        some = [one.version for one in puts[start : start + _MOST_LOADED]]
-        olds = yield EngineBatch(store, [ops.GetVersion(namespace, key, version) for version in some])
-        found.update(zip(some, olds, strict=True))
+    if puts:
+        olds = yield EngineBatch(store, [ops.GetVersion(namespace, key, one.version) for one in puts])
+        found = {one.version: old for one, old in zip(puts, olds, strict=True)}
     for one in versions:
         if one.kind != "put":
             end = Record(namespace, key, one.version, one.kind, updated=one.time)
@@ -99,14 +98,14 @@ def load_records(
 
 
 def split(versions: Sequence[OldVersion]) -> Iterator[list[OldVersion]]:
-    """Split versions into groups whose contents fit into memory together, without files that are too large."""
+    """Split versions into groups that fit into memory together, without files that are too large."""
     group: list[OldVersion] = []
     room = PAGE_BYTES
     for one in versions:
         size = one.size or 0
         if size > file_values.LARGEST:
             continue
-        if group and size > room:
+        if group and (size > room or len(group) == _MOST_LOADED):
             yield group
             group, room = [], PAGE_BYTES
         group.append(one)

@@ -130,10 +130,10 @@ def diff_pages(
     inside, depth = store._resolve_prefix(prefix), len(store._scope)
 
     def page(mark: Any) -> StoreProgram[tuple[list[Diff], Any]]:
-        begin, end = mark or (None, after)
+        begin, end, now = mark or (None, after, None)
         if end is None:
-            end = yield from _now()
-        changed, place = yield from _changed_heads(inside, before, end, begin)
+            end, now = (yield from _now()), store._now()
+        changed, place = yield from _changed_heads(inside, before, end, begin, now)
         sides: list[dict[Any, Entry]] = [{}, {}]
         for side, known in enumerate(sides):
             for group in split_by_bytes([head for pair in changed if (head := pair[side]) is not None]):
@@ -143,7 +143,7 @@ def diff_pages(
             at = _place(pair[0] or pair[1])
             old, new = (_cut(known.get(at), depth) for known in sides)
             found.append(Diff(at[0][depth:], at[1], old, new))
-        return found, None if place is None else (place, end)
+        return found, None if place is None else (place, end, now)
 
     return page
 
@@ -165,9 +165,12 @@ def _now() -> StoreProgram[str]:
 
 
 def _changed_heads(
-    prefix: Namespace, before: Moment, after: Moment, mark: Any
+    prefix: Namespace, before: Moment, after: Moment, mark: Any, now: int | None
 ) -> StoreProgram[tuple[list[tuple[OldHead | None, OldHead | None]], Any]]:
-    """Return the entries of some pages whose versions differ between two moments, and the mark of the next page."""
+    """Return the entries of some pages whose versions differ between two moments, and the mark of the next page.
+
+    `now` is the time if `after` is the present. A cursor lists what has expired, but was not swept: that is gone.
+    """
     old, old_mark = yield from list_heads(ops.ListPast(prefix, before))(mark)
     new, new_mark = yield from list_heads(ops.ListPast(prefix, after))(mark)
     # Only up to where both pages reach: an entry after the end of one page may be on its next.
@@ -176,7 +179,8 @@ def _changed_heads(
     both: dict[Any, list[OldHead | None]] = {}
     for side, heads in enumerate((old, new)):
         for head in heads:
-            if end is None or _order(_place(head)) <= end:
+            is_gone = side == 1 and now is not None and head.expires is not None and head.expires <= now
+            if not is_gone and (end is None or _order(_place(head)) <= end):
                 both.setdefault(_place(head), [None, None])[side] = head
     changed = [
         (pair[0], pair[1])
@@ -200,7 +204,9 @@ def restore(store: Store, namespace: Namespace, key: str, version: Any, lease: L
     [old] = yield [ops.GetVersion(namespace, key, version)]
     if old is None:
         raise HistoryGone(f"version {version} of {key!r} in {namespace!r} is not kept, or is a deletion; see history()")
-    batch = [*_write_again(old, namespace, ANY, store._now()), ops.Get(namespace, key)]
+    # A file takes no path of a folder.
+    check = [] if old.file is None else [ops.CheckPath(namespace, key)]
+    batch = [*check, *_write_again(old, namespace, ANY, store._now()), ops.Get(namespace, key)]
     return (yield from store._write_batch(batch, lease))[-1]
 
 
@@ -252,8 +258,7 @@ def _rewind(
     pending: list[tuple[OldHead | None, OldHead | None]] = []
     mark = None
     while True:
-        changed, mark = yield from _changed_heads(inside, moment, end, mark)
-        changed = [pair for pair in changed if not _is_gone(pair, now)]
+        changed, mark = yield from _changed_heads(inside, moment, end, mark, now)
         restored += sum(old is not None for old, _ in changed)
         deleted += sum(old is None for old, _ in changed)
         if not dry_run:
@@ -272,12 +277,6 @@ def _rewind(
     if not dry_run and not sliced:  # also if nothing is to be done: the lease may be lost
         yield from _write_old(store, pending, now, lease)
     return Rewound(restored, deleted)
-
-
-def _is_gone(pair: tuple[OldHead | None, OldHead | None], now: int) -> bool:
-    """Whether an entry exists at neither moment: the present one has expired."""
-    old, new = pair
-    return old is None and new is not None and new.expires is not None and new.expires <= now
 
 
 def _write_slices(store: Store, pairs: list[Any], now: int, lease: Lease | None) -> StoreProgram[None]:
@@ -308,8 +307,7 @@ def _write_old(store: Store, pairs: Sequence[Any], now: int, lease: Lease | None
                 raise HistoryGone("the history of that moment was purged during the rewind; nothing was changed")
             found[_place(head)] = old
     for old_head, present in pairs:
-        is_there = present is not None and (present.expires is None or present.expires > now)
-        expect = present.version if is_there else ABSENT
+        expect = ABSENT if present is None else present.version
         head = old_head or present
         namespace = keys.Home(head.namespace)
         if old_head is None:

@@ -101,12 +101,32 @@ class ArchiveWriter:
         self.bytes += len(data)
 
 
-@contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Give a file that takes the place of `path` once it is whole and on the disk."""
-    target = Path(path)
+def _check_path(path: Any) -> Path:
+    """Check the name of a local file."""
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(name, str) or not name or "\x00" in name:
+        raise InvalidInput(f"the name of a local file is a text or a path, not {shown(path)}")
+    target = Path(name)
     if target.is_dir():
-        raise InvalidInput(f"{str(target)!r} is a folder; name a file for the backup")
+        raise InvalidInput(f"{name!r} is a folder; name a file")
+    return target
+
+
+def reading(path: Any) -> IO[bytes]:
+    """Open a local file."""
+    source = _check_path(path)
+    try:
+        return source.open("rb")
+    except FileNotFoundError as error:
+        raise FileNotFound(f"there is no file {str(source)!r}") from error
+
+
+@contextmanager
+def writing(path: Any) -> Iterator[IO[bytes]]:
+    """Give a file that takes the place of `path` once it is whole and on the disk."""
+    target = _check_path(path)
+    if not target.parent.is_dir():
+        raise FileNotFound(f"there is no folder {str(target.parent)!r} for the file {target.name!r}; make it first")
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:40]}.", delete=False) as part:
         try:
             yield part
@@ -123,11 +143,8 @@ class ArchiveReader:
     """Reads an archive block by block, and checks it. Its methods block."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = reading(path)
         self.path = os.fspath(path)
-        try:
-            self._file = open(path, "rb")  # noqa: PTH123, SIM115  # closed by `close`
-        except FileNotFoundError as error:
-            raise FileNotFound(f"there is no file {self.path!r}") from error
         self._whole = hashlib.sha256()
         self._last = b""
         self.digest = b""  # of the whole archive, once it was read to its end

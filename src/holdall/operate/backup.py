@@ -7,6 +7,7 @@ and no engine needs snapshots.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -276,7 +277,9 @@ def load(
         info, model, since = yield Work(_check, (reader,))
         digest = reader.digest
     base = store._resolve_prefix(info.prefix if to is None else to)
-    state_key = f"load {digest.hex()[:32]} {keys.encode(base)}"
+    # A digest, and not the name of the namespace, which may be erased later.
+    place = hashlib.blake2b(keys.encode(base).encode(), digest_size=16).hexdigest()
+    state_key = f"load {digest.hex()[:32]} {place}"
     state: Entry | None = (yield from execute(store, [ops.Get(OPERATE_NAMESPACE, state_key)]))[0]
     if state is None:
         is_empty = yield from _make_room(store, base, into, replace)

@@ -213,7 +213,7 @@ class Copier:
             batch.olds += old_records.make_ops(olds, target, before)
             batch.versions += len(olds)
             before = olds[-1] if olds else before
-            batch.old_bytes += sum(len(old.content or b"") for old in olds)
+            batch.old_bytes += sum(len(old.value or "") + len(old.content or b"") for old in olds)
             if len(batch.olds) > _MOST_OLDS or batch.old_bytes > PAGE_BYTES:
                 for some in split_by_root(batch.olds):
                     yield from execute(self._destination, some)

@@ -45,7 +45,7 @@ class WriteBatch:
     """The ops of one batch for a destination. Puts come first, so that an engine can run them together."""
 
     olds: list[Op] = field(default_factory=list)  # what writes old versions
-    old_bytes: int = 0  # of their contents
+    old_bytes: int = 0  # of their values and contents
     puts: list[Op] = field(default_factory=list)
     others: list[Op] = field(default_factory=list)
     entries: int = 0

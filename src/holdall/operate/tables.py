@@ -21,12 +21,12 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from .. import ops
-from ..errors import FileNotFound, InvalidInput, MissingExtra, shown
+from ..errors import InvalidInput, MissingExtra, shown
 from ..model import file_values, keys, namespace_text
 from ..model.values import decode, to_datetime
 from ..ops import Namespace, Record, RecordPage
 from ..runtime.programs import Call, StoreProgram, Work
-from .archive import writing
+from .archive import reading, writing
 from .records import execute
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def import_entries(
     chosen = find_format(path, format)
     mapping = _check_columns(columns)
     home = None if namespace is None else keys.check_namespace(namespace, empty=bool(store._scope))
-    rows = _read_parquet(path) if chosen == "parquet" else _read_jsonl(path)
+    rows = _read_rows(path, chosen)
     done = 0
     while page := cast("list[tuple[int, Any]]", (yield Work(_take, (rows,)))):
         batch: list[Any] = []
@@ -219,18 +219,17 @@ def _take(rows: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
     return page
 
 
-def _read_jsonl(path: Any) -> Iterator[tuple[int, Any]]:
-    if not isinstance(path, str | os.PathLike):
-        yield from _parse_lines(path)
+def _read_rows(source: Any, format: str) -> Iterator[tuple[int, Any]]:
+    """Yield the numbered rows of a file, which is closed at the end if it was opened here."""
+    read = _read_parquet if format == "parquet" else _read_jsonl
+    if not isinstance(source, str | os.PathLike):
+        yield from read(source)
         return
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123  # a str or a path
-            yield from _parse_lines(file)
-    except FileNotFoundError as error:
-        raise FileNotFound(f"there is no file {os.fspath(path)!r}") from error
+    with reading(source) as file:
+        yield from read(file)
 
 
-def _parse_lines(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
+def _read_jsonl(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(file, 1):
         if line.strip():
             try:
@@ -239,12 +238,10 @@ def _parse_lines(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
                 raise InvalidInput(f"line {number} is not JSON: {error}") from error
 
 
-def _read_parquet(path: Any) -> Iterator[tuple[int, Any]]:
+def _read_parquet(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
     pyarrow = _import_pyarrow()
     try:
-        table = pyarrow.parquet.ParquetFile(path)
-    except FileNotFoundError as error:
-        raise FileNotFound(f"there is no file {os.fspath(path)!r}") from error
+        table = pyarrow.parquet.ParquetFile(file)
     except pyarrow.ArrowInvalid as error:
         raise InvalidInput(f"not a Parquet file: {error}") from error
     number = 0

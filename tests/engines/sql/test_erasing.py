@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def fill(store: holdall.Store) -> None:
     files.write("/item.md", f"{SECRET} again")
     files.delete("/item.md")
     store.delete(NS, f"key-{SECRET}-2")
+    with tempfile.TemporaryDirectory() as folder:  # how far a load was is noted, too
+        store.backup(f"{folder}/bob", prefix=("users", "bob"))
+        store.load(f"{folder}/bob", to=(*NS, "loaded"))
     assert len(store.search(query=SECRET, mode="lexical", limit=50)) >= 29
     assert len(store.search(filter={"kind": SECRET}, limit=50)) >= 27
     assert files.grep(SECRET)
@@ -36,7 +40,7 @@ def fill(store: holdall.Store) -> None:
 
 def erase(store: holdall.Store, **options: bool) -> None:
     report = store.erase(NS, recursive=True, **options)
-    assert report.entries == 30
+    assert report.entries == 31
     assert report.beyond
     assert store.get(("users", "bob"), "k") is not None
     assert store.search(query=SECRET, mode="lexical") == []

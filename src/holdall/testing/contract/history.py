@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from ...errors import Conflict, HistoryGone, InvalidInput, LeaseLost, Unsupported
+from ...errors import Conflict, HistoryGone, InvalidInput, IsADirectory, LeaseLost, NotADirectory, Unsupported
 from ...ops import Append, Backdate, Delete, Entry, Put, Refresh, Version
 from ..caller import Caller
 from ..clock import Clock
@@ -369,6 +370,35 @@ class HistoryContract(Contract):
         assert volume.read("/notes.md") == b"ruined"
         assert kept.get((*NS, "b"), "new").value == {"n": 3}
         assert kept.get(NS, "gone") is None
+
+    def test_what_has_expired_is_brought_back_before_and_after_it_is_swept(self, kept: Caller, clock: Clock) -> None:
+        for is_swept in (False, True):
+            kept.put(NS, "k", {"n": 1}, ttl=10)
+            kept.put(NS, "new and gone", {}, expires_at=clock.now + timedelta(seconds=3))
+            clock.advance(5)
+            moment = clock.now
+            clock.advance(20)
+            if is_swept:
+                kept.sweep()
+            assert [(one.key, one.before.value, one.after) for one in kept.diff(NS, moment)] == [("k", {"n": 1}, None)]
+            rewound = kept.rewind(NS, moment)
+            assert (rewound.restored, rewound.deleted) == (1, 0)
+            restored = kept.get(NS, "k")
+            assert (restored.value, restored.expires_at) == ({"n": 1}, clock.now + timedelta(seconds=10))
+
+    def test_a_file_is_not_restored_to_the_path_of_a_folder(self, kept: Caller) -> None:
+        volume = kept.files(NS)
+        file, below = volume.write("/a", "file"), volume.write("/b/c", "below")
+        volume.delete("/a")
+        volume.delete("/b", recursive=True)
+        volume.write("/a/b", "below")
+        volume.write("/b", "file")
+        for restore in (volume.restore, functools.partial(kept.restore, NS)):
+            with pytest.raises(IsADirectory):
+                restore("/a", file.version)
+            with pytest.raises(NotADirectory):
+                restore("/b/c", below.version)
+        assert [info.path for info in volume.walk("/")] == ["/a/b", "/b"]
 
     def test_a_rewind_is_refused_when_the_lease_is_lost(self, kept: Caller, clock: Clock) -> None:
         kept.put(NS, "k", {"n": 1})
