@@ -20,7 +20,7 @@ import apsw
 import pytest
 
 import holdall
-from holdall.engines.s3 import S3Options, find_address
+from holdall.engines.s3 import S3Options, bucket, find_address
 from holdall.engines.s3.client import Address, Client, ServerClock
 from holdall.engines.s3.credentials import Credentials, find_source
 from holdall.engines.s3.effects import _TRIGGER, DERIVED, OWN, SHIPPED, changed_tables
@@ -187,6 +187,45 @@ def test_a_stale_read_asks_the_bucket_no_more_than_it_must(url: str, tmp_path: P
         found = one.get(("a",), "k")
         assert found is not None
         assert found.value == {"n": 2}
+
+
+def test_a_watch_does_not_wait_until_reads_are_stale(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path / "one", stale=20) as one, open_at(url, tmp_path / "two") as two:
+        assert one.count() == 0
+        with one.watch(("a",)) as watch:
+            two.put(("a",), "k", {})
+            began = time.monotonic()
+            assert next(watch).key == "k"
+            assert time.monotonic() - began < 10
+
+
+def test_a_watch_goes_on_when_the_log_was_merged_and_deleted(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache is built again. Each key is reported with its last change, in order, and so is a deletion."""
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.0)
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.0)
+    with open_at(url, tmp_path / "one") as one, open_at(url, tmp_path / "two") as two:
+        two.put(("a",), "gone", {})
+        with one.watch(("a",), since=one.cursor()) as watch:
+            look = engine_of(one)._look_at_log
+            monkeypatch.setattr(engine_of(one), "_look_at_log", lambda: None)  # it is asleep
+            for number in range(4):
+                two.put(("a",), str(number), {})
+                if number == 1:
+                    two.delete(("a",), "gone")
+                engine_of(two)._compact()
+            assert engine_of(two)._bucket.read(3, time.monotonic() + 5) is None, "this showed nothing"
+            monkeypatch.setattr(engine_of(one), "_look_at_log", look)
+            changes = [next(watch) for _ in range(5)]
+        assert [(change.kind, change.key) for change in changes] == [
+            ("put", "0"),
+            ("put", "1"),
+            ("delete", "gone"),
+            ("put", "2"),
+            ("put", "3"),
+        ]
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
 
 
 def test_many_reads_at_once_share_a_request(url: str, tmp_path: Path) -> None:
@@ -437,8 +476,6 @@ def test_a_bucket_that_vanished_is_told(tmp_path: Path) -> None:
 def test_a_store_that_was_replaced_in_the_bucket_is_noticed(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdall.engines.s3 import bucket
-
     monkeypatch.setattr(bucket, "LOOK_AFTER", 0.0)
     objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
     with open_at(url, tmp_path) as store:

@@ -220,7 +220,7 @@ class S3Engine(SqliteEngine):
     def _poll(self) -> bool:
         """Look at the log; return whether it had something new."""
         before = self._applied
-        self._ensure_fresh()
+        self._look_at_log()
         return self._applied != before
 
     # Reading ---------------------------------------------------------------------------------------------------------
@@ -254,12 +254,15 @@ class S3Engine(SqliteEngine):
         return self._own.stale > 0 and time.monotonic() - self._probed < self._own.stale
 
     def _ensure_fresh(self) -> None:
+        """Have the cache be at least as new as the bucket was when this was called, or `stale` seconds before."""
+        if not self._is_fresh():
+            self._look_at_log()
+
+    def _look_at_log(self) -> None:
         """Have the cache be at least as new as the bucket was when this was called.
 
         All who called before a look at the log began share it.
         """
-        if self._is_fresh():
-            return
         asked = time.monotonic()
         deadline = asked + self._options.timeout
         while not self._probing.acquire(timeout=0.1):
