@@ -31,3 +31,15 @@ def test_what_was_read_without_its_content_cannot_be_put() -> None:
             file_values.to_stored("/f", read)
     assert isinstance(file_values.to_stored("/f", {"content": None}), str)
     assert isinstance(file_values.to_stored("item", {"content": None, "encoding": None}), str)
+
+
+@pytest.mark.parametrize("content", [b"", b"text\r\n", b"a\nb\n", b"\xff\x00"])
+@pytest.mark.parametrize(
+    "template", [*file_values.WRITTEN, '{"content":"text"}', '{"content":"base64","encoding":"base64"}']
+)
+def test_what_was_read_is_known_to_be_a_file(template: str, content: bytes) -> None:
+    for size in (len(content), file_values.LARGEST + 1):
+        item = file_values.to_item(template, content, 0, 0, False, size)
+        assert file_values.is_item_of_file("/f", item)
+        assert not file_values.is_item_of_file("f", item)
+        assert not file_values.is_item_of_file("/f", {**item, "note": 1})

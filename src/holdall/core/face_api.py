@@ -15,6 +15,7 @@ from ..engine import Capabilities
 from ..files.volume import Files, replacing, split_lines
 from ..live.leases import Lease
 from ..model import file_values
+from ..model.file_values import is_item_of_file
 from ..model.filters import parse as parse_filter
 from ..model.keys import (
     RESERVED,
@@ -140,6 +141,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "encode_namespace",
     "files_as_lines",
     "find_words",
+    "is_item_of_file",
     "show_namespace",
     "parse_filter",
     "rank_texts",

@@ -61,6 +61,14 @@ def is_written_as_file(value: Any) -> bool:
     return isinstance(value, File) and value.template in WRITTEN
 
 
+def is_item_of_file(key: str, item: Any) -> bool:
+    """Whether an item that was read under this key is a file: if it were put there, it would be stored as one."""
+    try:
+        return isinstance(to_stored(key, item), File)
+    except InvalidValue:  # a file that is larger than `LARGEST`
+        return True
+
+
 def to_item(
     template: str, content: bytes, created: int, updated: int, appended: bool, size: int | None = None
 ) -> dict[str, Any]:

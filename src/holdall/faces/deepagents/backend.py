@@ -103,15 +103,17 @@ class HoldallBackend(Face, BackendProtocol):
         try:
             path = _file_path(file_path)
             start, count = parse_number("offset", offset), parse_number("limit", limit)
-            info, entry = yield [ops.Stat(files.namespace, path), ops.Get(files.namespace, path)]
-            if info is None or info.is_dir or entry is None:
+            [entry] = yield [ops.Get(files.namespace, path)]
+            if entry is None or not face_api.is_item_of_file(path, entry.value):
                 raise FileNotFound(path)
+            if entry.value["content"] is None:
+                [info] = yield [ops.Stat(files.namespace, path)]
+                size = "" if info is None else f": {info.size} bytes"
+                return ReadResult(error=f"File '{file_path}' is too large to read{size}")
         except FileNotFound:
             return ReadResult(error=f"File '{file_path}' not found")
         except HoldallError as error:
             return ReadResult(error=str(error))
-        if entry.value["content"] is None:
-            return ReadResult(error=f"File '{file_path}' is too large to read: {info.size} bytes")
         data = _file_data(entry.value)
         if MEDIA.fullmatch(path) or data["encoding"] == "base64":
             return ReadResult(file_data=data)
@@ -202,8 +204,8 @@ class HoldallBackend(Face, BackendProtocol):
         Returns the count that `change` returns; 0, with nothing done, if the file has no `created_at` of its own.
         """
         for tries in itertools.count(1):
-            info, entry = yield [ops.Stat(files.namespace, path), ops.Get(files.namespace, path)]
-            if info is None or info.is_dir or entry is None:
+            [entry] = yield [ops.Get(files.namespace, path)]
+            if entry is None or not face_api.is_item_of_file(path, entry.value):
                 return 0
             created = entry.value.get("created_at")
             if created in (None, entry.created_at.isoformat()):
