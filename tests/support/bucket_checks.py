@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import apsw
 
 import holdall
 from holdall.engine import Options
-from holdall.engines.s3 import S3Engine
+from holdall.engines.s3 import Client, S3Engine
 from holdall.engines.s3.effects import SHIPPED
+from holdall.engines.s3.objects import decode_lines
 from holdall.ops import ReadStats
 from support.machines import make_engine
 
@@ -44,6 +46,19 @@ def check_caches(url: str, folder: Path, *engines: S3Engine, **own: Any) -> None
                 assert held[name] == rows, f"{name} differs in {engine._path}"
     finally:
         fresh.close()
+
+
+def find_text(objects: Client, text: str) -> list[str]:
+    """Return the names of the objects of a store that have a text."""
+    deadline, found, after = time.monotonic() + 60, [], ""
+    while page := objects.list("", after, deadline):
+        for name, _ in page:
+            data = objects.get(name, deadline) or b""
+            lines = decode_lines(data) if name.startswith(("log/", "seg/")) else None
+            if text.encode() in (lines[1] if lines else data) + name.encode():
+                found.append(name)
+        after = page[-1][0]
+    return found
 
 
 def engine_of(store: holdall.Store) -> Any:

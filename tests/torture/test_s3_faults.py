@@ -16,7 +16,7 @@ import holdall
 from holdall.engine import Options
 from holdall.engines.s3 import compaction
 from holdall.errors import OutcomeUnknown, Unavailable
-from support.bucket_checks import check_caches
+from support.bucket_checks import check_caches, find_text
 from support.extent import IS_LONG, IS_SHORT
 from support.machines import make_engine
 from support.processes import beginning, hear, start, tell
@@ -25,14 +25,17 @@ from support.servers import S3, s3_credentials, s3_server
 pytestmark = pytest.mark.skipif(IS_SHORT, reason="in make test-all: the short forms take half a minute")
 
 
+SECRET = "xq7sekrit"
+
+
 def open_machine(url: str, endpoint: str, cache: str, **options: Any) -> holdall.Store:
     own = {"endpoint": endpoint, "region": "us-east-1", "credentials": s3_credentials, "cache": cache}
     return holdall.open(url, sweep_interval=None, **own, **options)
 
 
 def write_until_killed(url: str, endpoint: str, cache: str, name: str) -> None:
-    """Put, count and append, and report each step that was acknowledged."""
-    compaction.RECORDS = 20
+    """Put, count, append and erase, and report each step that was acknowledged."""
+    compaction.RECORDS, compaction.LARGEST_MERGED = 20, 20_000
     store = open_machine(url, endpoint, cache)
     entry = store.get(("steps",), name)
     step = entry.value["n"] if entry else 0
@@ -40,6 +43,9 @@ def write_until_killed(url: str, endpoint: str, cache: str, name: str) -> None:
         step += 1
         store.put(("own", name), str(step), {"step": step})
         store.files().append(f"/{name}", f"{step}\n" * (3000 if step % 7 == 0 else 1))
+        if step % 5 == 0:
+            store.put(("gone", name), str(step), {"text": SECRET})
+            store.erase(("gone", name))
         store.put(("steps",), name, {"n": step})
         tell(step)
 
@@ -70,11 +76,16 @@ def test_writers_that_are_killed_lose_and_double_nothing(tmp_path: Path, scaled:
             engine.close()
     with open_machine(url, endpoint, str(tmp_path / "reader")) as store:
         for name in names:
+            store.erase(("gone", name))
             steps = sorted(entry.value["step"] for entry in store.scan(("own", name)))
             assert set(range(1, last[name] + 1)) <= set(steps), f"{name} lost a put"
             assert steps[-1] <= last[name] + kills, "more was written than was said"
             appended = store.files().read_text(f"/{name}").split()
             assert {str(step) for step in range(1, last[name] + 1)} <= set(appended), f"{name} lost an append"
+    objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
+    left = find_text(objects, SECRET)
+    objects.close()
+    assert all(name.startswith("seg/") for name in left), "only what a killed process left unfinished stays, for a day"
 
 
 def count_until_told(url: str, endpoint: str, cache: str, name: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ import pytest
 
 import holdall
 from holdall.engines.s3 import Client, compaction
-from holdall.engines.s3.objects import decode_lines
 from holdall.errors import Unavailable
 from holdall.testing import embed
-from support.bucket_checks import check_caches, engine_of
+from support.bucket_checks import check_caches, engine_of, find_text
 from support.servers import s3_server
 
 _numbers = itertools.count()
@@ -40,19 +38,6 @@ def objects(url: str) -> Iterator[Client]:
 
 def open_at(url: str, cache: Path, **options: Any) -> holdall.Store:
     return holdall.open(url, **{**s3_server().options, "cache": cache, "sweep_interval": None, **options})
-
-
-def find_secret(objects: Client) -> list[str]:
-    """Return the names of the objects that have the secret."""
-    deadline, found, after = time.monotonic() + 30, [], ""
-    while page := objects.list("", after, deadline):
-        for name, _ in page:
-            data = objects.get(name, deadline) or b""
-            lines = decode_lines(data) if name.startswith(("log/", "seg/")) else None
-            if SECRET.encode() in (lines[1] if lines else data) + name.encode():
-                found.append(name)
-        after = page[-1][0]
-    return found
 
 
 def fill(store: holdall.Store) -> None:
@@ -79,12 +64,12 @@ def test_what_was_erased_is_in_no_object_and_in_no_file_of_the_cache(url: str, o
     ):
         two.put(("a",), "k", {})
         fill(one)
-        assert {name.partition("/")[0] for name in find_secret(objects)} == {"log", "seg", "blob"}
+        assert {name.partition("/")[0] for name in find_text(objects, SECRET)} == {"log", "seg", "blob"}
         report = one.erase(NS, recursive=True)
         assert report.entries == 6
         assert "the log, the segments and the contents in the bucket" in report.cleared
         assert any("other machines" in what for what in report.beyond)
-        assert find_secret(objects) == []
+        assert find_text(objects, SECRET) == []
         held = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
         assert [path for path in held if SECRET.encode() in path.read_bytes()] == []
         assert two.count(NS) == 0
@@ -111,9 +96,9 @@ def test_an_erasure_that_was_interrupted_is_done_by_the_next(
         with monkeypatch.context() as broken, pytest.raises(Unavailable, match="as if"):
             broken.setattr(compaction, "purge", fail)
             store.erase(NS, recursive=True)
-        assert find_secret(objects), "this showed nothing"
+        assert find_text(objects, SECRET), "this showed nothing"
         store.erase(NS, recursive=True)
-        assert find_secret(objects) == []
+        assert find_text(objects, SECRET) == []
         assert store.count() == 2
         check_caches(url, tmp_path, engine_of(store))
 
