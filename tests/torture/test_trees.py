@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 import holdall
+from holdall.engines.disk import engine as disk_engine
 from holdall.engines.postgres import engine as postgres_engine
 from holdall.engines.sql import feed
 from holdall.engines.sqlite import engine as sqlite_engine
@@ -318,3 +319,35 @@ def move_folders_until_killed(number: str, role: str, **at: str) -> None:
             with contextlib.suppress(FileNotFound, IsADirectory):  # the other process has just ended it, or goes on
                 volume.move(src, dst)
         tell(["moved", step])
+
+
+def test_a_tree_on_disk_is_deleted_further_by_the_next_call_after_kill_9(
+    tmp_path: Path, scaled: Callable[[int, int], int]
+) -> None:
+    root, unfinished = tmp_path / "disk", 0
+    for number in range(scaled(5, 60)):
+        writer = start(delete_folders_until_killed, root=str(root), number=str(number))
+        said = kill_at_a_random_moment(writer, once_it_writes=True)
+        with holdall.open(f"disk:///{root}", durability="relaxed") as store:
+            volume = store.files()
+            for step in range(max(step for _, step in said) + 2):
+                folder = f"/{number}/{step}"
+                left = {Path(info.path).name for info in volume.walk(folder)}
+                assert left == {path.name for path in (root / folder[1:]).glob("*")}, "plain files and entries differ"
+                if ["deleted", step] in said:
+                    assert not left
+                unfinished += 0 < len(left) < len(KEYS)
+                assert volume.delete(folder, recursive=True) == len(left)
+                assert not (root / folder[1:]).exists()
+    assert unfinished > 0, "no writer was killed in the middle of a deletion: this showed nothing"
+
+
+def delete_folders_until_killed(root: str, number: str) -> None:
+    feed.LARGE_TREE, disk_engine._SMALLEST_SLICE, disk_engine._SLICE_SECONDS = 20, 2, 0
+    store = holdall.open(f"disk:///{root}", durability="relaxed")
+    for step in itertools.count():
+        folder = f"/{number}/{step}"
+        store.execute([Put(("filesystem",), f"{folder}/{key}", {"content": "x"}) for key in KEYS])
+        tell(["put", step])
+        assert store.files().delete(folder, recursive=True) == len(KEYS)
+        tell(["deleted", step])

@@ -160,7 +160,10 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
     adelete = arun(_delete)
 
     def _delete_tree(self, prefix: Namespace, *, lease: Lease | None = None) -> StoreProgram[int]:
-        """Remove every entry in a namespace and below it, in one transaction. Returns how many there were."""
+        """Remove every entry in a namespace and below it, in one transaction. Returns how many there were.
+
+        A disk store removes a large tree in slices.
+        """
         count: int = (yield from self._change([ops.DeleteTree(prefix)], lease))[0]
         return count
 

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 import holdall
+from holdall.engines.disk import engine as disk
 from holdall.engines.disk.folder import Folder
+from holdall.engines.sql import feed
 from holdall.errors import Conflict, CursorExpired, InvalidInput, NotFound, StoreClosed, Unavailable
 from holdall.ops import Append, Copy, Move, Put, ReadRange
 from holdall.testing import Clock
@@ -60,6 +62,42 @@ def test_a_file_and_its_copies_from_one_batch_are_complete(folder: Path) -> None
         store.execute([Move(VOLUME, "/a", "/d"), Copy(VOLUME, "/d", "/a"), ReadRange(VOLUME, "/a", 0)])
         assert (folder / "a").read_text() == (folder / "d").read_text() == "text"
         assert (folder / "a").stat().st_ino != (folder / "d").stat().st_ino
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_large_tree_is_deleted_in_slices_between_which_others_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    for module, name, value in ((feed, "LARGE_TREE", 20), (disk, "_SMALLEST_SLICE", 4), (disk, "_SLICE_SECONDS", 0)):
+        monkeypatch.setattr(module, name, value)
+    with opened(folder) as store:
+        files, commits = store.files(), store._engine_handle.engine._commits  # type: ignore[attr-defined]  # its own
+        store.execute([Put(VOLUME, f"/d/{n % 3}/{n:02}", {"content": "x"}) for n in range(60)])
+        (folder / "d" / "2" / "external").write_text("written before the deletion")
+        submit, slices = commits.submit, []
+
+        def write_before(batch: list[Any]) -> list[Any]:
+            if type(batch[-1]) is feed.DeleteTreeSlice:
+                slices.append(batch)
+                commits.submit = submit
+                if len(slices) == 3:
+                    files.write("/d/2/new", "new")
+                    files.append("/d/2/02", ", and more")
+                    (folder / "d" / "2" / "05").write_text("edited by another program")
+                    assert store.get(VOLUME, "/d/2/05").value["content"] == "edited by another program"  # type: ignore[union-attr]
+                    assert not files.exists("/d/0/00")
+                    assert not (folder / "d" / "0" / "00").exists()
+                commits.submit = write_before
+            return submit(batch)  # type: ignore[no-any-return]  # the results
+
+        monkeypatch.setattr(commits, "submit", write_before)
+        count = asyncio.run(files.adelete("/d", recursive=True)) if is_async else files.delete("/d", recursive=True)
+        kept = {"/d/2/02": "x, and more", "/d/2/05": "edited by another program", "/d/2/new": "new"}
+        assert count == 61 - 2
+        assert len(slices) >= 14
+        assert {info.path: files.read_text(info.path) for info in files.walk()} == kept
+        assert {f"/{path.relative_to(folder)}" for path in (folder / "d").rglob("*") if path.is_file()} == {*kept}
+        assert files.delete("/d", recursive=True) == 3
 
 
 def test_a_deleted_catalogue_is_built_again_from_the_files(folder: Path) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ... import ops
 from ...engine import Options
 from ...errors import HoldallError, OutcomeUnknown, StoreClosed, Timeout, Unavailable, Unsupported
 from ...model import keys
@@ -42,10 +43,13 @@ from ...ops import (
     Sweep,
 )
 from ...runtime.signals import restart_if_signaled
+from ..sql.feed import DeleteTreeSlice, LargeDeleteTree
 from ..sql.text_index import PreparedIndexTexts
 from ..sqlite.connection import Connection
-from ..sqlite.engine import SqliteEngine
+from ..sqlite.dialect import SqliteEntries
+from ..sqlite.engine import LargeDeletion, SqliteEngine
 from ..sqlite.group_commit import Submission
+from ..sqlite.readers import ReaderPool
 from .catalogue import Catalogue
 from .dialect import DiskDialect
 from .external_edits import ExternalEdits
@@ -61,6 +65,9 @@ _UNLOCKED_ATTEMPTS, _MAX_ATTEMPTS = 3, 20  # attempts to read or replace a file 
 _HEAD_BYTES = 1 << 20
 _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_REFERENCES = 10_000
+#: How many entries a slice of the deletion of a large tree has at least, and how many seconds it should take.
+_SMALLEST_SLICE, _SLICE_SECONDS = 20, 0.02
+_PAUSE = 0.001  # seconds between slices, in which others can write
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,37 @@ class DiskOptions:
             object.__setattr__(self, "volume", keys.check_namespace(self.volume))
 
 
+class _SlicedDeletion(LargeDeletion):
+    """The deletion of a large tree in slices, each in a transaction of its own."""
+
+    def __init__(
+        self,
+        readers: ReaderPool,
+        sql: SqliteEntries,
+        submit: Callable[[list[Op]], list[Any]],
+        others: list[Op],
+        tree: LargeDeleteTree,
+    ) -> None:
+        super().__init__(readers, sql)
+        self._submit, self._others = submit, others
+        self._slice = DeleteTreeSlice(
+            tree.namespace, tree.path, int(tree.position), _SMALLEST_SLICE, acting=tree.acting
+        )
+        self.batch = [*others, self._slice]
+
+    def finish(self, results: list[Any]) -> list[Any]:
+        """Delete the rest. A caller that was cancelled has left, and the rest stays."""
+        *answers, (total, after) = results
+        size = _SMALLEST_SLICE
+        while after is not None and not self._has_left:
+            time.sleep(_PAUSE)
+            began = time.monotonic()
+            *_, (count, after) = self._submit([*self._others, ops.replace(self._slice, after=after, limit=size)])
+            total += count
+            size = max(size // 2, _SMALLEST_SLICE) if time.monotonic() - began > _SLICE_SECONDS else size + 20
+        return [*answers, total]
+
+
 class _ImportEdits(Op, frozen=True):
     """Import external edits. Only this engine sends it, to itself, so that the thread that writes does the work."""
 
@@ -86,7 +124,6 @@ class DiskEngine(SqliteEngine):
     """Entries in one folder."""
 
     dialect = DiskDialect
-    _clears_trees = False  # the plain files of a tree must not outlive it
     _at_once = frozenset()  # no read can be answered at once: external edits are imported first
     _dialect: DiskDialect
 
@@ -214,6 +251,17 @@ class DiskEngine(SqliteEngine):
             return prepare()
         except FileChanged as error:
             return self._read_again(prepare, error)
+
+    def _prepare_deletion(self, batch: Sequence[Op]) -> LargeDeletion | None:
+        """Prepare the deletion of a large tree in slices. A note would not do: its plain files must not outlive it."""
+        if type(batch[-1]) is DeleteTree:
+            self._import_edits()
+        large = super()._prepare_deletion(batch)
+        if large is None:
+            return None
+        *others, prepared = large.batch
+        assert isinstance(prepared, LargeDeleteTree)
+        return _SlicedDeletion(self._readers, self._sql, self._commits.submit, others, prepared)
 
     def _read_again(self, read: Callable[[], T], error: FileChanged) -> T:
         """Import external edits and read again, after a file was changed during a read.
@@ -548,7 +596,7 @@ class DiskEngine(SqliteEngine):
 def _only_delete(batches: list[Submission]) -> bool:
     """Whether batches only delete entries, unconditionally."""
     return all(
-        type(op) in (DeleteTree, Sweep) or (type(op) is Delete and op.expect is ANY)
+        type(op) in (DeleteTree, DeleteTreeSlice, Sweep) or (type(op) is Delete and op.expect is ANY)
         for member in batches
         for op in member.batch
     )

@@ -37,7 +37,7 @@ from ..checks.indexes import CONTENTS, TEXTS, IndexChecks
 from ..history.sql import HeldPast, SqlHistory
 from .bounded_reads import BoundedReads, RecordsReader, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
-from .feed import DeletedTrees, LargeDeleteTree, SqlFeed, put_purge_mark, within
+from .feed import DeletedTrees, DeleteTreeSlice, LargeDeleteTree, SqlFeed, put_purge_mark, within
 from .files import SqlFiles
 from .ranker import UNEMBEDDED, SqlRanker
 from .statements import (
@@ -68,6 +68,7 @@ _MULTI_STATEMENT = frozenset(
         ops.IndexOrder,
         ops.RepairFaults,
         LargeDeleteTree,
+        DeleteTreeSlice,
         ops.Embed,
         ops.PurgeTombstones,
         ops.Append,
@@ -254,6 +255,8 @@ class SqlEntries:
                 return (yield from self._index_texts(op))
             case LargeDeleteTree():
                 return (yield from self.trees.delete(op, now))
+            case DeleteTreeSlice():
+                return (yield from self.trees.delete_slice(op, now))
             case ops.IndexOrder():
                 return (yield from self._dialect.index_order())
             case ops.RepairFaults():

@@ -59,6 +59,20 @@ class LargeDeleteTree(ops.Op, frozen=True):
     acting: str | None = None
 
 
+class DeleteTreeSlice(ops.Op, frozen=True):
+    """Delete some entries of a tree, in key order -> how many, and the last of them; None if there are no more.
+
+    It exists only inside an engine.
+    """
+
+    namespace: Namespace
+    path: str | None
+    until: int  # entries up to this version are deleted
+    limit: int
+    after: tuple[str, str] | None = None  # the encoded namespace and the key after which the slice begins
+    acting: str | None = None
+
+
 class HeldPage(Page[Change]):
     """A page of changes that is not full: the next ones are tombstones of a deleted tree, not written yet."""
 
@@ -306,6 +320,23 @@ class DeletedTrees:
         self.needs_clearing = True
         return deleted  # type: ignore[no-any-return]  # a row's column
 
+    def delete_slice(self, op: DeleteTreeSlice, now: int | None) -> SqlProgram[tuple[int, tuple[str, str] | None]]:
+        """Delete some entries of a tree, for an engine that does not note trees."""
+        where, params = _in_tree(op)
+        if op.after is not None:
+            where += " AND (ns, key) > (:after_ns, :after_key)"
+            params |= {"after_ns": op.after[0], "after_key": op.after[1]}
+        page = (
+            f"SELECT ns, key, version FROM {self._table} WHERE {where} AND version <= :until"
+            f" ORDER BY ns, key LIMIT :limit"
+        )
+        [rows] = yield [(page, {**params, "until": op.until, "limit": op.limit, "now": now})]
+        if rows:
+            among, versions = self._dialect.among("version", [row[2] for row in rows])
+            tombstones = self._dialect.make_tombstones(f"{among} AND value IS NOT NULL ORDER BY ns, key", "delete")
+            yield [(tombstones, {**versions, "now": now, **self._dialect.parameters(op)})]
+        return len(rows), rows[-1][:2] if len(rows) == op.limit else None
+
     def count_left(self) -> SqlProgram[int]:
         """Return about how many entries of deleted trees are not tombstones yet."""
         sql = f"SELECT coalesce(sum(last_version - next_version + 2), 0) FROM {self._dialect.trees}"
@@ -359,7 +390,7 @@ class DeletedTrees:
         return True
 
 
-def _in_tree(op: ops.DeleteTree | LargeDeleteTree) -> tuple[str, dict[str, Any]]:
+def _in_tree(op: ops.DeleteTree | LargeDeleteTree | DeleteTreeSlice) -> tuple[str, dict[str, Any]]:
     """Return the condition that a row is an entry of a tree, and its parameters."""
     if op.path is None:
         params: dict[str, Any] = {}

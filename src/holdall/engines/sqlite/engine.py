@@ -106,7 +106,7 @@ _PROGRESS = (
 _abandoned: list[Any] = []
 
 
-class _LargeDeletion:
+class LargeDeletion:
     """The deletion of a large tree: its batch, and the snapshot in which its entries are counted after the commit.
 
     The transaction takes the snapshot, so that it is the state right before: nobody else can write at that time.
@@ -169,7 +169,6 @@ class SqliteEngine:
     is_async_reentrant = True
     dialect: type[SqliteDialect] = SqliteDialect
     _at_once: frozenset[type[Op]] = LOOK_UPS  # the ops that `look_up` can run
-    _clears_trees = True  # large trees are deleted by a note, and cleared later
 
     def __init__(self, path: str, options: Options) -> None:
         self._path = path
@@ -428,15 +427,15 @@ class SqliteEngine:
         finally:
             self._readers.give_back(reader)
 
-    def _prepare_deletion(self, batch: Sequence[Op]) -> _LargeDeletion | None:
+    def _prepare_deletion(self, batch: Sequence[Op]) -> LargeDeletion | None:
         """Prepare the deletion of a large tree; return None if the tree is small, or the batch writes something else.
 
         Most of the work, which is counting, is done while others write.
         """
         *others, op = batch
-        if not self._clears_trees or not isinstance(op, DeleteTree) or not all(type(one) in READS for one in others):
+        if not isinstance(op, DeleteTree) or not all(type(one) in READS for one in others):
             return None
-        large = _LargeDeletion(self._readers, self._sql)
+        large = LargeDeletion(self._readers, self._sql)
         reader = self._readers.take()
         try:
             reader.execute("BEGIN")  # which ends when the reader is given back
