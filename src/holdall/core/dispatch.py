@@ -185,6 +185,8 @@ class Dispatcher:
             if op.start or op.end is not None:
                 keys.check_count("start", op.start, most=2**62)
                 keys.check_count("end", 0 if op.end is None else op.end, most=2**62)
+            if op.version is not None:
+                keys.check_version(op.version)
             home, key = self._resolve_namespace(op.namespace), keys.check_path(op.key)
             if home is op.namespace and key is op.key:
                 return op

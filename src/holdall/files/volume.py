@@ -112,8 +112,7 @@ class Files:
         path = keys.check_path(path)
         if version is None:
             return (yield from self._range(path, 0, None))
-        if type(version) is not int:
-            raise InvalidInput(f"version is the number of a version from history(), not {shown(version)}")
+        keys.check_version(version)
         content: bytes | None = (yield [ops.ReadRange(self._namespace, path, 0, None, version)])[0]
         if content is None:
             raise HistoryGone(f"version {version} of {path!r} is not kept, or is a deletion; see history()")

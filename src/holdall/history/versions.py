@@ -199,8 +199,7 @@ def _order(place: tuple[Namespace, str]) -> tuple[str, str]:
 def restore(store: Store, namespace: Namespace, key: str, version: Any, lease: Lease | None) -> StoreProgram[Any]:
     """Write an old version of an entry again; return what the put returns."""
     _check_kept(store)
-    if type(version) is not int:
-        raise InvalidInput(f"version is the number of a version from history(), not {shown(version)}")
+    keys.check_version(version)
     [old] = yield [ops.GetVersion(namespace, key, version)]
     if old is None:
         raise HistoryGone(f"version {version} of {key!r} in {namespace!r} is not kept, or is a deletion; see history()")
@@ -254,6 +253,8 @@ def _rewind(
 ) -> StoreProgram[Rewound]:
     end = yield from _now()
     now = store._now()
+    if isinstance(moment, int):  # at a later time, what will expire until then would be gone
+        moment = min(moment, now)
     restored = deleted = 0
     pending: list[tuple[OldHead | None, OldHead | None]] = []
     mark = None

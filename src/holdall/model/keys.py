@@ -69,6 +69,12 @@ def check_part(name: str, value: Any) -> float:
     return float(value)
 
 
+def check_version(version: Any) -> None:
+    """Check that an argument can be the number of a version."""
+    if type(version) is not int or not -(2**63) <= version < 2**63:
+        raise InvalidInput(f"version is the number of a version from history(), not {shown(version)}")
+
+
 def check_function(name: str, value: Any) -> None:
     """Check that an argument is a function or None."""
     if not (value is None or callable(value)):

@@ -55,6 +55,8 @@ def test_items_are_set_read_listed_and_deleted(url: str, capsys: Any) -> None:
     assert run(capsys, url, "item", "get", "new")[0] == 2
     assert run(capsys, url, "item", "set", "bad", "[1", *at)[0] == 2
     assert run(capsys, url, "item", "set", "bad", "{}", *at, "--expires-at", "soon")[0] == 2
+    assert run(capsys, url, "item", "set", "bad", "{}", *at, "--new", "--version", "1")[0] == 2
+    assert run(capsys, url, "item", "set", "bad", "{}", *at, "--no-search", "--search-field", "text")[0] == 2
 
 
 def test_labels_with_a_slash_are_percent_encoded(url: str, capsys: Any) -> None:
@@ -195,6 +197,14 @@ def test_other_shells_have_a_script_with_every_command(shell: str, tmp_path: Pat
         (tmp_path / "script").write_text(script)
         subprocess.run([program, "-n", str(tmp_path / "script")], check=True, env=dict(os.environ))
     assert run(capsys, "completion", "csh")[0] == 2
+
+
+def test_a_version_or_a_moment_that_is_not_kept_is_not_found(url: str, capsys: Any) -> None:
+    with holdall.open(url, history=3600) as store:
+        store.put(("users", "ada"), "likes", {"food": "tea"})
+    assert run(capsys, url, "item", "restore", "likes", "999", "--ns", "users/ada")[0] == 1
+    assert run(capsys, url, "rewind", "2020-01-31T12:00:00+00:00")[0] == 1
+    assert "the cursor '20200131'" in run(capsys, url, "rewind", "20200131")[2]  # and not a date
 
 
 def test_what_may_take_long_draws_a_bar_on_a_terminal(url: str, tmp_path: Path) -> None:

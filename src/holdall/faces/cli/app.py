@@ -33,6 +33,7 @@ from ...errors import (
     AlreadyExists,
     AmbiguousMatch,
     Conflict,
+    HistoryGone,
     HoldallError,
     InvalidInput,
     IsADirectory,
@@ -66,7 +67,7 @@ from .shell.transfer import copy_in, copy_out, copy_to_local, local_files, local
 _CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
     ((Conflict, AlreadyExists, AmbiguousMatch, IsADirectory, NotADirectory, NotText), CONFLICT),
     ((FileExistsError, IsADirectoryError, NotADirectoryError), CONFLICT),
-    ((NotFound, NoMatch, FileNotFoundError), NOT_FOUND),
+    ((NotFound, NoMatch, HistoryGone, FileNotFoundError), NOT_FOUND),
     ((InvalidInput,), BAD_INPUT),
 )
 _USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's `UsageError`, which typer does not export

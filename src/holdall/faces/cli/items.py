@@ -68,6 +68,8 @@ def set_(
 ) -> int:
     """Write an entry. Its value is a JSON object."""
     namespace = _namespace(ns, label)
+    if (new and version is not None) or (no_search and search_field):
+        raise InvalidInput("--new and --version, or --no-search and --search-field, cannot be combined")
     try:
         found = json.loads(sys.stdin.buffer.read() if value == "-" else value)
         moment = None if expires_at is None else datetime.fromisoformat(expires_at)

@@ -73,6 +73,8 @@ def choose_namespace(ns: str | None, labels: list[str] | None, default: Namespac
 
 def parse_moment(text: str) -> datetime | str:
     """Read a time, or take the text as a cursor. A time without a zone is local."""
+    if text.isdigit():  # a cursor of SQLite, and not a date without dashes
+        return text
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ...errors import Conflict, HistoryGone, InvalidInput, IsADirectory, LeaseLost, NotADirectory, Unsupported
-from ...ops import Append, Backdate, Delete, Entry, Put, Refresh, Version
+from ...ops import Append, Backdate, Delete, Entry, Put, ReadRange, Refresh, Version
 from ..caller import Caller
 from ..clock import Clock
 from .base import Contract, Opener
@@ -385,6 +385,26 @@ class HistoryContract(Contract):
             assert (rewound.restored, rewound.deleted) == (1, 0)
             restored = kept.get(NS, "k")
             assert (restored.value, restored.expires_at) == ({"n": 1}, clock.now + timedelta(seconds=10))
+
+    def test_a_rewind_to_the_future_changes_nothing(self, kept: Caller, clock: Clock) -> None:
+        kept.put(NS, "k", {}, ttl=10)
+        rewound = kept.rewind(NS, clock.now + timedelta(days=1))
+        assert (rewound.restored, rewound.deleted) == (0, 0)
+        assert kept.get(NS, "k") is not None
+
+    def test_a_number_that_is_no_version_is_refused(self, kept: Caller) -> None:
+        kept.files(NS).write("/f", "x")
+        wrong: list[Any] = [2**63, -(2**63) - 1, "1", True, None]
+        for version in wrong:
+            with pytest.raises(InvalidInput):
+                kept.restore(NS, "/f", version)
+            with pytest.raises(InvalidInput):
+                kept.files(NS).restore("/f", version)
+            if version is not None:
+                with pytest.raises(InvalidInput):
+                    kept.files(NS).read("/f", version=version)
+                with pytest.raises(InvalidInput):
+                    kept.execute([ReadRange(NS, "/f", 0, None, version)])
 
     def test_a_file_is_not_restored_to_the_path_of_a_folder(self, kept: Caller) -> None:
         volume = kept.files(NS)
