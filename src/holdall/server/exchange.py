@@ -139,6 +139,24 @@ class Call:
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+#: Headers on which a write depends.
+CONDITIONS = ("if-match", "if-none-match", "holdall-lease")
+_obeyed: dict[Handler, tuple[str, ...]] = {}
+
+
+def obeys(*conditions: str) -> Callable[[Handler], Handler]:
+    """Declare which of `CONDITIONS` a handler obeys. A write with another one is refused: it must not be ignored."""
+
+    def declare(handler: Handler) -> Handler:
+        _obeyed[handler] = conditions
+        return handler
+
+    return declare
+
+
+def conditions_of(handler: Handler) -> tuple[str, ...]:
+    """The headers that `obeys` has declared."""
+    return _obeyed.get(handler, ())
 
 
 class Endpoint:
@@ -146,6 +164,11 @@ class Endpoint:
 
     def __init__(self, service: Service, name: str, handlers: Mapping[str, tuple[Handler, str | None]]) -> None:
         self.service, self.name, self.handlers = service, name, dict(handlers)
+        self._refused = {
+            method: [name for name in CONDITIONS if name not in conditions_of(handler)]
+            for method, (handler, _) in handlers.items()
+            if method != "GET"
+        }
         if "GET" in self.handlers and self.handlers["GET"][1] != "watch":  # a stream has no end to wait for
             self.handlers["HEAD"] = self.handlers["GET"]
 
@@ -189,6 +212,9 @@ class Endpoint:
         access = await gate.admit(request)
         if right:
             access.require(right)
+        for condition in self._refused.get(method, ()):
+            if condition in request.headers:
+                raise InvalidInput(f"{method} {self.name} does not obey the header {condition}; nothing was done")
         return await handler(Call(self.service, request, access)), access
 
 

@@ -19,10 +19,12 @@ from mcp.client.streamable_http import streamable_http_client
 import holdall
 from holdall import ops, wire
 from holdall.server import RIGHTS, Tokens, engine_batches, langgraph
+from holdall.server.exchange import conditions_of
 from holdall.server.explorer import ROUTES as EXPLORER
 from holdall.server.rest import ROUTES as REST
 from server.conftest import connect
 from support.serve_command import serving
+from support.served import server
 
 TABLES = (REST, langgraph.ROUTES, engine_batches.ROUTES, EXPLORER)
 #: These take any right, and check what the body asks for.
@@ -203,6 +205,45 @@ def test_head_and_options_answer_at_once_and_tell_nothing_else(client: httpx.Cli
     got, head = client.get("/v1/items/a/k"), client.head("/v1/items/a/k")
     assert head.headers["etag"] == got.headers["etag"]
     assert head.headers["content-length"] == got.headers["content-length"]
+
+
+def test_every_route_obeys_or_refuses_the_headers_on_which_a_write_depends(tmp_path: Path) -> None:
+    """A condition that a route ignores would be a lost update, or a write without its lease."""
+    url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False, history=3600)
+    with server().open_directly(url) as store, connect(url, None) as client:
+        first, moment = store.put(("a",), "k", {"n": 1}), store.cursor()
+        store.put(("a",), "k", {"n": 2})
+        store.files().write("/a/k", b"one")
+        bodies = {
+            "/v1/batch": {"ops": [{"op": "delete", "namespace": ["a"], "key": "k"}]},
+            "/v1/move": {"src": "/a/k", "dst": "/moved"},
+            "/v1/copy": {"src": "/a/k", "dst": "/copied"},
+            "/v1/restore": {"namespace": ["a"], "key": "k", "version": first.version},
+            "/v1/rewind": {"namespace": ["a"], "when": moment},
+        }
+        before, obeyed = (store.count(), store.cursor()), 0
+        for route, method, handler in every_write():
+            path = re.sub("{.*?}", "k", re.sub("{.*?:path}", "a" if "trees" in route else "a/k", route))
+            for name, value in (("if-match", '"99"'), ("if-none-match", "*"), ("holdall-lease", "l; token=1")):
+                body = bodies.get(path, {"old": "one", "new": "two"})
+                answer = client.request(method, path, json=body, headers={name: value})
+                if name in conditions_of(handler):
+                    obeyed += 1
+                    assert answer.status_code == (409 if name == "holdall-lease" else 412), (method, path, answer.text)
+                else:
+                    assert answer.status_code == 400, (method, path, name, answer.text)
+                    assert f"does not obey the header {name}" in answer.text
+        assert obeyed == 18
+        assert (store.count(), store.cursor()) == before
+
+
+def every_write() -> Iterator[tuple[str, str, Any]]:
+    """Path, method and handler of each route that may write, and needs a token."""
+    for table in TABLES:
+        for path, handlers in table.items():
+            for method, (handler, right) in handlers.items():
+                if method != "GET" and right is not None:
+                    yield path, method, handler
 
 
 def test_encodings_of_a_route_and_long_names_lead_nowhere_else(client: httpx.Client, store: holdall.Store) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ... import FileInfo, Files, Match
 from ...errors import FileNotFound, InvalidInput, IsADirectory
-from ..exchange import Call, Handler, answer, decode_json, no_content
+from ..exchange import CONDITIONS, Call, Handler, answer, decode_json, no_content, obeys
 from ..problems import HttpError
 from .documents import FILESYSTEM, etag, expectation, lease_argument, namespace_argument
 
@@ -117,6 +117,7 @@ async def _list(call: Call, files: Files, path: str) -> Response:
     return answer(FilePage(page, following))
 
 
+@obeys(*CONDITIONS)
 async def put_file(call: Call) -> Response:
     """Create or replace a file with the body."""
     info = await _files(call).awrite(
@@ -145,6 +146,7 @@ class Edited(msgspec.Struct):
     replaced: int
 
 
+@obeys("holdall-lease")
 async def patch_file(call: Call) -> Response:
     """Append the body to a file (`?op=append`), or edit it: the body is `{"old", "new", "replace_all"}`."""
     files, path, how = _files(call), _path(call), call.text("op") or "edit"
@@ -158,6 +160,7 @@ async def patch_file(call: Call) -> Response:
     return answer(Edited(count))
 
 
+@obeys("holdall-lease")
 async def delete_file(call: Call) -> Response:
     """Delete a file; with `recursive`, a folder and everything in it."""
     path = _path(call)
@@ -234,12 +237,14 @@ class Transfer(msgspec.Struct, forbid_unknown_fields=True):
     dst: str
 
 
+@obeys("holdall-lease")
 async def move_file(call: Call) -> Response:
     """Move a file or folder."""
     given = await call.json(Transfer)
     return answer(await _files(call).amove(given.src, given.dst, lease=lease_argument(call)))
 
 
+@obeys("holdall-lease")
 async def copy_file(call: Call) -> Response:
     """Copy a file or folder."""
     given = await call.json(Transfer)

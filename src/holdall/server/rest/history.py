@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from ...errors import InvalidInput
 from ...ops import Diff, Version
-from ..exchange import Call, Handler, answer, parse_moment
+from ..exchange import Call, Handler, answer, obeys, parse_moment
 from .documents import (
     FILESYSTEM,
     etag,
@@ -47,6 +47,7 @@ class Restore(msgspec.Struct, forbid_unknown_fields=True):
     path: str | None = None
 
 
+@obeys("holdall-lease")
 async def restore(call: Call) -> Response:
     """Write an old version again, as a new change."""
     given = await call.json(Restore)
@@ -97,6 +98,7 @@ class Rewind(msgspec.Struct, forbid_unknown_fields=True):
     sliced: bool = False
 
 
+@obeys("holdall-lease")
 async def rewind(call: Call) -> Response:
     """Bring a namespace back to how it was; with `dry_run`, say what would change."""
     given = await call.json(Rewind)

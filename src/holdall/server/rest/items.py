@@ -10,7 +10,7 @@ from starlette.responses import Response
 from ... import ABSENT, ANY, DEFAULT, KEEP, ops
 from ...core import face_api
 from ...errors import InvalidInput, NotFound
-from ..exchange import Call, Handler, answer, no_content
+from ..exchange import CONDITIONS, Call, Handler, answer, no_content, obeys
 from .documents import (
     Deleted,
     etag,
@@ -49,6 +49,7 @@ async def count_vectors(call: Call) -> Response:
     return answer(VectorCount(await face_api.arun(call.store, face_api.count_vectors(namespace, key))))
 
 
+@obeys(*CONDITIONS)
 async def put_item(call: Call) -> Response:
     """Write an entry: the body is its value."""
     namespace, key = item_address(call, _START)
@@ -65,6 +66,7 @@ async def put_item(call: Call) -> Response:
     return answer(entry, headers=etag(entry.version))
 
 
+@obeys("holdall-lease")
 async def patch_item(call: Call) -> Response:
     """Change fields of an entry: the body is a JSON merge patch (RFC 7396). Concurrent patches lose nothing."""
     namespace, key = item_address(call, _START)
@@ -76,6 +78,7 @@ async def patch_item(call: Call) -> Response:
     return answer(entry, headers=etag(entry.version))
 
 
+@obeys(*CONDITIONS)
 async def delete_item(call: Call) -> Response:
     """Delete an entry."""
     namespace, key = item_address(call, _START)
@@ -84,6 +87,7 @@ async def delete_item(call: Call) -> Response:
     return no_content()
 
 
+@obeys("holdall-lease")
 async def delete_tree(call: Call) -> Response:
     """Delete every entry in a namespace and below it."""
     namespace = tuple(call.segments("/v1/trees/"))
@@ -172,6 +176,7 @@ class Results(msgspec.Struct):
     results: list[Any]
 
 
+@obeys("holdall-lease")
 async def run_batch(call: Call) -> Response:
     """Run ops in one transaction."""
     batch = await call.json(Batch)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ... import Checked, Entry, Erased, FileInfo, Loaded, Rewound, Stats, Window
 from ...core import face_api
 from ..auth import routes as auth
-from ..exchange import Call, Handler, answer
+from ..exchange import Call, Handler, answer, conditions_of
 from ..metrics import Summary
 from . import documents, events, files, history, items, operation, queries, threads
 
@@ -210,6 +210,7 @@ def _operation(
         "parameters": [
             *({"name": name, "in": "path", "required": True, "schema": _TEXT} for name in re.findall(r"{(\w+)}", path)),
             *({"name": name, "in": "query", "schema": schema} for name, schema in _ARGUMENTS.get(handler, {}).items()),
+            *({"name": name, "in": "header", "schema": _TEXT} for name in conditions_of(handler)),
         ],
         "responses": {
             _status(handler): _answer(handler, by_type),
