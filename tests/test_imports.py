@@ -166,7 +166,7 @@ OUTSIDE = {
     "opentelemetry": ("server/",),
     "pyarrow": ("operate/",),
     "psycopg": ("engines/postgres/", "faces/langgraph/"),
-    "pydantic": ("faces/agent_framework/", "faces/conversations/", "faces/pydantic_ai/"),
+    "pydantic": ("faces/agent_framework/", "faces/conversations/", "faces/langgraph/", "faces/pydantic_ai/"),
     "pydantic_ai": ("faces/pydantic_ai/",),
     "pytest": ("testing/",),
     "redis": ("engines/redis/",),

@@ -28,8 +28,7 @@ try:
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore
 
-    from ..langgraph.checkpoints import HoldallSaver
-    from ..langgraph.store import HoldallStore
+    from ..langgraph import HoldallSaver, HoldallStore
     from .messages import from_stored, to_stored
 except ModuleNotFoundError as missing:
     from ..base import explain_missing
