@@ -57,7 +57,7 @@ class Service:
             response.headers["Access-Control-Allow-Methods"] = "GET, HEAD, PUT, POST, PATCH, DELETE"
             response.headers["Access-Control-Expose-Headers"] = "etag, content-range"
         status = response.status_code
-        self.metrics.observe(request, route, status, access, seconds)
+        self.metrics.observe(request, route, status, seconds)
         token, client = None if access is None else access.token.id, request.scope.get("client")
         self.access_log.add(request.scope["method"], route, status, seconds, token, client[0] if client else None)
 

@@ -80,10 +80,9 @@ async def search_items(call: Call) -> Response:
         prefix, query=given.query or None, filter=given.filter, limit=limit, offset=given.offset
     )
     if given.refresh_ttl:
-        for number, hit in enumerate(hits):
+        for hit in hits:
             if hit.expires_at is not None:
                 await call.store.aget(hit.namespace, hit.key, refresh=True)
-                hits[number] = hit
     return answer({"items": [_item(hit) for hit in hits]})
 
 

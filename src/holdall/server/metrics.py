@@ -19,7 +19,6 @@ import msgspec
 from starlette.requests import Request
 
 from ..errors import HoldallError
-from .auth.gate import Access
 
 if TYPE_CHECKING:
     from .app import Service
@@ -73,7 +72,7 @@ class Metrics:
         shared = folder or os.environ.get("HOLDALL_METRICS")
         self._file = None if shared is None else Path(shared) / f"{os.getpid()}.json"
 
-    def observe(self, request: Request, route: str, status: int, _access: Access | None, seconds: float) -> None:
+    def observe(self, request: Request, route: str, status: int, seconds: float) -> None:
         """Count a request."""
         name = f"{request.scope['method']} {route}"
         self._requests[f"{name} {status}"] += 1

@@ -21,7 +21,7 @@ from ...core import face_api
 from ...errors import AccessDenied
 from ..problems import HttpError
 from .quotas import RequestRates, ScopeQuota
-from .tokens import RIGHTS, Token, Tokens, _Record, is_secret_of, parse
+from .tokens import RIGHTS, Token, TokenRecord, Tokens, is_secret_of, parse
 
 _FRESH = 0.5  # seconds for which the record of a token is used without reading it again
 _MOST_KNOWN = 10_000
@@ -57,7 +57,7 @@ class Gate:
         self.tokens = Tokens(store)
         self.rates = RequestRates()
         self._store = store
-        self._known: OrderedDict[str, tuple[float, _Record | None, Access | None]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[float, TokenRecord | None, Access | None]] = OrderedDict()
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origins)
         self._machine = socket.gethostname().lower()
@@ -101,7 +101,7 @@ class Gate:
         if record.expires_at is not None and record.expires_at <= datetime.now(UTC):
             raise _unauthenticated("the token has expired")
 
-    async def _find(self, identity: str) -> tuple[_Record | None, Access | None]:
+    async def _find(self, identity: str) -> tuple[TokenRecord | None, Access | None]:
         now = time.monotonic()
         known = self._known.get(identity)
         if known is not None and now - known[0] < _FRESH:

@@ -54,7 +54,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return document
 
 
-class _Record(Token, frozen=True, kw_only=True):
+class TokenRecord(Token, frozen=True, kw_only=True):
     """A token as it is stored."""
 
     hash: str
@@ -94,7 +94,7 @@ class Tokens:
                 face_api.check_count(name, most, most=2**62)
         now = datetime.now(UTC)
         secret, identity = secrets.token_urlsafe(32), secrets.token_hex(8)
-        record = _Record(
+        record = TokenRecord(
             id=identity,
             scope=tuple(scope),
             allow=rights,
@@ -129,7 +129,7 @@ class Tokens:
     revoke = sync_method(_revoke)
     arevoke = async_method(_revoke)
 
-    def _find(self, identity: str) -> StoreProgram[_Record | None]:
+    def _find(self, identity: str) -> StoreProgram[TokenRecord | None]:
         entry = (yield [ops.Get(_HOME, identity)])[0]
         return None if entry is None else _read(entry.value)
 
@@ -166,7 +166,7 @@ def parse(text: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2])
 
 
-def is_secret_of(record: _Record, secret: str) -> bool:
+def is_secret_of(record: TokenRecord, secret: str) -> bool:
     """Whether this is the secret of a token, compared in constant time."""
     return hmac.compare_digest(record.hash, _hash(secret))
 
@@ -183,9 +183,9 @@ def _check_rights(allow: Iterable[str]) -> tuple[str, ...]:
     return tuple(right for right in RIGHTS if right in given)
 
 
-def _read(value: dict[str, Any]) -> _Record:
-    return msgspec.convert(value, _Record)
+def _read(value: dict[str, Any]) -> TokenRecord:
+    return msgspec.convert(value, TokenRecord)
 
 
-def _public(record: _Record) -> Token:
+def _public(record: TokenRecord) -> Token:
     return Token(**{name: getattr(record, name) for name in Token.__struct_fields__})

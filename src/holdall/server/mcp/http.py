@@ -63,7 +63,7 @@ class McpEndpoint:
             await self._app({**scope, "path": _PATH, "root_path": ""}, receive, send)
         finally:
             _access.reset(token)
-            self._service.metrics.observe(request, _PATH, 200, access, time.perf_counter() - began)
+            self._service.metrics.observe(request, _PATH, 200, time.perf_counter() - began)
 
 
 def _store_of(right: str) -> Store:

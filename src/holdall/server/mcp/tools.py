@@ -62,7 +62,7 @@ def build_server(
             subscriptions=subscriptions or False,  # type: ignore[arg-type]  # a bus, or False
             lifespan=lifespan,
         )
-    add_reads(server, store_of)
+    _add_reads(server, store_of)
     if not read_only:
         _add_writes(server, store_of)
     if has_history:
@@ -98,7 +98,7 @@ _ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent
 _REPLACES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
-def add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
+def _add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
     """Add the tools that read, the resources and the prompt."""
 
     @server.tool(annotations=_READS)

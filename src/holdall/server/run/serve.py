@@ -88,7 +88,7 @@ def make_app() -> Any:
     """Make the app of one worker, from the settings in its environment."""
     settings = msgspec.json.decode(os.environ[_SETTINGS], type=Settings)
     PatientProtocol.head_timeout = _limits(settings).header_timeout
-    store = holdall.open(settings.url or None, **_store_options(settings))
+    store = holdall.open(settings.url or None, **settings.options)
     made = app(
         store,
         auth=settings.auth,  # type: ignore[arg-type]  # checked by `run`
@@ -116,7 +116,6 @@ def _check(settings: Settings) -> None:
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise InvalidInput("--tls-cert and --tls-key belong together")
     _limits(settings)
-    _store_options(settings)
 
 
 def _limits(settings: Settings) -> Limits:
@@ -124,10 +123,6 @@ def _limits(settings: Settings) -> Limits:
         return msgspec.convert(settings.limits, Limits)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"limits: {error}") from None
-
-
-def _store_options(settings: Settings) -> dict[str, Any]:
-    return dict(settings.options)
 
 
 def _is_loopback(host: str) -> bool:
@@ -140,11 +135,11 @@ def _is_loopback(host: str) -> bool:
 
 
 def _print_first_token(settings: Settings) -> None:
-    """Make an admin token, if the store has never had a token, and print it. A memory: store has one each time."""
+    """Make an admin token, if the store has never had a token, and print it."""
     if settings.url.startswith("memory:"):
         sys.stderr.write("holdall: a memory: store keeps no tokens; serve it with --auth none\n")
         return
-    options = {name: value for name, value in _store_options(settings).items() if name != "embed"}
+    options = {name: value for name, value in settings.options.items() if name != "embed"}
     with holdall.open(settings.url or None, **options) as store:
         text = Tokens(store).ensure_admin()
     if text is not None:
