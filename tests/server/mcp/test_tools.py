@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.types import Implementation
 
 import holdall
 from holdall.server.mcp.stdio import make_server
@@ -31,6 +32,17 @@ def test_every_tool_in_memory() -> None:
         with holdall.open("memory:", history=3600) as store:
             async with Client(make_server(store)) as client:
                 await use_every_tool(client)
+
+    asyncio.run(main())
+
+
+def test_writes_carry_the_name_of_the_client() -> None:
+    async def main() -> None:
+        with holdall.open("memory:", history=3600) as store:
+            who = Implementation(name="claude-code", version="1")
+            async with Client(make_server(store), client_info=who) as client:
+                await call(client, "memory_put", namespace=["a"], key="k", value={})
+            assert [one.author for one in store.history(("a",), "k")] == ["client claude-code"]
 
     asyncio.run(main())
 

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import Implementation
 
 import holdall
 from holdall.faces.cli.app import run as run_here
@@ -49,6 +50,8 @@ def test_the_command_serves_with_tokens_mcp_metrics_and_quiet_logs(tmp_path: Pat
             assert client.get("/metrics", headers=scoped).status_code == 403
             asyncio.run(use_mcp(server.url, made["token"]))
             assert client.get("/v1/items/users/ada/facts/tea").json()["value"] == {"text": "green"}
+            with holdall.open(database, sweep_interval=None) as store:
+                assert [one.author for one in store.history(("users", "ada", "facts"), "tea")] == ["client tests"]
             assert "users/ada" in run(database, "token", "list").stdout
             assert run(database, "token", "revoke", made["id"]).returncode == 0
             time.sleep(1)
@@ -83,7 +86,13 @@ def test_an_app_leaves_the_root_logger_to_the_user() -> None:
 
 
 async def use_mcp(url: str, token: str) -> None:
-    async with httpx_client(token) as http, Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client:
+    async with (
+        httpx_client(token) as http,
+        Client(
+            streamable_http_client(f"{url}/mcp", http_client=http),
+            client_info=Implementation(name="tests", version="1"),
+        ) as client,
+    ):
         put = {"namespace": ["facts"], "key": "tea", "value": {"text": "green"}}
         assert not (await client.call_tool("memory_put", put)).is_error
         found = (await client.call_tool("memory_search", {"query": "green"})).structured_content

@@ -12,7 +12,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated
 from ... import Store
 from ...core import face_api
 from ...errors import AccessDenied
-from .tools import build_server
+from .tools import act_for_client, build_server
 
 
 def make_server(store: Store, *, read_only: bool = False) -> Any:
@@ -22,7 +22,7 @@ def make_server(store: Store, *, read_only: bool = False) -> Any:
     def store_of(right: str) -> Store:
         if read_only and right not in ("read", "history"):
             raise AccessDenied("this server is read-only")
-        return store
+        return act_for_client(store)
 
     async def announce() -> None:
         files = store.files()

@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from typing import Any, ParamSpec
 
 from mcp.server import MCPServer
@@ -26,6 +27,8 @@ P = ParamSpec("P")
 
 _MOST_CHARACTERS = 40_000  # of a file in one answer
 _MOST_RESULTS = 50
+_MOST_NAME = 200  # characters of a client's name
+_client: ContextVar[str] = ContextVar("holdall_mcp_client", default="")
 INSTRUCTIONS = (
     "A durable memory that you share with other agents and sessions. memory_* keep small facts as JSON, found by"
     " search; file_* keep longer texts. Names are relative to your own space. Search before you write, so that you"
@@ -61,6 +64,7 @@ def build_server(
             version=face_api.VERSION,
             subscriptions=subscriptions or False,  # type: ignore[arg-type]  # a bus, or False
             lifespan=lifespan,
+            middleware=[_note_client],
         )
     _add_reads(server, store_of)
     if not read_only:
@@ -68,6 +72,22 @@ def build_server(
     if has_history:
         _add_history(server, store_of, read_only)
     return server
+
+
+async def _note_client(ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Note the name of the client for the time of its request."""
+    params = ctx.session.client_params
+    token = _client.set(params.client_info.name if params is not None else "")
+    try:
+        return await call_next(ctx)
+    finally:
+        _client.reset(token)
+
+
+def act_for_client(store: Store) -> Store:
+    """Return a view of a store whose writes carry the name of the client, if it has given one."""
+    name = _client.get()
+    return store.acting(f"client {name[:_MOST_NAME]}") if name else store
 
 
 @contextlib.contextmanager
