@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import holdall
-from holdall.engines.s3 import Client, compaction
+from holdall.engines.s3 import Client, S3Engine, compaction
 from holdall.errors import Unavailable
 from holdall.testing import embed
 from support.bucket_checks import check_caches, engine_of, find_text
+from support.http_proxy import Fault, HttpProxy
 from support.servers import s3_server
 
 _numbers = itertools.count()
@@ -168,6 +169,27 @@ def test_machines_that_write_while_others_erase_lose_nothing(
             assert [line for line in lines if line.startswith(name)] == [
                 f"{name} {number}" for number in range(count) for _ in range(1000)
             ]
+        check_caches(url, tmp_path, engine_of(store))
+
+
+def test_a_compaction_may_take_longer_than_each_of_its_requests(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the log would only grow where the network is slow."""
+    monkeypatch.setattr(compaction, "TIER", 3)
+    monkeypatch.setattr(S3Engine, "_patience", 1.5)
+
+    def choose(method: str, path: str) -> Fault:
+        return "late" if "/seg/" in path else None
+
+    with (
+        HttpProxy(s3_server().port, choose, seconds=0.5) as proxy,
+        open_at(url, tmp_path, endpoint=proxy.endpoint) as store,
+    ):
+        for number in range(3):
+            store.put(("a",), str(number), {})
+            engine_of(store)._compact()
+        assert [segment.level for segment in engine_of(store)._bucket.floor.segments] == [1]
         check_caches(url, tmp_path, engine_of(store))
 
 

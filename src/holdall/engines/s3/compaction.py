@@ -141,38 +141,42 @@ def purge(bucket: Bucket, newest: Floor, patience: float) -> None:
     _delete(bucket, left, time.monotonic() + patience)
 
 
-def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[str], deadline: float) -> Floor | None:
+def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[str], patience: float) -> Floor | None:
     """Merge the records after a floor, all that the log has up to some number, and create the next floor.
 
-    `referenced` are the blobs that rows of the cache refer to, at that number or later. Returns the new floor; None if
-    another machine was faster.
+    `referenced` are the blobs that rows of the cache refer to, at that number or later. `patience` is how many seconds
+    each request may take. Returns the new floor; None if another machine was faster.
     """
+
+    def until() -> float:
+        return time.monotonic() + patience
+
     client, first, last = bucket.client, floor.upto + 1, floor.upto + len(records)
     header, lines = merge_lines((decode_lines(record) or (Header(), b"") for record in records), bool(floor.segments))
     segments, replaced = [*floor.segments], []
-    created = [_write(bucket, header, lines, first, last, 0, deadline)]
+    created = [_write(bucket, header, lines, first, last, 0, until())]
     segments += created
     has_merged = False
     while _can_merge(segments):
         merged, segments = segments[-TIER:], segments[:-TIER]
-        sources = [fetch_segment(bucket, segment, deadline) for segment in merged]
+        sources = [fetch_segment(bucket, segment, until()) for segment in merged]
         header, lines = merge_lines(sources, keeps_absent=bool(segments))
         below = segments[-1].last if segments else 0
-        segments.append(_write(bucket, header, lines, below + 1, last, merged[0].level + 1, deadline))
+        segments.append(_write(bucket, header, lines, below + 1, last, merged[0].level + 1, until()))
         created.append(segments[-1])
         replaced += [segment.name for segment in merged]
         has_merged = True
     now = int(client.clock.now() * 1e6)
     if has_merged:
-        replaced += _find_unused_blobs(bucket, floor.upto, referenced, deadline)
-        replaced += _find_unused_segments(bucket, {*replaced, *(segment.name for segment in segments)}, deadline)
+        replaced += _find_unused_blobs(bucket, floor.upto, referenced, until())
+        replaced += _find_unused_segments(bucket, {*replaced, *(segment.name for segment in segments)}, until())
     made = Floor(floor.number + 1, last, now, segments, replaced, first, floor.collected)
-    due = _find_due(bucket, made, deadline)
+    due = _find_due(bucket, made, until())
     # First, so that the next compactor does it if this one is killed.
-    if _delete(bucket, [name for old in due for name in _find_replaced(old)], deadline):
+    if _delete(bucket, [name for old in due for name in _find_replaced(old)], until()):
         made.collected += len(due)
-    if not _create_floor(bucket, made, deadline):
-        _delete(bucket, [segment.name for segment in created], deadline)
+    if not _create_floor(bucket, made, until()):
+        _delete(bucket, [segment.name for segment in created], until())
         return None
     return made
 

@@ -498,7 +498,6 @@ class S3Engine(SqliteEngine):
             self._is_compacting = False
 
     def _merge_log(self) -> None:
-        deadline = time.monotonic() + self._patience
         floor = self._bucket.floor
         reader = self._readers.take()
         try:
@@ -510,8 +509,8 @@ class S3Engine(SqliteEngine):
             self._readers.give_back(reader)
         if [seq for seq, _ in records] != [*range(floor.upto + 1, floor.upto + 1 + len(records))] or not records:
             return
-        if compaction.compact(self._bucket, floor, [data for _, data in records], referenced, deadline) is None:
-            self._bucket.look(deadline)
+        if compaction.compact(self._bucket, floor, [data for _, data in records], referenced, self._patience) is None:
+            self._bucket.look(time.monotonic() + self._patience)
 
     def _rewrite(self) -> None:
         """Write all segments again, without the past.
