@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import holdall
 
 from ... import Store
 from ...errors import InvalidInput
+from ..base import Face
 
+F = TypeVar("F", bound=Face)
 # The keyword/value form of libpq: "host=db dbname=agents", with its quoting.
 _SETTING = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)\s*")
 _SETTINGS = re.compile(r"\s*(?:host|hostaddr|port|dbname|user|password|service|sslmode|options|application_name)\s*=")
@@ -40,6 +42,18 @@ def open_from(conn_string: str, pool_config: Mapping[str, Any] | None = None, **
         if settings:
             url += ("&" if "?" in url else "?") + _encode(settings)
     return holdall.open(url, **options)
+
+
+def open_face(make: Callable[[Store], F], conn_string: str, pool_config: Mapping[str, Any] | None, **options: Any) -> F:
+    """Make a face on the store of a connection string, which is closed with the face."""
+    store = open_from(conn_string, pool_config, **options)
+    try:
+        face = make(store)
+    except BaseException:
+        store.close()
+        raise
+    face._owned_store = store
+    return face
 
 
 def _parse_settings(conninfo: str) -> dict[str, str]:

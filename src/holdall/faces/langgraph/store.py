@@ -50,7 +50,7 @@ from ...errors import HoldallError, InvalidInput, StoreClosed, shown
 from ...ops import Delete, Namespace, Put
 from ..base import Face
 from ..importing import Imported, Refused
-from .conn_strings import open_from
+from .conn_strings import open_face
 from .importing import aimport_from, import_from
 
 __all__ = ["AsyncHoldallStore", "HoldallStore", "Imported", "Refused", "aimport_from", "import_from"]
@@ -92,14 +92,9 @@ class _Base(Face, BaseStore):
         ttl: TTLConfig | None,
     ) -> Self:
         """Create a face on a new store, which is closed with it."""
-        store = open_from(conn_string, pool_config, **_sweep_options(ttl))
-        try:
-            face = cls(store, index=index, ttl=ttl)
-        except BaseException:
-            store.close()
-            raise
-        face._owned_store = store
-        return face
+        return open_face(
+            lambda store: cls(store, index=index, ttl=ttl), conn_string, pool_config, **_sweep_options(ttl)
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.store!r}>"

@@ -7,12 +7,12 @@ which also decides whether its type is allowed. If that is exactly what was stor
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getattr_static
 from typing import Any, TypeAlias
 
 import msgspec
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.jsonplus import EXT_PYDANTIC_V2
-from pydantic import BaseModel
 
 #: The class of a message, the names of its fields, their types, and which of them are empty.
 _Shape: TypeAlias = tuple[Any, ...]
@@ -25,7 +25,7 @@ _FREE = frozenset({"response_metadata", "usage_metadata"})
 _new = object.__new__
 #: What pydantic's own `model_construct` sets, as descriptors, which take a fifth less time than `object.__setattr__`.
 _set_dict, _set_fields_set, _set_extra, _set_private = (
-    BaseModel.__dict__[name].__set__
+    getattr_static(BaseMessage, name).__set__
     for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 )
 _UNKNOWN: Any = object()

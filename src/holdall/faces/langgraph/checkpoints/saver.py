@@ -52,7 +52,7 @@ from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
 from ....ops import Namespace, PointOp, Ttl
 from ...base import Face
 from ...importing import Imported, Progress
-from ..conn_strings import open_from
+from ..conn_strings import open_face
 from .grown_lists import StoredList
 from .importing import Source, Target, import_threads
 from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, KnownLogs, Loader, checkpoint_ns_of, make_config
@@ -119,14 +119,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         ttl: Ttl = None,
     ) -> Self:
         """Open a saver as LangGraph's own savers are opened: for a `with` block, or an `async with` block."""
-        store = open_from(conn_string, pool_config)
-        try:
-            saver = cls(store, serde=serde, namespace=namespace, ttl=ttl)
-        except BaseException:
-            store.close()
-            raise
-        saver._owned_store = store
-        return saver
+        return open_face(lambda store: cls(store, serde=serde, namespace=namespace, ttl=ttl), conn_string, pool_config)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self.store!r}>"
