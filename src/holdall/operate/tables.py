@@ -189,7 +189,7 @@ def import_entries(
         for number, row in page:
             try:
                 batch += _to_ops(row, home, mapping)
-            except (InvalidInput, ValueError, TypeError) as error:
+            except (InvalidInput, ValueError, TypeError, OverflowError, RecursionError) as error:
                 raise InvalidInput(f"row {number}: {error}. The {done} rows before it are stored") from error
         yield from store._write_batch(batch, None)
         done += len(page)
@@ -234,7 +234,7 @@ def _read_jsonl(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # nested too deeply
                 raise InvalidInput(f"line {number} is not JSON: {error}") from error
 
 
