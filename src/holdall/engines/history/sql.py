@@ -347,7 +347,7 @@ class SqlHistory:
             if not done.is_all:
                 return True
         differing = size - done.prefix - done.suffix
-        is_whole = not done.is_all or differing > min(size // 2, _MOST_DIFFERING)
+        is_whole = not common or not done.is_all or differing > min(size // 2, _MOST_DIFFERING)
         delta = None if is_whole else Delta(ended, done.prefix, done.suffix, depth)
         mark = "" if delta is None else msgspec.json.encode(delta).decode()
         change: list[Statement] = [
