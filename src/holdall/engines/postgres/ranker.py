@@ -19,7 +19,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import generators, waiting
@@ -32,9 +32,6 @@ from ...search.ranking import MOST_EXACT, Ranking
 from ..sql.ranker import SMALL, SqlRanker
 from ..sql.statements import Rows, SqlProgram, SqlRequest, Statement
 from .dialect import PostgresDialect, lock_id, to_pgvector
-
-if TYPE_CHECKING:
-    from ...search.vectors import Matrix
 
 logger = logging.getLogger("holdall")
 
@@ -213,22 +210,24 @@ class PostgresRanker(SqlRanker):
         norm = f"{schema}.vector_norm(vector.data)"
         lengths = {"cosine": "1", "dot": f":length::float8 * {norm}", "l2": f"(:length::float8 + {norm})"}
         least = f"({distance}) - :error::float8 * {lengths[vector.metric]}"
-        gate = f"AND (SELECT entries FROM counted) <= {MOST_EXACT}" if gated else ""
+        entries = f"SELECT version FROM {self._table} WHERE {where} AND vectors = :model"
+        source, gate, counted, count = f"({entries})", "", "", ""
+        if gated:  # counting more than necessary tells for how many changes there will be enough
+            source, gate = "found", f"AND (SELECT entries FROM counted) <= {MOST_EXACT}"
+            counted = f"""
+                found AS MATERIALIZED ({entries} LIMIT {2 * MOST_EXACT + 1}),
+                counted AS MATERIALIZED (SELECT count(*) AS entries FROM found),"""
+            newest = f"(SELECT last_value FROM {self._dialect.schema}.versions)"
+            count = f"SELECT entries, {newest}, NULL::float8, NULL::bytea FROM counted UNION ALL"
         near = f"""
             SELECT id, version, least FROM (
                 SELECT id, version, CASE WHEN abs(least) < 'Infinity' THEN least ELSE '-Infinity' END AS least FROM (
                     SELECT vector.id, vector.version, {least} AS least
-                    FROM (SELECT version FROM {self._table} WHERE {where} AND vectors = :model) AS entry
+                    FROM {source} AS entry
                     JOIN {self._vectors} AS vector ON vector.version = entry.version WHERE vector.model = :model {gate}
                 ) AS each_one
             ) AS finite WHERE :beyond::float8 IS NULL OR (least, id) > (:beyond::float8, :after_id)
             ORDER BY least, id LIMIT {limit}"""
-        counted, count = "", ""
-        if gated:  # counting more than necessary tells for how many changes there will be enough
-            some = f"SELECT FROM {self._table} WHERE {where} AND vectors = :model LIMIT {2 * MOST_EXACT + 1}"
-            counted = f"counted AS MATERIALIZED (SELECT count(*) AS entries FROM ({some}) AS found),"
-            newest = f"(SELECT last_value FROM {self._dialect.schema}.versions)"
-            count = f"SELECT entries, {newest}, NULL::float8, NULL::bytea FROM counted UNION ALL"
         sql = f"""
             WITH {counted} near AS MATERIALIZED ({near})
             {count} SELECT id, version, least, NULL::bytea FROM near
@@ -305,21 +304,19 @@ class PostgresRanker(SqlRanker):
                 self._large.clear()
             self._large[scope] = _Large(time.monotonic() + _TRUSTED, newest + entries - MOST_EXACT)
 
-    def to_matrix(self, pairs: list[tuple[int, bytes]]) -> SqlProgram[Matrix]:
-        """Return a matrix of versions and their vectors, as the server sent them."""
-        from ...search.vectors import Matrix  # imported late: it needs numpy
+    def score(self, vector: ops.Vector, pairs: list[tuple[int, bytes]]) -> SqlProgram[list[tuple[int, float]]]:
+        """Return versions with their exact scores, best first, given their vectors as the server sent them."""
+        from ...search.vectors import rank  # imported late: it needs numpy
 
         _, to_bytes = self._dialect.vector_out
-        matrix = Matrix()
 
-        def add() -> None:
-            matrix.add([version for version, _ in pairs], [to_bytes(data) for _, data in pairs])
+        def work() -> list[tuple[int, float]]:
+            versions, datas = [version for version, _ in pairs], [to_bytes(data) for _, data in pairs]
+            return rank(vector.data, versions, datas, vector.metric)
 
         if len(pairs) > SMALL:
-            yield Work(add, ())
-        else:
-            add()
-        return matrix
+            return (yield Work(work, ()))  # type: ignore[no-any-return]  # a reply
+        return work()
 
 
 #: Which entries a search concerns: prefix, recursive, filter and model.
@@ -390,8 +387,7 @@ class _NearestFirst:
         if near:
             self._beyond, self._last = max(near)
         self._known.update(version for version, _ in pairs)
-        matrix = yield from self._ranker.to_matrix(pairs)
-        self._read += yield from _rank(matrix, self._vector)
+        self._read += yield from self._ranker.score(self._vector, pairs)
         self._read.sort(key=_best_first, reverse=True)
 
     def _count_final(self) -> int:
@@ -462,8 +458,7 @@ class _Approximate:
                     return None
             pairs = [(version, data) for _, version, data in rows if version not in self._taken]
             if len({version for version, _ in pairs}) >= size:
-                matrix = yield from self._ranker.to_matrix(pairs)
-                taken = (yield from _rank(matrix, self._vector))[:size]
+                taken = (yield from self._ranker.score(self._vector, pairs))[:size]
                 self._taken.update(version for version, _ in taken)
                 return taken
             if found < limit or limit > _MOST_APPROXIMATE:
@@ -475,17 +470,6 @@ class _Approximate:
 def _best_first(pair: tuple[int, float]) -> tuple[float, int]:
     version, score = pair
     return score, version
-
-
-def _rank(matrix: Matrix, vector: ops.Vector) -> SqlProgram[list[tuple[int, float]]]:
-    """Return all versions of a matrix and their exact scores, best first."""
-
-    def rank() -> list[tuple[int, float]]:
-        return list(matrix.ranked(vector.data, vector.metric))
-
-    if len(matrix) > SMALL:
-        return (yield Work(rank, ()))  # type: ignore[no-any-return]  # a reply
-    return rank()
 
 
 class IndexBuilder:
