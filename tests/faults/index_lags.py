@@ -23,7 +23,7 @@ def behind_once_in_redis(self):
     return 0 if _parse_state(reply).changes else reply[3]
 
 
-def nothing(self, state):
+def nothing(self, state, end):
     return _Unindexed()
     yield
 

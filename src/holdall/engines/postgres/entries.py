@@ -462,20 +462,20 @@ class PostgresFeed(SqlFeed):
 
     _dialect: PostgresDialect
 
-    def position(self) -> SqlProgram[str]:
+    def position_columns(self) -> str:
+        last, last_of_trees = (
+            f"(SELECT xid FROM {table} ORDER BY xid DESC LIMIT 1)" for table in (self._table, self._dialect.trees)
+        )
+        return f"pg_current_snapshot()::text, coalesce(greatest({last}, {last_of_trees}), '2')::text"
+
+    def to_position(self, row: tuple[Any, ...]) -> str:
         """Return the current snapshot, cut off after the highest transaction id in the tables.
 
         After a crash, PostgreSQL may assign ids above it again, to changes that come after this position. Ids up to the
         highest committed one are not assigned again.
         """
-        [[(snapshot, last)]] = yield [(f"SELECT {self._position_columns()}", {})]
+        snapshot, last = row
         return _cut_off(snapshot, last)
-
-    def _position_columns(self) -> str:
-        last, last_of_trees = (
-            f"(SELECT xid FROM {table} ORDER BY xid DESC LIMIT 1)" for table in (self._table, self._dialect.trees)
-        )
-        return f"pg_current_snapshot()::text, coalesce(greatest({last}, {last_of_trees}), '2')::text"
 
     def indexable_end(self) -> SqlProgram[str | None]:
         """Return the end of the feed, or the position before the first tree that is not cleared.
@@ -484,8 +484,8 @@ class PostgresFeed(SqlFeed):
         """
         trees = self._dialect.trees
         first = f"SELECT snapshot FROM {trees} ORDER BY id LIMIT 1"
-        [[(held, snapshot, last)]] = yield [(f"SELECT ({first}), {self._position_columns()}", {})]
-        return held or _cut_off(snapshot, last)
+        [[(held, *row)]] = yield [(f"SELECT ({first}), {self.position_columns()}", {})]
+        return held or self.to_position(tuple(row))
 
     def _find_hold(self, position: str) -> SqlProgram[tuple[str, str] | None]:
         since, _, _ = _parse_position(position)
@@ -497,7 +497,7 @@ class PostgresFeed(SqlFeed):
 
     def tree_columns(self) -> SqlProgram[dict[str, Any]]:
         """Return this transaction and the position before it. No other one writes entries at this time."""
-        sql = f"SELECT pg_current_xact_id()::text, {self._position_columns()}"
+        sql = f"SELECT pg_current_xact_id()::text, {self.position_columns()}"
         [[(xid, snapshot, last)]] = yield [(sql, {})]
         least, end, running = _cut_off(snapshot, last).split(":")
         others = {int(other) for other in running.split(",") if other}

@@ -95,7 +95,15 @@ class SqlFeed:
 
     def position(self) -> SqlProgram[str]:
         """Return the position after the last change."""
-        [[(newest,)]] = yield [(f"SELECT coalesce(max(version), 0) FROM {self._table}", {})]
+        [[row]] = yield [(f"SELECT {self.position_columns()}", {})]
+        return self.to_position(row)
+
+    def position_columns(self) -> str:
+        """Return the columns of which `to_position` makes the position after the last change."""
+        return f"(SELECT coalesce(max(version), 0) FROM {self._table})"
+
+    def to_position(self, row: tuple[Any, ...]) -> str:
+        [newest] = row
         return str(newest)
 
     def since(

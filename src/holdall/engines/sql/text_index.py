@@ -151,11 +151,11 @@ class SqlTextIndex:
 
     def index_lag(self) -> SqlProgram[int]:
         """Return how many changes should be indexed before a search; 0 if it can read the few of them itself."""
-        state = yield from self._state()
-        if state.position == (yield from self._feed.position()):
+        state, end = yield from self._state_and_end()
+        if state.position == end:
             return 0
         length = "coalesce(size, length(value), 0)"
-        rows, _ = yield from self._feed.since(state.position, length, "true", {}, _FEW_CHANGES + 1)
+        rows, _ = yield from self._feed.since(state.position, length, "true", {}, _FEW_CHANGES + 1, end)
         if len(rows) <= _FEW_CHANGES and sum(size for size, _ in rows) <= _FEW_BYTES:
             return 0
         return (yield from self._feed.count_since(state.position))
@@ -164,10 +164,8 @@ class SqlTextIndex:
         """Return how many changes the index lacks, for `Stats`; None before the first search by text."""
         if not (yield from self.has_begun()):
             return None
-        state = yield from self._state()
-        if state.position == (yield from self._feed.position()):
-            return 0
-        return (yield from self._feed.count_since(state.position))
+        state, end = yield from self._state_and_end()
+        return 0 if state.position == end else (yield from self._feed.count_since(state.position))
 
     def read_documents(self) -> SqlProgram[tuple[State, set[int], dict[int, int]] | None]:
         """Return the state, the versions in the segments, and the length of each current document, for a check.
@@ -177,8 +175,8 @@ class SqlTextIndex:
         if not (yield from self.has_begun()):
             return None
         self._cache = _Cache()  # what is stored counts
-        state = yield from self._state()
-        if state.position != (yield from self._feed.position()):
+        state, end = yield from self._state_and_end()
+        if state.position != end:
             return None
         yield from self._load_kernel()
         smalls = yield from self._load_small(state, [segment for segment in state.segments if not segment.parts])
@@ -548,15 +546,23 @@ class SqlTextIndex:
 
     def _state(self, lock: str = "") -> SqlProgram[State]:
         [rows] = yield [(self._read_state + lock, {})]
-        if not rows:
+        return self._decode_state(rows[0][0] if rows else None)
+
+    def _state_and_end(self) -> SqlProgram[tuple[State, str]]:
+        """Return the state, and the position after the last change, by one query: every search asks for both."""
+        [[(stored, *row)]] = yield [(f"SELECT ({self._read_state}), {self._feed.position_columns()}", {})]
+        return self._decode_state(stored), self._feed.to_position(tuple(row))
+
+    def _decode_state(self, stored: str | None) -> State:
+        if stored is None:
             return State()
         text, state = self._decoded
-        if text != rows[0][0]:
+        if text != stored:
             try:
-                text, state = rows[0][0], msgspec.json.decode(rows[0][0], type=State)
+                state = msgspec.json.decode(stored, type=State)
             except msgspec.DecodeError as error:
                 raise Corrupt(f"the state of the index of texts is damaged: {error}") from error
-            self._decoded = text, state
+            self._decoded = stored, state
         return state
 
     def _load_kernel(self) -> SqlProgram[None]:
@@ -607,11 +613,11 @@ class SqlTextIndex:
         self, op: ops.Search, terms: tuple[str, ...], among: Collection[int] | None
     ) -> SqlProgram[Ranking[SqlRequest]]:
         """Rank versions by how well they match; outdated versions may be among them."""
-        state = yield from self._state()
         if not terms:
             return LocalRanking(iter(()))
+        state, end = yield from self._state_and_end()
         yield from self._load_kernel()
-        unindexed = yield from self._read_unindexed(state)
+        unindexed = yield from self._read_unindexed(state, end)
         stored = yield from self._find_terms(state, list(terms))
         numbers = [stored.get(term, -1) for term in terms]
         smalls = yield from self._load_small(state, [segment for segment in state.segments if not segment.parts])
@@ -738,14 +744,14 @@ class SqlTextIndex:
             return LocalRanking(work())
         return ThreadRanking((yield Work(work, ())))
 
-    def _read_unindexed(self, state: State) -> SqlProgram[_Unindexed]:
-        """Return the changes that are not indexed yet, as of this snapshot."""
+    def _read_unindexed(self, state: State, end: str) -> SqlProgram[_Unindexed]:
+        """Return the changes that are not indexed yet, as of this snapshot. `end` is the end of the feed."""
         unindexed, position = _Unindexed(), state.position
-        if position == (yield from self._feed.position()):
+        if position == end:
             return unindexed
         newest: dict[tuple[str, str], tuple[Any, ...]] = {}
         while True:
-            rows, position = yield from self._feed.since(position, _COLUMNS, "true", {}, _PAGE)
+            rows, position = yield from self._feed.since(position, _COLUMNS, "true", {}, _PAGE, end)
             newest.update(((row[1], row[2]), row) for row in rows)
             if len(rows) < _PAGE:
                 break
