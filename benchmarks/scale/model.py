@@ -104,13 +104,17 @@ def numbers(hits: Sequence[Any]) -> set[int]:
 
 
 def hybrid(bench: Bench, what: str, store: holdall.Store, questions: Sequence[tuple[tuple[str, ...], str]]) -> Row:
-    """A row for hybrid searches beside their halves, which are asked the same in turns."""
+    """A row for hybrid searches beside their halves, in turns.
 
-    def search(mode: Any) -> Any:
-        return lambda question: store.search(question[0], query=question[1], mode=mode)
+    Each mode gets a third of the questions. The second to ask a question would find what the first has read in the
+    memory of the server: on PostgreSQL, it took 13 ms of CPU time where the first took 23.
+    """
 
-    modes = {OURS: search("hybrid"), TEXT_HALF: search("lexical"), VECTOR_HALF: search("semantic")}
-    row = ask(bench, what, modes, questions)
+    def search(mode: Any, third: int) -> Any:
+        return lambda asked: store.search(asked[third][0], query=asked[third][1], mode=mode)
+
+    modes = {OURS: search("hybrid", 0), TEXT_HALF: search("lexical", 1), VECTOR_HALF: search("semantic", 2)}
+    row = ask(bench, what, modes, list(zip(*[iter(questions)] * 3, strict=False)))
     halves = zip(row.seconds[TEXT_HALF], row.seconds[VECTOR_HALF], strict=True)
     row = replace(row, seconds={**row.seconds, HALVES: [sum(pair) for pair in halves]}, target=at_most(1.2, HALVES))
     bench.rows[-1] = row

@@ -18,7 +18,7 @@ from .model import DIMS, TEXT_HALF, VECTOR_HALF, Model, hybrid, numbers, recall
 if TYPE_CHECKING:
     from . import Sizes
 
-_ASKED = 60
+_ASKED = 180
 SLOWER = "slower half"
 
 
