@@ -8,6 +8,7 @@ process's cache of the documents.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ..model import keys
-from .ranking import sort_by_score
-from .scoring import Part, bm25
+from .segments.documents import Documents
+from .segments.kernel import Found, Weights, kernel
 from .text_index import TextIndex, texts
 
 #: Rows that a database answers.
@@ -47,7 +48,7 @@ class DocumentCache:
         self.changes = -1
         self.versions: array[int] = array("q")
         self.lengths: array[int] = array("I")
-        self.gone: frozenset[int] = frozenset()
+        self.gone: array[int] = array("I")
 
     def is_current(self, state: State) -> bool:
         """Whether the cache is up to date."""
@@ -63,13 +64,11 @@ class DocumentCache:
     def read(self, before: DocumentCache, start: int, rows: Rows) -> None:
         """Fill the cache: parts before `start` come from the older cache, the others from the rows."""
         self.versions, self.lengths = before.versions[: start * PART], before.lengths[: start * PART]
-        gone: list[int] = []
         for part, versions, lengths, absent in rows:
-            gone += unpack("I", absent)
+            self.gone += unpack("I", absent)
             if part >= start:
                 self.versions += unpack("q", versions)
                 self.lengths += unpack("I", lengths)
-        self.gone = frozenset(gone)
 
 
 @dataclass(slots=True)
@@ -107,64 +106,61 @@ def restart_state(state: State) -> State:
 
 @dataclass(slots=True)
 class Lists:
-    """The posting lists of a query's terms, and the documents that they name."""
+    """The posting lists of a query's terms in one index, and the documents that they name."""
 
-    parts: defaultdict[str, list[Part]]
+    parts: dict[str, tuple[array[int], bytearray]]
     lengths: array[int]
     versions: array[int]
-    gone: frozenset[int]
+    gone: array[int]
     count: int
     total: int
 
+    def find(self, versions: Collection[int]) -> list[int]:
+        """Find the documents of these versions, sorted. Documents are numbered in the order of their versions."""
+        places = ((bisect_left(self.versions, version), version) for version in versions)
+        return sorted(at for at, version in places if at < len(self.versions) and self.versions[at] == version)
+
 
 def build_lists(terms: tuple[str, ...], rows: Rows, known: DocumentCache, late: Slice | None, state: State) -> Lists:
-    """Build the lists of rows (term, documents, times), and of changes that are not indexed yet (`late`)."""
-    parts: defaultdict[str, list[Part]] = defaultdict(list)
+    """Build the lists of rows (term, documents, times), and of changes that are not indexed yet (`late`).
+
+    The rows of a term are in the order of their parts.
+    """
+    parts = {term: (array("I"), bytearray()) for term in terms}
     for term, documents, times in rows:
-        parts[term].append((unpack("I", documents), bytes(times)))
+        parts[term][0].frombytes(documents)
+        parts[term][1].extend(times)
     lengths, versions, gone = known.lengths, known.versions, known.gone
     count, total = state.count, state.total
     if late is not None:
         for term in terms:
-            parts[term] += late.added.parts(term)
+            for numbers, counts in late.added.parts(term):
+                parts[term][0].extend(numbers)
+                parts[term][1].extend(counts)
         count += len(late.added.versions) - len(late.gone)
         total += sum(late.added.lengths) - sum(lengths[number] for number in late.gone)
-        lengths, versions, gone = (
-            lengths + late.added.lengths,
-            versions + late.added.versions,
-            gone.union(late.gone),
-        )
+        lengths, versions = lengths + late.added.lengths, versions + late.added.versions
+        gone = gone + array("I", late.gone)
     return Lists(parts, lengths, versions, gone, count, total)
-
-
-def join_lists(several: Sequence[Lists]) -> Lists:
-    """Join the lists of several indexes: the documents of each are numbered after those of the one before."""
-    if len(several) == 1:
-        return several[0]
-    whole = Lists(defaultdict(list), array("I"), array("q"), frozenset(), 0, 0)
-    gone: set[int] = set()
-    for one in several:
-        first = len(whole.versions)
-        for term, parts in one.parts.items():
-            whole.parts[term] += [
-                (array("I", [number + first for number in documents]), times) for documents, times in parts
-            ]
-        gone.update(number + first for number in one.gone)
-        whole.lengths, whole.versions = whole.lengths + one.lengths, whole.versions + one.versions
-        whole.count, whole.total = whole.count + one.count, whole.total + one.total
-    whole.gone = frozenset(gone)
-    return whole
 
 
 def rank_matches(
     terms: tuple[str, ...], several: Sequence[Lists], among: Collection[int] | None
 ) -> Iterator[tuple[int, float]]:
-    """Rank versions by their BM25 score."""
-    whole = join_lists(several)
-    scores = bm25([whole.parts[term] for term in terms], whole.lengths, whole.count, whole.total, whole.gone)
-    if among is not None:
-        scores = {number: score for number, score in scores.items() if whole.versions[number] in among}
-    return sort_by_score(scores, whole.versions)
+    """Rank versions by their BM25 score, over the lists of several indexes."""
+    arithmetic = kernel()
+    lists = [[arithmetic.read_list(*one.parts[term], one.gone) for term in terms] for one in several]
+    found = [sum(len(numbers) for numbers, _ in of_term) for of_term in zip(*lists, strict=True)]
+    weights = Weights(found, sum(one.count for one in several), sum(one.total for one in several))
+    scores = arithmetic.scores(weights)
+    for one, own in zip(several, lists, strict=True):
+        documents: Documents | Lists = one
+        if among is not None:
+            few = one.find(among)
+            documents = Documents.of([one.versions[number] for number in few], [one.lengths[number] for number in few])
+            own = [arithmetic.select(*each, few) for each in own]  # noqa: PLW2901  # those of `few`
+        scores.add(documents, 0, len(documents.versions), [Found(term, (), *each) for term, each in enumerate(own)])
+    return scores.ranked()
 
 
 def take_first(rows: Rows, room: int) -> Rows:

@@ -65,6 +65,7 @@ class RedisTextIndex:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
         self._known = {shard: DocumentCache(-1) for shard in shards.all}
+        self._has_kernel = False  # the first ranking imports numpy, which takes long
 
     # Indexing --------------------------------------------------------------------------------------------------------
 
@@ -175,10 +176,12 @@ class RedisTextIndex:
             raise Unavailable("other clients change the text index faster than it can be read; try again later")
         if among is not None:
             among = {*among, *late_ids}
-        size = sum(len(times) for one in postings_of_shards for parts in one.parts.values() for _, times in parts)
-        if size <= _SHORT_LISTS:
-            return LocalRanking(_score(terms, postings_of_shards, among))
-        return ThreadRanking((yield Work(_score, (terms, postings_of_shards, among))))
+        size = sum(len(times) for one in postings_of_shards for _, times in one.parts.values())
+        if size <= _SHORT_LISTS and self._has_kernel:
+            return LocalRanking(rank_matches(terms, postings_of_shards, among))
+        ranked = yield Work(rank_matches, (terms, postings_of_shards, among))
+        self._has_kernel = True
+        return ThreadRanking(ranked)
 
     def _read_postings(self, terms: tuple[str, ...], late_ids: dict[int, bytes]) -> ConnectionProgram[list[Lists]]:
         """Read the postings of terms in all shards, those of changes that are not indexed yet among them."""
@@ -205,7 +208,7 @@ class RedisTextIndex:
             newest.update(((row[1], row[2]), row) for row in rows)
             late_ids.update((row[0], f"{row[1]}\x00{row[2]}".encode()) for row in rows)
             contents |= found
-        yield from _tokenise(list(newest.values()), contents, slice)
+        yield from _tokenise(sorted(newest.values()), contents, slice)  # in the order of their versions
         return slice
 
     def _read_documents(self, shard: int, state: State) -> ConnectionProgram[DocumentCache]:
@@ -223,12 +226,6 @@ class RedisTextIndex:
         return fresh
 
 
-def _score(
-    terms: tuple[str, ...], postings_of_shards: list[Lists], among: Collection[int] | None
-) -> Iterator[tuple[int, float]]:
-    return rank_matches(terms, postings_of_shards, among) if postings_of_shards else iter(())
-
-
 def _parse_state(reply: list[Any]) -> State:
     position, *numbers = reply[1]
     documents, count, total, changes, epoch = (int(number or 0) for number in numbers)
@@ -242,9 +239,8 @@ def _decode(text: bytes | None) -> str | None:
 def _list_parts(term: str, found: list[bytes]) -> Iterator[tuple[Any, ...]]:
     """List the postings of a term by part: field `3d` has the documents in part 3, `3t` how often each has the term."""
     fields = dict(zip(found[::2], found[1::2], strict=True))
-    for name, documents in fields.items():
-        if name.endswith(b"d"):
-            yield term, documents, fields[name[:-1] + b"t"]
+    for part in sorted(int(name[:-1]) for name in fields if name.endswith(b"d")):
+        yield term, fields[b"%dd" % part], fields[b"%dt" % part]
 
 
 def _tokenise(rows: Collection[tuple[Any, ...]], contents: dict[int, bytes], slice: Slice) -> ConnectionProgram[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -10,8 +11,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .documents import MOST_TIMES, Documents, split_forward
-from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, TERM_MASK, Counts, Found, Weights, bitmap_words
+from .documents import MOST_TIMES, split_forward
+from .kernel import (
+    DOCUMENT,
+    DOCUMENT_MASK,
+    PART,
+    SEVERAL,
+    TERM,
+    TERM_MASK,
+    Counts,
+    Found,
+    Scored,
+    Weights,
+    bitmap_words,
+)
 from .word_table import ArrayNumbering
 
 _Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -223,6 +236,21 @@ class ArrayKernel:
         here_of = [np.flatnonzero(found == term) for term in terms]
         return [Found(index, _NONE, run[here] >> 1, times[here]) for index, here in enumerate(here_of)]
 
+    def read_list(self, documents: array[int], counts: bytearray, gone: array[int]) -> tuple[_Ints, _Array]:
+        numbers, times = np.array(documents, np.int64), np.frombuffer(bytes(counts), np.uint8)
+        if not gone:
+            return numbers, times
+        left = ~np.isin(numbers, np.array(gone, np.int64))
+        return numbers[left], times[left]
+
+    def select(self, documents: _Ints, counts: _Array, few: Sequence[int]) -> tuple[_Ints, _Array]:
+        if not len(documents):
+            return _NONE, _NO_COUNTS
+        wanted = np.array(few, np.int64)
+        at = np.minimum(np.searchsorted(documents, wanted), len(documents) - 1)
+        here = np.flatnonzero(documents[at] == wanted)
+        return here, counts[at[here]]
+
     def scores(self, weights: Weights) -> ArrayScores:
         return ArrayScores(weights)
 
@@ -368,7 +396,7 @@ class ArrayScores:
         self._parts: list[tuple[_Doubles, _Array]] = []
         self._short: list[tuple[_Array, _Array, Sequence[Found]]] = []  # lengths, versions, postings
 
-    def add(self, documents: Documents, start: int, stop: int, found: Sequence[Found]) -> None:
+    def add(self, documents: Scored, start: int, stop: int, found: Sequence[Found]) -> None:
         if not found:
             return
         lengths: _Array = np.frombuffer(documents.lengths, documents.lengths.typecode)[start:stop]

@@ -14,13 +14,13 @@ Scores are the same to the last bit with numpy and without: both do the same ope
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..scoring import BASE, K1_B, idf
 from ..tokens import Numbering
-from .documents import Documents
 
 #: The bits of a posting, from the lowest: 8 for the count, 16 for the document, 1, 31 for the term, 7 for the part.
 DOCUMENT, SEVERAL, TERM, PART = 8, 24, 25, 56
@@ -72,10 +72,20 @@ class Block(Protocol):
         """Return the postings of the terms `[low, high)`."""
 
 
+class Scored(Protocol):
+    """Documents that can be scored, by their numbers."""
+
+    @property
+    def versions(self) -> array[int]: ...
+
+    @property
+    def lengths(self) -> array[int]: ...
+
+
 class Scores(Protocol):
     """The scores of a search."""
 
-    def add(self, documents: Documents, start: int, stop: int, found: Sequence[Found]) -> None:
+    def add(self, documents: Scored, start: int, stop: int, found: Sequence[Found]) -> None:
         """Score the documents `[start, stop)` of a part. The lists are in the order of the query's terms."""
 
     def add_scored(self, scores: dict[int, float]) -> None:
@@ -120,6 +130,15 @@ class Kernel(Protocol):
 
     def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
         """Find terms in the forward lists of documents, which are numbered in their order."""
+
+    def read_list(self, documents: array[int], counts: bytearray, gone: array[int]) -> tuple[Any, Any]:
+        """Return the documents of a posting list and their counts, without the documents that are gone."""
+
+    def select(self, documents: Any, counts: Any, few: Sequence[int]) -> tuple[Any, Any]:
+        """Return which of a few documents a list of `read_list` has, by their index, and their counts.
+
+        The documents are sorted in both.
+        """
 
     def scores(self, weights: Weights) -> Scores:
         """Return the scores of no documents."""

@@ -11,8 +11,8 @@ from operator import add
 
 from ..ranking import sort_by_score
 from ..tokens import Numbering
-from .documents import MOST_TIMES, Documents, decode_forward, encode_forward, pack, unpack
-from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, Counts, Found, Weights, bitmap_words
+from .documents import MOST_TIMES, decode_forward, encode_forward, pack, unpack
+from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, Counts, Found, Scored, Weights, bitmap_words
 
 _BITS = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
 
@@ -111,6 +111,22 @@ class PlainKernel:
                     counts[index].append(found[term])
         return [Found(index, [], numbers[index], counts[index]) for index in range(len(terms))]
 
+    def read_list(
+        self, documents: array[int], counts: bytearray, gone: array[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        if not gone:
+            return documents, counts
+        absent = set(gone)
+        left = [number not in absent for number in documents]
+        return list(compress(documents, left)), list(compress(counts, left))
+
+    def select(
+        self, documents: Sequence[int], counts: Sequence[int], few: Sequence[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        places = [(index, bisect_left(documents, number), number) for index, number in enumerate(few)]
+        here = [(index, at) for index, at, number in places if at < len(documents) and documents[at] == number]
+        return [index for index, _ in here], [counts[at] for _, at in here]
+
     def scores(self, weights: Weights) -> PlainScores:
         return PlainScores(weights)
 
@@ -199,7 +215,7 @@ class PlainScores:
         self._scores: dict[int, float] = {}
         self._versions: array[int] = array("q")
 
-    def add(self, documents: Documents, start: int, stop: int, found: Sequence[Found]) -> None:
+    def add(self, documents: Scored, start: int, stop: int, found: Sequence[Found]) -> None:
         lengths, first = documents.lengths[start:stop].tolist(), len(self._versions)
         self._versions.extend(documents.versions[start:stop].tolist())
         scores: dict[int, float] = {}
