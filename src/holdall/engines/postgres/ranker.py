@@ -197,12 +197,12 @@ class PostgresRanker(SqlRanker):
     def query_nearest(
         self, vector: ops.Vector, where: str, params: dict[str, Any], limit: int, gated: bool
     ) -> Statement:
-        """Return a query for the nearest vectors by the least distance that each may have, and for their entries'.
+        """Return a query for the nearest vectors, by the least distance that each may have.
 
         The least distance is pgvector's, less its largest error. Where pgvector gives no finite number, for vectors
-        that are zero or too long for float32, it is minus infinity. Rows are an id, a version, a least distance, and
-        null; or null, a version, null, and a vector. With `gated`, there is also a row with the number of entries that
-        the search concerns and the newest version. If they are more than `MOST_EXACT`, no vector is compared.
+        that are zero or too long for float32, it is minus infinity. Rows are an id, a version, a least distance, and a
+        vector. With `gated`, the first row has the number of entries that the search concerns, and the newest version.
+        If they are more than `MOST_EXACT`, no vector is compared.
         """
         schema, dims = self._dialect.pgvector, len(vector.data) // 4
         given = f"(:data::{schema}.vector)"
@@ -220,18 +220,16 @@ class PostgresRanker(SqlRanker):
             newest = f"(SELECT last_value FROM {self._dialect.schema}.versions)"
             count = f"SELECT entries, {newest}, NULL::float8, NULL::bytea FROM counted UNION ALL"
         near = f"""
-            SELECT id, version, least FROM (
-                SELECT id, version, CASE WHEN abs(least) < 'Infinity' THEN least ELSE '-Infinity' END AS least FROM (
-                    SELECT vector.id, vector.version, {least} AS least
-                    FROM {source} AS entry
+            SELECT id, version, least, data FROM (
+                SELECT id, version, data, CASE WHEN abs(least) < 'Infinity' THEN least ELSE '-Infinity' END AS least
+                FROM (
+                    SELECT vector.id, vector.version, vector.data, {least} AS least FROM {source} AS entry
                     JOIN {self._vectors} AS vector ON vector.version = entry.version WHERE vector.model = :model {gate}
                 ) AS each_one
             ) AS finite WHERE :beyond::float8 IS NULL OR (least, id) > (:beyond::float8, :after_id)
             ORDER BY least, id LIMIT {limit}"""
-        sql = f"""
-            WITH {counted} near AS MATERIALIZED ({near})
-            {count} SELECT id, version, least, NULL::bytea FROM near
-            UNION ALL SELECT NULL, version, NULL, data FROM {self._vectors_of("near", ":model")}"""
+        expression, _ = self._dialect.vector_out
+        sql = f"WITH {counted} near AS MATERIALIZED ({near}) {count} SELECT id, version, least, {expression} FROM near"
         params = {**params, "data": to_pgvector(vector.data), "model": vector.model, "error": _relative_error(dims)}
         if vector.metric != "cosine":
             params["length"] = math.sqrt(math.fsum(number * number for number in array("f", vector.data)))
@@ -243,9 +241,10 @@ class PostgresRanker(SqlRanker):
         """Return a query for the nearest vectors by an index, and its settings.
 
         The first row has the number of vectors that were found, and the newest version. The others are versions and
-        their vectors. The scalar subquery keeps PostgreSQL from reading all entries first.
+        all their vectors, each looked up by its version. The scalar subquery keeps PostgreSQL from reading all entries
+        first.
         """
-        schema = str(self._dialect.pgvector)
+        schema, (expression, _) = str(self._dialect.pgvector), self._dialect.vector_out
         distance = index.distance(schema, "vector.data", f"(:data::{schema}.vector)")
         is_entry = f"SELECT true FROM {self._table} AS entry WHERE entry.version = vector.version AND {where} OFFSET 0"
         sql = f"""
@@ -254,7 +253,11 @@ class PostgresRanker(SqlRanker):
                 ORDER BY {distance} LIMIT {limit}
             )
             SELECT count(*), (SELECT last_value FROM {self._dialect.schema}.versions), NULL::bytea FROM near
-            UNION ALL SELECT NULL, version, data FROM {self._vectors_of("near", str(index.model))}"""
+            UNION ALL SELECT NULL, version, data
+            FROM (SELECT DISTINCT version FROM near) AS one CROSS JOIN LATERAL (
+                SELECT {expression} AS data FROM {self._vectors}
+                WHERE version = one.version AND model = {index.model} OFFSET 0
+            ) AS its"""
         settings = [f"set_config('hnsw.ef_search', '{min(max(limit, _EF_SEARCH), _MOST_EF_SEARCH)}', true)"]
         if self._dialect.pgvector_version >= (0, 8):
             settings += [
@@ -262,14 +265,6 @@ class PostgresRanker(SqlRanker):
                 f"set_config('hnsw.max_scan_tuples', '{_MOST_SCANNED}', true)",
             ]
         return [(f"SELECT {', '.join(settings)}", {}), (sql, {**params, "data": to_pgvector(vector.data)})]
-
-    def _vectors_of(self, near: str, model: str) -> str:
-        """Return a FROM item with all vectors of the versions in `near`. LATERAL looks each up by its version."""
-        expression, _ = self._dialect.vector_out
-        return (
-            f"(SELECT DISTINCT version FROM {near}) AS one CROSS JOIN LATERAL (SELECT {expression} AS data"
-            f" FROM {self._vectors} WHERE version = one.version AND model = {model} OFFSET 0) AS its"
-        )
 
     # What is known of the store --------------------------------------------------------------------------------------
 
@@ -356,19 +351,20 @@ class _NearestFirst:
         self._where, self._params = where, params
         self._beyond: float | None = None  # the least distance that a vector not read yet may have
         self._last = 0
-        self._known: set[int] = set()  # versions that were read, or are left out
-        self._read: list[tuple[int, float]] = []  # versions and exact scores, best first
+        self._taken: set[int] = set()  # versions that were returned already
+        self._read: list[tuple[int, float]] = []  # other versions and their exact scores, best first
         self._is_complete = False
 
     def leave_out(self, versions: Collection[int]) -> None:
         """Leave out versions that were returned already."""
-        self._known.update(versions)
+        self._taken.update(versions)
 
     def take(self, size: int) -> SqlProgram[list[tuple[int, float]]]:
         while True:
             final = len(self._read) if self._is_complete else self._count_final()
             if final >= size or self._is_complete:
                 taken, self._read = self._read[:size], self._read[size:]
+                self.leave_out([version for version, _ in taken])
                 return taken
             limit = max(size, _MIN_ROWS)
             [rows] = yield [self.query(limit)]
@@ -381,17 +377,17 @@ class _NearestFirst:
 
     def add(self, rows: Rows, limit: int) -> SqlProgram[None]:
         """Add the rows of a query with this limit."""
-        near = [(least, id) for id, _, least, _ in rows if id is not None]
-        pairs = [(version, data) for _, version, _, data in rows if data is not None and version not in self._known]
-        self._is_complete = len(near) < limit
-        if near:
-            self._beyond, self._last = max(near)
-        self._known.update(version for version, _ in pairs)
-        self._read += yield from self._ranker.score(self._vector, pairs)
-        self._read.sort(key=_best_first, reverse=True)
+        self._is_complete = len(rows) < limit
+        if rows:
+            self._beyond, self._last = max((least, id) for id, _, least, _ in rows)
+        pairs = [(version, data) for _, version, _, data in rows if version not in self._taken]
+        best = dict(self._read)  # an entry may have several vectors
+        for version, score in (yield from self._ranker.score(self._vector, pairs)):
+            best[version] = max(score, best.get(version, score))
+        self._read = sorted(best.items(), key=_best_first, reverse=True)
 
     def _count_final(self) -> int:
-        """Return how many of those that were read are surely nearer than all that were not."""
+        """Return how many of the entries that were read are surely nearer than all vectors that were not."""
         if self._beyond is None:
             return 0
         best_unread_score = (1.0 if self._vector.metric == "cosine" else 0.0) - self._beyond
