@@ -330,11 +330,9 @@ def sort_by_score(scores: Mapping[int, float], versions: Sequence[int]) -> Itera
     index, bound, step = 0, math.inf, _FIRST_LOOK
     while index < len(values):
         least = values[min(index + step, len(values)) - 1]
-        stretch = [(score, versions[number]) for number, score in scores.items() if least < score < bound]
-        alike = [versions[number] for number, score in scores.items() if score == least]
-        yield from ((version, score) for score, version in sorted(stretch, reverse=True))
-        yield from ((version, least) for version in sorted(alike, reverse=True))
-        index, bound, step = index + len(stretch) + len(alike), least, step * 16
+        found = [(score, versions[number]) for number, score in scores.items() if least <= score < bound]
+        yield from ((version, score) for score, version in sorted(found, reverse=True))
+        index, bound, step = index + len(found), least, step * 16
 
 
 def _encode_cursor(versions: Iterable[int]) -> str:
