@@ -10,15 +10,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
 
 from ..model import keys
-from .segments.documents import Documents
-from .segments.kernel import Found, Weights, kernel
 from .text_index import TextIndex, texts
 
 #: Rows that a database answers.
@@ -142,25 +140,6 @@ def build_lists(terms: tuple[str, ...], rows: Rows, known: DocumentCache, late: 
         lengths, versions = lengths + late.added.lengths, versions + late.added.versions
         gone = gone + array("I", late.gone)
     return Lists(parts, lengths, versions, gone, count, total)
-
-
-def rank_matches(
-    terms: tuple[str, ...], several: Sequence[Lists], among: Collection[int] | None
-) -> Iterator[tuple[int, float]]:
-    """Rank versions by their BM25 score, over the lists of several indexes."""
-    arithmetic = kernel()
-    lists = [[arithmetic.read_list(*one.parts[term], one.gone) for term in terms] for one in several]
-    found = [sum(len(numbers) for numbers, _ in of_term) for of_term in zip(*lists, strict=True)]
-    weights = Weights(found, sum(one.count for one in several), sum(one.total for one in several))
-    scores = arithmetic.scores(weights)
-    for one, own in zip(several, lists, strict=True):
-        documents: Documents | Lists = one
-        if among is not None:
-            few = one.find(among)
-            documents = Documents.of([one.versions[number] for number in few], [one.lengths[number] for number in few])
-            own = [arithmetic.select(*each, few) for each in own]  # noqa: PLW2901  # those of `few`
-        scores.add(documents, 0, len(documents.versions), [Found(term, (), *each) for term, each in enumerate(own)])
-    return scores.ranked()
 
 
 def take_first(rows: Rows, room: int) -> Rows:

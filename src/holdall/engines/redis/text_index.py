@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ...errors import Unavailable
@@ -33,13 +33,14 @@ from ...search.postings import (
     State,
     build_lists,
     needs_rebuild,
-    rank_matches,
     restart_state,
     size_of,
     split_by_part,
     take_first,
 )
 from ...search.ranking import LocalRanking, Ranking, ThreadRanking
+from ...search.segments.documents import Documents
+from ...search.segments.kernel import Found, Weights, kernel
 from ...search.text_index import MOST_BYTES, TextIndex
 from .connections import ConnectionProgram, Request
 from .encoding import parse_size, parse_version, split_id
@@ -224,6 +225,25 @@ class RedisTextIndex:
         # Without a lock, which a fork could copy while it is held. Of two concurrent results, either is right.
         self._known[shard] = fresh
         return fresh
+
+
+def rank_matches(
+    terms: tuple[str, ...], several: Sequence[Lists], among: Collection[int] | None
+) -> Iterator[tuple[int, float]]:
+    """Rank versions by their BM25 score, over the lists of several indexes."""
+    arithmetic = kernel()
+    lists = [[arithmetic.read_list(*one.parts[term], one.gone) for term in terms] for one in several]
+    found = [sum(len(numbers) for numbers, _ in of_term) for of_term in zip(*lists, strict=True)]
+    weights = Weights(found, sum(one.count for one in several), sum(one.total for one in several))
+    scores = arithmetic.scores(weights)
+    for one, own in zip(several, lists, strict=True):
+        documents: Documents | Lists = one
+        if among is not None:
+            few = one.find(among)
+            documents = Documents.of([one.versions[number] for number in few], [one.lengths[number] for number in few])
+            own = [arithmetic.select(*each, few) for each in own]  # noqa: PLW2901  # those of `few`
+        scores.add(documents, 0, len(documents.versions), [Found(term, (), *each) for term, each in enumerate(own)])
+    return scores.ranked()
 
 
 def _parse_state(reply: list[Any]) -> State:

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdall.engines.redis import text_index
+from holdall.engines.redis.text_index import rank_matches
 from holdall.search import postings
-from holdall.search.postings import DocumentCache, Slice, State, build_lists, rank_matches, split_by_part
+from holdall.search.postings import DocumentCache, Slice, State, build_lists, split_by_part
 from holdall.search.segments.arrays import ArrayKernel
 from holdall.search.segments.kernel import Weights
 from holdall.search.segments.plain import PlainKernel
@@ -57,6 +59,6 @@ def test_the_ranking_is_that_of_all_documents_that_are_left(
         for version, words in left.items()
         if not set(TERMS).isdisjoint(words) and (among is None or version in among)
     }
-    with patch.object(postings, "kernel", lambda: kernel):
+    with patch.object(text_index, "kernel", lambda: kernel):
         ranked = list(rank_matches(TERMS, lists, among))
     assert ranked == sorted(scores.items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
