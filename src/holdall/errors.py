@@ -3,6 +3,7 @@
     HoldallError
     ├── InvalidInput (ValueError)           an argument that cannot be used: a key, path, filter, cursor, option, URL
     │   ├── InvalidValue                    a value contains something that JSON cannot hold
+    │   ├── SymbolicLink                    a link is on the way to a file of a `disk:` store, and is not followed
     │   └── CursorExpired                   a cursor is older than the deletions that the feed still has
     ├── Conflict                            `expect=` did not hold; nothing was written
     │   ├── LeaseHeld                       another holder has the lease
@@ -58,6 +59,7 @@ __all__ = [
     "QuotaExceeded",
     "SchemaTooNew",
     "StoreClosed",
+    "SymbolicLink",
     "Timeout",
     "Unavailable",
     "Unsupported",
@@ -78,6 +80,10 @@ class InvalidValue(InvalidInput):
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
         self.path = path
+
+
+class SymbolicLink(InvalidInput):
+    """A symbolic link is on the way to a file of a `disk:` store. It might lead outside, so it is not followed."""
 
 
 class CursorExpired(InvalidInput):

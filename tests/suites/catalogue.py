@@ -38,7 +38,9 @@ _SQLITE = "it looks into the tables, connections or locks of `SQLiteSession`"
 _COMPACTION = "it needs `_get_compaction_snapshot`, a private method of `SQLiteSession`, without which that fails, too"
 _FOLDER = "it looks at the folder or the sandbox of `LocalFileStorage`"
 _OPENING = "it replaces the private method `_validate_path`, or watches how the SDK's own tool opens a file"
-_LINKS = "a store has no symbolic links: on the disk engine, they are not listed, and refused with another text"
+_LINKS = (
+    "it reads through symbolic links in the folder; a store has none: what they lead to is not listed and not there"
+)
 _MODES = "it looks at the modes of a folder; a store has none"
 _PATHS = "it looks at the files of `FileSessionManager`"
 
@@ -51,7 +53,7 @@ SUITES = (
         arguments=("-n0",),
         reasons={
             "after_validation|before_open|validate_path_returns": _OPENING,
-            "symlink": _LINKS,
+            "reject_symlink_pointing|view_lists_symlinks": _LINKS,
             "test_mkdir_parents": _MODES,
         },
     ),

@@ -156,3 +156,24 @@ def test_a_path_that_no_store_takes_is_an_error_for_the_model(tool: Tool) -> Non
         ):
             with pytest.raises(ToolError):
                 tool(command, **given)
+
+
+@pytest.mark.parametrize("command", ["create", "rename"])
+def test_a_link_that_leads_out_of_a_folder_is_refused_with_the_sdks_text(tmp_path: Path, command: str) -> None:
+    """On the disk engine, somebody may put a link among the files."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with holdall.open(f"disk:///{tmp_path}/store") as store:
+        tool = Tool(MemoryTool(store))
+        tool("create", path="/memories/a", file_text="x")
+        (tmp_path / "store" / "@memories" / "link").symlink_to(outside)
+        target = "/memories/link/b"
+        given = (
+            {"path": target, "file_text": "x"}
+            if command == "create"
+            else {"old_path": "/memories/a", "new_path": target}
+        )
+        with pytest.raises(ToolError, match="Path /memories/link/b would escape /memories directory"):
+            tool(command, **given)
+        assert list(outside.iterdir()) == []
+        assert "/memories/a" in tool("view", path="/memories")

@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ...errors import Corrupt, InvalidInput, Unavailable
+from ...errors import Corrupt, SymbolicLink, Unavailable
 from .file_names import HOLDALL_FOLDER, is_excluded
 from .reserved_space import ReservedSpace
 from .stamps import get_size, has_same_inode, is_edited, is_unreadable, make_stamp, mark_unreadable
@@ -98,7 +98,7 @@ class Folder:
         own = Path(self.root, HOLDALL_FOLDER)
         try:
             if (link := next((path for path in (own, *own.glob("*")) if path.is_symlink()), None)) is not None:
-                raise InvalidInput(f"Path traversal blocked: {str(link)!r} is a symbolic link, which is not followed")
+                raise SymbolicLink(f"Path traversal blocked: {str(link)!r} is a symbolic link, which is not followed")
             staging = Path(self._staging)
             missing = [path for path in (staging, *staging.parents) if not path.exists()]
             staging.mkdir(parents=True, exist_ok=True)
@@ -405,7 +405,7 @@ class Folder:
             return []
         if not is_file:
             if stat.S_ISLNK(state.st_mode):
-                raise InvalidInput(f"Path traversal blocked: {path!r} is a symbolic link, which is not followed")
+                raise SymbolicLink(f"Path traversal blocked: {path!r} is a symbolic link, which is not followed")
             return [path]
         obstacles: list[str] = []
         folders = [path]

@@ -29,6 +29,7 @@ from ...errors import (
     HoldallError,
     IsADirectory,
     NotADirectory,
+    SymbolicLink,
 )
 from ...ops import Namespace
 from ..base import Face
@@ -115,6 +116,8 @@ class _Commands(Face):
             yield from face_api.write(self.files, path, command.file_text, expect=ABSENT)
         except (Conflict, IsADirectory, NotADirectory):
             raise ToolError(f"File {command.path} already exists") from None
+        except SymbolicLink:
+            raise _escapes(command.path) from None
         except HoldallError as error:
             raise ToolError(str(error)) from error
         return f"File created successfully at: {command.path}"
@@ -201,6 +204,8 @@ class _Commands(Face):
             raise ToolError(f"The path {command.old_path} does not exist") from None
         except (AlreadyExists, Conflict, IsADirectory, NotADirectory):
             raise ToolError(f"The destination {command.new_path} already exists") from None
+        except SymbolicLink:
+            raise _escapes(command.new_path) from None
         except HoldallError as error:
             raise ToolError(str(error)) from error
         return f"Successfully renamed {command.old_path} to {command.new_path}"
@@ -245,7 +250,7 @@ def _inside(path: str) -> str:
         raise ToolError(f"Path must start with /memories, got: {path}")
     relative = posixpath.normpath(path[len(_ROOT) :].lstrip("/") or ".")
     if relative == ".." or relative.startswith("../"):
-        raise ToolError(f"Path {path} would escape /memories directory")
+        raise _escapes(path)
     return "/" if relative == "." else f"/{relative}"
 
 
@@ -265,6 +270,10 @@ def _size(size: int) -> str:
     power = min(max(size.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     short = f"{size / 1024**power:.1f}".removesuffix(".0")
     return f"{short}{_UNITS[power]}"
+
+
+def _escapes(path: str) -> ToolError:
+    return ToolError(f"Path {path} would escape /memories directory")
 
 
 def _no_path(path: str) -> ToolError:
