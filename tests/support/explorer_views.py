@@ -181,6 +181,7 @@ VIEWS = {
     "entry": View("#/browse?ns=users/ada/settings&entry=users/ada/settings/preferences", ".json"),
     "entry-history": View("#/browse?ns=users/ada/settings&entry=users/ada/settings/preferences&tab=history", ".diff"),
     "folder": View("#/browse?ns=users/ada/files&folder=/trip/", ".file-row"),
+    "folder-history": View("#/browse?ns=users/ada/files&folder=/&list=history", ".folder-timeline"),
     "markdown": View(_TRIP + "plan.md", ".markdown"),
     "source": View(_TRIP + "find_table.py", ".code"),
     "image": View(_TRIP + "map.png", ".stored-image"),

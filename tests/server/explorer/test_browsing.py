@@ -10,6 +10,7 @@ import pytest
 
 import holdall
 from holdall.ops import Put
+from holdall.testing import embed
 from support.explorer_views import add_threads
 from support.served import server
 
@@ -170,3 +171,92 @@ def test_a_store_with_an_embedder_is_searched_by_text_by_meaning_and_by_both(
         assert page.locator(".score").count() > 0
         page.get_by_role("button", name="Both").click()
         page.locator('[aria-pressed="true"]', has_text="Both").wait_for()
+
+
+def test_names_that_cannot_be_seen_are_shown_as_codes(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    names = {" ": "␣", "\u200b": "\\u{200b}", "\u202egnp.exe": "\\u{202e}gnp.exe", "a b 👩\u200d🔬": "a b 👩\u200d🔬"}
+    for name in names:
+        store.put((name,), name, {"n": 1})
+    page = open_page(f"{url}#/browse?pane=main")
+    page.locator(".key-name").nth(3).wait_for()
+    assert sorted(page.locator(".key-name").all_inner_texts()) == sorted(names.values())
+    assert sorted(page.locator(".tree-name").all_inner_texts()[1:]) == sorted(names.values())
+    page.get_by_role("row", name="u{202e}gnp.exe").click()
+    page.get_by_role("heading", name="\\u{202e}gnp.exe", level=2).wait_for()
+    assert "\u202e" not in page.title()
+
+
+def test_namespaces_whose_labels_have_commas_are_not_confused(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.put(("a", "b"), "one", {"text": "green tea"})
+    store.put(("a,b",), "other", {"text": "green tea"})
+    page = open_page(f"{url}#/search?q=tea&ns=a/b")
+    page.locator(".result-key", has_text="one").wait_for()
+    page.evaluate("location.hash = '#/search?q=tea&ns=a%252Cb'")
+    page.locator(".result-key", has_text="other").wait_for()
+
+
+def test_the_tree_shows_more_of_a_namespace_that_has_entries_and_many_below(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.execute([Put(("users", f"user-{number:03}"), "k", {"n": number}) for number in range(450)])
+    store.put(("users",), "own", {"n": 1})
+    page = open_page(url)
+    page.get_by_role("treeitem", name="users").click()
+    expected = ["All entries", "users", *(f"user-{number:03}" for number in range(450))]
+    for _ in range(2):
+        page.get_by_role("button", name="Show more").click()
+    page.locator(".tree-name", has_text="user-449").wait_for()
+    page.get_by_role("button", name="Show more").wait_for(state="detached")
+    assert page.locator(".tree-name").all_inner_texts() == expected
+    store.put(("users", "user-450"), "k", {"n": 1})
+    page.locator(".tree-name", has_text="user-450").wait_for()
+    assert page.locator(".tree-name").all_inner_texts() == [*expected, "user-450"]
+
+
+@pytest.mark.parametrize(
+    "address", ["#/browse?ns=%25&entry=%25", "#/browse?filter=5", "#/browse?filter={", "#/nothing"]
+)
+def test_a_damaged_address_shows_the_whole_store(
+    url: str, filled: holdall.Store, open_page: Callable[..., Any], address: str
+) -> None:
+    page = open_page(f"{url}#/{address}")
+    page.get_by_text("5 entries").wait_for()
+    assert page.locator(".toast").count() == 0
+    page.goto(f"{url}#/history?since=yesterday")
+    page.get_by_text("5 entries differ").wait_for()
+
+
+def test_a_huge_text_is_shown_in_parts(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    store.put(("notes",), "huge", {"text": "lorem ipsum " * 300_000})
+    store.put(("notes",), "huge", {"text": "lorem ipsum " * 300_001})
+    page = open_page(f"{url}#/browse?ns=notes&entry=notes/huge")
+    more = page.get_by_role("button", name="Show more (3,590,014 characters left)")
+    more.click()
+    assert len(page.locator(".json-string").inner_text()) == 20_000
+    page.get_by_role("button", name="History").click()
+    page.locator(".diff", has_text="characters more").wait_for()
+    assert len(page.locator(".diff").inner_text()) < 25_000
+
+
+def test_an_entry_shows_how_many_vectors_it_has(tmp_path: Path, open_page: Callable[..., Any]) -> None:
+    url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False)
+    with server().open_directly(url, embed=embed) as store:
+        store.put(("notes",), "found", {"notes": ["green tea", "a walk"]}, search_fields=["notes[*]"])
+        store.put(("notes",), "not", {"n": 1})
+    page = open_page(f"{url}/#/browse?ns=notes&entry=notes/found")
+    page.locator(".facts > div", has_text="Vectors").get_by_text("2").wait_for()
+    page.get_by_role("row", name="n: 1").click()
+    page.locator(".facts > div", has_text="Vectors").get_by_text("none").wait_for()
+
+
+def test_operation_shows_the_size_of_each_root(url: str, filled: holdall.Store, open_page: Callable[..., Any]) -> None:
+    filled.files(("papers",)).write("/large", b"x" * 20_000)
+    page = open_page(f"{url}#/operation")
+    chart = page.locator(".chart", has=page.get_by_role("heading", name="Size by root"))
+    chart.wait_for()
+    assert chart.locator("dt").all_inner_texts() == ["papers", "users"], "the largest first"
+    assert chart.locator(".bar-text").first.inner_text() == "20.0 kB"

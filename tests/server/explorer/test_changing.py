@@ -291,3 +291,67 @@ def test_a_namespace_is_rewound_after_a_preview_and_that_is_undone(
     page.get_by_role("button", name="Undo").click()
     page.get_by_text("2 entries differ").wait_for()
     assert store.get(("agent", "memory"), "junk") is not None
+
+
+def test_an_edit_keeps_the_ends_of_lines(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    files = store.files(("docs",))
+    files.write("/crlf.txt", b"one\r\ntwo\r\n")
+    files.write("/mixed.txt", b"one\r\ntwo\n")
+    page = open_page(f"{url}#/browse?ns=docs&folder=/&entry=docs/%252Fcrlf.txt")
+    edit(page, "one\n2\n")
+    files.write("/crlf.txt", b"one\r\ntwo\r\nthree\r\n")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("heading", name="It was changed while you edited").wait_for()
+    assert page.locator(".conflict .removed").all_inner_texts() == ["two", "three"], "equal lines are equal"
+    page.get_by_role("button", name="Save mine over it").click()
+    page.get_by_text("Saved.", exact=True).wait_for()
+    assert files.read("/crlf.txt") == b"one\r\n2\r\n"
+    page.goto(f"{url}#/browse?ns=docs&folder=/&entry=docs/%252Fmixed.txt")
+    page.get_by_role("heading", name="mixed.txt", level=2).wait_for()
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_text("end in different ways").wait_for()
+    assert files.read("/mixed.txt") == b"one\r\ntwo\n"
+
+
+def test_an_entry_whose_key_a_path_cannot_have_keeps_its_numbers(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.put(("notes",), "..", {"large": 12345678901234567890, "text": "first"})
+    page = open_page(f"{url}#/browse?ns=notes&entry=notes/..")
+    page.get_by_role("link", name="12345678901234567890").wait_for()
+    page.get_by_role("button", name="Edit").click()
+    field = page.get_by_role("textbox", name="Content")
+    field.fill(field.input_value().replace("first", "second"))
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Saved.", exact=True).wait_for()
+    entry = store.get(("notes",), "..")
+    assert entry is not None
+    assert entry.value == {"large": 12345678901234567890, "text": "second"}
+
+
+def test_a_folder_has_a_time_line(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    files = store.acting("agent-7", reason="nightly job").files(("docs",))
+    files.write("/plan/a.md", "first\n")
+    files.write("/plan/a.md", "second\n")
+    files.write("/plan/deep/b.md", "b\n")
+    files.write("/elsewhere.md", "x\n")
+    files.delete("/plan/deep/b.md")
+    page = open_page(f"{url}#/browse?ns=docs&folder=/plan/")
+    page.get_by_role("button", name="History").click()
+    page.get_by_text("4 changes of files here and below").wait_for()
+    rows = page.locator(".folder-timeline .file-row")
+    assert [row.split("\n")[:2] for row in rows.all_inner_texts()] == [
+        ["deleted", "deep/b.md"],
+        ["written", "deep/b.md"],
+        ["written", "a.md"],
+        ["written", "a.md"],
+    ]
+    assert "by agent-7 · nightly job" in rows.nth(1).inner_text()
+    rows.nth(3).click()
+    page.locator(".diff .added", has_text="first").wait_for()
+    rows.nth(2).click()
+    page.locator(".diff .removed", has_text="first").wait_for()
+    files.write("/plan/a.md", "third\n")
+    page.get_by_text("5 changes of files here and below").wait_for()
+    page.get_by_role("button", name="Back to the files").click()
+    page.locator(".files:not(.folder-timeline) .file-name", has_text="a.md").wait_for()

@@ -149,7 +149,7 @@ def test_a_token_shows_its_scope_and_hides_what_it_does_not_allow(
         writer = made.create(scope=("users", "ada"), allow=("read", "write", "watch", "history"), label="ada")[1]
         admin = made.create(allow=("read", "write", "watch", "history", "admin"), label="operator")[1]
         with serving(database, tmp_path, workers=1) as started:
-            page = open_page(f"{started.url}/#/browse?ns=facts&entry=facts/diet")
+            page = open_page(f"{started.url}/#/browse?ns=users/ada/facts&entry=users/ada/facts/diet")
             page.get_by_label("Token").fill("hold_wrong")
             page.get_by_role("button", name="Open").click()
             page.get_by_text("this is not a token of holdall").wait_for()
@@ -178,6 +178,65 @@ def test_a_token_shows_its_scope_and_hides_what_it_does_not_allow(
             other.goto(f"{started.url}/#/operation")
             other.get_by_role("cell", name="operator").wait_for()
             assert admin not in other.content()
+
+
+def test_an_address_leads_to_the_same_entry_with_another_scope_or_is_outside_it(
+    tmp_path: Path, open_page: Callable[..., Any]
+) -> None:
+    database = f"{tmp_path}/store.db"
+    with holdall.open(database) as store:
+        for user in ("ada", "bob"):
+            store.put(("users", user, "facts"), "diet", {"text": f"{user} likes tea"})
+        made = Tokens(store)
+        scopes = {"all": (), "users": ("users",), "ada": ("users", "ada"), "bob": ("users", "bob")}
+        tokens = {name: made.create(scope=scope, allow=("read", "write"))[1] for name, scope in scopes.items()}
+        with serving(database, tmp_path, workers=1) as started:
+            pages = {name: open_page(f"{started.url}/#token={token}") for name, token in tokens.items()}
+            for name, page in pages.items():
+                page.get_by_role("row", name="diet").first.wait_for()
+                page.goto(f"{started.url}/#/browse")
+                assert name == "all" or page.get_by_text("Scope:").is_visible()
+            pages["ada"].get_by_role("row", name="diet").click()
+            pages["ada"].get_by_role("link", name='"ada likes tea"').wait_for()
+            address = pages["ada"].url
+            for name in ("all", "users"):
+                pages[name].goto(address)
+                pages[name].get_by_role("link", name='"ada likes tea"').wait_for()
+                pages["bob"].goto("about:blank")
+                pages["bob"].goto(pages[name].url)
+                pages["bob"].get_by_text("outside the scope of your token").wait_for()
+                pages["bob"].get_by_role("row", name="diet").wait_for()
+                assert "ada" not in pages["bob"].content()
+            pages["ada"].goto(f"{started.url}/#/live")
+            pages["ada"].goto(f"{started.url}/#/browse?ns=users")
+            pages["ada"].get_by_text("1 entry", exact=True).wait_for()
+
+
+def test_a_page_whose_token_is_revoked_asks_for_another(tmp_path: Path, open_page: Callable[..., Any]) -> None:
+    database = f"{tmp_path}/store.db"
+    with holdall.open(database) as store:
+        store.put(("notes",), "a", {"n": 1})
+        made = Tokens(store)
+        token, secret = made.create(allow=("read", "watch"))
+        with serving(database, tmp_path, workers=1) as started:
+            page = open_page(f"{started.url}/#token={secret}")
+            page.locator('[data-status="live"]').wait_for()
+            made.revoke(token.id)
+            page.get_by_label("Token").wait_for(timeout=60_000)
+            assert "notes" not in page.content()
+
+
+def test_what_needs_history_explains_that_there_is_none(tmp_path: Path, open_page: Callable[..., Any]) -> None:
+    database = f"{tmp_path}/store.db"
+    with holdall.open(database) as store:
+        store.put(("notes",), "a", {"n": 1})
+        with serving(database, tmp_path, "--auth", "none", workers=1) as started:
+            page = open_page(f"{started.url}/#/browse?at=2026-01-01T00:00:00Z&ns=notes&entry=notes/a")
+            page.get_by_text("The past cannot be shown here").wait_for()
+            page.get_by_role("button", name="Edit").wait_for()
+            assert "at=" not in page.url
+            page.keyboard.press("3")
+            page.get_by_text("This store keeps no history.").wait_for()
 
 
 AGENT = """

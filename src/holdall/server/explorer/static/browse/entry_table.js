@@ -1,6 +1,6 @@
 // The table of entries: key, beginning of the value, version, age and time to live.
 
-import { encodeAddress } from "../data/names.js";
+import { encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
 import { Rows } from "../data/rows.js";
 import { go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
@@ -37,7 +37,7 @@ export class EntryTable {
   /** Show the entries of a namespace. */
   async open(namespace, options) {
     const rows = new Rows(namespace, options, () => this.rows === rows && this.#onLoad());
-    const isSamePlace = this.rows && String(this.rows.namespace) === String(namespace);
+    const isSamePlace = this.rows && isSame(this.rows.namespace, namespace);
     this.opening?.close();
     this.opening = rows;
     await rows.start();
@@ -108,9 +108,9 @@ export class EntryTable {
     row.dataset.address = encodeAddress(entry.namespace, entry.key);
     row.parts.item.classList.toggle("is-hidden", entry.is_file);
     row.parts.file.classList.toggle("is-hidden", !entry.is_file);
-    if (below.length) row.parts.below.textContent = `${below.join(" / ")} / `;
-    row.parts.name.textContent = entry.key;
-    key.title = [...below, entry.key].join(" / ");
+    if (below.length) row.parts.below.textContent = `${showNamespace(below)} / `;
+    row.parts.name.textContent = showName(entry.key);
+    key.title = showNamespace([...below, entry.key]);
     value.textContent = entry.preview;
     version.textContent = entry.version;
     changed.textContent = age(entry.updated_at);

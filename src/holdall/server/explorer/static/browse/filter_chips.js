@@ -6,12 +6,7 @@ import { fill, h } from "../show/dom.js";
 
 /** The filter that the address has, or null. */
 export function parseFilter() {
-  if (!state.filter) return null;
-  try {
-    return parseExactly(state.filter);
-  } catch {
-    return null;
-  }
+  return state.filter ? parseExactly(state.filter) : null;
 }
 
 /** The address of the list with one more condition: a field has a value. */

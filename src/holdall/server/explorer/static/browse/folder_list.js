@@ -1,15 +1,16 @@
 // The files of a namespace as folders: open, find lines, upload, make, delete.
 
-import { deleteFile, grep, listFolder, readLines, writeFile } from "../data/api.js";
-import { encodeAddress, fileName } from "../data/names.js";
-import { mayUndo, mayWrite } from "../shell/session.js";
+import { deleteFile, folderVersions, grep, listFolder, readLines, writeFile } from "../data/api.js";
+import { encodeAddress, showFileName, showName } from "../data/names.js";
+import { mayLookBack, mayUndo, mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
 import { ask, attempt, confirm, toast } from "../shell/toasts.js";
 import { button, debounce, emptyState, fill, h, icon } from "../show/dom.js";
-import { age, bytes, moment, plural } from "../show/times.js";
+import { age, bytes, count, moment, plural } from "../show/times.js";
 
 const CONTEXT = 2; // lines before and after a match
 const MOST_CONTEXT = 50; // matches that are shown with their context
+const MOST_VERSIONS = 500; // of a folder
 
 export class FolderList {
   constructor() {
@@ -24,7 +25,7 @@ export class FolderList {
       "div",
       { class: "folder" },
       h("div", { class: "folder-head" }, this.path, this.actions, this.input),
-      h("div", { class: "grep-field" }, this.pattern, h("label", { class: "check" }, this.ignoreCase, "Ignore case"), h("label", { class: "check" }, this.regex, "Regular expression")),
+      (this.grepField = h("div", { class: "grep-field" }, this.pattern, h("label", { class: "check" }, this.ignoreCase, "Ignore case"), h("label", { class: "check" }, this.regex, "Regular expression"))),
       this.list,
     );
     this.element.addEventListener("dragover", (event) => {
@@ -47,10 +48,13 @@ export class FolderList {
     let whole = "";
     fill(this.path, h("ol", {}, steps.map((step, index) => {
       whole += step;
-      return h("li", {}, h("a", { href: addressOf({ folder: whole, entry: "" }), "aria-current": index === steps.length - 1 ? "true" : null }, index ? step.slice(0, -1) : "Files"));
+      return h("li", {}, h("a", { href: addressOf({ folder: whole, entry: "" }), "aria-current": index === steps.length - 1 ? "true" : null }, index ? showFileName(step) : "Files"));
     })));
+    const isPast = this.#isTimeline();
+    this.grepField.hidden = isPast;
     fill(
       this.actions,
+      mayLookBack() && button(isPast ? "Back to the files" : "History", isPast ? "folder" : "history", () => go({ list: isPast ? "" : "history", entry: "" }), { "aria-pressed": isPast }),
       mayWrite() && button("Upload", "upload", () => this.input.click()),
       mayWrite() && button("New file", "plus", () => this.#create()),
       mayWrite() && state.folder !== "/" && button("Delete folder", "trash", () => this.#deleteFolder(), { class: "danger-quiet" }),
@@ -61,6 +65,10 @@ export class FolderList {
   async refresh() {
     if (this.pattern.value) {
       await this.#grep();
+      return;
+    }
+    if (this.#isTimeline()) {
+      await this.#showTimeline();
       return;
     }
     const { ns, folder } = state;
@@ -78,6 +86,39 @@ export class FolderList {
       return;
     }
     fill(this.list, h("ul", { class: "files" }, rows), this.#more(page.next));
+    this.markSelected();
+  }
+
+  #isTimeline() {
+    return state.list === "history" && mayLookBack();
+  }
+
+  /** What happened to the files below this folder, newest first. */
+  async #showTimeline() {
+    const { folder } = state;
+    const [found, { KINDS, describe }] = await Promise.all([folderVersions(state.ns, folder, MOST_VERSIONS), import("../detail/timeline.js")]);
+    if (state.folder !== folder || !this.#isTimeline()) return;
+    if (!found.length) {
+      fill(this.list, emptyState("No history is kept of this folder.", "A store keeps old values from the moment it is opened with history=."));
+      return;
+    }
+    const rows = found.map((version) => {
+      const address = encodeAddress(state.ns, version.path);
+      return h(
+        "li",
+        {},
+        h(
+          "a",
+          { class: "file-row", href: addressOf({ entry: address, tab: "history", version: String(version.version), pane: "" }), dataset: { address, version: version.version } },
+          h("span", { class: `kind ${version.kind}` }, KINDS[version.kind]),
+          h("span", { class: "file-name" }, showName(version.path.slice(folder.length))),
+          h("span", { class: "hint" }, describe(version)),
+          h("time", { class: "hint", datetime: version.time, title: moment(version.time) }, age(version.time)),
+        ),
+      );
+    });
+    const number = found.length === MOST_VERSIONS ? `The newest ${count(MOST_VERSIONS)} changes` : plural(found.length, "change");
+    fill(this.list, h("p", { class: "hint grep-title", role: "status" }, `${number} of files here and below, newest first`), h("ul", { class: "files folder-timeline" }, rows));
     this.markSelected();
   }
 
@@ -101,7 +142,7 @@ export class FolderList {
         "a",
         { class: "file-row", href: addressOf(target), dataset: { address } },
         icon(info.is_dir ? "folder" : "file"),
-        h("span", { class: "file-name" }, fileName(info.path)),
+        h("span", { class: "file-name" }, showFileName(info.path)),
         h("span", { class: "hint" }, info.is_dir ? "" : bytes(info.size)),
         h("span", { class: "hint", title: info.modified_at ? moment(info.modified_at) : null }, info.modified_at ? age(info.modified_at) : ""),
       ),
@@ -109,7 +150,10 @@ export class FolderList {
   }
 
   markSelected() {
-    for (const row of this.list.querySelectorAll("[data-address]")) row.classList.toggle("is-selected", row.dataset.address !== "" && row.dataset.address === state.entry);
+    for (const row of this.list.querySelectorAll("[data-address]")) {
+      const { address, version } = row.dataset;
+      row.classList.toggle("is-selected", address !== "" && address === state.entry && (version ?? state.version) === state.version);
+    }
   }
 
   // Finding lines -----------------------------------------------------------------------------------------------------
@@ -139,7 +183,7 @@ export class FolderList {
   #matches(path, matches) {
     const lines = matches.map((match) => h("ol", { class: "code grep-lines", dataset: { at: `${path}:${match.line}` } }, this.#line(match, true)));
     const address = encodeAddress(state.ns, path);
-    return h("section", { class: "grep-file" }, h("h2", {}, h("a", { href: addressOf({ entry: address, line: "", pane: "" }) }, path)), lines);
+    return h("section", { class: "grep-file" }, h("h2", {}, h("a", { href: addressOf({ entry: address, line: "", pane: "" }) }, showName(path))), lines);
   }
 
   #line({ path, line, text }, isMatch) {
@@ -175,7 +219,7 @@ export class FolderList {
     } catch (error) {
       if (error.status !== 412) throw error;
       const text = mayUndo() ? "There is a file with this name. Its old content stays in its history." : "There is a file with this name. Its content would be lost.";
-      if (!(await confirm(`Replace ${fileName(path)}?`, text, "Replace"))) return false;
+      if (!(await confirm(`Replace ${showFileName(path)}?`, text, "Replace"))) return false;
       await writeFile(state.ns, path, content, error.document.actual);
     }
     toast(`${path} is stored.`);

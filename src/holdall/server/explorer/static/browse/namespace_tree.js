@@ -1,6 +1,7 @@
 // The namespaces as a tree, each loaded when it is opened, with the number of entries in and below it.
 
 import { namespaces } from "../data/api.js";
+import { showName } from "../data/names.js";
 import { go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
 import { h, icon, throttle } from "../show/dom.js";
@@ -11,8 +12,8 @@ const PAGE = 200;
 /** One namespace in the tree: its node, and its children once they were loaded. */
 class Branch {
   constructor(tree, labels) {
-    Object.assign(this, { tree, labels, children: null, isOpen: false, total: null });
-    this.name = h("span", { class: "tree-name" }, labels.at(-1) ?? "All entries");
+    Object.assign(this, { tree, labels, children: null, listed: 0, isComplete: false, isOpen: false, total: null });
+    this.name = h("span", { class: "tree-name" }, labels.length ? showName(labels.at(-1)) : "All entries");
     this.number = h("span", { class: "tree-count" });
     this.arrow = h("span", { class: "tree-arrow" }, icon("chevron"));
     this.row = h("div", { class: "tree-row" }, this.arrow, this.name, this.number);
@@ -51,35 +52,42 @@ class Branch {
   /** Read the children; those that are known keep their own children. */
   async load() {
     const known = new Map((this.children ?? []).map((child) => [child.labels.at(-1), child]));
-    const limit = Math.max(PAGE, known.size);
-    const found = (await namespaces(this.labels, { limit })).filter((one) => one.namespace.length > this.labels.length);
-    this.children = found.map((one) => known.get(one.namespace.at(-1)) ?? new Branch(this.tree, one.namespace));
-    const more = found.length >= limit && h("button", { type: "button", class: "tree-more", onclick: () => this.more() }, "Show more");
+    const limit = this.isComplete ? this.listed + PAGE : Math.max(PAGE, this.listed);
+    const found = await namespaces(this.labels, { limit });
+    this.listed = found.length;
+    this.children = this.#below(found).map((one) => known.get(one.namespace.at(-1)) ?? new Branch(this.tree, one.namespace));
+    this.isComplete = found.length < limit;
+    const more = !this.isComplete && h("button", { type: "button", class: "tree-more", onclick: () => this.more() }, "Show more");
     this.group.replaceChildren(...this.children.map((child) => child.node), ...(more ? [more] : []));
     this.setLeaf(!this.children.length);
     this.#count(0);
   }
 
+  /** A list of namespaces begins with the parent itself, if it has entries of its own. */
+  #below(found) {
+    return found.filter((one) => one.namespace.length > this.labels.length);
+  }
+
   async more() {
-    const found = await attempt(() => namespaces(this.labels, { offset: this.children.length, limit: PAGE }));
+    const start = this.listed;
+    const found = await attempt(() => namespaces(this.labels, { offset: start, limit: PAGE }));
     if (!found) return;
-    const added = found.filter((one) => one.namespace.length > this.labels.length).map((one) => new Branch(this.tree, one.namespace));
-    const start = this.children.length;
+    const added = this.#below(found).map((one) => new Branch(this.tree, one.namespace));
+    this.listed += found.length;
     this.children.push(...added);
     const button = this.group.lastChild;
     button.before(...added.map((child) => child.node));
-    if (added.length < PAGE) button.remove();
+    this.isComplete = found.length < PAGE;
+    if (this.isComplete) button.remove();
     this.#count(start);
   }
 
   async #count(offset) {
     if (!this.children.length) return;
-    const found = await attempt(() => namespaces(this.labels, { counts: true, offset, limit: this.children.length + 1 }));
+    const found = await attempt(() => namespaces(this.labels, { counts: true, offset, limit: this.listed - offset }));
     const byName = new Map(this.children.map((child) => [child.labels.at(-1), child]));
     if (this === this.tree.root && found) this.number.textContent = count(found.reduce((sum, one) => sum + one.total, 0));
-    for (const one of found ?? []) {
-      if (one.namespace.length > this.labels.length) byName.get(one.namespace.at(-1))?.setCounts(one.entries, one.total);
-    }
+    for (const one of this.#below(found ?? [])) byName.get(one.namespace.at(-1))?.setCounts(one.entries, one.total);
   }
 
   /** Read the tree again, where it is open. */

@@ -118,12 +118,19 @@ export function parseExactly(text) {
 export async function getEntry(namespace, key) {
   if (!fitsInPath([...namespace, key])) {
     const body = { ops: [{ op: "get", namespace, key }] };
-    const [entry] = (await json("POST", "batch", { query: past(), body })).results;
+    const response = await send("POST", "batch", { query: past(), body });
+    const [entry] = parseExactly(await response.text()).results;
     if (entry === null) throw new Problem(404, { title: "NotFound", detail: `there is no ${key}` });
     return entry;
   }
   const response = await send("GET", `items/${encodeAddress(namespace, key)}`, { query: past() });
   return parseExactly(await response.text());
+}
+
+/** How many vectors an entry has; undefined if that cannot be asked. */
+export async function countVectors(namespace, key) {
+  if (state.at || !fitsInPath([...namespace, key])) return undefined;
+  return (await json("GET", `vectors/${encodeAddress(namespace, key)}`)).vectors;
 }
 
 /** Write an entry if it still has a version (null: if there is none). `text` is the JSON of its value. */
@@ -209,6 +216,11 @@ export async function versions(namespace, key, limit = 100) {
   }
   const response = await send("GET", `history/${encodeAddress(namespace, key)}`, { query: { limit } });
   return parseExactly(await response.text()).versions;
+}
+
+/** The versions of all files below a folder, newest first. */
+export async function folderVersions(namespace, folder, limit) {
+  return (await json("GET", "file-history", { query: { ...volume(namespace), path: folder, limit } })).versions;
 }
 
 export function restore(namespace, key, version, isFile) {

@@ -49,9 +49,11 @@ async function open() {
   if (status === "off") setStatus("connecting");
   isOpening = true;
   try {
-    last ??= await cursor();
+    const now = await cursor(); // asked each time: a stream does not say that the token was revoked
+    last ??= now;
   } catch (error) {
-    if (!(error instanceof Problem && error.status < 500)) retry();
+    if (error instanceof Problem && error.status < 500) setStatus("off");
+    else retry();
     return;
   } finally {
     isOpening = false;

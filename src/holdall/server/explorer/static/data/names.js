@@ -18,9 +18,20 @@ export function decodeAddress(text) {
   return { namespace: labels.slice(0, -1), key: labels.at(-1) };
 }
 
+/** A label or key for people: what cannot be seen, or would turn the text around, is shown as its code. */
+export function showName(text) {
+  if (PLAIN.test(text)) return text; // nearly all are, and a table shows many
+  const shown = text.replace(UNSEEN, toCode).replace(/^\s+|\s+$/g, (blanks) => "␣".repeat(blanks.length));
+  return /[\p{L}\p{N}\p{P}\p{S}]/u.test(shown) ? shown : [...shown].map(toCode).join("");
+}
+
+const PLAIN = /^[!-~]([ -~]*[!-~])?$/;
+const UNSEEN = /[\p{Cc}\u00ad\u061c\u115f\u1160\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufeff\uffa0]/gu;
+const toCode = (character) => `\\u{${character.codePointAt(0).toString(16)}}`;
+
 /** A namespace for people: "users / ada". */
 export function showNamespace(labels) {
-  return labels.length ? labels.join(" / ") : "All entries";
+  return labels.length ? labels.map(showName).join(" / ") : "All entries";
 }
 
 export function isBelow(namespace, parent) {
@@ -34,6 +45,11 @@ export function isSame(one, other) {
 /** Browsers remove "." and ".." from paths, so such names cannot be in one. */
 export function fitsInPath(labels) {
   return labels.every((label) => label !== "." && label !== "..");
+}
+
+/** The last name of a path, for people. */
+export function showFileName(path) {
+  return showName(fileName(path));
 }
 
 export function fileName(path) {

@@ -1,7 +1,7 @@
 // The entry beside the list: an item or a file, its times, its history, and what can be done with it.
 
-import { deleteEntry, deleteFile, fileAddress, getEntry, moveFile, restore, statFile } from "../data/api.js";
-import { decodeAddress, encodeAddress, fileName } from "../data/names.js";
+import { countVectors, deleteEntry, deleteFile, fileAddress, getEntry, moveFile, restore, statFile } from "../data/api.js";
+import { decodeAddress, encodeAddress, fileName, showFileName, showName, showNamespace } from "../data/names.js";
 import { mayLookBack, mayUndo, mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
 import { ask, attempt, confirm, toast } from "../shell/toasts.js";
@@ -71,11 +71,11 @@ export class Detail {
         { class: "detail-title" },
         button("Back", "back", () => go({ entry: "", tab: "", pane: "main" }), { bare: true, class: "bare only-narrow" }),
         icon(isFile ? "file" : "item"),
-        h("h2", { title: key }, isFile ? fileName(key) : key),
+        h("h2", { title: key }, isFile ? showFileName(key) : showName(key)),
         button("Copy the link", "link", () => this.#copyLink(), { bare: true, class: "bare" }),
         button("Close", "close", () => go({ entry: "", tab: "" }), { bare: true, class: "bare not-narrow" }),
       ),
-      h("p", { class: "detail-place" }, h("a", { href: addressOf({ ...list, view: "browse" }) }, [...namespace, ...(isFile ? [key] : [])].join(" / "))),
+      h("p", { class: "detail-place" }, h("a", { href: addressOf({ ...list, view: "browse" }) }, showNamespace([...namespace, ...(isFile ? [key] : [])]))),
       !isGone && this.#facts(),
       h(
         "div",
@@ -129,7 +129,7 @@ export class Detail {
   async #delete() {
     const { namespace, key, version, isFile } = this.subject;
     const canUndo = mayUndo();
-    const name = isFile ? fileName(key) : key;
+    const name = isFile ? showFileName(key) : showName(key);
     const text = canUndo ? "Its history is kept, so this can be undone." : "This store keeps no history: it cannot be brought back.";
     if (!(await confirm(`Delete ${name}?`, text, "Delete"))) return;
     await attempt(async () => {
@@ -178,6 +178,11 @@ export class Detail {
 
 /** Read a file's description, or an item. A key may begin with "/" and be no file. */
 async function read(namespace, key) {
+  const [found, vectors] = await Promise.all([readEither(namespace, key), countVectors(namespace, key)]);
+  return { ...found, vectors };
+}
+
+async function readEither(namespace, key) {
   if (key.startsWith("/")) {
     try {
       const info = await statFile(namespace, key);

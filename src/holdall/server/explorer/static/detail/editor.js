@@ -17,9 +17,10 @@ export class Editor {
   }
 
   constructor(subject, text, onDone) {
-    Object.assign(this, { subject, onDone, version: subject.version, original: text });
+    Object.assign(this, { subject, onDone, version: subject.version });
     this.field = h("textarea", { class: "editor", spellcheck: "false", "aria-label": "Content", "aria-describedby": "editor-error", oninput: () => this.#validate() });
-    this.field.value = text;
+    this.#edit(text);
+    this.original = this.field.value;
     this.error = h("p", { class: "field-error", id: "editor-error", role: "alert" });
     this.saveButton = button("Save", null, () => this.save(), { class: "primary" });
     this.tools = h("div", { class: "editor-tools" }, this.saveButton, button("Cancel", null, onDone), h("span", { class: "hint" }, "Ctrl+Enter saves"));
@@ -32,6 +33,12 @@ export class Editor {
         onDone();
       }
     });
+  }
+
+  /** Let the field have a text. It shows every end of a line as "\n". */
+  #edit(text) {
+    this.lineEnd = text.includes("\r") ? "\r\n" : "\n";
+    this.field.value = text;
   }
 
   focus() {
@@ -62,7 +69,7 @@ export class Editor {
 
   async #write() {
     const { namespace, key, isFile, version } = this.subject;
-    if (isFile) await writeFile(namespace, key, this.field.value, this.version);
+    if (isFile) await writeFile(namespace, key, this.field.value.replaceAll("\n", this.lineEnd), this.version);
     else await putEntry(namespace, key, this.field.value, this.version);
     const undo = async () => {
       await restore(namespace, key, version, isFile);
@@ -85,7 +92,7 @@ export class Editor {
       this.version = null;
     }
     const takeTheirs = () => {
-      this.field.value = theirs;
+      this.#edit(theirs);
       this.#validate();
       this.conflict.hidden = true;
       this.field.focus();
@@ -95,7 +102,7 @@ export class Editor {
       this.conflict,
       h("h3", {}, this.version === null ? "It was deleted while you edited" : "It was changed while you edited"),
       h("p", {}, "Nothing was saved. Compare both, edit your text below if you like, and save again: then yours replaces what you see here, and nothing newer."),
-      sideBySide(theirs, this.field.value, "Stored now", "Yours"),
+      sideBySide(theirs.replaceAll("\r\n", "\n"), this.field.value, "Stored now", "Yours"),
       h("div", { class: "editor-tools" }, this.version !== null && button("Start from the stored text", null, takeTheirs), button("Save mine over it", null, () => this.save(), { class: "danger" }), button("Keep what is stored", null, this.onDone)),
     );
     this.conflict.scrollIntoView({ block: "nearest" });
@@ -106,11 +113,16 @@ async function readText({ namespace, key, isFile, value, version }, size) {
   if (!isFile) return JSON.stringify(value, null, 2);
   if (size > LARGEST) throw new Error("This file is too large to be edited here. Download it, and upload it again.");
   const content = await readFile(namespace, key, { size, version: undefined });
+  let text;
   try {
-    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(content);
+    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(content);
   } catch {
     throw new Error(`Version ${version} of this file is not text, and cannot be edited here.`);
   }
+  // A text field has "\n" only. What it cannot give back as it was, it does not get.
+  const rest = text.replaceAll("\r\n", "");
+  if (rest.includes("\r") || (rest !== text && rest.includes("\n"))) throw new Error("The lines of this file end in different ways. Editing it here would change them: download it, and upload it again.");
+  return text;
 }
 
 /** What is wrong with the text of an item, for people; "" if it can be saved. */

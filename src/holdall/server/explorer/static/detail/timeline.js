@@ -2,13 +2,13 @@
 
 import { readFile, restore, versions } from "../data/api.js";
 import { mayWrite } from "../shell/session.js";
-import { addressOf } from "../shell/state.js";
+import { addressOf, state } from "../shell/state.js";
 import { attempt, toast } from "../shell/toasts.js";
 import { sideBySide } from "../show/differences.js";
 import { button, emptyState, fill, h } from "../show/dom.js";
 import { age, bytes, moment } from "../show/times.js";
 
-const KINDS = { put: "written", delete: "deleted", expire: "expired" };
+export const KINDS = { put: "written", delete: "deleted", expire: "expired" };
 
 export async function showTimeline(element, subject, onRestored) {
   const found = await versions(subject.namespace, subject.key);
@@ -27,7 +27,7 @@ export async function showTimeline(element, subject, onRestored) {
         { type: "button", class: "revision", onclick: () => attempt(() => choose(index)) },
         h("span", { class: `kind ${version.kind}` }, KINDS[version.kind]),
         h("span", { class: "revision-when", title: moment(version.time) }, age(version.time)),
-        h("span", { class: "hint" }, [`version ${version.version}`, version.author && `by ${version.author}`, version.reason, version.size !== null && version.kind === "put" && bytes(version.size)].filter(Boolean).join(" · ")),
+        h("span", { class: "hint" }, describe(version)),
       ),
     );
     return item;
@@ -61,7 +61,12 @@ export async function showTimeline(element, subject, onRestored) {
     );
   };
   fill(element, h("ol", { class: "timeline", "aria-label": "Versions" }, items), comparison);
-  await choose(0);
+  await choose(Math.max(0, found.findIndex((version) => String(version.version) === state.version)));
+}
+
+/** A version in a few words: its number, its author, the reason, and the size of a file. */
+export function describe({ version, author, reason, size, kind }) {
+  return [`version ${version}`, author && `by ${author}`, reason, size !== null && kind === "put" && bytes(size)].filter(Boolean).join(" · ");
 }
 
 async function textOf(subject, version, isFile) {

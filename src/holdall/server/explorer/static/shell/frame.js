@@ -3,13 +3,13 @@
 import { NamespaceTree } from "../browse/namespace_tree.js";
 import { signOut } from "../data/api.js";
 import { onChange, onStatus } from "../data/changes.js";
-import { decodeAddress, encodeAddress, isSame, showNamespace } from "../data/names.js";
+import { decodeAddress, encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
 import { button, debounce, fill, h, icon } from "../show/dom.js";
 import { moment } from "../show/times.js";
 import { may, mayLookBack, session } from "./session.js";
 import { addressOf, go, onState, state } from "./state.js";
 import { toggleTheme } from "./theme.js";
-import { attempt } from "./toasts.js";
+import { attempt, toast } from "./toasts.js";
 
 const NAMES = { browse: "Browse", live: "Live", history: "History", threads: "Threads", operation: "Operation" };
 const LOADERS = {
@@ -124,6 +124,12 @@ export class Frame {
   async #show(before) {
     document.body.dataset.pane = state.entry ? "detail" : state.view === "browse" && state.pane !== "main" && !state.folder ? "side" : "main";
     document.body.dataset.view = state.view;
+    if (state.isOutside) toast("This address leads to something outside the scope of your token.", { kind: "error" });
+    if (state.at && !mayLookBack()) {
+      toast("The past cannot be shown here: this store keeps no history, or this token may not read it. You see the present.", { kind: "error" });
+      go({ at: "" }, { replace: true });
+      return;
+    }
     this.#drawTabs();
     this.#drawBanner();
     if (document.activeElement !== this.searchBox) this.searchBox.value = state.view === "search" ? state.q : "";
@@ -138,7 +144,7 @@ export class Frame {
   }
 
   #title() {
-    return state.entry ? decodeAddress(state.entry).key : state.view === "search" ? `Search: ${state.q}` : state.view === "browse" ? showNamespace(state.ns) : NAMES[state.view];
+    return state.entry ? showName(decodeAddress(state.entry).key) : state.view === "search" ? `Search: ${state.q}` : state.view === "browse" ? showNamespace(state.ns) : NAMES[state.view];
   }
 
   async #showView(before) {
@@ -162,7 +168,7 @@ export class Frame {
       this.aside.replaceChildren();
       return;
     }
-    if (before && before.entry === state.entry && before.tab === state.tab && this.aside.firstChild) return;
+    if (before && before.entry === state.entry && before.tab === state.tab && before.version === state.version && this.aside.firstChild) return;
     const { Detail } = await import("../detail/detail.js");
     this.detail ??= new Detail();
     if (this.aside.firstChild !== this.detail.element) this.aside.replaceChildren(this.detail.element);

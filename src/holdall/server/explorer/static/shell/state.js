@@ -1,12 +1,16 @@
 // What the page shows, kept in the part of the address after "#", so that a view can be sent to somebody.
 // It is never sent to a server: names of entries are in no log.
 
-import { decodeNamespace, encodeNamespace } from "../data/names.js";
+import { decodeNamespace, encodeNamespace, isBelow } from "../data/names.js";
+import { session } from "./session.js";
 
 const VIEWS = ["browse", "search", "live", "history", "threads", "operation"];
-const TEXTS = ["entry", "tab", "folder", "q", "mode", "filter", "at", "order", "thread", "step", "since", "pane", "line"];
+const TEXTS = ["entry", "tab", "folder", "q", "mode", "filter", "at", "order", "thread", "step", "since", "pane", "line", "list", "version"];
 
-/** The state: `view`, `ns` (a list of labels), and the texts above. Change it with `go`. */
+/**
+ * The state: `view`, `ns` (a list of labels), and the texts above. Change it with `go`. Names are relative to the scope
+ * of the token. An address has that scope, so that it leads to the same entry with a token of another scope.
+ */
 export const state = { view: "browse", ns: [] };
 const listeners = new Set();
 
@@ -18,20 +22,47 @@ export function onState(listener) {
 function read() {
   const [view, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const given = new URLSearchParams(query);
-  const found = { view: VIEWS.includes(view) ? view : "browse", ns: [] };
-  try {
-    found.ns = decodeNamespace(given.get("ns") ?? "");
-  } catch {
-    // somebody has cut the address: the whole store is shown
-  }
-  for (const name of TEXTS) found[name] = given.get(name) ?? "";
-  return found;
+  const found = { view: VIEWS.includes(view) ? view : "browse" };
+  for (const name of TEXTS) found[name] = readText(name, given.get(name) ?? "");
+  const scope = readLabels(given.get("scope"));
+  const [ns, entry] = ["ns", "entry"].map((name) => translate(scope, readLabels(given.get(name))));
+  return Object.assign(found, { ns: ns ?? [], entry: encodeNamespace(entry ?? []), isOutside: ns === null || entry === null });
 }
+
+/** Labels that are relative to a scope, relative to this session's scope; null if they are outside of it. */
+function translate(scope, labels) {
+  const whole = [...scope, ...labels];
+  if (!labels.length || isBelow(session.scope, whole)) return [];
+  return isBelow(whole, session.scope) ? whole.slice(session.scope.length) : null;
+}
+
+/** The labels of a namespace; none if somebody has cut the address. */
+function readLabels(text) {
+  try {
+    return decodeNamespace(text ?? "");
+  } catch {
+    return [];
+  }
+}
+
+/** A text of the address, if it is one that the page could have written, else "": the address may have been cut. */
+function readText(name, text) {
+  try {
+    if (name === "filter" && text && !isObject(JSON.parse(text))) return "";
+    if (name === "since" && Number.isNaN(Date.parse(text))) return "";
+  } catch {
+    return "";
+  }
+  return text;
+}
+
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 /** The address of a state: the present one with changes. */
 export function addressOf(changes) {
   const wanted = { ...state, ...changes };
   const query = new URLSearchParams();
+  if (session.scope.length) query.set("scope", encodeNamespace(session.scope));
   if (wanted.ns.length) query.set("ns", encodeNamespace(wanted.ns));
   for (const name of TEXTS) if (wanted[name]) query.set(name, wanted[name]);
   const text = query.toString();

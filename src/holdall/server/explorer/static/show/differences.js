@@ -1,9 +1,12 @@
 // The difference between two texts, line by line, side by side.
 
 import { h } from "./dom.js";
+import { count } from "./times.js";
 
 const MOST_LINES = 4000; // longer texts are shown without a comparison
 const AROUND = 3; // equal lines shown around a difference
+const MOST_ROWS = 2000; // drawn: a browser needs seconds for more
+const LONGEST = 5000; // characters of a line
 
 /** Pairs of lines: [left, right], where null is a line that the other side does not have. */
 export function compareLines(left, right) {
@@ -49,6 +52,8 @@ function align(a, b) {
   return pairs;
 }
 
+const shorten = (line) => (line === null ? "" : line.length > LONGEST ? `${line.slice(0, LONGEST)} … (${count(line.length - LONGEST)} characters more)` : line);
+
 /** A table of two texts. Long equal parts are left out. */
 export function sideBySide(left, right, leftName, rightName) {
   const pairs = compareLines(left, right);
@@ -58,6 +63,7 @@ export function sideBySide(left, right, leftName, rightName) {
   });
   const body = h("tbody");
   let skipped = 0;
+  let hidden = 0;
   const addGap = () => {
     if (skipped) body.append(h("tr", { class: "gap" }, h("td", { colspan: "4" }, `${skipped} equal ${skipped === 1 ? "line" : "lines"}`)));
     skipped = 0;
@@ -71,19 +77,24 @@ export function sideBySide(left, right, leftName, rightName) {
       return;
     }
     addGap();
+    if (body.children.length >= MOST_ROWS) {
+      hidden++;
+      return;
+    }
     const isEqual = one === other;
     body.append(
       h(
         "tr",
         {},
         h("td", { class: "number" }, one === null ? "" : numbers[0]),
-        h("td", { class: isEqual ? "" : one === null ? "none" : "removed" }, one ?? ""),
+        h("td", { class: isEqual ? "" : one === null ? "none" : "removed" }, shorten(one)),
         h("td", { class: "number" }, other === null ? "" : numbers[1]),
-        h("td", { class: isEqual ? "" : other === null ? "none" : "added" }, other ?? ""),
+        h("td", { class: isEqual ? "" : other === null ? "none" : "added" }, shorten(other)),
       ),
     );
   });
   addGap();
+  if (hidden) body.append(h("tr", { class: "gap" }, h("td", { colspan: "4" }, `${count(hidden)} more lines are not shown`)));
   const head = h("thead", {}, h("tr", {}, h("th", { colspan: "2", scope: "col" }, leftName), h("th", { colspan: "2", scope: "col" }, rightName)));
   return h("div", { class: "diff", tabindex: "0", role: "region", "aria-label": `${leftName} and ${rightName}` }, h("table", {}, h("colgroup", {}, ["number", "text", "number", "text"].map((name) => h("col", { class: name }))), head, body));
 }

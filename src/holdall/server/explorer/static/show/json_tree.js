@@ -1,9 +1,12 @@
 // A JSON value as text that folds. A click on a value offers it as a filter.
 
 import { h, icon } from "./dom.js";
+import { count } from "./times.js";
 
 const MOST_CHILDREN = 200; // of one object or list, until more is asked for
 const OPEN_DEPTH = 3;
+const MOST_CHARACTERS = 10_000; // of one text, until more is asked for: a browser needs seconds to lay out millions
+const OPERATOR = /^\$[A-Za-z]+$/; // a filter would not take it for the name of a field
 
 /** Show a value. `pick(path, value)` is the address to which a text, a number or a flag leads. */
 export function jsonTree(value, pick) {
@@ -58,11 +61,27 @@ function name(path) {
   return typeof last === "string" && h("span", { class: "json-name" }, JSON.stringify(last), h("span", { class: "json-colon" }, ": "));
 }
 
+/** A text of which more is shown on demand. */
+function longText(text, className) {
+  const shown = h("span", { class: className }, text.slice(0, MOST_CHARACTERS));
+  let end = MOST_CHARACTERS;
+  if (text.length <= end) return shown;
+  const showMore = () => {
+    shown.append(text.slice(end, end + MOST_CHARACTERS));
+    end += MOST_CHARACTERS;
+    more.textContent = label();
+    if (end >= text.length) more.remove();
+  };
+  const label = () => `Show more (${count(text.length - end)} characters left)`;
+  const more = h("button", { type: "button", class: "link", onclick: showMore }, label());
+  return [shown, " ", more];
+}
+
 function scalar(value, path, pick) {
   const kind = value === null ? "null" : isRaw(value) ? "number" : typeof value;
   const text = JSON.stringify(value);
-  const isPickable = pick && !path.some((part) => typeof part === "number") && text.length < 200;
-  if (!isPickable) return h("span", { class: `json-${kind}` }, text);
+  const isPickable = pick && !path.some((part) => typeof part === "number") && !OPERATOR.test(path.join(".")) && text.length < 200;
+  if (!isPickable) return longText(text, `json-${kind}`);
   const label = `Find entries where ${path.join(".")} is ${text}`;
   return h("a", { class: `pick json-${kind}`, title: label, href: pick(path, value) }, text);
 }

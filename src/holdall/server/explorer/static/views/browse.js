@@ -1,7 +1,7 @@
 // The entries of a namespace as a table, or its files as folders.
 
 import { EntryTable } from "../browse/entry_table.js";
-import { encodeAddress, isBelow, isSame } from "../data/names.js";
+import { encodeAddress, isBelow, isSame, showName } from "../data/names.js";
 import { mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
@@ -28,7 +28,7 @@ export class View {
 
   async show(before) {
     const isSameList = before && isSame(before.ns, state.ns) && before.order === state.order && before.filter === state.filter;
-    const isSameTab = before && before.folder === state.folder;
+    const isSameTab = before && before.folder === state.folder && before.list === state.list;
     this.#drawHead();
     if (state.folder) return this.#showFolder(isSameList && isSameTab);
     if (this.body.firstChild !== this.table.element) fill(this.body, this.table.element);
@@ -43,7 +43,7 @@ export class View {
       h("ol", {}, steps.map(([label, ns], index) => {
         const isLast = index === steps.length - 1;
         const target = addressOf({ ns, entry: "", folder: "", filter: "", pane: "main" });
-        return h("li", {}, h("a", { href: target, "aria-current": isLast ? "true" : null }, label));
+        return h("li", {}, h("a", { href: target, "aria-current": isLast ? "true" : null }, index ? showName(label) : label));
       })),
     );
     const order = state.filter ? "newest" : state.order || "key";

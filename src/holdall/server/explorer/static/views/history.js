@@ -1,8 +1,8 @@
 // What changed since a moment, the store as it was then, and the way back.
 
 import { cursor, differences, rewind } from "../data/api.js";
-import { encodeAddress, showNamespace } from "../data/names.js";
-import { may, mayWrite, session } from "../shell/session.js";
+import { encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
+import { may, mayLookBack, mayWrite, session } from "../shell/session.js";
 import { go, state } from "../shell/state.js";
 import { attempt, dialog, toast } from "../shell/toasts.js";
 import { sideBySide } from "../show/differences.js";
@@ -31,7 +31,8 @@ export class View {
   }
 
   async show(before) {
-    if (before && before.since === state.since && String(before.ns) === String(state.ns)) return;
+    if (before && before.since === state.since && isSame(before.ns, state.ns)) return;
+    if (!mayLookBack()) return this.#explainMissing();
     if (!state.since) {
       const begin = Date.parse(session.features.history_since) || 0;
       go({ since: new Date(Math.max(Date.now() - 3_600_000, begin + 1)).toISOString() }, { replace: true });
@@ -46,6 +47,16 @@ export class View {
       mayWrite() && may("history") && button("Rewind to then …", "back", () => this.#rewind(), { class: "danger-quiet" }),
     );
     await this.#refresh();
+  }
+
+  /** An address of somebody else, or a key, can lead here where there is nothing to look back at. */
+  #explainMissing() {
+    this.title.textContent = "History";
+    this.body.replaceChildren(
+      may("history")
+        ? emptyState("This store keeps no history.", "It keeps old values from the moment it is opened with history=, a number of seconds.")
+        : emptyState("This token may not read history.", "Make one that allows it: --allow read,history."),
+    );
   }
 
   #choose(date) {
@@ -112,7 +123,7 @@ function row({ namespace, key, before, after }) {
   const head = h(
     "button",
     { type: "button", class: "result", "aria-expanded": false, onclick: toggle },
-    h("span", { class: "result-head" }, h("span", { class: `kind ${kind[0]}` }, kind[1]), icon(key.startsWith("/") ? "file" : "item"), h("span", { class: "result-key" }, key), h("span", { class: "result-place" }, showNamespace(namespace))),
+    h("span", { class: "result-head" }, h("span", { class: `kind ${kind[0]}` }, kind[1]), icon(key.startsWith("/") ? "file" : "item"), h("span", { class: "result-key" }, showName(key)), h("span", { class: "result-place" }, showNamespace(namespace))),
   );
   return h("li", {}, head, details);
 }

@@ -2,7 +2,8 @@
 
 import { onChange, onStatus } from "../data/changes.js";
 import { getEntry, versions } from "../data/api.js";
-import { encodeAddress, isBelow, showNamespace } from "../data/names.js";
+import { encodeAddress, isBelow, showName, showNamespace } from "../data/names.js";
+import { KINDS } from "../detail/timeline.js";
 import { may, mayLookBack } from "../shell/session.js";
 import { go, state } from "../shell/state.js";
 import { compareLines } from "../show/differences.js";
@@ -11,7 +12,6 @@ import { plural } from "../show/times.js";
 
 const MOST = 500; // changes kept
 const MOST_DETAILS = 30; // changes whose difference is read
-const KINDS = { put: "written", delete: "deleted", expire: "expired" };
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
 const kept = []; // newest first; also while another view is shown
@@ -102,7 +102,7 @@ export class View {
         h("time", { class: "hint" }, clock.format(change.time)),
         h("span", { class: `kind ${change.kind}` }, KINDS[change.kind]),
         icon(change.key.startsWith("/") ? "file" : "item"),
-        h("span", { class: "change-name" }, h("span", { class: "below" }, `${change.namespace.join(" / ")} / `), change.key),
+        h("span", { class: "change-name" }, h("span", { class: "below" }, `${showNamespace(change.namespace)} / `), showName(change.key)),
         change.author && h("span", { class: "badge" }, change.author),
         change.reason && h("span", { class: "hint" }, change.reason),
       ),

@@ -1,7 +1,7 @@
 // How the store and its server are: sizes, rates, latencies, index lag, leases and tokens.
 
 import { metrics, namespaces, stats, tokens } from "../data/api.js";
-import { showNamespace } from "../data/names.js";
+import { showName, showNamespace } from "../data/names.js";
 import { may, session } from "../shell/session.js";
 import { state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
@@ -12,6 +12,7 @@ import { age, bytes, count, plural, took, until } from "../show/times.js";
 const INTERVAL = 2000; // milliseconds between two readings
 const SLOW_EVERY = 5; // readings between two readings of sizes
 const MOST = 120; // readings kept
+const MOST_ROOTS = 20; // in a chart
 const READS = /^(GET|HEAD)$|^POST \/(v1\/(search|count)|store\/items\/search)/;
 
 /** An older server has no such route. */
@@ -52,7 +53,7 @@ export class View {
   }
 
   async #readSizes() {
-    [this.stats, this.roots] = await Promise.all([stats(), namespaces([], { counts: true, limit: 20 })]);
+    [this.stats, this.roots] = await Promise.all([stats(), namespaces([], { counts: true, limit: MOST_ROOTS })]);
     if (this.isOperator) this.known = await tokens();
   }
 
@@ -96,8 +97,9 @@ export class View {
     ];
     fill(this.cards, cards.filter(Boolean).map(([name, value]) => h("div", { class: "card" }, h("dt", {}, name), h("dd", {}, value))));
     const roots = this.roots.map((one) => [showNamespace(one.namespace), one.total, plural(one.total, "entry", "entries")]);
-    const history = Object.entries(found.history_bytes ?? {}).map(([root, size]) => [root, size, bytes(size)]);
-    fill(this.charts, this.isOperator && this.#lines(), roots.length > 0 && barChart("Entries by root", roots), history.length > 0 && barChart("Old values kept, by root", history));
+    const bySize = (sizes) => Object.entries(sizes ?? {}).sort((one, other) => other[1] - one[1]).slice(0, MOST_ROOTS).map(([root, size]) => [showName(root), size, bytes(size)]);
+    const [sizes, history] = [bySize(found.root_bytes), bySize(found.history_bytes)];
+    fill(this.charts, this.isOperator && this.#lines(), roots.length > 0 && barChart("Entries by root", roots), sizes.length > 0 && barChart("Size by root", sizes), history.length > 0 && barChart("Old values kept, by root", history));
     if (this.known) fill(this.tokens, this.#tokenTable());
   }
 

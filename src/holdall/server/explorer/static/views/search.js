@@ -2,7 +2,7 @@
 
 import { parseFilter, showFilter } from "../browse/filter_chips.js";
 import { search } from "../data/api.js";
-import { encodeAddress, showNamespace } from "../data/names.js";
+import { encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
 import { session } from "../shell/session.js";
 import { go, state } from "../shell/state.js";
 import { button, emptyState, fill, h, icon } from "../show/dom.js";
@@ -26,8 +26,8 @@ export class View {
   }
 
   async show(before) {
-    const isSame = before && ["q", "mode", "filter"].every((name) => before[name] === state[name]) && String(before.ns) === String(state.ns);
-    if (isSame) return this.#mark();
+    const isSameSearch = before && ["q", "mode", "filter"].every((name) => before[name] === state[name]) && isSame(before.ns, state.ns);
+    if (isSameSearch) return this.#mark();
     this.#drawHead();
     return this.#run();
   }
@@ -77,7 +77,7 @@ export class View {
         h(
           "button",
           { type: "button", class: "result", dataset: { address: target }, onclick: () => go({ entry: target, pane: "" }) },
-          h("span", { class: "result-head" }, icon(item.is_file ? "file" : "item"), h("span", { class: "result-key" }, highlight(item.key, state.q)), h("span", { class: "result-place" }, showNamespace(item.namespace)), score),
+          h("span", { class: "result-head" }, icon(item.is_file ? "file" : "item"), h("span", { class: "result-key" }, highlight(showName(item.key), state.q)), h("span", { class: "result-place" }, showNamespace(item.namespace)), score),
           this.#excerpts(item),
           h("span", { class: "hint" }, `changed ${age(item.updated_at)}`),
         ),

@@ -1,6 +1,7 @@
 // The threads of LangGraph's checkpointer: each as a conversation, step by step, with its state.
 
 import { checkpoints, threads } from "../data/api.js";
+import { showName } from "../data/names.js";
 import { go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
 import { button, debounce, emptyState, fill, h, throttle } from "../show/dom.js";
@@ -72,7 +73,7 @@ export class View {
       h(
         "button",
         { type: "button", class: "result", dataset: { thread: thread.id }, onclick: () => go({ thread: thread.id, step: "" }) },
-        h("span", { class: "result-head" }, h("span", { class: "result-key" }, thread.id), h("span", { class: "hint", title: moment(thread.updated_at) }, age(thread.updated_at))),
+        h("span", { class: "result-head" }, h("span", { class: "result-key" }, showName(thread.id)), h("span", { class: "hint", title: moment(thread.updated_at) }, age(thread.updated_at))),
         h("span", { class: "result-text" }, thread.preview ?? ""),
         h("span", { class: "hint" }, plural(thread.checkpoints, "checkpoint")),
       ),
