@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +60,10 @@ class Repository:
     def commit(self) -> None:
         self.git("add", "-A")
         self.git("commit", "-q", "--allow-empty", "-m", "a step")
+
+    def has_notes(self) -> bool:
+        """Whether notes were committed to the current branch."""
+        return any("notes/" in path for path in self.committed[self.branch].copy())
 
     def check_out(self, branch: str) -> None:
         self.git("checkout", "-q", branch)
@@ -116,6 +121,9 @@ def test_branches_are_checked_out_while_agents_write(tmp_path: Path, scaled: Cal
                     with repository.lock:
                         repository.check_out(BRANCHES[number % 2])
                         check_tree(store, repository)
+                    until = time.monotonic() + 60
+                    while not repository.has_notes() and time.monotonic() < until:
+                        is_over.wait(0.01)
                     is_over.wait(0.01)
             finally:
                 is_over.set()

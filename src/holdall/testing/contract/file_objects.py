@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
 import time
@@ -103,12 +104,14 @@ class FileObjectContract(Contract):
 
     @pytest.mark.parametrize("size", [10, len(PIECE) * 5], ids=["small", "large"])
     def test_a_file_that_was_never_closed_is_not_visible_and_is_swept(
-        self, store: Caller, volume: FilesCaller, clock: Clock, size: int
+        self, store: Caller, volume: FilesCaller, clock: Clock, runner: asyncio.Runner | None, size: int
     ) -> None:
         volume.write("/other", "x")
         before = store.scan()
-        volume.open("/f", "wb").write(b"x" * size)
-        gc.collect()
+        # An async file object cannot close itself, so it warns.
+        with contextlib.nullcontext() if runner is None else pytest.warns(ResourceWarning, match="was not closed"):
+            volume.open("/f", "wb").write(b"x" * size)
+            gc.collect()
         assert self._seen(store, volume) == (before, ["/other"])
         clock.advance(2 * 24 * 3600)
         store.sweep()
