@@ -57,8 +57,8 @@ def test_slow_renewals_lose_no_other_lease() -> None:
 
 def test_many_leases_share_few_threads() -> None:
     with holdall.open("memory:") as store:
-        leases = [store.lease(str(number), 0.3).__enter__() for number in range(50)]
-        until, most = time.monotonic() + 1.0, 0
+        leases = [store.lease(str(number), 0.9).__enter__() for number in range(50)]
+        until, most = time.monotonic() + 1.5, 0
         while time.monotonic() < until:
             most = max(most, len(renewers()))
             time.sleep(0.01)

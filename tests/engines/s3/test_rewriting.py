@@ -16,6 +16,7 @@ from holdall.engines.s3 import Client, S3Engine, compaction
 from holdall.errors import Unavailable
 from holdall.testing import embed
 from support.bucket_checks import check_caches, engine_of, find_text
+from support.extent import IS_SHORT
 from support.http_proxy import Fault, HttpProxy
 from support.servers import s3_server
 
@@ -134,6 +135,7 @@ def test_a_write_whose_record_was_erased_before_its_reply_came_is_done_once(
         check_caches(url, tmp_path, engine_of(one), engine_of(two))
 
 
+@pytest.mark.skipif(IS_SHORT, reason="in make test-all: it takes ten seconds")
 def test_machines_that_write_while_others_erase_lose_nothing(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
