@@ -93,7 +93,7 @@ def encode_result(op: Op, result: Any) -> Any:
         return result
     if type(result) is Entry:
         times = _times(result)
-        return times if type(op) is ops.Put else [_text(result.value), *times]
+        return times if type(op) is ops.Put else [encode_plain(result.value), *times]
     if type(result) is FileInfo:
         return _info(result)
     if isinstance(result, Page):
@@ -103,12 +103,8 @@ def encode_result(op: Op, result: Any) -> Any:
     if isinstance(result, ops.OldEntry):
         assert isinstance(op, ops.GetVersion)
         entry = result.entry
-        return [
-            [op.namespace, entry.key, _text(entry.value), *_times(entry)],  # the namespace as the client knows it
-            result.file,
-            result.search_fields,
-            result.ttl,
-        ]
+        row = [op.namespace, entry.key, encode_plain(entry.value), *_times(entry)]  # as the client names it
+        return [row, result.file, result.search_fields, result.ttl]
     if isinstance(result, Stats):
         return msgspec.to_builtins(result)
     if isinstance(result, str | list | tuple):  # search fields; namespaces
@@ -172,9 +168,9 @@ def decode_result(op: Op, sent: Any) -> Any:
 
 def _row(one: Any) -> Any:
     if type(one) is Hit:
-        return [one.namespace, one.key, _text(one.value), *_times(one), one.score]
+        return [one.namespace, one.key, encode_plain(one.value), *_times(one), one.score]
     if type(one) is Entry:
-        return [one.namespace, one.key, _text(one.value), *_times(one)]
+        return [one.namespace, one.key, encode_plain(one.value), *_times(one)]
     if type(one) is Change:
         return [one.version, one.namespace, one.key, one.kind, one.cursor, one.author, one.reason]
     if type(one) is FileInfo:
@@ -182,10 +178,6 @@ def _row(one: Any) -> Any:
     if type(one) is tuple and type(one[0]) is Entry:
         return [_row(one[0]), one[1]]
     return one
-
-
-def _text(value: dict[str, Any]) -> str:
-    return encode_plain(value)
 
 
 def _times(entry: Entry) -> list[int | None]:

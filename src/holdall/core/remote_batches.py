@@ -24,7 +24,7 @@ from ..ops import ABSENT, READS, WALKS, Entry, Namespace, Op, Page, replace
 from ..runtime.programs import StoreProgram
 from .store import Store
 
-#: What a token may allow, by name.
+#: Raises `AccessDenied` unless the token has a right, which is named.
 Allow: TypeAlias = Callable[[str], None]
 
 _LARGE_TREE = 500  # entries: a larger tree is deleted in steps, and the record of the batch is written before
@@ -53,9 +53,9 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
     for op in batch.ops:
         allow(_right_of(op))
     first: Any = batch.ops[0]
+    if type(first) not in _ADMITTED and len(batch.ops) > 1:
+        raise InvalidInput(f"a batch with {type(first).__name__} has no other ops")
     if type(first) in WALKS:
-        if len(batch.ops) > 1:
-            raise InvalidInput("a batch is either point ops or exactly one walk")
         return wire.Reply([wire.encode_result(first, (yield from _walk(store, first)))])
     if isinstance(first, ops.Sweep):
         done = (yield [replace(first, prefix=store._resolve_prefix(first.prefix), limit=min(first.limit, 500))])[0]
@@ -72,8 +72,6 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
             return wire.Reply([False])
         first = replace(first, age=max(first.age, retention))
     if isinstance(first, ops.Forget | ops.Scrub):
-        if len(batch.ops) > 1:
-            raise InvalidInput(f"a batch with {type(first).__name__} has no other ops")
         return wire.Reply([wire.encode_result(first, (yield from _erase(store, first)))])
     if isinstance(first, _MAINTENANCE):
         return wire.Reply([wire.encode_result(first, (yield [first])[0])])
@@ -287,12 +285,11 @@ def _admit(store: Store, op: Any) -> Op:
     if op.namespace[:1] == (keys.RESERVED,):
         return _admit_own(store, op)
     if isinstance(op, ops.Move) and op.source is not None:
-        upload = replace(op, namespace=op.source)
-        if _purpose_of(op.source)[0] != "uploads":
+        purpose, inside = _purpose_of(op.source)
+        if purpose != "uploads":
             raise InvalidInput("a file is moved within one namespace, or from an upload")
-        _check_upload(upload.src)
-        source = keys.Reserved(("uploads", *_purpose_of(op.source)[1]))
-        return replace(op, source=source, src=_upload_key(store, op.src))
+        _check_upload(op.src)
+        return replace(op, source=keys.Reserved(("uploads", *inside)), src=_upload_key(store, op.src))
     if isinstance(op, ops.Put):
         return _admit_put(op)
     if isinstance(op, ops.Backdate):

@@ -43,9 +43,10 @@ class Send:
 class Answer:
     """The answer to a request."""
 
-    status: int
-    content_type: str
-    body: bytes
+    status: int = 0
+    content_type: str = ""
+    encoding: bytes = b""
+    body: bytes = b""
 
 
 #: A program over connections: what the engine is made of.
@@ -84,12 +85,12 @@ class Connection(SocketConnection):
                 answer.status = event.status_code
                 headers = dict(event.headers)
                 answer.content_type = headers.get(b"content-type", b"").decode("latin-1")
-                answer.body = headers.get(b"content-encoding", b"")
+                answer.encoding = headers.get(b"content-encoding", b"")
             elif isinstance(event, h11.Data):
                 parts.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 body = b"".join(parts)
-                answer.body = zlib.decompress(body, 47) if answer.body == b"gzip" else body
+                answer.body = zlib.decompress(body, 47) if answer.encoding == b"gzip" else body
                 self.is_reusable = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
                 if self.is_reusable:
                     self._http.start_next_cycle()
@@ -147,7 +148,7 @@ class Connections:
 
     def _begin(self, connection: Connection, request: Send) -> tuple[Answer, list[bytes], bytes]:
         data = connection.begin([*self.head, *request.headers], self.target(request.path), request.body)
-        return Answer(0, "", b""), [], data
+        return Answer(), [], data
 
     def target(self, path: str) -> str:
         """The target of a request for a path of the server."""
