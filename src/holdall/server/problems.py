@@ -28,7 +28,7 @@ _STATUS: tuple[tuple[type[HoldallError], int], ...] = (
     (errors.OutcomeUnknown, 504),
     (errors.Unavailable, 503),
     (errors.AccessDenied, 403),
-    (errors.QuotaExceeded, 429),
+    (errors.QuotaExceeded, 507),
     (errors.EmbeddingError, 502),
     (errors.Unsupported, 501),
     (errors.MissingExtra, 501),
@@ -48,9 +48,6 @@ def status_of(error: HoldallError) -> int:
     """The HTTP status of an error."""
     if isinstance(error, HttpError):
         return error.status
-    given = getattr(error, "http_status", None)
-    if given is not None:
-        return int(given)
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
@@ -62,6 +59,4 @@ def to_response(error: HoldallError) -> Response:
     if isinstance(error, HttpError):
         document["title"] = error.title
         headers |= error.headers
-    if status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="holdall"'
     return Response(msgspec.json.encode(document), status, headers, "application/problem+json")

@@ -66,7 +66,7 @@ class Gate:
         self.secret: str | None = None  # a text that is accepted as a token with every right, and is not stored
 
     async def admit(self, request: HTTPConnection) -> Access:
-        """Return what the sender of a request may do; `AccessDenied` (401) without a valid token."""
+        """Return what the sender of a request may do; refuse it (401) without a valid token."""
         if self._open is not None:
             return self._open
         text = self.token_text(request)
@@ -85,21 +85,19 @@ class Gate:
         record, access = await self._find(identity)
         if record is None or access is None or not is_secret_of(record, secret):
             raise _unauthenticated("the token is unknown, or it was revoked")
-        if record.expires_at is not None and record.expires_at <= datetime.now(UTC):
-            raise _unauthenticated("the token has expired")
+        _check_expiry(record)
         if record.max_requests is not None:
             self.rates.count_request(record)
         return access
 
     async def check_again(self, access: Access) -> None:
-        """Raise `AccessDenied` if the token of a stream was revoked, or has expired."""
+        """Raise an error if the token of a stream was revoked, or has expired."""
         if access is self._everything:
             return
         record, current = await self._find(access.token.id)
         if record is None or current is None or current.token.allow != access.token.allow:
             raise _unauthenticated("the token was revoked")
-        if record.expires_at is not None and record.expires_at <= datetime.now(UTC):
-            raise _unauthenticated("the token has expired")
+        _check_expiry(record)
 
     async def _find(self, identity: str) -> tuple[TokenRecord | None, Access | None]:
         now = time.monotonic()
@@ -174,10 +172,13 @@ def cookie_name(request: HTTPConnection) -> str:
     return f"holdall_session_{port}" if port.isascii() and port.isdigit() else "holdall_session"
 
 
-def _unauthenticated(message: str) -> AccessDenied:
-    error = AccessDenied(message)
-    error.http_status = 401  # type: ignore[attr-defined]  # read by `problems`
-    return error
+def _check_expiry(token: Token) -> None:
+    if token.expires_at is not None and token.expires_at <= datetime.now(UTC):
+        raise _unauthenticated("the token has expired")
+
+
+def _unauthenticated(message: str) -> HttpError:
+    return HttpError(401, message, {"WWW-Authenticate": 'Bearer realm="holdall"'}, "AccessDenied")
 
 
 def _without_port(host: str) -> str:

@@ -21,13 +21,13 @@ from ... import Store, ops
 from ...core import face_api
 from ...errors import QuotaExceeded
 from ...ops import Op
+from ..problems import HttpError
 from .tokens import Token
 
 _BURST = 1.0  # seconds of the rate that may be used at once
 _SLACK = 0.1  # the part of a quota by which all workers together may exceed it
 _FRESH = 30.0  # seconds for which a measurement is used at most
 _LEASE = 60.0  # seconds
-_INSUFFICIENT_STORAGE = 507
 _state = struct.Struct("<dd")  # what is left of a rate, and when that was computed
 
 
@@ -40,7 +40,7 @@ class RequestRates:
         self._left: dict[str, bytes] = {}
 
     def count_request(self, token: Token) -> None:
-        """Count a request; `QuotaExceeded` if the token has sent too many."""
+        """Count a request; refuse it (429) if the token has sent too many."""
         assert token.max_requests is not None
         if self._folder is None:
             is_allowed, self._left[token.id] = _take(self._left.get(token.id, b""), token.max_requests)
@@ -53,7 +53,8 @@ class RequestRates:
             finally:
                 os.close(file)
         if not is_allowed:
-            raise QuotaExceeded(f"this token may send {token.max_requests:g} requests a second; wait and try again")
+            detail = f"this token may send {token.max_requests:g} requests a second; wait and try again"
+            raise HttpError(429, detail, {"Retry-After": "1"}, "QuotaExceeded")
 
 
 def _take(state: bytes, rate: float) -> tuple[bool, bytes]:
@@ -120,12 +121,10 @@ class ScopeQuota:
         names = ("entries", "bytes of values and files")
         for most, has, more, name in zip(self._most, held, growth, names, strict=True):
             if most is not None and more > 0 and has + more > most:
-                error = QuotaExceeded(
+                raise QuotaExceeded(
                     f"the scope of this token may hold {most:,} {name}; it has {has:,}, and this would add {more:,}."
                     " Delete something first"
                 )
-                error.http_status = _INSUFFICIENT_STORAGE  # type: ignore[attr-defined]  # read by `problems`
-                raise error
 
     async def _compute(self, batch: Sequence[Op]) -> Amount:
         """Return how much a batch adds to what is stored."""
