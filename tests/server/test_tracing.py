@@ -24,7 +24,8 @@ def test_a_request_is_a_span_without_names_or_values(monkeypatch: pytest.MonkeyP
     ):
         client.put("/v1/items/a/secret-key", json={"text": "secret-value"}, headers={"traceparent": parent})
         client.get("/v1/items/a/none")
-    put, get = exporter.get_finished_spans()
+        refused = client.post("/mcp", content=b"secret")
+    put, get, mcp = exporter.get_finished_spans()
     assert put.name == "PUT /v1/items/{address:path}"
     assert put.attributes is not None
     assert put.attributes["http.response.status_code"] == 200
@@ -32,4 +33,7 @@ def test_a_request_is_a_span_without_names_or_values(monkeypatch: pytest.MonkeyP
     assert f"{put.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
     assert get.attributes is not None
     assert get.attributes["http.response.status_code"] == 404
-    assert "secret" not in put.to_json()
+    assert mcp.name == "POST /mcp"
+    assert mcp.attributes is not None
+    assert mcp.attributes["http.response.status_code"] == refused.status_code >= 400
+    assert not any("secret" in span.to_json() for span in (put, get, mcp))

@@ -32,6 +32,11 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 )
+#: Headers that pages of other sites may send.
+_CORS_HEADERS = (
+    "authorization, x-api-key, content-type, if-match, if-none-match, if-range, range, last-event-id,"
+    " holdall-author, holdall-reason, holdall-lease"
+)
 
 
 class Service:
@@ -44,19 +49,20 @@ class Service:
         self.watchers = 0
 
     def finish(self, request: Request, route: str, response: Response, access: Access | None, seconds: float) -> None:
-        """Add the headers that every answer has, and count the request."""
+        """Add the headers that every answer has, and record the request."""
         given = {name for name, _ in response.raw_headers}
         response.raw_headers += [header for header in _HEADERS if header[0] not in given]
         origin = request.headers.get("origin")
         if origin is not None and self.gate.allows_origin(origin):
             response.headers["Access-Control-Allow-Origin"] = origin
-            response.headers["Vary"] = "Origin"
-            response.headers["Access-Control-Allow-Headers"] = (
-                "authorization, x-api-key, content-type, if-match, if-none-match, last-event-id, range"
-            )
+            response.headers.add_vary_header("Origin")
+            response.headers["Access-Control-Allow-Headers"] = _CORS_HEADERS
             response.headers["Access-Control-Allow-Methods"] = "GET, HEAD, PUT, POST, PATCH, DELETE"
             response.headers["Access-Control-Expose-Headers"] = "etag, content-range"
-        status = response.status_code
+        self.record(request, route, response.status_code, access, seconds)
+
+    def record(self, request: Request, route: str, status: int, access: Access | None, seconds: float) -> None:
+        """Count a request, and write it to the access log."""
         self.metrics.observe(request, route, status, seconds)
         token, client = None if access is None else access.token.id, request.scope.get("client")
         self.access_log.add(request.scope["method"], route, status, seconds, token, client[0] if client else None)

@@ -49,6 +49,8 @@ def test_the_command_serves_with_tokens_mcp_metrics_and_quiet_logs(tmp_path: Pat
             assert client.get("/v1/items/users/ada/notes/k").json()["value"] == {"x": 1}
             assert client.get("/metrics", headers=scoped).status_code == 403
             asyncio.run(use_mcp(server.url, made["token"]))
+            refused = client.post("/mcp", content=b"not JSON").status_code
+            assert refused >= 400
             assert client.get("/v1/items/users/ada/facts/tea").json()["value"] == {"text": "green"}
             with holdall.open(database, sweep_interval=None) as store:
                 assert [one.author for one in store.history(("users", "ada", "facts"), "tea")] == ["client tests"]
@@ -62,8 +64,11 @@ def test_the_command_serves_with_tokens_mcp_metrics_and_quiet_logs(tmp_path: Pat
             counted = [line for line in metrics.splitlines() if 'method="PUT"' in line and "requests_total" in line]
             assert sum(int(line.rsplit(" ", 1)[1]) for line in counted) == 2, "summed over the workers"
             assert "holdall_workers 2" in metrics
+            assert 'holdall_requests_total{method="POST",route="/mcp",status="200"}' in metrics
+            assert f'holdall_requests_total{{method="POST",route="/mcp",status="{refused}"}} 1' in metrics
         log = (tmp_path / "serve.err").read_text()
         assert '"route":"/v1/items/{address:path}"' in log
+        assert '"route":"/mcp"' in log
         assert not any(secret in log for secret in ("secret-key", "secret-value", server.token, made["token"]))
         assert all(json.loads(line)["level"] for line in log.splitlines()), "no library writes lines of its own"
         remote = holdall.open(server.url, token=server.token)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ... import Store
 from ...core import face_api
 from ...errors import AccessDenied, HoldallError
 from ..auth.gate import Access
 from ..problems import to_response
+from ..tracing import is_tracing, request_span
 from .tools import act_for_client, build_server
 
 if TYPE_CHECKING:
@@ -47,23 +48,39 @@ class McpEndpoint:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not is_tracing():
+            await self._respond(scope, receive, send)
+            return
+        with request_span(Request(scope), _PATH) as set_status:
+            set_status(await self._respond(scope, receive, send))
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> int:
+        """Answer a request, and return the status."""
         began = time.perf_counter()
         request = Request(scope)
-        access: Access | None = None
         try:
             self._service.gate.check_host(request)
             access = await self._service.gate.admit(request)
         except HoldallError as error:
             response = to_response(error)
-            self._service.finish(request, _PATH, response, access, time.perf_counter() - began)
+            self._service.finish(request, _PATH, response, None, time.perf_counter() - began)
             await response(scope, receive, send)
-            return
+            return response.status_code
+        status = 500  # unless an answer begins
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
         token = _access.set(access)
         try:
-            await self._app({**scope, "path": _PATH, "root_path": ""}, receive, send)
+            await self._app({**scope, "path": _PATH, "root_path": ""}, receive, note_status)
         finally:
             _access.reset(token)
-            self._service.metrics.observe(request, _PATH, 200, time.perf_counter() - began)
+            self._service.record(request, _PATH, status, access, time.perf_counter() - began)
+        return status
 
 
 def _store_of(right: str) -> Store:
