@@ -141,22 +141,36 @@ class Call:
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 #: Headers on which a write depends.
 CONDITIONS = ("if-match", "if-none-match", "holdall-lease")
-_obeyed: dict[Handler, tuple[str, ...]] = {}
+#: The JSON schemas of most arguments in the query.
+TEXT, NUMBER, FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
 
 
-def obeys(*conditions: str) -> Callable[[Handler], Handler]:
-    """Declare which of `CONDITIONS` a handler obeys. A write with another one is refused: it must not be ignored."""
+class Taken(msgspec.Struct, frozen=True):
+    """What a handler takes besides the path and the body: headers, and arguments of the query with their schemas."""
+
+    headers: tuple[str, ...] = ()
+    arguments: dict[str, dict[str, Any]] = {}
+
+
+_taken: dict[Handler, Taken] = {}
+
+
+def takes(*headers: str, **arguments: dict[str, Any]) -> Callable[[Handler], Handler]:
+    """Declare the headers and the arguments of the query that a handler takes.
+
+    A request with another argument is refused, and so is a write with another one of `CONDITIONS`.
+    """
 
     def declare(handler: Handler) -> Handler:
-        _obeyed[handler] = conditions
+        _taken[handler] = Taken(headers, arguments)
         return handler
 
     return declare
 
 
-def conditions_of(handler: Handler) -> tuple[str, ...]:
-    """The headers that `obeys` has declared."""
-    return _obeyed.get(handler, ())
+def taken_by(handler: Handler) -> Taken:
+    """What `takes` has declared."""
+    return _taken.get(handler, Taken())
 
 
 class Endpoint:
@@ -165,10 +179,11 @@ class Endpoint:
     def __init__(self, service: Service, name: str, handlers: Mapping[str, tuple[Handler, str | None]]) -> None:
         self.service, self.name, self.handlers = service, name, dict(handlers)
         self._refused = {
-            method: [name for name in CONDITIONS if name not in conditions_of(handler)]
+            method: [name for name in CONDITIONS if name not in taken_by(handler).headers]
             for method, (handler, _) in handlers.items()
             if method != "GET"
         }
+        self._is_strict = name.startswith("/v1/")  # LangGraph's SDK and browsers may send arguments of their own
         if "GET" in self.handlers and self.handlers["GET"][1] != "watch":  # a stream has no end to wait for
             self.handlers["HEAD"] = self.handlers["GET"]
 
@@ -189,7 +204,7 @@ class Endpoint:
             response = to_response(error)
         except ClientDisconnect:
             return
-        except Exception:
+        except Exception:  # a fault of ours: the sender gets an answer, and the log has the traceback
             logger.exception("a request to %s failed", self.name)
             response = to_response(HttpError(500, "the server failed; its log says why", title="HoldallError"))
         if set_status is not None:
@@ -215,7 +230,18 @@ class Endpoint:
         for condition in self._refused.get(method, ()):
             if condition in request.headers:
                 raise InvalidInput(f"{method} {self.name} does not obey the header {condition}; nothing was done")
+        if self._is_strict and request.scope["query_string"]:
+            self._check_arguments(request, taken_by(handler))
         return await handler(Call(self.service, request, access)), access
+
+    def _check_arguments(self, request: Request, taken: Taken) -> None:
+        """Refuse arguments of the query that the handler would ignore: most are misspelt."""
+        unknown = [name for name in request.query_params if name not in taken.arguments]
+        if unknown:
+            known = ", ".join(sorted(taken.arguments)) or "none"
+            raise InvalidInput(
+                f"{request.method} {self.name} does not take the argument {shown(unknown[0])}; it takes {known}"
+            )
 
 
 def stream(

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 import holdall
 from holdall import ops, wire
 from holdall.server import RIGHTS, Tokens, engine_batches, langgraph
-from holdall.server.exchange import conditions_of
+from holdall.server.exchange import taken_by
 from holdall.server.explorer import ROUTES as EXPLORER
 from holdall.server.rest import ROUTES as REST
 from server.conftest import connect
@@ -227,7 +227,7 @@ def test_every_route_obeys_or_refuses_the_headers_on_which_a_write_depends(tmp_p
             for name, value in (("if-match", '"99"'), ("if-none-match", "*"), ("holdall-lease", "l; token=1")):
                 body = bodies.get(path, {"old": "one", "new": "two"})
                 answer = client.request(method, path, json=body, headers={name: value})
-                if name in conditions_of(handler):
+                if name in taken_by(handler).headers:
                     obeyed += 1
                     assert answer.status_code == (409 if name == "holdall-lease" else 412), (method, path, answer.text)
                 else:
@@ -237,6 +237,20 @@ def test_every_route_obeys_or_refuses_the_headers_on_which_a_write_depends(tmp_p
         assert (store.count(), store.cursor()) == before
 
 
+def test_every_route_refuses_an_argument_that_it_would_ignore(client: httpx.Client, store: holdall.Store) -> None:
+    before = store.cursor()
+    for method, path, right in every_route():
+        if path.startswith("/v1/") and right is not None:
+            answer = client.request(method, path, params={"limt": "1"}, content=b"{}")
+            assert answer.status_code == 400, (method, path, answer.text)
+            assert "does not take the argument 'limt'; it takes " in answer.json()["detail"]
+    detail = client.get("/v1/scan?namespaces=a").json()["detail"]
+    assert detail.endswith("does not take the argument 'namespaces'; it takes after, at, limit, namespace, preview")
+    assert client.put("/v1/items/a/k?at=2026-01-01", json={}).status_code == 400, "the past cannot be written to"
+    assert client.get("/?utm_source=x").status_code == 200
+    assert (store.count(), store.cursor()) == (0, before)
+
+
 def every_write() -> Iterator[tuple[str, str, Any]]:
     """Path, method and handler of each route that may write, and needs a token."""
     for table in TABLES:
@@ -244,6 +258,15 @@ def every_write() -> Iterator[tuple[str, str, Any]]:
             for method, (handler, right) in handlers.items():
                 if method != "GET" and right is not None:
                     yield path, method, handler
+
+
+def test_a_batch_of_a_remote_engine_is_point_ops_or_one_other_op(client: httpx.Client, store: holdall.Store) -> None:
+    put = ops.Put(("a",), "k", "{}")
+    for first in (ops.Scan(()), ops.Sweep(), ops.SetHistory(), ops.IndexTexts(), ops.Forget(("a",)), ops.Maintain()):
+        answer = client.post("/v1/engine", content=wire.encode(wire.Batch([first, put])))
+        assert answer.status_code == 400, first
+        assert "has no other ops" in answer.json()["detail"]
+    assert store.count() == 0
 
 
 def test_encodings_of_a_route_and_long_names_lead_nowhere_else(client: httpx.Client, store: holdall.Store) -> None:

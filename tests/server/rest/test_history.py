@@ -27,6 +27,17 @@ def test_versions_the_past_restore_and_rewind(tmp_path: Path) -> None:
         ]
         assert client.get("/v1/items/a/k", params={"at": before}).json()["value"] == {"n": 1}
         assert client.get("/v1/items/a/l", params={"at": before}).status_code == 404
+        for method, path, body in (
+            ("POST", "/v1/search", {"query": "tea"}),
+            ("POST", "/v1/batch", {"ops": [{"op": "delete", "namespace": ["a"], "key": "k"}]}),
+            ("GET", "/v1/items/a/k?refresh=true", None),
+            ("GET", "/v1/threads?query=tea", None),
+        ):
+            refused = client.request(method, path, params=httpx.URL(path).params.set("at", before), json=body)
+            assert refused.status_code == 400, (path, refused.text)
+            assert "at= shows the past: " in refused.json()["detail"]
+        found = client.post("/v1/search", params={"at": before}, json={"namespace": ["a"]}).json()["items"]
+        assert [one["value"] for one in found] == [{"n": 1}]
         differences = client.get("/v1/diff", params={"since": before}).json()["differences"]
         assert [(one["key"], one["before"] is None) for one in differences] == [("k", False), ("l", True)]
         preview = client.post("/v1/rewind", json={"namespace": ["a"], "when": before, "dry_run": True})

@@ -59,6 +59,20 @@ def test_names_of_any_characters_survive(
     assert (tuple(answer["namespace"]), answer["key"]) == (namespace, key)
 
 
+def test_a_write_with_a_lease_is_done_as_long_as_the_lease_is_held(client: httpx.Client) -> None:
+    lease = {"name": "a/b; c", "namespace": ["n", "m"]}
+    held = lease | {"token": client.post("/v1/leases", json=lease | {"ttl": 60}).json()["token"]}
+    header = {"Holdall-Lease": f"a%2Fb%3B%20c; token={held['token']}; namespace=n/m"}
+    assert client.put("/v1/items/n/m/k", json={"n": 1}, headers=header).status_code == 200
+    assert client.request("DELETE", "/v1/leases", json=held).status_code == 204
+    lost = client.put("/v1/items/n/m/k", json={"n": 2}, headers=header)
+    assert (lost.status_code, lost.json()["title"]) == (409, "LeaseLost")
+    for text in ("a/b; token=1", "; token=1", "a", "a; token=x", "a; token=1; namespace=%"):
+        refused = client.put("/v1/items/n/m/k", json={"n": 2}, headers={"Holdall-Lease": text})
+        assert (refused.status_code, refused.json()["title"]) == (400, "InvalidInput"), text
+    assert client.get("/v1/items/n/m/k").json()["value"] == {"n": 1}
+
+
 def test_patches_of_several_clients_lose_nothing(client: httpx.Client) -> None:
     client.put("/v1/items/a/k", json={"a": 1, "deep": {"x": 1, "y": 2}})
     assert client.patch("/v1/items/a/k", json={"b": 2, "deep": {"x": None}}).json()["value"] == {

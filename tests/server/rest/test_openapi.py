@@ -34,6 +34,21 @@ def test_the_document_has_every_route_and_method() -> None:
         Draft202012Validator.check_schema(schema)
 
 
+def test_the_document_has_the_headers_that_a_route_takes() -> None:
+    paths = openapi.build_document()["paths"]
+    write = {"holdall-lease", "holdall-author", "holdall-reason"}
+    for path, method, names in (
+        ("/v1/items/{address}", "get", {"if-none-match"}),
+        ("/v1/items/{address}", "put", write | {"if-match", "if-none-match"}),
+        ("/v1/files/{path}", "get", {"if-none-match", "range", "if-range"}),
+        ("/v1/changes", "get", {"last-event-id"}),
+        ("/v1/batch", "post", write),
+        ("/v1/search", "post", set()),
+    ):
+        found = {one["name"] for one in paths[path][method]["parameters"] if one["in"] == "header"}
+        assert found == names, (method, path)
+
+
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[httpx.Client]:
     """A client with every right, on a store with history, an embedder and a thread."""
@@ -68,6 +83,10 @@ def test_live_answers_are_as_the_document_describes_them(client: httpx.Client) -
         assert answer.is_success, (name, answer.text)
         check(answer, operation["responses"], document, name)
     assert asked == set(operations) - STREAMS
+    for name, path in (("get_item", "/v1/items/a/k"), ("get_file", "/v1/files/d/f.txt")):
+        answer = client.get(path, headers={"If-None-Match": "*"})
+        assert (answer.status_code, answer.content) == (304, b"")
+        assert "304" in operations[name][1]["responses"]
     for refused in (
         client.get("/v1/items/a/none"),
         client.put("/v1/items/a/k", json=[]),
@@ -117,7 +136,8 @@ def requests(client: httpx.Client) -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "put_file", "/v1/files/d/f.txt", {"content": b"one\n"}
     yield "put_file", "/v1/files/d/f.bin", {"content": b"\0"}
     file = client.get("/v1/stat?path=/d/f.txt").json()["version"]
-    for path in ("d/f.txt", "d/f.bin", "d/", "", f"d/f.txt?version={file}"):
+    yield "put_file", "/v1/files/d/f.png", {"content": b"\x89PNG"}
+    for path in ("d/f.txt", "d/f.bin", "d/f.png", "d/", "", f"d/f.txt?version={file}"):
         yield "get_file", f"/v1/files/{path}", {}
     yield "patch_file", "/v1/files/d/f.txt?op=append", {"content": b"two\n"}
     yield "patch_file", "/v1/files/d/f.txt", {"json": {"old": "two", "new": "three"}}

@@ -22,6 +22,8 @@ _ETAG = re.compile(r'(?:W/)?"(\d{1,18})"')
 _DURATION = re.compile(r"\d+(\.\d+)?")
 #: The namespace of files that are not in another one.
 FILESYSTEM = ("filesystem",)
+#: Why a query is refused with `at`.
+NO_QUERY = "only the present is ranked; send a filter without a query"
 
 
 class Item(msgspec.Struct):
@@ -85,6 +87,12 @@ def namespace_argument(call: Call, default: Namespace = (), *, name: str = "name
     return default if text is None else face_api.decode_namespace(text)
 
 
+def refuse_past(call: Call, why: str) -> None:
+    """Refuse a request that is about the past (`at`), and cannot be."""
+    if call.text("at") is not None:
+        raise InvalidInput(f"at= shows the past: {why}")
+
+
 def expectation(call: Call) -> Any:
     """What If-Match and If-None-Match expect of an entry."""
     match, none_match = call.request.headers.get("if-match"), call.request.headers.get("if-none-match")
@@ -136,6 +144,8 @@ def lease_argument(call: Call) -> Lease | None:
     token = arguments.get("token", "")
     if not token.isascii() or not token.isdigit() or len(token) > 18:
         raise InvalidInput(f"the header Holdall-Lease is 'NAME; token=TOKEN', not {shown(text)}")
-    (label,) = face_api.decode_namespace(name, empty=False) or ("",)
+    labels = face_api.decode_namespace(name)
+    if len(labels) != 1:
+        raise InvalidInput(f"the header Holdall-Lease has one name, with '/' as %2F; not {shown(name)}")
     namespace = face_api.decode_namespace(arguments.get("namespace", ""))
-    return face_api.held_lease(call.store, label, int(token), namespace)
+    return face_api.held_lease(call.store, labels[0], int(token), namespace)

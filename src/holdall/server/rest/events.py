@@ -13,7 +13,7 @@ from ... import AsyncWatch
 from ...core import face_api
 from ...errors import CursorExpired, HoldallError, LeaseLost
 from ...wire import to_problem
-from ..exchange import Call, Handler, answer, no_content, stream
+from ..exchange import FLAG, TEXT, Call, Handler, answer, no_content, stream, takes
 from .documents import namespace_argument
 
 #: The id of an event, its name and its data.
@@ -31,6 +31,7 @@ async def get_cursor(call: Call) -> Response:
     return answer(Cursor(await call.store.acursor()))
 
 
+@takes("last-event-id", namespace=TEXT, path=TEXT, since=TEXT, values=FLAG)
 async def watch(call: Call) -> Response:
     """Stream the changes in a namespace as server-sent events, each with its cursor as its id."""
     since = call.request.headers.get("last-event-id") or call.text("since")

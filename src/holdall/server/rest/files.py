@@ -11,14 +11,14 @@ from starlette.responses import Response
 
 from ... import FileInfo, Files, Match
 from ...errors import FileNotFound, InvalidInput, IsADirectory
-from ..exchange import CONDITIONS, Call, Handler, answer, decode_json, no_content, obeys
+from ..exchange import CONDITIONS, FLAG, NUMBER, TEXT, Call, Handler, answer, decode_json, no_content, takes
 from ..problems import HttpError
 from .documents import FILESYSTEM, etag, expectation, lease_argument, namespace_argument
 
 _START = "/v1/files"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 #: Images that a browser draws, and that cannot contain scripts.
-_RASTER = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"})
+RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp")
 _OPEN = re.compile(r"text/|application/(json|xml|yaml|toml|javascript|x-sh)")
 
 
@@ -34,6 +34,17 @@ def _path(call: Call) -> str:
     return "/".join(segments) or "/"
 
 
+@takes(
+    "if-none-match",
+    "range",
+    "if-range",
+    namespace=TEXT,
+    version=NUMBER,
+    at=TEXT,
+    prefix=TEXT,
+    limit=NUMBER,
+    after=TEXT,
+)
 async def get_file(call: Call) -> Response:
     """Read a file, or a part of it with Range; or list a folder, whose path ends in '/'."""
     files, path = _files(call), _path(call)
@@ -89,7 +100,7 @@ def _safe_headers(path: str) -> dict[str, str]:
     name = path.rpartition("/")[2]
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     headers = {"Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"}
-    if kind in _RASTER:
+    if kind in RASTER:
         headers["Content-Type"] = kind
     elif _OPEN.match(kind) or (kind == "application/octet-stream" and "." not in name):
         headers["Content-Type"] = "text/plain; charset=utf-8"
@@ -117,7 +128,7 @@ async def _list(call: Call, files: Files, path: str) -> Response:
     return answer(FilePage(page, following))
 
 
-@obeys(*CONDITIONS)
+@takes(*CONDITIONS, namespace=TEXT)
 async def put_file(call: Call) -> Response:
     """Create or replace a file with the body."""
     info = await _files(call).awrite(
@@ -146,7 +157,7 @@ class Edited(msgspec.Struct):
     replaced: int
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease", namespace=TEXT, op={"enum": ["append", "edit"]})
 async def patch_file(call: Call) -> Response:
     """Append the body to a file (`?op=append`), or edit it: the body is `{"old", "new", "replace_all"}`."""
     files, path, how = _files(call), _path(call), call.text("op") or "edit"
@@ -160,7 +171,7 @@ async def patch_file(call: Call) -> Response:
     return answer(Edited(count))
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease", namespace=TEXT, recursive=FLAG)
 async def delete_file(call: Call) -> Response:
     """Delete a file; with `recursive`, a folder and everything in it."""
     path = _path(call)
@@ -170,12 +181,14 @@ async def delete_file(call: Call) -> Response:
     return no_content()
 
 
+@takes(namespace=TEXT, path=TEXT, at=TEXT)
 async def stat_file(call: Call) -> Response:
     """Describe a file or folder."""
     info = await _files(call).astat(call.text("path") or "/")
     return answer(info, headers=etag(info.version))
 
 
+@takes(namespace=TEXT, path=TEXT, offset=NUMBER, limit=NUMBER, at=TEXT)
 async def read_lines(call: Call) -> Response:
     """Read some lines of a file."""
     limit = call.number("limit", 2000, 100_000)
@@ -190,6 +203,7 @@ class FileList(msgspec.Struct):
     more: bool
 
 
+@takes(namespace=TEXT, pattern=TEXT, path=TEXT, limit=NUMBER, offset=NUMBER, at=TEXT)
 async def glob(call: Call) -> Response:
     """Find files by their paths."""
     found = await _files(call).aglob(call.text("pattern") or "", call.text("path") or "/")
@@ -197,6 +211,7 @@ async def glob(call: Call) -> Response:
     return answer(FileList(found[offset : offset + limit], len(found) > offset + limit))
 
 
+@takes(namespace=TEXT, path=TEXT, limit=NUMBER, after=TEXT, at=TEXT)
 async def walk(call: Call) -> Response:
     """List every file below a folder."""
     found: list[FileInfo] = []
@@ -216,6 +231,7 @@ class Matches(msgspec.Struct):
     more: bool
 
 
+@takes(namespace=TEXT, pattern=TEXT, path=TEXT, glob=TEXT, regex=FLAG, ignore_case=FLAG, limit=NUMBER, at=TEXT)
 async def grep(call: Call) -> Response:
     """Find lines in files."""
     limit = call.number("limit", 100, call.service.limits.grep)
@@ -237,14 +253,14 @@ class Transfer(msgspec.Struct, forbid_unknown_fields=True):
     dst: str
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease", namespace=TEXT)
 async def move_file(call: Call) -> Response:
     """Move a file or folder."""
     given = await call.json(Transfer)
     return answer(await _files(call).amove(given.src, given.dst, lease=lease_argument(call)))
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease", namespace=TEXT)
 async def copy_file(call: Call) -> Response:
     """Copy a file or folder."""
     given = await call.json(Transfer)

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from ...errors import InvalidInput
 from ...ops import Diff, Version
-from ..exchange import Call, Handler, answer, obeys, parse_moment
+from ..exchange import NUMBER, TEXT, Call, Handler, answer, parse_moment, takes
 from .documents import (
     FILESYSTEM,
     etag,
@@ -23,6 +23,7 @@ class Versions(msgspec.Struct):
     versions: list[Version]
 
 
+@takes(limit=NUMBER)
 async def list_versions(call: Call) -> Response:
     """List the versions of an entry, newest first."""
     namespace, key = item_address(call, "/v1/history/")
@@ -30,6 +31,7 @@ async def list_versions(call: Call) -> Response:
     return answer(Versions(found))
 
 
+@takes(namespace=TEXT, path=TEXT, limit=NUMBER)
 async def list_file_versions(call: Call) -> Response:
     """List the versions of a file, newest first; or of all files below a folder, whose path ends in '/'."""
     files = call.store.files(namespace_argument(call, FILESYSTEM))
@@ -47,7 +49,7 @@ class Restore(msgspec.Struct, forbid_unknown_fields=True):
     path: str | None = None
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease")
 async def restore(call: Call) -> Response:
     """Write an old version again, as a new change."""
     given = await call.json(Restore)
@@ -70,6 +72,7 @@ class Diffs(msgspec.Struct):
     more: bool
 
 
+@takes(namespace=TEXT, since=TEXT, until=TEXT, limit=NUMBER)
 async def diff(call: Call) -> Response:
     """List the entries that differ between two moments."""
     since = call.text("since")
@@ -98,7 +101,7 @@ class Rewind(msgspec.Struct, forbid_unknown_fields=True):
     sliced: bool = False
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease")
 async def rewind(call: Call) -> Response:
     """Bring a namespace back to how it was; with `dry_run`, say what would change."""
     given = await call.json(Rewind)

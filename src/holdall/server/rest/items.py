@@ -10,7 +10,7 @@ from starlette.responses import Response
 from ... import ABSENT, ANY, DEFAULT, KEEP, ops
 from ...core import face_api
 from ...errors import InvalidInput, NotFound
-from ..exchange import CONDITIONS, Call, Handler, answer, no_content, obeys
+from ..exchange import CONDITIONS, FLAG, TEXT, Call, Handler, answer, no_content, takes
 from .documents import (
     Deleted,
     etag,
@@ -18,16 +18,20 @@ from .documents import (
     item_address,
     lease_argument,
     lifetime,
+    refuse_past,
     search_fields,
 )
 
 _START = "/v1/items/"
 
 
+@takes("if-none-match", refresh=FLAG, at=TEXT)
 async def get_item(call: Call) -> Response:
     """Read an entry."""
     namespace, key = item_address(call, _START)
     refresh = call.flag("refresh") if call.text("refresh") is not None else None
+    if refresh:
+        refuse_past(call, "no TTL can be restarted")
     entry = await call.store.aget(namespace, key, refresh=refresh)
     if entry is None:
         raise NotFound(f"there is no {key!r} in {namespace!r}")
@@ -49,7 +53,7 @@ async def count_vectors(call: Call) -> Response:
     return answer(VectorCount(await face_api.arun(call.store, face_api.count_vectors(namespace, key))))
 
 
-@obeys(*CONDITIONS)
+@takes(*CONDITIONS, ttl=TEXT, expires_at=TEXT, search_fields={"type": "array", "items": TEXT})
 async def put_item(call: Call) -> Response:
     """Write an entry: the body is its value."""
     namespace, key = item_address(call, _START)
@@ -66,7 +70,7 @@ async def put_item(call: Call) -> Response:
     return answer(entry, headers=etag(entry.version))
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease", create=FLAG)
 async def patch_item(call: Call) -> Response:
     """Change fields of an entry: the body is a JSON merge patch (RFC 7396). Concurrent patches lose nothing."""
     namespace, key = item_address(call, _START)
@@ -78,7 +82,7 @@ async def patch_item(call: Call) -> Response:
     return answer(entry, headers=etag(entry.version))
 
 
-@obeys(*CONDITIONS)
+@takes(*CONDITIONS)
 async def delete_item(call: Call) -> Response:
     """Delete an entry."""
     namespace, key = item_address(call, _START)
@@ -87,7 +91,7 @@ async def delete_item(call: Call) -> Response:
     return no_content()
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease")
 async def delete_tree(call: Call) -> Response:
     """Delete every entry in a namespace and below it."""
     namespace = tuple(call.segments("/v1/trees/"))
@@ -176,7 +180,7 @@ class Results(msgspec.Struct):
     results: list[Any]
 
 
-@obeys("holdall-lease")
+@takes("holdall-lease", at=TEXT)
 async def run_batch(call: Call) -> Response:
     """Run ops in one transaction."""
     batch = await call.json(Batch)
@@ -185,6 +189,7 @@ async def run_batch(call: Call) -> Response:
     operations = [op.to_op() for op in batch.ops]
     if not all(type(op) in (ops.Get, ops.Check) for op in operations):
         call.access.require("write")
+        refuse_past(call, "a batch can only get and check")
     results = await call.store.aexecute(operations, lease=lease_argument(call))
     return answer(Results(results))
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ... import Checked, Entry, Erased, FileInfo, Loaded, Rewound, Stats, Window
 from ...core import face_api
 from ..auth import routes as auth
-from ..exchange import Call, Handler, answer, conditions_of
+from ..exchange import TEXT, Call, Handler, answer, taken_by
 from ..metrics import Summary
 from . import documents, events, files, history, items, operation, queries, threads
 
@@ -97,58 +97,9 @@ _ANSWERS: dict[Any, tuple[type, ...]] = {
 }
 _OBJECT_BODIES = {items.put_item, items.patch_item}
 _BYTE_BODIES = {files.put_file, files.patch_file, operation.load, operation.import_entries}
-#: The arguments of the query, by handler: name and schema.
-_TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
-_VOLUME = {"namespace": _TEXT}
-_PAGE = {"limit": _NUMBER, "after": _TEXT}
-_ARGUMENTS: dict[Any, dict[str, Any]] = {
-    items.get_item: {"refresh": _FLAG, "at": _TEXT},
-    items.put_item: {"ttl": _TEXT, "expires_at": _TEXT, "search_fields": _TEXT},
-    items.patch_item: {"create": _FLAG},
-    files.get_file: {**_VOLUME, **_PAGE, "prefix": _TEXT, "version": _NUMBER, "at": _TEXT},
-    files.put_file: _VOLUME,
-    files.patch_file: {**_VOLUME, "op": {"enum": ["append", "edit"]}},
-    files.delete_file: {**_VOLUME, "recursive": _FLAG},
-    files.stat_file: {**_VOLUME, "path": _TEXT},
-    files.read_lines: {**_VOLUME, "path": _TEXT, "offset": _NUMBER, "limit": _NUMBER},
-    files.glob: {**_VOLUME, "pattern": _TEXT, "path": _TEXT, "limit": _NUMBER, "offset": _NUMBER},
-    files.walk: {**_VOLUME, **_PAGE, "path": _TEXT},
-    files.grep: {
-        **_VOLUME,
-        "pattern": _TEXT,
-        "path": _TEXT,
-        "glob": _TEXT,
-        "regex": _FLAG,
-        "ignore_case": _FLAG,
-        "limit": _NUMBER,
-    },
-    files.move_file: _VOLUME,
-    files.copy_file: _VOLUME,
-    queries.list_namespaces: {
-        "prefix": _TEXT,
-        "suffix": _TEXT,
-        "max_depth": _NUMBER,
-        "limit": _NUMBER,
-        "offset": _NUMBER,
-        "counts": _FLAG,
-    },
-    queries.scan: {**_VOLUME, **_PAGE, "preview": _NUMBER},
-    events.watch: {**_VOLUME, "since": _TEXT, "path": _TEXT, "values": _FLAG},
-    history.list_versions: {"limit": _NUMBER},
-    history.list_file_versions: {**_VOLUME, "path": _TEXT, "limit": _NUMBER},
-    threads.list_threads: {"prefix": _TEXT, "query": _TEXT, "filter": _TEXT, "limit": _NUMBER, "cursor": _TEXT},
-    threads.get_thread: {"checkpoint_id": _TEXT, "checkpoint_ns": _TEXT, "at": _TEXT},
-    threads.list_checkpoints: {"checkpoint_ns": _TEXT, "before": _TEXT, "limit": _NUMBER},
-    threads.watch_thread: {"checkpoint_ns": _TEXT},
-    operation.back_up: _VOLUME,
-    operation.load: {"to": _TEXT, "into": _FLAG, "replace": _FLAG},
-    operation.export_entries: {**_VOLUME, "format": {"enum": ["jsonl", "parquet"]}},
-    operation.import_entries: {**_VOLUME, "format": {"enum": ["jsonl", "parquet"]}, "columns": _TEXT},
-    history.diff: {**_VOLUME, "since": _TEXT, "until": _TEXT, "limit": _NUMBER},
-}
 #: The media types of answers that are not JSON, by handler.
 _OTHER_ANSWERS: dict[Any, tuple[str, ...]] = {
-    files.get_file: ("application/octet-stream", "text/plain"),
+    files.get_file: ("application/octet-stream", "text/plain", *files.RASTER),
     events.watch: ("text/event-stream",),
     threads.watch_thread: ("text/event-stream",),
     operation.back_up: ("application/octet-stream",),
@@ -156,6 +107,8 @@ _OTHER_ANSWERS: dict[Any, tuple[str, ...]] = {
     operation.get_metrics: ("text/plain",),
 }
 _CREATED = {events.acquire_lease, auth.create_token}
+#: Headers of every write: who writes, and why.
+_SIGNATURE = ("holdall-author", "holdall-reason")
 
 
 def build_document() -> dict[str, Any]:
@@ -177,7 +130,7 @@ def build_document() -> dict[str, Any]:
     schemas["Problem"] = {
         "type": "object",
         "required": ["type", "status", "title", "detail"],
-        "properties": {"type": _TEXT, "status": {"type": "integer"}, "title": _TEXT, "detail": _TEXT},
+        "properties": {"type": TEXT, "status": {"type": "integer"}, "title": TEXT, "detail": TEXT},
     }
     return {
         "openapi": "3.1.0",
@@ -203,14 +156,17 @@ def _build_schemas(types: Iterable[type]) -> tuple[dict[type, Any], dict[str, An
 def _operation(
     tag: str, path: str, method: str, handler: Any, right: str | None, by_type: dict[type, Any]
 ) -> dict[str, Any]:
+    taken = taken_by(handler)
+    is_write = right == "write" or "holdall-lease" in taken.headers
+    headers = (*taken.headers, *_SIGNATURE) if is_write else taken.headers
     described: dict[str, Any] = {
         "tags": [tag],
-        "operationId": handler.__name__ if method != "HEAD" else f"head_{handler.__name__}",
+        "operationId": handler.__name__,
         "summary": (handler.__doc__ or "").strip(),
         "parameters": [
-            *({"name": name, "in": "path", "required": True, "schema": _TEXT} for name in re.findall(r"{(\w+)}", path)),
-            *({"name": name, "in": "query", "schema": schema} for name, schema in _ARGUMENTS.get(handler, {}).items()),
-            *({"name": name, "in": "header", "schema": _TEXT} for name in conditions_of(handler)),
+            *({"name": name, "in": "path", "required": True, "schema": TEXT} for name in re.findall(r"{(\w+)}", path)),
+            *({"name": name, "in": "query", "schema": schema} for name, schema in taken.arguments.items()),
+            *({"name": name, "in": "header", "schema": TEXT} for name in headers),
         ],
         "responses": {
             _status(handler): _answer(handler, by_type),
@@ -220,6 +176,8 @@ def _operation(
             },
         },
     }
+    if method == "GET" and "if-none-match" in taken.headers:
+        described["responses"]["304"] = {"description": "the sender has this version"}
     if right is not None:
         described["security"] = [{"bearer": []}, {"key": []}]
         described["x-right"] = right

@@ -14,11 +14,12 @@ from starlette.responses import Response, StreamingResponse
 
 from ...errors import Corrupt, HoldallError, InvalidInput, SchemaTooNew, shown
 from ..auth.routes import require_whole_store
-from ..exchange import Call, Handler, answer, decode_json
+from ..exchange import FLAG, TEXT, Call, Handler, answer, decode_json, takes
 from ..problems import HttpError
 from .documents import namespace_argument
 
 _PIECE = 1 << 20  # bytes
+_FORMAT = {"enum": ["jsonl", "parquet"]}
 
 
 class Erase(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,6 +44,7 @@ async def erase(call: Call) -> Response:
 # Backups and tables --------------------------------------------------------------------------------------------------
 
 
+@takes(namespace=TEXT)
 async def back_up(call: Call) -> Response:
     """Download a backup of a namespace and of those below it, as they are at one moment."""
     with _temporary_folder() as kept:
@@ -50,6 +52,7 @@ async def back_up(call: Call) -> Response:
         return kept.send("backup", "holdall.backup")
 
 
+@takes(to=TEXT, into=FLAG, replace=FLAG)
 async def load(call: Call) -> Response:
     """Load a backup, which is the body. It is checked before anything is written."""
     with _temporary_folder() as kept:
@@ -67,6 +70,7 @@ async def load(call: Call) -> Response:
         return answer(done)
 
 
+@takes(namespace=TEXT, format=_FORMAT)
 async def export_entries(call: Call) -> Response:
     """Download a table with a row for each entry, as lines of JSON or as Parquet."""
     kind = _table_format(call)
@@ -81,6 +85,7 @@ class Written(msgspec.Struct):
     entries: int
 
 
+@takes(namespace=TEXT, format=_FORMAT, columns=TEXT)
 async def import_entries(call: Call) -> Response:
     """Put an entry for each row of a table, which is the body. `columns`, as JSON, names the column of each part."""
     columns = call.text("columns")
@@ -160,6 +165,7 @@ def _table_format(call: Call) -> Literal["jsonl", "parquet"]:
 # Maintenance, health and metrics -------------------------------------------------------------------------------------
 
 
+@takes(at=TEXT)
 async def stats(call: Call) -> Response:
     """Describe what the store holds, and the state of its indexes."""
     return answer(await call.store.astats())

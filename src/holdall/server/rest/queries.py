@@ -14,8 +14,8 @@ from starlette.responses import Response
 from ...core import face_api
 from ...errors import InvalidInput, shown
 from ...ops import Namespace
-from ..exchange import Call, Handler, Limits, answer
-from .documents import Item, namespace_argument, to_item
+from ..exchange import FLAG, NUMBER, TEXT, Call, Handler, Limits, answer, takes
+from .documents import NO_QUERY, Item, namespace_argument, refuse_past, to_item
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
@@ -54,9 +54,12 @@ class Found(msgspec.Struct):
     seconds: float
 
 
+@takes(at=TEXT)
 async def search(call: Call) -> Response:
     """Find entries."""
     given = await call.json(Search)
+    if given.query:
+        refuse_past(call, NO_QUERY)
     began = time.perf_counter()
     page = await call.store.asearch(
         tuple(given.namespace),
@@ -127,6 +130,7 @@ class Counted(msgspec.Struct):
     count: int
 
 
+@takes(at=TEXT)
 async def count(call: Call) -> Response:
     """Count entries."""
     given = await call.json(Count)
@@ -148,6 +152,7 @@ class NamespaceList(msgspec.Struct):
     namespaces: list[ListedNamespace]
 
 
+@takes(prefix=TEXT, suffix=TEXT, max_depth=NUMBER, limit=NUMBER, offset=NUMBER, counts=FLAG, at=TEXT)
 async def list_namespaces(call: Call) -> Response:
     """List namespaces; with `counts`, how many entries each has, itself and below."""
     prefix = _pattern(call, "prefix")
@@ -176,6 +181,7 @@ class ItemPage(msgspec.Struct):
     next: str | None
 
 
+@takes(namespace=TEXT, limit=NUMBER, after=TEXT, preview=NUMBER, at=TEXT)
 async def scan(call: Call) -> Response:
     """List the entries in a namespace and below it, in key order, a page at a time."""
     after, limit = call.text("after"), call.number("limit", 100, call.service.limits.page)

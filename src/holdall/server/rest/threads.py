@@ -14,9 +14,9 @@ import msgspec
 from starlette.responses import Response
 
 from ...errors import InvalidInput, MissingExtra, NotFound
-from ..exchange import Call, Handler, answer, decode_json, no_content
+from ..exchange import NUMBER, TEXT, Call, Handler, answer, decode_json, no_content, takes
 from ..problems import HttpError
-from .documents import Deleted
+from .documents import NO_QUERY, Deleted, refuse_past
 from .events import Event, stream_events
 
 if TYPE_CHECKING:
@@ -148,9 +148,12 @@ class ThreadPage(msgspec.Struct):
     next: str | None
 
 
+@takes(prefix=TEXT, query=TEXT, filter=TEXT, limit=NUMBER, cursor=TEXT, at=TEXT)
 async def list_threads(call: Call) -> Response:
     """List threads, those with the newest checkpoint first."""
     given = call.text("filter")
+    if call.text("query"):
+        refuse_past(call, NO_QUERY)
     page = await _saver(call).athreads(
         prefix=call.text("prefix"),
         filter=None if given is None else decode_json(given.encode(), dict[str, Any]),
@@ -161,6 +164,7 @@ async def list_threads(call: Call) -> Response:
     return answer(ThreadPage(msgspec.convert(list(page), list[ListedThread], from_attributes=True), page.next))
 
 
+@takes(checkpoint_id=TEXT, checkpoint_ns=TEXT, at=TEXT)
 async def get_thread(call: Call) -> Response:
     """Read the state of a thread: of its last checkpoint, or of `checkpoint_id`."""
     thread = _thread_id(call, "/v1/threads/")
@@ -177,6 +181,7 @@ class CheckpointPage(msgspec.Struct):
     next: str | None
 
 
+@takes(checkpoint_id=TEXT, checkpoint_ns=TEXT, before=TEXT, limit=NUMBER, at=TEXT)
 async def list_checkpoints(call: Call) -> Response:
     """List the checkpoints of a thread, newest first; `before` is the id of the last one of the page before."""
     thread = _thread_id(call, "/v1/checkpoints/")
@@ -192,6 +197,7 @@ async def list_checkpoints(call: Call) -> Response:
     return answer(CheckpointPage(checkpoints[:limit], following))
 
 
+@takes(checkpoint_ns=TEXT)
 async def watch_thread(call: Call) -> Response:
     """Stream the checkpoints of a thread that are put from now on, as server-sent events."""
     thread = _thread_id(call, "/v1/thread-changes/")
