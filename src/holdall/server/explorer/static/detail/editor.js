@@ -112,7 +112,7 @@ export class Editor {
 async function readText({ namespace, key, isFile, value, version }, size) {
   if (!isFile) return JSON.stringify(value, null, 2);
   if (size > LARGEST) throw new Error("This file is too large to be edited here. Download it, and upload it again.");
-  const content = await readFile(namespace, key, { size, version: undefined });
+  const content = await readFile(namespace, key, { size });
   let text;
   try {
     text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(content);

@@ -6,6 +6,7 @@ import { onChange, onStatus } from "../data/changes.js";
 import { decodeAddress, encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
 import { button, debounce, fill, h, icon } from "../show/dom.js";
 import { moment } from "../show/times.js";
+import { showKeys } from "./keyboard.js";
 import { may, mayLookBack, session } from "./session.js";
 import { addressOf, go, onState, state } from "./state.js";
 import { toggleTheme } from "./theme.js";
@@ -61,7 +62,7 @@ export class Frame {
           { class: "tools" },
           this.status,
           button("Light or dark", "theme", toggleTheme, { bare: true, class: "bare" }),
-          h("button", { type: "button", class: "bare", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts", onclick: () => this.showKeys() }, "?"),
+          h("button", { type: "button", class: "bare", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts", onclick: showKeys }, "?"),
         ),
       ),
       this.banner,
@@ -187,10 +188,5 @@ export class Frame {
     this.tree.refreshSoon();
     this.current?.onChange?.(change);
     if (!change || encodeAddress(change.namespace, change.key) === state.entry) this.detail?.onChange(change);
-  }
-
-  async showKeys() {
-    const { showKeys } = await import("./keyboard.js");
-    showKeys();
   }
 }

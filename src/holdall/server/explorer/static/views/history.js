@@ -44,7 +44,7 @@ export class View {
       this.actions,
       state.ns.length > 0 && button("Whole store", null, () => go({ ns: [] })),
       button("See the store as it was then", "history", () => go({ view: "browse", at: state.since, entry: "", pane: "main" })),
-      mayWrite() && may("history") && button("Rewind to then …", "back", () => this.#rewind(), { class: "danger-quiet" }),
+      mayWrite() && button("Rewind to then …", "back", () => this.#rewind(), { class: "danger-quiet" }),
     );
     await this.#refresh();
   }

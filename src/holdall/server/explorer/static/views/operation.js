@@ -15,11 +15,6 @@ const MOST = 120; // readings kept
 const MOST_ROOTS = 20; // in a chart
 const READS = /^(GET|HEAD)$|^POST \/(v1\/(search|count)|store\/items\/search)/;
 
-/** An older server has no such route. */
-function skipMissing(error) {
-  if (error.status !== 404) throw error;
-}
-
 export class View {
   constructor() {
     this.cards = h("dl", { class: "cards" });
@@ -58,8 +53,7 @@ export class View {
   }
 
   async #readRates() {
-    const now = await metrics().catch(skipMissing);
-    if (!now) return;
+    const now = await metrics();
     const before = this.last;
     this.last = now;
     if (!before) return;

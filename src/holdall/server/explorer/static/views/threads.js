@@ -49,7 +49,7 @@ export class View {
     try {
       page = await threads(this.field.value);
     } catch (error) {
-      if (error.status !== 404 && error.status !== 501 && error.title !== "MissingExtra") throw error;
+      if (error.title !== "MissingExtra") throw error; // a server without LangGraph
       page = { threads: [], next: null };
     }
     const none = this.field.value ? emptyState("No thread matches.", "Try other words.") : emptyState("There are no threads.", "A LangGraph app keeps its conversations here once it is compiled with checkpointer=HoldallSaver(store).");
