@@ -102,7 +102,7 @@ def test_an_open_file_is_read_in_ranges_and_written_at_its_end(fs: HoldallFileSy
         fs.open("big", "xb")
 
 
-def test_a_transaction_writes_all_or_nothing(fs: HoldallFileSystem) -> None:
+def test_a_transaction_writes_at_its_end_and_nothing_if_it_fails(fs: HoldallFileSystem) -> None:
     with fs.transaction:
         for name in ("one", "two"):
             with fs.open(name, "wb") as file:
@@ -114,6 +114,20 @@ def test_a_transaction_writes_all_or_nothing(fs: HoldallFileSystem) -> None:
             file.write(b"3")
         raise ZeroDivisionError
     assert not fs.exists("three")
+
+
+def test_a_transaction_that_fails_appends_nothing(fs: HoldallFileSystem) -> None:
+    fs.pipe_file("log", b"one\n")
+    for size in (10, 2**23):  # in the buffer, and larger than any
+        with pytest.raises(ZeroDivisionError), fs.transaction:
+            with fs.open("log", "ab") as file:
+                file.write(b"x" * size)
+            raise ZeroDivisionError
+        assert fs.cat("log") == b"one\n"
+    with fs.transaction, fs.open("log", "ab") as file:
+        file.write(b"two\n")
+        assert fs.cat("log") == b"one\n"
+    assert fs.cat("log") == b"one\ntwo\n"
 
 
 def test_empty_folders_stay_until_they_are_removed(fs: HoldallFileSystem) -> None:

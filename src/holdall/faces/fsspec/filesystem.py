@@ -241,7 +241,9 @@ class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no 
 
     def _initiate_upload(self) -> None:
         # A file that must be new is written in one step, so that it fails if another has become it in the meantime.
-        self._writer = io.BytesIO() if self.mode == "xb" else self.fs.files.open(self.path, self.mode)
+        # What a transaction appends is also written in one step, at its end, because an append cannot be undone.
+        in_one_step = self.mode == "xb" or (self.mode == "ab" and not self.autocommit)
+        self._writer = io.BytesIO() if in_one_step else self.fs.files.open(self.path, self.mode)
 
     def _upload_chunk(self, final: bool = False) -> bool:
         assert self._writer is not None
@@ -253,7 +255,9 @@ class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no 
 
     def commit(self) -> None:
         """Make what was written visible."""
-        if isinstance(self._writer, io.BytesIO):
+        if isinstance(self._writer, io.BytesIO) and self.mode == "ab":
+            self.fs.files.append(self.path, self._writer.getvalue())
+        elif isinstance(self._writer, io.BytesIO):
             self.fs.pipe_file(self.path, self._writer.getvalue(), mode="create")
         elif self._writer is not None:
             self._writer.close()
