@@ -106,6 +106,17 @@ def test_the_examples_of_create_store_backend() -> None:
         assert isinstance(passing.store, InMemoryStore)
 
 
+@pytest.mark.parametrize("use_sqlite", [True, False])
+def test_a_created_backend_closes_the_store_that_was_made_for_it(use_sqlite: bool, tmp_path: Path) -> None:
+    with create_store_backend(db_path=tmp_path / "store.db", use_sqlite=use_sqlite) as backend:
+        backend.write("/f", "x")
+    with pytest.raises(StoreClosed):
+        backend.store.get(("filesystem",), "/f")
+    with SQLiteStore("memory:") as store:
+        create_store_backend(store).close()
+        assert store.get(("filesystem",), "/f") is None
+
+
 def test_the_examples_of_the_protocol(backend: Any) -> None:
     result = backend.write("/workspace/hello.txt", "Hello, World!")
     assert f"Created: {result.path}" == "Created: /workspace/hello.txt"

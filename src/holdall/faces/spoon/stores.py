@@ -285,9 +285,12 @@ def create_store_backend(
     assistant_id: str | None = None,
 ) -> StoreBackend:
     """Return a `StoreBackend` on a store, or on a new one: at `db_path`, or in memory if not `use_sqlite`."""
-    if store is None:
-        store = SQLiteStore(db_path) if use_sqlite else InMemoryStore()
-    return StoreBackend(store, namespace, assistant_id)
+    if store is not None:
+        return StoreBackend(store, namespace, assistant_id)
+    made = SQLiteStore(db_path) if use_sqlite else InMemoryStore()
+    backend = StoreBackend(made, namespace, assistant_id)
+    backend._owned_store = made._owned_store  # closed with the backend
+    return backend
 
 
 def _number_lines(lines: list[str], first: int) -> str:
