@@ -16,6 +16,7 @@ reads REDIS_URL a Valkey. One that reads BUCKET_URL gets a bucket.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import itertools
 import os
@@ -357,6 +358,24 @@ def test_the_signatures_of_a_face_in_the_reference_are_the_real_ones(kind: type)
             method = getattr(kind, name)
             prefix = ["await"] if inspect.iscoroutinefunction(method) else []
             assert known[name] == prefix + signature_of(method)
+
+
+#: The faces of the page "More frameworks", but Strands', which has an environment of its own.
+FRAMEWORKS = (
+    *("adk", "agent_framework", "claude", "fsspec", "key_value"),
+    *("langchain", "llama_index", "openai_agents", "pydantic_ai"),
+)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of the Agent Framework's file stores
+@pytest.mark.parametrize("face", FRAMEWORKS)
+def test_the_page_of_frameworks_has_each_class_with_its_arguments(face: str) -> None:
+    module = importlib.import_module(f"holdall.faces.{face}")
+    said, doors = signatures_under("frameworks.md", ""), (DOCS / "how-to" / "choose-a-door.md").read_text()
+    for name in set(module.__all__) - {"SessionInfo"}:  # a result
+        made = getattr(module, name)
+        assert said[name][:-1] == signature_of(made.__init__ if isinstance(made, type) else made)[:-1]
+        assert f"`{name}`" in doors or not isinstance(made, type), "it is not in the table of doors"
 
 
 @pytest.mark.parametrize(("function", "page"), FUNCTIONS, ids=lambda part: getattr(part, "__module__", part))
