@@ -26,7 +26,7 @@ from support.stores import new_location, open_at
 
 
 def log_of(store: holdall.Store, place: tuple[str, ...] = ("logs",)) -> MessageLog:
-    return MessageLog(store, place, "one", (*place, "one"))
+    return MessageLog.below(store, place, "one")
 
 
 def numbers(store: holdall.Store, log: MessageLog, limit: int | None = None) -> list[int]:
@@ -61,7 +61,7 @@ def test_a_message_that_cannot_be_stored_leaves_the_log_as_it_was() -> None:
         with pytest.raises(InvalidValue):
             face_api.run(store, log.append([{"n": 2}, {"n": object()}]))
         assert numbers(store, log) == [1]
-        missing = MessageLog(store, ("logs",), "two", ("logs", "two"))
+        missing = MessageLog.below(store, ("logs",), "two")
         with pytest.raises(NotFound):
             face_api.run(store, missing.append([{"n": 1}], create=False))
 

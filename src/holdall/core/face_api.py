@@ -50,7 +50,7 @@ from ..ops import (
     Vectors,
     replace,
 )
-from ..runtime.programs import Call, EngineBatch, StoreProgram, Work, apages, before_retry, pages
+from ..runtime.programs import Call, EngineBatch, StoreProgram, Work, apages, before_retry, pages, retry_conflicts
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
 from ..search.embedders import Metric, is_same_model
@@ -60,6 +60,7 @@ from .dispatch import Dispatcher
 from .options import StoreOptions, WriteGuard
 from .remote_batches import run_batch, scope_digest, view_for
 from .store import Store
+from .urls import SCHEMES
 
 if TYPE_CHECKING:
     from .coalescing import Coalescer
@@ -73,6 +74,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "async_method",
     "before_retry",
     "pages",
+    "retry_conflicts",
     "sync_method",
     # Run a program on a store.
     "arun",
@@ -119,6 +121,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "scope_of",
     "view_for",
     # What is known of a store and its embedding model.
+    "SCHEMES",
     "VERSION",
     "capabilities_of",
     "count_vectors",

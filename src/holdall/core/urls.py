@@ -27,6 +27,11 @@ _LATEST = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
 
 _Target: TypeAlias = tuple[Hashable, Callable[[], Engine]]
 _ENGINE = tuple(name for name in vars(Engine) if not name.startswith("_"))
+_POSTGRES = ("postgresql", "postgres")
+_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_REMOTE = ("http", "https")
+#: Every scheme of a URL. A plain path has none.
+SCHEMES = ("sqlite", "disk", "memory", *_POSTGRES, *_REDIS, "s3", *_REMOTE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
@@ -200,6 +205,11 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     if match is None:  # a plain path; a drive letter is not a scheme
         return _sqlite(url, engine_options, own)
     scheme, rest = match[1].lower(), match[2]
+    if scheme not in SCHEMES:
+        raise InvalidInput(
+            f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis:, s3: and http:, or"
+            " a plain path"
+        )
     if scheme == "memory":
         return _memory(rest, engine_options, own)
     if scheme == "sqlite":
@@ -212,18 +222,13 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
         if not rest.startswith("///"):
             raise InvalidInput(f"{shown(url)} has no path: write disk:///folder (relative) or disk:////var/folder")
         return _disk(rest.removeprefix("///"), engine_options, own)
-    if scheme in ("postgresql", "postgres"):
+    if scheme in _POSTGRES:
         return _postgres(url, engine_options, own)
-    if scheme in ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"):
+    if scheme in _REDIS:
         return _redis(f"{scheme}:{rest}", engine_options, own)
     if scheme == "s3":
         return _s3(url, engine_options, own)
-    if scheme in ("http", "https"):
-        return _remote(url, engine_options, own)
-    raise InvalidInput(
-        f"unknown URL scheme {scheme!r}; there are sqlite:, disk:, memory:, postgresql:, redis:, s3: and http:, or a"
-        " plain path"
-    )
+    return _remote(url, engine_options, own)
 
 
 def _memory(name: str, engine_options: Options, own: dict[str, Any]) -> _Target:

@@ -1,22 +1,27 @@
-"""The base class of faces: it opens the store that a face runs on, and closes it with the face."""
+"""What all faces share: base classes, which open a store and close what they opened, and programs that read all pages.
+
+`Face` is the base of all. Most faces keep their data in one namespace (`NamespaceFace`) or in its files (`FilesFace`).
+"""
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import holdall
 
-from .. import Hit, Store, ops
+from .. import Files, Hit, Store
 from ..core import face_api
-from ..core.face_api import StoreProgram, before_retry
-from ..errors import Conflict, InvalidInput, MissingExtra, shown
+from ..core.face_api import StoreProgram
+from ..errors import HoldallError, InvalidInput, MissingExtra, shown
 from ..ops import Namespace
 
 T = TypeVar("T")
+
+NEIGHBOURS = 0.3  # for searches of messages: an answer is found beside its question, which is another message
 _PAGE = 1000
 
 
@@ -50,22 +55,23 @@ def read_all(store: Store, prefix: Namespace, **how: Any) -> StoreProgram[list[H
             return found
 
 
-def write_unchanged(store: Store, prepare: Callable[[], StoreProgram[tuple[list[ops.PointOp], T]]]) -> StoreProgram[T]:
-    """Run the batch that `prepare` makes from what it reads, and return its second result.
+def read_namespaces(store: Store, **how: Any) -> StoreProgram[list[Namespace]]:
+    """Return all namespaces that `Store.namespaces` finds. `how` is passed to it: a prefix, for example."""
+    found: list[Namespace] = []
+    while True:
+        page = yield from face_api.namespaces(store, limit=_PAGE, offset=len(found), **how)
+        found += page
+        if len(page) < _PAGE:
+            return found
 
-    If a check of the batch fails, because another has written in the meantime, both are done again. An empty batch
-    writes nothing.
-    """
-    for tries in itertools.count(1):
-        batch, result = yield from prepare()
-        try:
-            if batch:
-                yield from face_api.execute(store, batch)
-        except Conflict as conflict:
-            yield from before_retry(conflict, tries)
-        else:
-            return result
-    raise AssertionError("unreachable")
+
+@contextmanager
+def translate_errors(ours: type[HoldallError], theirs: type[Exception]) -> Iterator[None]:
+    """Raise an error of holdall as one of the framework, with the same message."""
+    try:
+        yield
+    except ours as error:
+        raise theirs(str(error)) from error
 
 
 def explain_missing(missing: ModuleNotFoundError, what: str, extra: str) -> MissingExtra:
@@ -77,7 +83,7 @@ class Face:
     """Runs programs on a store, and closes the store if it was opened here. A context manager, sync and async."""
 
     _store: Store
-    _owned_store: Store | None = None  # the store to close with this face
+    _owned_store: Store | None  # the store to close with this face
 
     def _open(self, store_or_url: Any, **options: Any) -> Store:
         """Set the store that this face runs on, and return it."""
@@ -116,3 +122,40 @@ class Face:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class NamespaceFace(Face):
+    """A face with all its data in one namespace of a store and in those below it."""
+
+    #: The `holdall.Store` that this face runs on.
+    store: Store
+    _namespace: Namespace
+
+    def _open_namespace(self, store_or_url: Any, namespace: Namespace, **options: Any) -> None:
+        """Set the store and the namespace that this face runs on."""
+        self._namespace = face_api.check_namespace(namespace)
+        self.store = self._open(store_or_url, **options)
+
+    def _inside(self, *labels: str) -> Namespace:
+        """Return a namespace below that of this face."""
+        return (*self._namespace, *labels)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._namespace!r} in {self.store!r}>"
+
+
+class FilesFace(Face):
+    """A face whose data is the files of one namespace of a store."""
+
+    #: The `holdall.Store` that this face runs on.
+    store: Store
+    #: The same files with all methods of holdall, sync and async.
+    files: Files
+
+    def _open_files(self, store_or_url: Any, namespace: Namespace, **options: Any) -> None:
+        """Set the store and the files that this face runs on."""
+        self.store = self._open(store_or_url, **options)
+        self.files = self.store.files(namespace)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.files.namespace!r} in {self.store!r}>"

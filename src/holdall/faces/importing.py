@@ -6,7 +6,6 @@ the source's item is known to be newer. So an import that was interrupted can be
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -18,8 +17,8 @@ from typing import Any, TypeAlias
 
 from .. import ABSENT, Entry, Store, ops
 from ..core import face_api
-from ..core.face_api import Backdate, Call, StoreProgram, Work, before_retry
-from ..errors import Conflict, FileNotFound, InvalidInput
+from ..core.face_api import Backdate, Call, StoreProgram, Work, retry_conflicts
+from ..errors import FileNotFound, InvalidInput
 from ..ops import Namespace
 from .base import open_store
 
@@ -145,7 +144,8 @@ def _select_storable(store: Store, page: list[SourceItem | Refused | None], outc
 
 def _write_newer(store: Store, items: list[SourceItem], source: Source, outcome: Imported) -> StoreProgram[None]:
     """Write the items that are newer than the entries here, and compare again if one of those has changed meanwhile."""
-    for tries in itertools.count(1):
+
+    def attempt() -> StoreProgram[None]:
         entries: list[Entry | None] = yield [ops.Get(item.put.namespace, item.put.key) for item in items]
         newer = [
             (item, ops.replace(item.put, expect=ABSENT if entry is None else entry))
@@ -154,16 +154,13 @@ def _write_newer(store: Store, items: list[SourceItem], source: Source, outcome:
         ]
         puts = yield from source.add_vectors(store, [put for _, put in newer])
         backdates = [backdate for item, _ in newer for backdate in item.backdates()]
-        try:
-            if puts:
-                yield from face_api.execute(store, [*puts, *backdates])
-        except Conflict as conflict:
-            yield from before_retry(conflict, tries)
-            continue
+        if puts:
+            yield from face_api.execute(store, [*puts, *backdates])
         outcome.vectors += sum(put.vectors is not None for put in puts)
         outcome.imported += len(newer)
         outcome.present += len(items) - len(newer)
-        return
+
+    yield from retry_conflicts(attempt)
 
 
 def open_read_only(path: str) -> sqlite3.Connection:

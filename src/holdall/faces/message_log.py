@@ -7,17 +7,15 @@ a log is listed and found by its head.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from .. import ABSENT, Entry, Store, ops
 from ..core import face_api
-from ..core.face_api import StoreProgram, before_retry
-from ..errors import Conflict, NotFound
+from ..core.face_api import StoreProgram, retry_conflicts
+from ..errors import NotFound
 from ..ops import Namespace, Value
-from .base import write_unchanged
 
 Head: TypeAlias = dict[str, Any]
 
@@ -34,6 +32,11 @@ class MessageLog:
     name: str
     messages: Namespace
 
+    @classmethod
+    def below(cls, store: Store, heads: Namespace, name: str) -> Self:
+        """Return a log whose messages are in a namespace with its name, below the one of its head."""
+        return cls(store, heads, name, face_api.check_namespace((*heads, name)))
+
     def read_head(self) -> StoreProgram[Entry | None]:
         """Read the head: None if there is no such log."""
         entry: Entry | None
@@ -47,23 +50,21 @@ class MessageLog:
 
     def read_entries(self, limit: int | None = None) -> StoreProgram[tuple[Entry | None, list[Entry]]]:
         """`read`, with the entries of the messages."""
-        for tries in itertools.count(1):
+
+        def attempt() -> StoreProgram[tuple[Entry | None, list[Entry]]]:
             head = yield from self.read_head()
             if head is None:
                 return None, []
             length = head.value["length"]
             numbers = range(0 if limit is None else max(0, length - max(limit, 0)), length)
             entries: list[Entry | None] = []
-            try:
-                for some in _slices(numbers):
-                    gets = [ops.Get(self.messages, _key(number)) for number in some]
-                    _, *found = yield [ops.Check(self.heads, self.name, head), *gets]
-                    entries += found
-            except Conflict as conflict:  # somebody wrote; the next try reads the new state
-                yield from before_retry(conflict, tries)
-            else:
-                return head, [entry for entry in entries if entry is not None]  # an old one may have expired
-        raise AssertionError("unreachable")
+            for some in _slices(numbers):
+                gets = [ops.Get(self.messages, _key(number)) for number in some]
+                _, *found = yield [ops.Check(self.heads, self.name, head), *gets]
+                entries += found
+            return head, [entry for entry in entries if entry is not None]  # an old one may have expired
+
+        return (yield from retry_conflicts(attempt))
 
     def read_one(self, number: int) -> StoreProgram[Entry | None]:
         """Read the entry of a message; -1 is the last one. None if there is no such message."""
@@ -110,10 +111,10 @@ class MessageLog:
         It rewrites those behind it. Numbers are those of the messages that `read` returns.
         """
 
-        def prepare() -> StoreProgram[tuple[list[ops.PointOp], dict[str, Any] | None]]:
+        def attempt() -> StoreProgram[dict[str, Any] | None]:
             head, entries = yield from self.read_entries()
             if head is None or not -len(entries) <= number < len(entries):
-                return [], None
+                return None
             removed, *behind = entries[number % len(entries) :]
             first, length = int(removed.key), int(entries[-1].key)
             batch: list[ops.PointOp] = [
@@ -121,43 +122,44 @@ class MessageLog:
                 *(ops.Put(self.messages, _key(first + index), entry.value) for index, entry in enumerate(behind)),
                 ops.Delete(self.messages, _key(length)),
             ]
-            return batch, removed.value
+            yield from face_api.execute(self.store, batch)
+            return removed.value
 
-        return (yield from write_unchanged(self.store, prepare))
+        return (yield from retry_conflicts(attempt))
 
     def pop(self) -> StoreProgram[dict[str, Any] | None]:
         """Remove the last message and return it: None if there is none."""
-        for tries in itertools.count(1):
+
+        def attempt() -> StoreProgram[dict[str, Any] | None]:
             head = yield from self.read_head()
-            if head is None or not head.value["length"]:
-                return None
-            length = head.value["length"] - 1
-            last, value = _key(length), {**head.value, "length": length}
-            batch = [
-                ops.Get(self.messages, last),
-                ops.Delete(self.messages, last),
-                ops.Put(self.heads, self.name, value, expect=head),
-            ]
-            try:
-                entry, *_ = yield from face_api.execute(self.store, batch)
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
+            while head is not None and head.value["length"]:
+                length = head.value["length"] - 1
+                last = _key(length)
+                batch = [
+                    ops.Get(self.messages, last),
+                    ops.Delete(self.messages, last),
+                    ops.Put(self.heads, self.name, {**head.value, "length": length}, expect=head),
+                ]
+                entry, _, head = yield from face_api.execute(self.store, batch)
                 if entry is not None:
                     found: dict[str, Any] = entry.value
-                    return found
-        raise AssertionError("unreachable")
+                    return found  # otherwise it has expired
+            return None
+
+        return (yield from retry_conflicts(attempt))
 
     def take_all(self) -> StoreProgram[list[dict[str, Any]] | None]:
         """Delete the log and return its messages: None if there is no such log."""
 
-        def prepare() -> StoreProgram[tuple[list[ops.PointOp], list[dict[str, Any]] | None]]:
+        def attempt() -> StoreProgram[list[dict[str, Any]] | None]:
             head, messages = yield from self.read()
             if head is None:
-                return [], None
-            return [ops.Delete(self.heads, self.name, expect=head), ops.DeleteTree(self.messages)], messages
+                return None
+            batch = [ops.Delete(self.heads, self.name, expect=head), ops.DeleteTree(self.messages)]
+            yield from face_api.execute(self.store, batch)
+            return messages
 
-        return (yield from write_unchanged(self.store, prepare))
+        return (yield from retry_conflicts(attempt))
 
     def delete(self) -> StoreProgram[bool]:
         """Delete the log with all its messages. Returns whether it was there."""
@@ -171,7 +173,8 @@ class MessageLog:
         self, change: Callable[[Entry | None], tuple[int, Sequence[Value], Head]], further: Sequence[ops.PointOp] = ()
     ) -> StoreProgram[Entry]:
         """Write messages from a number on, remove those behind them, and write the head, if it is as it was read."""
-        for tries in itertools.count(1):
+
+        def attempt() -> StoreProgram[Entry]:
             head = yield from self.read_head()
             before = 0 if head is None else head.value["length"]
             start, messages, value = change(head)
@@ -183,13 +186,10 @@ class MessageLog:
                 *(ops.Delete(self.messages, _key(number)) for number in range(end, before)),
                 *further,
             ]
-            try:
-                written: Entry = (yield from face_api.execute(self.store, batch))[0]
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return written
-        raise AssertionError("unreachable")
+            written: Entry = (yield from face_api.execute(self.store, batch))[0]
+            return written
+
+        return (yield from retry_conflicts(attempt))
 
 
 def _key(number: int) -> str:

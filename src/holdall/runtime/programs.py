@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from ..errors import HoldallError, LeaseLost, StoreClosed, Unavailable
+from ..errors import Conflict, HoldallError, LeaseLost, StoreClosed, Unavailable
 from ..ops import FrozenStruct, Op
 from .renames import check_renamed
 
@@ -81,6 +82,16 @@ def before_retry(conflict: Exception, tries: int) -> Program[Sleep, None]:
     if tries >= _MOST_TRIES or isinstance(conflict, LeaseLost):
         raise conflict
     yield Sleep(random.uniform(0, 0.001 * min(2**tries, _LONGEST_PAUSE)))
+
+
+def retry_conflicts(attempt: Callable[[], StoreProgram[T]]) -> StoreProgram[T]:
+    """Run a read-modify-write: again from its start if a check fails, because another has written in the meantime."""
+    for tries in itertools.count(1):
+        try:
+            return (yield from attempt())
+        except Conflict as conflict:
+            yield from before_retry(conflict, tries)
+    raise AssertionError("unreachable")
 
 
 def each(groups: Sequence[list[Any] | HoldallError]) -> StoreProgram[list[list[Any] | HoldallError]]:

@@ -19,6 +19,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 import holdall
+from holdall.errors import InvalidInput
 from holdall.faces.adk import HoldallArtifactService, HoldallMemoryService, HoldallSessionService, register
 
 WHO = {"app_name": "app", "user_id": "ada"}
@@ -150,6 +151,8 @@ def test_urls_are_service_uris(tmp_path: Path) -> None:
     asyncio.run(sessions.create_session(**WHO, session_id="s"))
     with holdall.open(tmp_path / "agent.db") as store:
         assert store.get(("adk", "app", "sessions", "ada"), "s") is not None
+    for url in ("memory:", "redis+cluster://localhost", "unix:///run/redis.sock"):  # none connects before its first use
+        assert isinstance(registry.create_session_service(f"holdall+{url}"), HoldallSessionService)
 
 
 def test_events_carry_their_author() -> None:
@@ -188,3 +191,19 @@ def test_versions_of_artifacts_do_not_count_from_the_end() -> None:
         return [await service.load_artifact(**where, version=version) for version in (-1, 1)]
 
     assert asyncio.run(main(HoldallArtifactService("memory:"))) == asyncio.run(main(InMemoryArtifactService()))
+
+
+def test_a_session_that_cannot_be_remembered_leaves_what_was_remembered_of_it() -> None:
+    async def main() -> None:
+        async with HoldallMemoryService("memory:") as service:
+            await service.add_session_to_memory(Session(**WHO, id="s", events=[said("a blue notebook")]))
+            too_long = said("a red notebook").model_copy(update={"id": "x" * 5000})
+            with pytest.raises(InvalidInput):
+                await service.add_session_to_memory(Session(**WHO, id="s", events=[too_long]))
+            found = await service.search_memory(**WHO, query="notebook")
+            assert [one.id for one in found.memories] == ["id a blue notebook"]
+            await service.add_session_to_memory(Session(**WHO, id="s", events=[said("a red notebook")]))
+            found = await service.search_memory(**WHO, query="notebook")
+            assert [one.id for one in found.memories] == ["id a red notebook"]
+
+    asyncio.run(main())

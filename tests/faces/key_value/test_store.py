@@ -10,6 +10,7 @@ from key_value.aio.errors import InvalidKeyError, SerializationError
 from key_value.aio.protocols.key_value import AsyncKeyValue
 
 import holdall
+from holdall.errors import StoreClosed
 from holdall.faces.key_value import HoldallKeyValue
 
 
@@ -61,5 +62,19 @@ def test_what_cannot_be_stored_is_an_error_of_py_key_value() -> None:
             assert await store.get("k") is None
             with pytest.raises(InvalidKeyError):
                 await store.put("", {"a": 1})
+
+    asyncio.run(main())
+
+
+def test_it_closes_only_the_store_that_it_opened() -> None:
+    async def main() -> None:
+        async with HoldallKeyValue("memory:") as own:
+            await own.put("k", {})
+        with pytest.raises(StoreClosed):
+            own.store.count()
+        with holdall.open("memory:") as store:
+            async with HoldallKeyValue(store) as shared:
+                await shared.put("k", {})
+            assert store.count() == 1
 
     asyncio.run(main())

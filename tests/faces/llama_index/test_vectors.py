@@ -24,7 +24,7 @@ from llama_index.core.vector_stores.types import (
 )
 
 import holdall
-from holdall.errors import EmbeddingError, InvalidInput
+from holdall.errors import EmbeddingError, InvalidInput, StoreClosed
 from holdall.faces.langgraph import HoldallStore
 from holdall.faces.llama_index import HoldallVectorStore
 
@@ -185,3 +185,17 @@ def test_vectors_that_do_not_fit_are_refused() -> None:
 
         with pytest.raises(InvalidInput, match="another model"):
             HoldallVectorStore(store, embed_model=Other()).add(NODES)
+
+
+def test_it_closes_only_the_store_that_it_opened() -> None:
+    async def main() -> None:
+        async with HoldallVectorStore("memory:", embed_model=MODEL) as own:
+            await own.async_add(NODES)
+        with pytest.raises(StoreClosed):
+            own.store.count()
+        with holdall.open("memory:") as store:
+            with HoldallVectorStore(store, embed_model=MODEL) as shared:
+                shared.add(NODES)
+            assert store.count() == 4
+
+    asyncio.run(main())

@@ -17,18 +17,17 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a service for ADK", "adk") from missing
 
-from ... import Entry, Store
-from ...core import face_api
+from ... import Entry
 from ...core.face_api import StoreProgram
 from ...ops import Namespace
-from ..base import Face, read_all
+from ..base import NamespaceFace, read_all
 from ..message_log import MessageLog
 
 _USER = "user:"  # how the name of a user's artifact begins
 _REFERENCES = 5  # how many references to other artifacts are followed
 
 
-class HoldallArtifactService(Face, BaseArtifactService):
+class HoldallArtifactService(NamespaceFace, BaseArtifactService):
     """The artifacts of ADK apps, in one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -36,12 +35,7 @@ class HoldallArtifactService(Face, BaseArtifactService):
     """
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("adk-artifacts",), **options: Any) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallArtifactService of {self._namespace!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace, **options)
 
     async def save_artifact(
         self,
@@ -58,7 +52,7 @@ class HoldallArtifactService(Face, BaseArtifactService):
         log = self._log(app_name, user_id, filename, session_id)
         stored = {
             "part": part.model_dump(mode="json", exclude_none=True),
-            "mime_type": self._check(part, app_name, user_id, session_id),
+            "mime_type": self._find_mime_type(part, app_name, user_id, session_id),
             "metadata": custom_metadata or {},
         }
         head = await self._arun(log.append([stored]))
@@ -90,10 +84,10 @@ class HoldallArtifactService(Face, BaseArtifactService):
 
     async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
         """List the names of a user's artifacts and, with a session, also of that session's."""
-        places = [self._of_user(app_name, user_id)]
+        namespaces = [self._of_user(app_name, user_id)]
         if session_id is not None:
-            places.append(self._of_session(app_name, user_id, session_id))
-        heads = [await self._arun(read_all(self.store, heads, recursive=False)) for heads in places]
+            namespaces.append(self._of_session(app_name, user_id, session_id))
+        heads = [await self._arun(read_all(self.store, one, recursive=False)) for one in namespaces]
         return sorted(head.key for some in heads for head in some)
 
     async def delete_artifact(
@@ -142,7 +136,7 @@ class HoldallArtifactService(Face, BaseArtifactService):
             mime_type=entry.value["mime_type"],
         )
 
-    def _check(self, part: types.Part, app: str, user: str, session: str | None) -> str | None:
+    def _find_mime_type(self, part: types.Part, app: str, user: str, session: str | None) -> str | None:
         """Return the MIME type of an artifact. A part that cannot be one is `InputValidationError`."""
         if part.inline_data is not None:
             return part.inline_data.mime_type
@@ -167,12 +161,12 @@ class HoldallArtifactService(Face, BaseArtifactService):
             raise InputValidationError("Session ID must be provided for session-scoped artifacts.")
         else:
             heads = self._of_session(app, user, session)
-        return MessageLog(self.store, heads, filename, (*heads, filename))
+        return MessageLog.below(self.store, heads, filename)
 
     def _of_user(self, app: str, user: str) -> Namespace:
         artifact_util.validate_path_segment(app, "app_name")
         artifact_util.validate_path_segment(user, "user_id")
-        return (*self._namespace, app, user, "user")
+        return self._inside(app, user, "user")
 
     def _of_session(self, app: str, user: str, session: str) -> Namespace:
         artifact_util.validate_path_segment(session, "session_id")

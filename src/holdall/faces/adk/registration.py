@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...core.face_api import SCHEMES
 from .artifacts import HoldallArtifactService
 from .memory import HoldallMemoryService
 from .sessions import HoldallSessionService
@@ -12,10 +13,6 @@ if TYPE_CHECKING:
     from google.adk.cli.service_registry import ServiceRegistry
 
 _PREFIX = "holdall+"
-_SCHEMES = (
-    *("sqlite", "memory", "disk", "postgresql", "postgres", "s3", "http", "https"),
-    *("redis", "rediss", "redis+cluster", "rediss+cluster"),
-)
 
 
 def register(registry: ServiceRegistry | None = None) -> None:
@@ -24,7 +21,7 @@ def register(registry: ServiceRegistry | None = None) -> None:
         from google.adk.cli.service_registry import get_service_registry
 
         registry = get_service_registry()
-    for scheme in _SCHEMES:
+    for scheme in SCHEMES:
         registry.register_session_service(_PREFIX + scheme, _make_sessions)
         registry.register_artifact_service(_PREFIX + scheme, _make_artifacts)
         registry.register_memory_service(_PREFIX + scheme, _make_memory)

@@ -23,18 +23,18 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a service for ADK", "adk") from missing
 
-from ... import ABSENT, Store, ops
+from ... import ABSENT, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram
 from ...errors import Conflict, NotFound
 from ...ops import Namespace
-from ..base import Face, read_all
+from ..base import NamespaceFace, read_all
 from ..message_log import Head, MessageLog
 
 _MOST_AUTHOR = 200  # characters
 
 
-class HoldallSessionService(Face, BaseSessionService):
+class HoldallSessionService(NamespaceFace, BaseSessionService):
     """The sessions of ADK apps, in one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -42,12 +42,7 @@ class HoldallSessionService(Face, BaseSessionService):
     """
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("adk",), **options: Any) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallSessionService of {self._namespace!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace, **options)
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
@@ -61,8 +56,7 @@ class HoldallSessionService(Face, BaseSessionService):
             await self.store.aexecute([ops.Put(log.heads, name, head, expect=ABSENT), *shared])
         except Conflict:
             raise AlreadyExistsError(f"Session with id {name} already exists.") from None
-        merged = {**own, **await self._arun(self._read_shared(app_name, user_id))}
-        return _describe(app_name, user_id, name, {**head, "state": merged})
+        return _describe(app_name, user_id, name, head, await self._arun(self._read_shared(app_name, user_id)))
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
@@ -77,8 +71,7 @@ class HoldallSessionService(Face, BaseSessionService):
         events = [Event.model_validate(value) for value in values]
         if config.after_timestamp is not None:
             events = [event for event in events if event.timestamp >= config.after_timestamp]
-        merged = {**head.value["state"], **(yield from self._read_shared(app, user))}
-        return _describe(app, user, name, {**head.value, "state": merged}, events)
+        return _describe(app, user, name, head.value, (yield from self._read_shared(app, user)), events)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """List the sessions of a user, or of all users of an app, without events, the last changed one last."""
@@ -90,11 +83,8 @@ class HoldallSessionService(Face, BaseSessionService):
         shared = {}
         for user_id in {head.namespace[-1] for head in heads}:
             shared[user_id] = yield from self._read_shared(app, user_id)
-        found = []
-        for head in heads:
-            owner = head.namespace[-1]
-            merged = {**head.value["state"], **shared[owner]}
-            found.append(_describe(app, owner, head.key, {**head.value, "state": merged}))
+        owners = [(head, head.namespace[-1]) for head in heads]
+        found = [_describe(app, owner, head.key, head.value, shared[owner]) for head, owner in owners]
         found.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=found)
 
@@ -162,10 +152,15 @@ class HoldallSessionService(Face, BaseSessionService):
         events = self._inside(app, "events", user, name)
         return MessageLog(self.store, self._inside(app, "sessions", user), name, events)
 
-    def _inside(self, app: str, *labels: str) -> Namespace:
-        return (*self._namespace, app, *labels)
 
-
-def _describe(app: str, user: str, name: str, head: Head, events: Sequence[Event] = ()) -> Session:
-    state, updated = head["state"], head["updated"]
-    return Session(id=name, app_name=app, user_id=user, state=state, events=list(events), last_update_time=updated)
+def _describe(
+    app: str, user: str, name: str, head: Head, shared: dict[str, Any], events: Sequence[Event] = ()
+) -> Session:
+    return Session(
+        id=name,
+        app_name=app,
+        user_id=user,
+        state={**head["state"], **shared},
+        events=list(events),
+        last_update_time=head["updated"],
+    )

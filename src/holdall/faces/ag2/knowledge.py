@@ -17,11 +17,11 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
 
-from ... import ABSENT, ANY, FileInfo, Files, Lease, Store, ops
+from ... import ABSENT, ANY, FileInfo, Lease, ops
 from ...core import face_api
 from ...errors import Conflict, CursorExpired, HoldallError, InvalidInput, StoreClosed, shown
 from ...ops import Expect, Expectation, Namespace
-from ..base import Face
+from ..base import FilesFace
 from .locks import Locks
 from .protocol import LOG_PREFIX, ChangeCallback, ChangeSubscription, KnowledgeStore, create_file, has_parameter
 
@@ -33,7 +33,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0  # seconds before a subscription retrie
 _in_callback: ContextVar[bool] = ContextVar("holdall: in a callback of on_change", default=False)
 
 
-class HoldallKnowledgeStore(Face):
+class HoldallKnowledgeStore(FilesFace):
     """An agent's knowledge: the files of one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. Agents with the same `namespace`
@@ -43,14 +43,8 @@ class HoldallKnowledgeStore(Face):
     _waits_for_callbacks = False  # whether a change returns after the callbacks for it have run
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("knowledge",), **options: Any) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        #: The same files with all methods of holdall, sync and async.
-        self.files: Files = self.store.files(namespace)
+        self._open_files(store_or_url, namespace, **options)
         self._subscriptions: set[_Subscription] = set()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.files.namespace!r} in {self.store!r}>"
 
     # Reading ---------------------------------------------------------------------------------------------------------
 

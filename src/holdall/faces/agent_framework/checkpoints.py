@@ -7,8 +7,8 @@ The framework's own storages pickle. Here a checkpoint is plain JSON (`inert_val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
@@ -21,15 +21,15 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a checkpoint storage for the Agent Framework", "agent-framework") from missing
 
-from ... import ABSENT, Entry, Store, ops
+from ... import ABSENT, Entry, ops
 from ...core import face_api
-from ...core.face_api import StoreProgram
+from ...core.face_api import StoreProgram, retry_conflicts
 from ...errors import InvalidInput
 from ...ops import Namespace
-from ..base import Face, read_all, write_unchanged
+from ..base import NamespaceFace, read_all, translate_errors
 
 
-class HoldallCheckpointStorage(Face):
+class HoldallCheckpointStorage(NamespaceFace):
     """Checkpoints of workflows, in one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `types` are the classes of your own
@@ -46,12 +46,7 @@ class HoldallCheckpointStorage(Face):
         **options: Any,
     ) -> None:
         self._values = InertValues(types)
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallCheckpointStorage of {self._namespace!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace, **options)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Store a checkpoint, and return its id. A value that is not plain data is `WorkflowCheckpointException`."""
@@ -63,18 +58,18 @@ class HoldallCheckpointStorage(Face):
         key, workflow = checkpoint.checkpoint_id, checkpoint.workflow_name
         value = {"workflow": workflow, "checkpoint": self._values.encode(checkpoint)}
 
-        def prepare() -> StoreProgram[tuple[list[ops.PointOp], None]]:
+        def attempt() -> StoreProgram[None]:
             old: Entry | None
             [old] = yield [ops.Get(self._namespace, key)]
             batch: list[ops.PointOp] = [
                 ops.Put(self._namespace, key, value, expect=ABSENT if old is None else old, search_fields=False),
-                ops.Put(self._of(workflow), key, {"timestamp": checkpoint.timestamp}, search_fields=False),
+                ops.Put(self._inside(workflow), key, {"timestamp": checkpoint.timestamp}, search_fields=False),
             ]
             if old is not None and old.value["workflow"] != workflow:
-                batch.append(ops.Delete(self._of(old.value["workflow"]), key))
-            return batch, None
+                batch.append(ops.Delete(self._inside(old.value["workflow"]), key))
+            yield from face_api.execute(self.store, batch)
 
-        yield from write_unchanged(self.store, prepare)
+        yield from retry_conflicts(attempt)
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """Return a checkpoint. A missing one is `WorkflowCheckpointException`."""
@@ -111,19 +106,20 @@ class HoldallCheckpointStorage(Face):
             return await self._arun(self._delete(checkpoint_id))
 
     def _delete(self, key: str) -> StoreProgram[bool]:
-        def prepare() -> StoreProgram[tuple[list[ops.PointOp], bool]]:
+        def attempt() -> StoreProgram[bool]:
             old: Entry | None
             [old] = yield [ops.Get(self._namespace, key)]
             if old is None:
-                return [], False
-            index = ops.Delete(self._of(old.value["workflow"]), key)
-            return [ops.Delete(self._namespace, key, expect=old), index], True
+                return False
+            index = ops.Delete(self._inside(old.value["workflow"]), key)
+            yield from face_api.execute(self.store, [ops.Delete(self._namespace, key, expect=old), index])
+            return True
 
-        return (yield from write_unchanged(self.store, prepare))
+        return (yield from retry_conflicts(attempt))
 
     async def _list(self, workflow: str) -> list[Any]:
         with _translate():
-            found = await self._arun(read_all(self.store, self._of(workflow), recursive=False))
+            found = await self._arun(read_all(self.store, self._inside(workflow), recursive=False))
         return sorted(found, key=lambda entry: (entry.created_at, entry.version))
 
     def _decode(self, entry: Entry) -> WorkflowCheckpoint:
@@ -131,14 +127,6 @@ class HoldallCheckpointStorage(Face):
         assert isinstance(checkpoint, WorkflowCheckpoint)
         return checkpoint
 
-    def _of(self, workflow: str) -> Namespace:
-        return (*self._namespace, workflow)
 
-
-@contextmanager
-def _translate() -> Iterator[None]:
-    """Raise holdall's refusals as the framework's error."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise WorkflowCheckpointException(str(error)) from error
+def _translate() -> AbstractContextManager[None]:
+    return translate_errors(InvalidInput, WorkflowCheckpointException)

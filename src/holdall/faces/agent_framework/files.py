@@ -16,17 +16,17 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a file store for the Agent Framework", "agent-framework") from missing
 
-from ... import ABSENT, Files, Store
+from ... import ABSENT, ANY
 from ...core import face_api
 from ...errors import Conflict, FileNotFound, InvalidInput, IsADirectory
 from ...ops import Namespace
-from ..base import Face
+from ..base import FilesFace
 
 _LITERAL = re.compile(r"[\w ]+")
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
-class HoldallFileStore(Face, AgentFileStore):
+class HoldallFileStore(FilesFace, AgentFileStore):
     """The files of one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -34,21 +34,12 @@ class HoldallFileStore(Face, AgentFileStore):
     """
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("files",), **options: Any) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        #: The same files with all methods of holdall, sync and async.
-        self.files: Files = self.store.files(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallFileStore of {self.files.namespace!r} in {self.store!r}>"
+        self._open_files(store_or_url, namespace, **options)
 
     async def write(self, path: str, content: str, *, overwrite: bool = True) -> None:
         """Write a file. Without `overwrite`, an existing one is `FileExistsError`."""
         try:
-            if overwrite:
-                await self.files.awrite(_absolute(path), content)
-            else:
-                await self.files.awrite(_absolute(path), content, expect=ABSENT)
+            await self.files.awrite(_absolute(path), content, expect=ANY if overwrite else ABSENT)
         except Conflict:
             raise FileExistsError(f"File already exists: {path!r}") from None
 

@@ -17,15 +17,13 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a history for the Agent Framework", "agent-framework") from missing
 
-from ... import Store
-from ...core import face_api
 from ...errors import InvalidInput
 from ...ops import Namespace
-from ..base import Face
+from ..base import NamespaceFace
 from ..message_log import MessageLog
 
 
-class HoldallHistoryProvider(Face, HistoryProvider):
+class HoldallHistoryProvider(NamespaceFace, HistoryProvider):
     """The messages of sessions, in one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `flags` are those of
@@ -41,12 +39,7 @@ class HoldallHistoryProvider(Face, HistoryProvider):
         **flags: Any,
     ) -> None:
         HistoryProvider.__init__(self, source_id, **flags)
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url)
-        self._namespace = face_api.check_namespace(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallHistoryProvider of {self._namespace!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace)
 
     async def get_messages(
         self,
@@ -73,4 +66,4 @@ class HoldallHistoryProvider(Face, HistoryProvider):
     def _log(self, session_id: str | None) -> MessageLog:
         if session_id is None:
             raise InvalidInput("a history is kept by session: run the agent with a session that has an id")
-        return MessageLog(self.store, self._namespace, session_id, (*self._namespace, session_id))
+        return MessageLog.below(self.store, self._namespace, session_id)

@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "Claude's memory tool", "claude") from missing
 
-from ... import ABSENT, FileInfo, Files, Store, ops
+from ... import ABSENT, FileInfo, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...errors import (
@@ -32,7 +32,7 @@ from ...errors import (
     SymbolicLink,
 )
 from ...ops import Namespace
-from ..base import Face
+from ..base import FilesFace
 
 if TYPE_CHECKING:
     from anthropic.types.beta import (
@@ -51,7 +51,7 @@ _WIDTH = len(str(_MAX_LINES))
 _UNITS = "BKMG"
 
 
-class _Commands(Face):
+class _Commands(FilesFace):
     """The commands as programs, for both tools."""
 
     def __init__(
@@ -63,13 +63,7 @@ class _Commands(Face):
         **options: Any,
     ) -> None:
         super().__init__(cache_control=cache_control)  # type: ignore[call-arg]  # of the SDK's class beside this one
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        #: The same files with all methods of holdall, sync and async.
-        self.files: Files = self.store.files(namespace)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.files.namespace!r} in {self.store!r}>"
+        self._open_files(store_or_url, namespace, **options)
 
     def _do_view(self, command: BetaMemoryTool20250818ViewCommand) -> StoreProgram[str]:
         """Show a file with line numbers, or list a folder two levels deep."""

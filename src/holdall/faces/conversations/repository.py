@@ -40,7 +40,7 @@ from ...core import face_api
 from ...core.face_api import Call, StoreProgram, Work, async_method, before_retry, sync_method
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
 from ...ops import Namespace
-from ..base import Face
+from ..base import NEIGHBOURS, Face, read_namespaces
 from ..langgraph.conn_strings import is_postgres
 from .export import MessageExport, Sink
 
@@ -255,7 +255,7 @@ class ConversationRepository(Face, BaseStoreRepository):
     aconversations = async_method(_conversations)
 
     def _find_messages(
-        self, user_id: str, query: str, *, thread_id: str | None = None, limit: int = 10, neighbours: float = 0.3
+        self, user_id: str, query: str, *, thread_id: str | None = None, limit: int = 10, neighbours: float = NEIGHBOURS
     ) -> StoreProgram[list[FoundMessage]]:
         """Return the messages that match a query best, of the twenty conversations that match it best.
 
@@ -391,16 +391,7 @@ class ConversationRepository(Face, BaseStoreRepository):
         """Return the namespaces of one user's conversations, or of all users'."""
         if user_id is not None:
             return [_namespace(user_id)]
-        found: list[Namespace] = []
-        offset = 0
-        while True:
-            page = yield from face_api.namespaces(
-                self._store, prefix=_namespace("*"), max_depth=3, limit=1000, offset=offset
-            )
-            found += page
-            offset += 1000
-            if len(page) < 1000:
-                return found
+        return (yield from read_namespaces(self._store, prefix=_namespace("*"), max_depth=3))
 
     def close(self) -> None:
         """Close the store, if it was opened here."""

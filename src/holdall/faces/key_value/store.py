@@ -30,7 +30,7 @@ except ModuleNotFoundError as missing:
 
 from ... import Entry, Store, ops
 from ...core import face_api
-from ...core.face_api import Backdate, StoreProgram
+from ...core.face_api import Backdate
 from ...errors import InvalidInput, InvalidValue
 from ...ops import Namespace
 from ..base import open_store
@@ -133,10 +133,7 @@ class HoldallKeyValue(
         return True
 
     async def _cull(self) -> None:
-        await face_api.arun(self.store, self._sweep())
-
-    def _sweep(self) -> StoreProgram[int]:
-        return (yield from face_api.sweep(self.store))
+        await self.store.asweep()
 
     def _inside(self, collection: str) -> Namespace:
         return (*self._namespace, collection)

@@ -13,15 +13,15 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a byte store for LangChain", "langchain") from missing
 
-from ... import Entry, Store, ops
+from ... import Entry, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...errors import InvalidValue, shown
 from ...ops import Namespace
-from ..base import Face
+from ..base import NamespaceFace
 
 
-class HoldallByteStore(Face, ByteStore):
+class HoldallByteStore(NamespaceFace, ByteStore):
     """Bytes by key, in one namespace of a holdall store: for `CacheBackedEmbeddings`, for example.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -29,12 +29,7 @@ class HoldallByteStore(Face, ByteStore):
     """
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("bytes",), **options: Any) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallByteStore of {self._namespace!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace, **options)
 
     def _mget(self, keys: Sequence[str]) -> StoreProgram[list[bytes | None]]:
         """Return the bytes of each key, None where there are none."""

@@ -20,14 +20,14 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a cache for LangChain", "langchain") from missing
 
-from ... import DEFAULT, Entry, Store, ops
+from ... import DEFAULT, Entry, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...ops import Namespace, TtlOrDefault
-from ..base import Face
+from ..base import NamespaceFace
 
 
-class HoldallCache(Face, BaseCache):
+class HoldallCache(NamespaceFace, BaseCache):
     """Answers of models, by prompt and model, in one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -42,14 +42,9 @@ class HoldallCache(Face, BaseCache):
         ttl: TtlOrDefault = DEFAULT,
         **options: Any,
     ) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
+        self._open_namespace(store_or_url, namespace, **options)
         self._ttl = ttl
         face_api.check_op(self.store, ops.Put(self._namespace, "ttl", {}, ttl))  # refuses a wrong ttl here
-
-    def __repr__(self) -> str:
-        return f"<HoldallCache of {self._namespace!r} in {self.store!r}>"
 
     def _lookup(self, prompt: str, llm_string: str) -> StoreProgram[Sequence[Generation] | None]:
         """Return the answer of a model to a prompt, or None."""

@@ -16,15 +16,14 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a chat history for LangChain", "langchain") from missing
 
-from ... import Store
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...ops import Namespace
-from ..base import Face
+from ..base import NamespaceFace
 from ..message_log import MessageLog
 
 
-class HoldallChatMessageHistory(Face, BaseChatMessageHistory):
+class HoldallChatMessageHistory(NamespaceFace, BaseChatMessageHistory):
     """The messages of one session.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. Sessions are in `namespace`, one
@@ -35,13 +34,11 @@ class HoldallChatMessageHistory(Face, BaseChatMessageHistory):
         self, session_id: str, store_or_url: Any = None, *, namespace: Namespace = ("chats",), **options: Any
     ) -> None:
         self.session_id = face_api.check_key(session_id, "session_id")
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        messages = face_api.check_namespace((*face_api.check_namespace(namespace), session_id))
-        self._log = MessageLog(self.store, tuple(namespace), session_id, messages)
+        self._open_namespace(store_or_url, namespace, **options)
+        self._log = MessageLog.below(self.store, self._namespace, session_id)
 
     def __repr__(self) -> str:
-        return f"<HoldallChatMessageHistory {self.session_id!r} of {self._log.heads!r} in {self.store!r}>"
+        return f"<HoldallChatMessageHistory {self.session_id!r} of {self._namespace!r} in {self.store!r}>"
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # LangChain allows a property

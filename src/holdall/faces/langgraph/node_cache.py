@@ -1,6 +1,8 @@
 """LangGraph's cache of node results on any engine: `HoldallCache` implements `BaseCache`.
 
-graph = builder.compile(cache=HoldallCache("agent.db"))
+    graph = builder.compile(cache=HoldallCache("agent.db"))
+
+A result is an item with the bytes of LangGraph's serializer.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "LangGraph's cache", "langgraph") from missing
 
-from ... import Entry, Store, ops
+from ... import Entry, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...ops import Namespace
-from ..base import Face, read_all
+from ..base import NamespaceFace, read_all
 
 
-class HoldallCache(Face, BaseCache[Any]):
+class HoldallCache(NamespaceFace, BaseCache[Any]):
     """Results of nodes, below one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -40,16 +42,11 @@ class HoldallCache(Face, BaseCache[Any]):
         **options: Any,
     ) -> None:
         BaseCache.__init__(self, serde=serde)
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallCache of {self._namespace!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace, **options)
 
     def _get(self, keys: Sequence[FullKey]) -> StoreProgram[dict[FullKey, Any]]:
         """Return the results that are kept, by their keys."""
-        entries: list[Entry | None] = yield [ops.Get(self._inside(namespace), key) for namespace, key in keys]
+        entries: list[Entry | None] = yield [ops.Get(self._inside(*namespace), key) for namespace, key in keys]
         return {
             (tuple(namespace), key): self._load(entry.value)
             for (namespace, key), entry in zip(keys, entries, strict=True)
@@ -64,11 +61,11 @@ class HoldallCache(Face, BaseCache[Any]):
         batch: list[ops.PointOp] = []
         for (namespace, key), (result, ttl) in pairs.items():
             if ttl is not None and ttl <= 0:
-                batch.append(ops.Delete(self._inside(namespace), key))
+                batch.append(ops.Delete(self._inside(*namespace), key))
                 continue
             kind, data = self.serde.dumps_typed(result)
             value = {"type": kind, "data": base64.b64encode(data).decode()}
-            batch.append(ops.Put(self._inside(namespace), key, value, ttl, search_fields=False))
+            batch.append(ops.Put(self._inside(*namespace), key, value, ttl, search_fields=False))
         yield from face_api.execute(self.store, batch)
 
     set = sync_method(_set)
@@ -80,7 +77,7 @@ class HoldallCache(Face, BaseCache[Any]):
             yield from face_api.delete_tree(self.store, self._namespace)
             return
         for namespace in namespaces:  # those below it stay
-            found = yield from read_all(self.store, self._inside(namespace), recursive=False)
+            found = yield from read_all(self.store, self._inside(*namespace), recursive=False)
             yield from face_api.execute(self.store, [ops.Delete(hit.namespace, hit.key) for hit in found])
 
     clear = sync_method(_clear)
@@ -88,6 +85,3 @@ class HoldallCache(Face, BaseCache[Any]):
 
     def _load(self, value: dict[str, Any]) -> Any:
         return self.serde.loads_typed((value["type"], base64.b64decode(value["data"])))
-
-    def _inside(self, namespace: Namespace) -> Namespace:
-        return (*self._namespace, *namespace)

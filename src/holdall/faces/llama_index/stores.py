@@ -26,13 +26,13 @@ from ... import Entry, Store, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...ops import Namespace
-from ..base import Face, open_store, read_all
+from ..base import Face, NamespaceFace, read_all
 from ..message_log import MessageLog
 
 _BATCH = 1000
 
 
-class HoldallKVStore(Face, BaseKVStore):
+class HoldallKVStore(NamespaceFace, BaseKVStore):
     """Dicts by key, in collections below one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -40,12 +40,7 @@ class HoldallKVStore(Face, BaseKVStore):
     """
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("llama-index",), **options: Any) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallKVStore of {self._namespace!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace, **options)
 
     def _put(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> StoreProgram[None]:
         """Put a dict."""
@@ -95,37 +90,28 @@ class HoldallKVStore(Face, BaseKVStore):
     delete = sync_method(_delete)
     adelete = async_method(_delete)
 
-    def _inside(self, collection: str) -> Namespace:
-        return (*self._namespace, collection)
 
-
-class HoldallDocumentStore(KVDocumentStore):
+class HoldallDocumentStore(Face, KVDocumentStore):
     """Documents and nodes of LlamaIndex, in one namespace of a holdall store: a `KVDocumentStore`."""
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("llama-index",), **options: Any) -> None:
-        kept = HoldallKVStore(store_or_url, namespace=namespace, **options)
-        super().__init__(kept, batch_size=_BATCH)
         #: The `holdall.Store` that this face runs on.
-        self.store: Store = kept.store
-        self._kept = kept
-
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
-        self._kept.close()
+        self.store: Store = self._open(store_or_url, **options)
+        super().__init__(HoldallKVStore(self.store, namespace=namespace), batch_size=_BATCH)
 
 
-class HoldallChatStore(BaseChatStore):
+class HoldallChatStore(Face, BaseChatStore):
     """Chats of LlamaIndex, by key, in one namespace of a holdall store."""
 
     _store: Store = PrivateAttr()
-    _owned: bool = PrivateAttr()
+    _owned_store: Store | None = PrivateAttr()
     _namespace: Namespace = PrivateAttr()
 
     def __init__(
         self, store_or_url: Any = None, *, namespace: Namespace = ("llama-index-chats",), **options: Any
     ) -> None:
         super().__init__()
-        self._store, self._owned = open_store(store_or_url, **options)
+        self._open(store_or_url, **options)
         self._namespace = face_api.check_namespace(namespace)
 
     @classmethod
@@ -138,19 +124,8 @@ class HoldallChatStore(BaseChatStore):
         """The `holdall.Store` that this face runs on."""
         return self._store
 
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
-        if self._owned:
-            self._store.close()
-
-    def _run(self, program: StoreProgram[Any]) -> Any:
-        return face_api.run(self._store, program)
-
-    def _arun(self, program: StoreProgram[Any]) -> Any:
-        return face_api.arun(self._store, program)
-
     def _log(self, key: str) -> MessageLog:
-        return MessageLog(self._store, self._namespace, key, (*self._namespace, key))
+        return MessageLog.below(self._store, self._namespace, key)
 
     def _set_messages(self, key: str, messages: list[ChatMessage]) -> StoreProgram[None]:
         """Replace the messages of a chat."""

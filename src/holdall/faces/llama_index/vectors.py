@@ -38,7 +38,7 @@ from ... import Entry, Hit, Page, Store, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...ops import Namespace
-from ..base import open_store, read_all
+from ..base import Face, read_all
 
 _BATCH = 1000
 _COMPARISONS = {
@@ -57,7 +57,7 @@ _BY_TEXT = (VectorStoreQueryMode.TEXT_SEARCH, VectorStoreQueryMode.SPARSE)
 _BY_BOTH = (VectorStoreQueryMode.HYBRID, VectorStoreQueryMode.SEMANTIC_HYBRID)
 
 
-class HoldallVectorStore(BasePydanticVectorStore):
+class HoldallVectorStore(Face, BasePydanticVectorStore):
     """Nodes with their vectors, in one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `embed_model` is the model whose
@@ -69,7 +69,7 @@ class HoldallVectorStore(BasePydanticVectorStore):
     flat_metadata: bool = False
 
     _store: Store = PrivateAttr()
-    _opened: Store | None = PrivateAttr()
+    _owned_store: Store | None = PrivateAttr()
     _namespace: Namespace = PrivateAttr()
 
     def __init__(
@@ -82,9 +82,7 @@ class HoldallVectorStore(BasePydanticVectorStore):
     ) -> None:
         super().__init__(stores_text=True)
         model = _Model(Settings.embed_model if embed_model is None else embed_model)
-        store, is_ours = open_store(store_or_url, **options)
-        self._opened = store if is_ours else None
-        self._store = store.with_embedder(model, search_fields=["text"])
+        self._store = self._open(store_or_url, **options).with_embedder(model, search_fields=["text"])
         self._namespace = face_api.check_namespace(namespace)
 
     @classmethod
@@ -101,17 +99,6 @@ class HoldallVectorStore(BasePydanticVectorStore):
     def store(self) -> Store:
         """The `holdall.Store` that this face runs on."""
         return self._store
-
-    def close(self) -> None:
-        """Close the store, if it was opened here."""
-        if self._opened is not None:
-            self._opened.close()
-
-    def _run(self, program: StoreProgram[Any]) -> Any:
-        return face_api.run(self._store, program)
-
-    def _arun(self, program: StoreProgram[Any]) -> Any:
-        return face_api.arun(self._store, program)
 
     def _add(self, /, nodes: Sequence[BaseNode], **kwargs: Any) -> StoreProgram[list[str]]:
         """Add nodes that have embeddings, 1,000 of them in a transaction. Those with the same ids are replaced."""

@@ -19,17 +19,15 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a session of the OpenAI Agents SDK", "openai-agents") from missing
 
-from ... import Entry, Hit, Page, Store
+from ... import Entry, Hit, Page
 from ...core import face_api
 from ...core.face_api import StoreProgram
 from ...ops import Namespace
-from ..base import Face
+from ..base import NEIGHBOURS, NamespaceFace
 from ..message_log import MessageLog
 
 if TYPE_CHECKING:
     from agents.items import TResponseInputItem
-
-_NEIGHBOURS = 0.3  # a question and its answer are two items
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class SessionInfo:
     updated_at: datetime
 
 
-class HoldallSession(Face, SessionABC):
+class HoldallSession(NamespaceFace, SessionABC):
     """The conversation of one session.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. Sessions are in `namespace`, one
@@ -62,11 +60,8 @@ class HoldallSession(Face, SessionABC):
         self.session_settings = (
             SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
         )
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
-        items = face_api.check_namespace((*self._namespace, self.session_id))
-        self._log = MessageLog(self.store, self._namespace, self.session_id, items)
+        self._open_namespace(store_or_url, namespace, **options)
+        self._log = MessageLog.below(self.store, self._namespace, self.session_id)
 
     def __repr__(self) -> str:
         return f"<HoldallSession {self.session_id!r} of {self._namespace!r} in {self.store!r}>"
@@ -102,7 +97,7 @@ class HoldallSession(Face, SessionABC):
 
     async def search_sessions(self, query: str, *, limit: int = 10) -> Page[Hit]:
         """Find items of all sessions by a query. The last label of a hit's namespace is the session's id."""
-        return await self.store.asearch(self._namespace, query=query, limit=limit, neighbours=_NEIGHBOURS)
+        return await self.store.asearch(self._namespace, query=query, limit=limit, neighbours=NEIGHBOURS)
 
 
 def _describe(head: Entry) -> SessionInfo:

@@ -26,18 +26,18 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a conversation store for pydantic-ai", "pydantic-ai") from missing
 
-from ... import ABSENT, Entry, Hit, Store, ops
+from ... import ABSENT, Entry, Hit, ops
 from ...core import face_api
-from ...core.face_api import StoreProgram
+from ...core.face_api import StoreProgram, retry_conflicts
 from ...ops import Expectation, Namespace
-from ..base import Face, read_all, write_unchanged
+from ..base import NamespaceFace, read_all
 
 _RECORD = TypeAdapter(ConversationRecord)
 _ENTRY = TypeAdapter(ConversationEntry)
 _EARLIER = 16  # how many messages before it a message names
 
 
-class HoldallConversationStore(Face, ConversationStore):
+class HoldallConversationStore(NamespaceFace, ConversationStore):
     """Conversations in one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -45,13 +45,8 @@ class HoldallConversationStore(Face, ConversationStore):
     """
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("conversations",), **options: Any) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._records = (*face_api.check_namespace(namespace), "records")
-        self._messages = (*namespace, "messages")
-
-    def __repr__(self) -> str:
-        return f"<HoldallConversationStore of {self._records[:-1]!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace, **options)
+        self._records, self._messages = self._inside("records"), self._inside("messages")
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return the record of a conversation, or None."""
@@ -93,7 +88,7 @@ class HoldallConversationStore(Face, ConversationStore):
     def _write_record(
         self, record: ConversationRecord, new_entries: Sequence[ConversationEntry], revision: str | None
     ) -> StoreProgram[None]:
-        def prepare() -> StoreProgram[tuple[list[ops.PointOp], None]]:
+        def attempt() -> StoreProgram[None]:
             stored = yield from self._check_revision(record.conversation_id, revision)
             origin = stored
             if stored is None and record.forked_from:
@@ -117,28 +112,29 @@ class HoldallConversationStore(Face, ConversationStore):
             value = {"record": _RECORD.dump_python(record, mode="json"), "family": family}
             expect: Expectation = ABSENT if stored is None else stored
             batch.append(ops.Put(self._records, record.conversation_id, value, expect=expect))
-            return batch, None
+            yield from face_api.execute(self.store, batch)
 
         # Done again if only the parent has changed: another fork is no conflict.
-        yield from write_unchanged(self.store, prepare)
+        yield from retry_conflicts(attempt)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a conversation, and the messages that no other conversation shares."""
         await self._arun(self._delete_record(conversation_id, expected_revision))
 
     def _delete_record(self, conversation_id: str, revision: str) -> StoreProgram[None]:
-        def prepare() -> StoreProgram[tuple[list[ops.PointOp], None]]:
+        def attempt() -> StoreProgram[None]:
             stored = yield from self._check_revision(conversation_id, revision)
             if stored is None:
                 raise ConversationConflict(conversation_id)
-            own = yield from self._read_tips(stored)
+            own = yield from self._read_branches(stored)
             for relative in (yield from self._read_family(stored)):
-                for shared in (yield from self._read_tips(relative)):
+                for shared in (yield from self._read_branches(relative)):
                     own.pop(shared, None)
-            batch: list[ops.PointOp] = [ops.Delete(self._records, conversation_id, expect=stored)]
-            return batch + [ops.Delete(self._messages, key, expect=entry) for key, entry in own.items()], None
+            messages = [ops.Delete(self._messages, key, expect=entry) for key, entry in own.items()]
+            record = ops.Delete(self._records, conversation_id, expect=stored)
+            yield from face_api.execute(self.store, [record, *messages])
 
-        yield from write_unchanged(self.store, prepare)
+        yield from retry_conflicts(attempt)
 
     def _check_revision(self, conversation_id: str, revision: str | None) -> StoreProgram[Entry | None]:
         stored: Entry | None
@@ -152,7 +148,7 @@ class HoldallConversationStore(Face, ConversationStore):
         found = yield from read_all(self.store, self._records, filter={"family": stored.value["family"]})
         return [hit for hit in found if hit.key != stored.key]
 
-    def _read_tips(self, stored: Entry) -> StoreProgram[dict[str, Entry]]:
+    def _read_branches(self, stored: Entry) -> StoreProgram[dict[str, Entry]]:
         """Return the messages of a record's history and of the branches that it has left."""
         found: dict[str, Entry] = {}
         record = stored.value["record"]

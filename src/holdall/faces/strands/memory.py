@@ -1,6 +1,8 @@
 """Strands' memory on any engine: `HoldallMemoryStore` implements `MemoryStore`, with holdall's search.
 
-agent = Agent(memory_manager=MemoryManager(stores=[HoldallMemoryStore("notes", "agent.db", writable=True)]))
+    agent = Agent(memory_manager=MemoryManager(stores=[HoldallMemoryStore("notes", "agent.db", writable=True)]))
+
+A memory is an item, so other faces find it too.
 """
 
 from __future__ import annotations
@@ -16,10 +18,8 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a memory store for Strands", "strands") from missing
 
-from ... import Store
-from ...core import face_api
 from ...ops import Namespace
-from ..base import Face
+from ..base import NamespaceFace
 
 if TYPE_CHECKING:
     from strands.memory.extraction.types import ExtractionConfig
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MOST_FOUND = 10
 
 
-class HoldallMemoryStore(Face, MemoryStore):
+class HoldallMemoryStore(NamespaceFace, MemoryStore):
     """Memories in one namespace of a holdall store, each an item with `content` and `metadata`.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -47,9 +47,7 @@ class HoldallMemoryStore(Face, MemoryStore):
         extraction: ExtractionConfig | bool | None = None,
         **options: Any,
     ) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
+        self._open_namespace(store_or_url, namespace, **options)
         self.name = name
         self.description = description
         self.max_search_results = max_search_results

@@ -20,21 +20,20 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a session repository for Strands", "strands") from missing
 
-from ... import ABSENT, Hit, Page, Store, ops
+from ... import ABSENT, Hit, Page, ops
 from ...core import face_api
-from ...core.face_api import StoreProgram
+from ...core.face_api import StoreProgram, retry_conflicts
 from ...ops import Namespace
-from ..base import Face, write_unchanged
+from ..base import NEIGHBOURS, NamespaceFace
 
 if TYPE_CHECKING:
     from strands.multiagent import MultiAgentBase
 
 _Address: TypeAlias = tuple[Namespace, str]
-_NEIGHBOURS = 0.3  # a question and its answer are two messages
 _DIGITS = 10
 
 
-class HoldallSessionRepository(Face, SessionRepository):
+class HoldallSessionRepository(NamespaceFace, SessionRepository):
     """Sessions of agents, in one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -42,12 +41,7 @@ class HoldallSessionRepository(Face, SessionRepository):
     """
 
     def __init__(self, store_or_url: Any = None, *, namespace: Namespace = ("strands",), **options: Any) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        self._namespace = face_api.check_namespace(namespace)
-
-    def __repr__(self) -> str:
-        return f"<HoldallSessionRepository of {self._namespace!r} in {self.store!r}>"
+        self._open_namespace(store_or_url, namespace, **options)
 
     # Sessions --------------------------------------------------------------------------------------------------------
 
@@ -122,7 +116,7 @@ class HoldallSessionRepository(Face, SessionRepository):
 
     def search_messages(self, query: str, *, limit: int = 10) -> Page[Hit]:
         """Find messages of all sessions by a query. The last two labels of a hit's namespace are session and agent."""
-        return self.store.search(self._inside("messages"), query=query, limit=limit, neighbours=_NEIGHBOURS)
+        return self.store.search(self._inside("messages"), query=query, limit=limit, neighbours=NEIGHBOURS)
 
     # Several agents --------------------------------------------------------------------------------------------------
 
@@ -152,7 +146,7 @@ class HoldallSessionRepository(Face, SessionRepository):
     ) -> StoreProgram[dict[str, Any]]:
         """Write a value if all above it exist, and return it. None for `is_new` creates or replaces."""
 
-        def prepare() -> StoreProgram[tuple[list[ops.PointOp], dict[str, Any]]]:
+        def attempt() -> StoreProgram[dict[str, Any]]:
             *above, old = yield [ops.Get(*one) for one in [*parents, address]]
             batch: list[ops.PointOp] = []
             for parent, entry in zip(parents, above, strict=True):
@@ -163,9 +157,11 @@ class HoldallSessionRepository(Face, SessionRepository):
                 raise SessionException(f"{_name(address)} {'already exists' if is_new else 'does not exist'}")
             kept = {} if old is None or "created_at" not in old.value else {"created_at": old.value["created_at"]}
             written = {**value, **kept}
-            return [*batch, ops.Put(*address, written, expect=ABSENT if old is None else old)], written
+            batch.append(ops.Put(*address, written, expect=ABSENT if old is None else old))
+            yield from face_api.execute(self.store, batch)
+            return written
 
-        return (yield from write_unchanged(self.store, prepare))
+        return (yield from retry_conflicts(attempt))
 
     def _session(self, session_id: str) -> _Address:
         return self._inside("sessions"), session_id
@@ -180,9 +176,6 @@ class HoldallSessionRepository(Face, SessionRepository):
         if not isinstance(message_id, int):
             raise ValueError(f"message_id=<{message_id}> | message id must be an integer")  # noqa: TRY004  # Strands' own
         return self._inside("messages", session_id, agent_id), f"{message_id:0{_DIGITS}}"
-
-    def _inside(self, *labels: str) -> Namespace:
-        return (*self._namespace, *labels)
 
 
 def _name(address: _Address) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import builtins
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -22,10 +21,9 @@ except ModuleNotFoundError as missing:
 
     raise explain_missing(missing, "a storage for Strands", "strands") from missing
 
-from ... import Files, Store
 from ...errors import FileNotFound, HoldallError, IsADirectory, NotADirectory
 from ...ops import Namespace
-from ..base import Face
+from ..base import FilesFace, translate_errors
 
 if TYPE_CHECKING:
     from strands.storage.search.types import SearchStrategy
@@ -34,7 +32,7 @@ _MOST_FOUND = 100  # results of a search
 _NO_FILE = (FileNotFound, IsADirectory, NotADirectory)  # only keys below it, or above it, exist
 
 
-class HoldallStorage(Face):
+class HoldallStorage(FilesFace):
     """Bytes by key: the files of one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
@@ -49,15 +47,9 @@ class HoldallStorage(Face):
         search_strategy: SearchStrategy[Any] | None = None,
         **options: Any,
     ) -> None:
-        #: The `holdall.Store` that this face runs on.
-        self.store: Store = self._open(store_or_url, **options)
-        #: The same files with all methods of holdall, sync and async.
-        self.files: Files = self.store.files(namespace)
+        self._open_files(store_or_url, namespace, **options)
         self._prefix = ""
         self._search_strategy = search_strategy
-
-    def __repr__(self) -> str:
-        return f"<HoldallStorage of {self.files.namespace!r} in {self.store!r}>"
 
     async def write(self, key: str, data: bytes) -> None:
         """Store bytes under a key, in place of others."""
@@ -120,9 +112,8 @@ class HoldallStorage(Face):
         below = strands_storage._normalize_prefix(prefix).rstrip("/")
         whole = f"{self._prefix}{below}/" if below else self._prefix
         scoped = copy.copy(self)  # of a subclass, too, with its attributes
-        vars(scoped).update(
-            _prefix=whole, _owned_store=None, _namespaced=strands_storage._NAMESPACED
-        )  # Strands' mark of a view
+        mark = strands_storage._NAMESPACED  # Strands' own, of a view
+        vars(scoped).update(_prefix=whole, _owned_store=None, _namespaced=mark)
         return scoped
 
     def clear(self) -> None:
@@ -133,10 +124,5 @@ class HoldallStorage(Face):
         return f"/{self._prefix}{strands_storage._normalize_key(key)}"
 
 
-@contextmanager
-def _translate() -> Iterator[None]:
-    """Raise holdall's errors as Strands'."""
-    try:
-        yield
-    except HoldallError as error:
-        raise StorageError(str(error)) from error
+def _translate() -> AbstractContextManager[None]:
+    return translate_errors(HoldallError, StorageError)
