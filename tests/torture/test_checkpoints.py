@@ -1,13 +1,19 @@
-"""`kill -9` in the middle of a LangGraph graph: it resumes from the last acknowledged checkpoint, never half of one."""
+"""`kill -9` in the middle of a LangGraph graph: it resumes from the last acknowledged checkpoint, never half of one.
+
+And in the middle of an import of threads: it goes on, and everything is here once.
+"""
 
 from __future__ import annotations
 
 import itertools
 import operator
+import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
 
 from holdall.faces.langgraph import HoldallSaver
@@ -79,3 +85,39 @@ def check_steps(steps: list[str], acknowledged: int) -> None:
         word, seen = step.split()
         assert word == ("in", "first", "second")[number % 3]
         assert word == "in" or int(seen) == number
+
+
+def import_until_killed(theirs: str, path: str) -> None:
+    with HoldallSaver(path) as saver:
+        saver.import_from(theirs, progress=lambda done, total: tell(done))
+
+
+def read_all(saver: Any) -> dict[tuple[str, str], Any]:
+    """Return everything about each checkpoint, by its thread and ID."""
+    found = {}
+    for each in saver.list(None):
+        here = each.config["configurable"]
+        found[here["thread_id"], here["checkpoint_id"]] = tuple(each)
+    return found
+
+
+def test_an_import_goes_on_after_kill_9(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
+    theirs, path = str(tmp_path / "theirs.db"), str(tmp_path / "agent.db")
+    with SqliteSaver.from_conn_string(theirs) as source:
+        graph = compile_graph(source)
+        for number in range(scaled(60, 300)):
+            graph.invoke({"steps": [f"in {number}"]}, {"configurable": {"thread_id": f"thread {number % 3}"}})
+        expected = read_all(source)
+    assert any(pending_writes for *_, pending_writes in expected.values())
+    found: dict[tuple[str, str], Any] = {}
+    while len(found) < len(expected):
+        done = min(len(found) + random.randint(1, 5), len(expected))
+        importer = start(import_until_killed, theirs=theirs, path=path)
+        while importer.hear() < done:
+            pass
+        time.sleep(random.uniform(0, 0.005))  # it reads, writes, or is between two writes of the next checkpoint
+        importer.kill()
+        with HoldallSaver(path) as saver:
+            found = read_all(saver)
+        assert len(found) >= done
+        assert found == {key: expected[key] for key in found}  # also its writes: none comes without them

@@ -32,6 +32,7 @@ from ..model.namespace_text import decode as decode_namespace
 from ..model.namespace_text import encode as encode_namespace
 from ..model.namespace_text import show as show_namespace
 from ..model.values import decode as decode_value
+from ..model.values import duration_seconds, ttl_seconds
 from ..model.values import encode as encode_value
 from ..ops import (
     Backdate,
@@ -137,6 +138,8 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "check_namespace",
     "check_part",
     "check_path",
+    "duration_seconds",
+    "ttl_seconds",
     # Values, filters and texts.
     "decode_namespace",
     "decode_value",

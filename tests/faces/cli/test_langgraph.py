@@ -176,6 +176,11 @@ def test_threads_are_imported(tmp_path: Path, capsys: Any) -> None:
     assert run(capsys, path, "threads", "import", theirs) == (0, "6 of 6 checkpoints imported\n", "")
     assert json.loads(run(capsys, path, "threads", "import", theirs, "--json")[1])["present"] == 6
     assert run(capsys, path, "threads", "show", "t")[1].splitlines()[-1] == "ai\tHeard 3."
+    with SqliteSaver.from_conn_string(theirs) as saver:
+        chat(saver, "", "A thread without an ID.")
+    code, out, error = run(capsys, path, "threads", "import", theirs)
+    assert (code, out) == (4, "0 of 9 checkpoints imported (6 here already, 3 refused)\n")
+    assert len(error.splitlines()) == 3
 
 
 def test_without_langgraph_the_extra_is_named(ours: str) -> None:

@@ -12,12 +12,15 @@ import os
 import sys
 import threading
 import weakref
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import msgspec
 import pytest
+from cryptography.fernet import InvalidToken
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -30,6 +33,7 @@ from langgraph.types import Command, interrupt
 import holdall
 from holdall import errors
 from holdall.faces.langgraph import AsyncHoldallSaver, HoldallSaver, HoldallStore
+from holdall.faces.langgraph.checkpoints import log
 from holdall.faces.langgraph.checkpoints.known_logs import Address, KnownLog
 from holdall.faces.langgraph.checkpoints.log import Checkpoint, Codec, Log, LogWriter
 from support.extent import IS_SHORT
@@ -64,6 +68,25 @@ def test_a_scope_has_threads_of_its_own(saver_store: holdall.Store) -> None:
     for graph, text in zip(graphs, ("for a", "for b"), strict=True):
         say(graph, "same", text)
     assert [texts(graph, "same")[0] for graph in graphs] == ["for a", "for b"]
+
+
+def test_a_scope_reaches_no_threads_of_others(saver_store: holdall.Store) -> None:
+    """Neither with IDs that look like paths, nor with calls that look through all threads."""
+    inside, outside = (HoldallSaver(saver_store.scoped(scope)) for scope in (("walls", "a"), ("walls",)))
+    other = HoldallSaver(saver_store.scoped(("walls", "b")))
+    for saver in (other, outside):
+        for _ in range(3):
+            saver.put(thread("t"), empty_checkpoint(), {"run_id": "r"}, {})  # type: ignore[typeddict-unknown-key]
+    for id in ("t", "../b/t", "../../b/.holdall.threads/t", "b"):
+        assert inside.get_tuple(thread(id)) is None
+        assert list(inside.list(thread(id))) == []
+        inside.copy_thread(id, "mine")
+        inside.delete_thread(id)
+        with pytest.raises(errors.NotFound):
+            inside.set_ttl(id, 1)
+    inside.delete_for_runs(["r"])
+    assert (inside.retain(keep_last=1), list(inside.list(None)), inside.threads()) == (0, [], [])
+    assert [len(list(saver.list(None))) for saver in (other, outside)] == [3, 3]
 
 
 # Space ---------------------------------------------------------------------------------------------------------------
@@ -156,6 +179,146 @@ def test_an_encrypted_thread_has_no_plain_text_and_cannot_be_moved(tmp_path: Pat
             saver.get_tuple(thread("t2"))
     for file in tmp_path.iterdir():
         assert b"swordfish" not in file.read_bytes()
+
+
+def rewrite_log(saver: HoldallSaver, source: Address, target: Address, edit: Callable[[bytes, Any], Any]) -> None:
+    """Write the frames of a log to another one, or to the same, as an attacker without the key can.
+
+    `edit` takes the kind and the payload of a frame, and returns its new payload.
+    """
+    files = saver.store.files((*saver.namespace, source.thread_id))
+    content, frames, at = files.read(source.path), [], 0
+    while at < len(content):
+        _, number, length, id_length = log._header.unpack_from(content, at)
+        kind, start = bytes([number]), at + log._header.size + id_length
+        payload = content[start : start + length]
+        if payload[:1] == log._PACKED:
+            payload = zlib.decompressobj(wbits=-15, zdict=log._USUAL).decompress(payload[1:])
+        edited = edit(kind, msgspec.msgpack.decode(payload))
+        frames.append(log.encode_frame(kind, content[at + log._header.size : start], edited))
+        at = start + length
+    files.write(target.path, b"".join(frames))
+    saver._known.clear()
+
+
+def keep_frame(kind: bytes, payload: Any) -> Any:
+    return payload
+
+
+def swap_pointers(kind: bytes, payload: Any) -> Any:
+    if kind == log.CHECKPOINT:
+        pointers = payload[3]
+        pointers["a"], pointers["b"] = pointers["b"], pointers["a"]
+    return payload
+
+
+def swap_writes(kind: bytes, payload: Any) -> Any:
+    if kind == log.WRITES:
+        payload[2] = [[number, {"a": "b", "b": "a"}[channel], part] for number, channel, part in payload[2]]
+    return payload
+
+
+def put_values(saver: HoldallSaver, values: dict[str, Any]) -> Any:
+    """Put a checkpoint with these values, and writes of the same. Returns its config."""
+    versions: Any = dict.fromkeys(values, 1)
+    checkpoint: Any = {**empty_checkpoint(), "channel_values": values, "channel_versions": versions}
+    config = saver.put(thread("t"), checkpoint, {}, versions)
+    saver.put_writes(config, list(values.items()), "task")
+    return config
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"a": "small", "b": "other"},
+        {"a": "in a frame " * 20, "b": "of its own " * 20},
+        {"a": ["a list"], "b": ["another"]},
+        {"a": ["large" * 2000], "b": ["larger" * 2000]},
+    ],
+    ids=["small", "value", "list", "large"],
+)
+def test_a_ciphertext_cannot_be_moved_to_another_channel_or_subgraph(
+    saver: HoldallSaver, values: dict[str, Any]
+) -> None:
+    secret = HoldallSaver(saver.store, serde=EncryptedSerializer(FernetCipher()))
+    config = put_values(secret, values)
+    main, sub = Address("t", ""), Address("t", "sub")
+    rewrite_log(secret, main, main, keep_frame)  # which is no attack
+    found = secret.get_tuple(config)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == values
+    assert found.pending_writes == [("task", channel, value) for channel, value in values.items()]
+    for target, edit in ((sub, keep_frame), (main, swap_pointers), (main, swap_writes)):
+        rewrite_log(secret, main, target, edit)
+        with pytest.raises(errors.Corrupt, match="another place"):
+            secret.get_tuple(thread("t", checkpoint_ns=target.checkpoint_ns))
+        with pytest.raises(errors.Corrupt, match="another place"):
+            list(secret.list(thread("t", checkpoint_ns=target.checkpoint_ns)))
+        if target == main:
+            rewrite_log(secret, main, main, edit)  # back
+
+
+def test_large_ciphertexts_of_one_channel_cannot_be_exchanged(saver: HoldallSaver) -> None:
+    secret = HoldallSaver(saver.store, serde=EncryptedSerializer(FernetCipher()))
+    config, main = put_values(secret, {"a": ["one" * 2000, "two" * 2000]}), Address("t", "")
+    large: list[Any] = []
+
+    def collect(kind: bytes, payload: Any) -> Any:
+        if kind == log.VALUE and payload[2] is None:
+            large.append(payload)
+        return payload
+
+    def exchange(kind: bytes, payload: Any) -> Any:
+        return large.pop() if kind == log.VALUE and payload[2] is None else payload
+
+    rewrite_log(secret, main, main, collect)
+    assert len(large) >= 2
+    rewrite_log(secret, main, main, exchange)
+    with pytest.raises(errors.Corrupt, match="replaced"):
+        secret.get_tuple(config)
+
+
+def test_a_thread_that_was_not_encrypted_is_read_and_goes_on_encrypted(saver: HoldallSaver) -> None:
+    """As LangGraph's own savers do it: a cipher is set for an app that has threads already."""
+    say(chat(saver), "t", "large " + "old " * 2000)
+    secret = HoldallSaver(saver.store, serde=EncryptedSerializer(FernetCipher()))
+    graph = chat(secret)
+    say(graph, "t", "swordfish")
+    before = texts(graph, "t")
+    assert (len(before), before[2]) == (4, "swordfish")
+    assert b"swordfish" not in saver.store.files((*saver.namespace, "t")).read("/main/log")
+    secret.copy_thread("t", "copy")
+    secret.prune(["t"])
+    assert texts(graph, "copy") == texts(graph, "t") == before
+
+
+def test_another_key_is_refused_and_nobody_is_advised_to_delete_the_thread(saver: HoldallSaver) -> None:
+    class Cipher(FernetCipher):
+        """Raises the error of LangGraph's own cipher, AES of pycryptodome."""
+
+        def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+            try:
+                return super().decrypt(ciphername, ciphertext)
+            except InvalidToken as error:
+                raise ValueError("MAC check failed") from error
+
+    say(chat(HoldallSaver(saver.store, serde=EncryptedSerializer(Cipher()))), "t", "hello")
+    other = HoldallSaver(saver.store, serde=EncryptedSerializer(Cipher()))
+    with pytest.raises(errors.InvalidInput, match="another key: MAC check failed; pass as serde="):
+        other.get_tuple(thread("t"))
+
+
+def test_a_damaged_log_is_corrupt(saver: HoldallSaver) -> None:
+    say(chat(saver), "t", "hello")
+    files = saver.store.files((*saver.namespace, "t"))
+    content = files.read("/main/log")
+    size = log._header.unpack_from(content, 0)[2]
+    start = log._header.size + log._header.unpack_from(content, 0)[3]
+    for damaged in (content[1:], content[:-1], content[:start] + b"\xc1" * size + content[start + size :]):
+        files.write("/main/log", damaged)
+        saver._known.clear()
+        with pytest.raises(errors.Corrupt, match="damaged at byte"):
+            list(saver.list(thread("t")))
 
 
 def test_equal_values_of_an_encrypted_thread_are_stored_once(tmp_path: Path) -> None:
@@ -488,6 +651,51 @@ def test_imported_writes_of_a_task_are_numbered_as_langgraph_numbers_them(tmp_pa
         found = saver.get_tuple(config)
         assert found is not None
         assert found.pending_writes == [("task", "__resume__", "yes"), ("task", "a", 1)]
+
+
+def test_an_import_that_is_run_again_adds_later_writes_of_a_checkpoint(tmp_path: Path) -> None:
+    """As for an app that still runs on their saver during the first import."""
+    with SqliteSaver.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
+        config: Any = theirs.put(thread("t"), empty_checkpoint(), {}, {})
+        theirs.put_writes(config, [("a", 1)], "task-1", "1")
+        with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+            assert saver.import_from(tmp_path / "theirs.db").imported == 1
+            theirs.put_writes(config, [("a", 2), ("b", 3)], "task-2", "2")
+            assert saver.import_from(tmp_path / "theirs.db").imported == 1
+            assert saver.import_from(tmp_path / "theirs.db").present == 1
+            ours = saver.get_tuple(config)
+            expected = theirs.get_tuple(config)
+            assert ours is not None
+            assert expected is not None
+            assert (
+                ours.pending_writes
+                == expected.pending_writes
+                == [("task-1", "a", 1), *[("task-2", "a", 2), ("task-2", "b", 3)]]
+            )
+
+
+def test_a_database_of_an_old_version_of_sqlite_saver_is_imported(tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
+        config: Any = theirs.put(thread("t"), empty_checkpoint(), {}, {})
+        theirs.put_writes(config, [("a", 1)], "task")
+        theirs.conn.execute("ALTER TABLE writes DROP COLUMN task_path")
+        theirs.conn.commit()
+    with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+        saver.import_from(tmp_path / "theirs.db")
+        found = saver.get_tuple(config)
+        assert found is not None
+        assert found.pending_writes == [("task", "a", 1)]
+
+
+def test_a_thread_that_cannot_be_stored_does_not_end_an_import(tmp_path: Path) -> None:
+    with SqliteSaver.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
+        for name in ("", "__holdall__", "t" * 1100, "z"):
+            theirs.put(thread(name), empty_checkpoint(), {}, {})
+    with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+        imported = saver.import_from(tmp_path / "theirs.db")
+        assert (imported.total, imported.imported) == (4, 1)
+        assert [each.namespace[0] for each in imported.refused] == ["", "__holdall__", "t" * 1100]
+        assert [each.id for each in saver.threads()] == ["z"]
 
 
 @pytest.mark.skipif(IS_SHORT, reason="in make test-all")

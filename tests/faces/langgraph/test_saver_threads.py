@@ -65,6 +65,61 @@ def test_threads_stay_in_the_order_of_their_checkpoints_when_old_ones_are_delete
     assert [found.id for found in saver.threads(query="copy")] == ["copy"]
 
 
+def test_pages_of_threads_lack_none_while_threads_change(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("pages", "threads"))
+    other = HoldallSaver(saver_store, namespace=("pages", "threads"))
+    for number in range(12):
+        saver.put(thread(f"t{number}"), empty_checkpoint(), {"user_id": "ada"}, {})  # type: ignore[typeddict-unknown-key]
+    for options in ({}, {"filter": {"user_id": "ada"}}, {"query": "ada"}):
+        seen: list[str] = []
+        page = saver.threads(limit=3, **options)  # type: ignore[arg-type]
+        for number in range(100):
+            seen += [found.id for found in page]
+            if page.next is None:
+                break
+            # The next thread, which was on no page yet, moves to the front. One goes, and a new one comes.
+            late = next((f"t{n}" for n in reversed(range(12)) if f"t{n}" not in seen), "t0")
+            if number < 3:
+                other.put(thread(late), empty_checkpoint(), {"user_id": "ada"}, {})  # type: ignore[typeddict-unknown-key]
+                other.put(thread(f"new-{number}"), empty_checkpoint(), {}, {})
+                other.delete_thread(f"new-{number - 1}")
+                other.retain(keep_last=1, thread_ids=[seen[0]])
+            page = saver.threads(limit=3, cursor=page.next, **options)  # type: ignore[arg-type]
+        assert page.next is None
+        assert {f"t{number}" for number in range(12)} <= set(seen)
+        other.delete_thread("new-2")
+
+
+def test_every_thread_is_searched_for_runs_while_threads_change(
+    saver_store: holdall.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that gets a checkpoint moves in the list, and is visited nevertheless."""
+    monkeypatch.setattr("holdall.faces.langgraph.checkpoints.saver._THREADS_PER_PAGE", 3)
+    other = HoldallSaver(saver_store, namespace=("moving", "threads"))
+
+    class Slow(HoldallSaver):
+        def _keep(self, thread_id: str, *args: Any, **options: Any) -> Any:
+            if thread_id == "t9":  # the first that is visited
+                for number in (0, 5):
+                    other.put(thread(f"t{number}"), empty_checkpoint(), {}, {})
+            return (yield from super()._keep(thread_id, *args, **options))
+
+    slow = Slow(saver_store, namespace=("moving", "threads"))
+    for number in range(10):
+        slow.put(thread(f"t{number}"), empty_checkpoint(), {"run_id": "r"}, {})  # type: ignore[typeddict-unknown-key]
+    slow.delete_for_runs(["r"])
+    assert [found.metadata for found in slow.list(None)] == [{}, {}]
+    assert {found.id: found.checkpoints for found in slow.threads()} == {"t0": 1, "t5": 1}
+
+
+def test_what_has_no_checkpoint_is_not_listed(saver_store: holdall.Store) -> None:
+    saver = HoldallSaver(saver_store, namespace=("inner",))
+    saver.put(thread("t"), empty_checkpoint(), {}, {})
+    assert HoldallSaver(saver_store, namespace=("inner", "t")).threads() == []  # there are the items of the thread
+    saver_store.delete((*saver.namespace, "t"), "generation")  # which expires a little before the item that lists it
+    assert (saver.get_tuple(thread("t")), saver.threads()) == (None, [])
+
+
 def test_a_thread_is_listed_with_what_is_left_when_its_last_run_is_deleted(saver_store: holdall.Store) -> None:
     saver = HoldallSaver(saver_store, namespace=("runs", "threads"))
     graph = chat(saver)
@@ -153,7 +208,7 @@ def test_retain_deletes_old_checkpoints_and_keeps_the_state(saver_store: holdall
     assert texts(graph, "t") == state
     say(graph, "t", "four")
     assert texts(graph, "t") == [*state, "four", "answer to four"]
-    saver.retain_every(0.05, keep_last=2)
+    saver.retain_every(timedelta(milliseconds=50), keep_last=2)
     deadline = time.monotonic() + 20
     while len(list(saver.list(thread("t")))) > 2 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -184,14 +239,21 @@ def test_retain_deletes_old_checkpoints_of_subgraphs_too(saver: HoldallSaver) ->
 
 
 def test_wrong_arguments_are_refused(saver: HoldallSaver) -> None:
-    wrong_ages: list[Any] = ["x", float("nan"), -1, True, 1e300]
-    for age in wrong_ages:
-        with pytest.raises(errors.InvalidInput, match="older_than"):
-            saver.retain(older_than=age)
-    assert saver.retain(older_than=timedelta.max) == 0
-    for wrong in ("abc", None):  # the characters of a text are no IDs
+    wrong_times: list[Any] = ["x", float("nan"), -1, True]
+    for wrong in wrong_times:
+        with pytest.raises(errors.InvalidInput, match="older_than is"):
+            saver.retain(older_than=wrong)
+        with pytest.raises(errors.InvalidInput, match="interval is"):
+            saver.retain_every(wrong, keep_last=1)
+        with pytest.raises(errors.InvalidInput, match="ttl is"):
+            saver.set_ttl("t", wrong)
+        with pytest.raises(errors.InvalidInput, match="ttl is"):
+            HoldallSaver(saver.store, ttl=wrong)
+    for age in (timedelta.max, 1e300):
+        assert saver.retain(older_than=age) == 0
+    for ids in ("abc", None):  # the characters of a text are no IDs
         for method in (saver.prune, saver.delete_for_runs):
             with pytest.raises(errors.InvalidInput, match="_ids is a list"):
-                method(wrong)  # type: ignore[arg-type]
+                method(ids)  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidInput, match="thread_ids is a list"):
         saver.retain(keep_last=1, thread_ids="abc")

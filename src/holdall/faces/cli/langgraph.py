@@ -48,9 +48,14 @@ def import_(
 
     with open_store(context, find_embedder(embed)) as store, progress_bar("importing") as progress:
         outcome = run_async(aimport_from(source, store, progress=progress))
+    return _report(outcome, "items", as_json)
+
+
+def _report(outcome: Imported, things: str, as_json: bool) -> int:
+    """Print the outcome of an import, and return the exit code."""
     for item in outcome.refused:
         sys.stderr.write(f"holdall: {show_namespace(item.namespace)} {item.key!r}: {item.why}\n")
-    print_result(asdict(outcome), _summary(outcome, "items"), as_json)
+    print_result(asdict(outcome), _summary(outcome, things), as_json)
     return CONFLICT if outcome.refused else DONE
 
 
@@ -195,8 +200,7 @@ def import_threads(
 
     with open_store(context) as store, progress_bar("importing") as progress:
         outcome = run_async(HoldallSaver(store).aimport_from(source, progress=progress))
-    print_result(asdict(outcome), _summary(outcome, "checkpoints"), as_json)
-    return DONE
+    return _report(outcome, "checkpoints", as_json)
 
 
 @conversations.command("list", epilog=example("holdall agent.db conversations list ada 'the diet'"))

@@ -352,7 +352,7 @@ class ConversationRepository(Face, BaseStoreRepository):
     aretain = async_method(_retain)
 
     def _erase(self, user_id: str) -> StoreProgram[int]:
-        """Delete all archived data of a user in one transaction, and return the number of entries."""
+        """Delete all archived data of a user, and return the number of entries."""
         return (yield from face_api.delete_tree(self._store, _namespace(user_id)))
 
     erase = sync_method(_erase)

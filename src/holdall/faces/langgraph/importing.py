@@ -221,12 +221,7 @@ class _PostgresDatabase(_Database):
     value, order = "value::text", "prefix, key"
 
     def _connect(self) -> Any:
-        import psycopg
-
-        connection = psycopg.connect(self._source)
-        connection.read_only = True
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        return connection
+        return connect_read_only(self._source)
 
     def _cursor(self) -> Any:
         return self._connection.cursor("holdall_import")  # a server-side cursor: the table may be large
@@ -246,15 +241,30 @@ class _PostgresDatabase(_Database):
             found[number - 1][name] = struct.pack(f"<{len(numbers)}f", *numbers)
         return found
 
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        try:
-            import psycopg
-        except ModuleNotFoundError as error:
-            raise MissingExtra("PostgreSQL needs the package 'psycopg': pip install 'holdall[postgres]'") from error
-        try:
-            yield
-        except psycopg.OperationalError as error:
-            raise Unavailable(f"cannot read the database to import from: {error}") from error
-        except psycopg.Error as error:
-            raise InvalidInput(f"the URL is not a database of LangGraph's PostgresStore: {error}") from error
+    def _translate_errors(self) -> AbstractContextManager[None]:
+        return translate_postgres_errors("LangGraph's PostgresStore")
+
+
+def connect_read_only(source: str) -> Any:
+    """Open a PostgreSQL database for reading: all reads see it as it is at the first one."""
+    import psycopg
+
+    connection = psycopg.connect(source)
+    connection.read_only = True
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    return connection
+
+
+@contextmanager
+def translate_postgres_errors(owner: str) -> Iterator[None]:
+    """Raise psycopg's errors as errors of holdall. `owner` names the class that should have written the tables."""
+    try:
+        import psycopg
+    except ModuleNotFoundError as error:
+        raise MissingExtra("PostgreSQL needs the package 'psycopg': pip install 'holdall[postgres]'") from error
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"cannot read the database to import from: {error}") from error
+    except psycopg.Error as error:
+        raise InvalidInput(f"the URL is not a database of {owner}: {error}") from error

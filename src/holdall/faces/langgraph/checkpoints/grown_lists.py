@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from .log import Codec, Typed
+from .log import Codec, LogWriter, Typed
 
 _ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
 #: Stand for all that are empty, so that the garbage collector has less to do.
@@ -104,6 +104,26 @@ class StoredList:
         size = max(part.ends.values(), default=0)
         part.typed, part._copies = self.typed[:size], self._copies.cut(size)
         return part
+
+
+def extend_list(candidates: list[StoredList], channel: str, value: list[Any], writer: LogWriter) -> StoredList:
+    """Store what a list has that is not stored yet; return it as it is then stored.
+
+    `candidates` are lists of the channel that are stored.
+    """
+    codec = writer.codec
+    longest_first = sorted(candidates, key=len, reverse=True)
+    stored = next((each for each in longest_first if each.begins(value, codec)), None)
+    if stored is None:  # elements were removed, or changed
+        parts = [each.cut(each.common(value, codec)) for each in candidates]
+        stored = max(parts, key=len, default=StoredList())
+    added = value[len(stored) :]
+    if not added:
+        return stored
+    typed = [codec.serialise(element) for element in added]
+    extended = stored.cut(len(stored))
+    extended.add(writer.add_elements(channel, typed, stored.last_link), typed, added)
+    return extended
 
 
 def _is_same(element: Any, copy: Any, typed: Typed, codec: Codec) -> bool:

@@ -1,7 +1,8 @@
 """Importing the threads of LangGraph's own `SqliteSaver` or `PostgresSaver`.
 
 Their tables are only read, with their own savers, a checkpoint at a time, the oldest first. A checkpoint that is here
-already is left out, so an import that was interrupted continues when it is run again.
+already with all its writes is left out. So an import that was interrupted continues when it is run again, and a later
+one adds what their saver got meanwhile.
 """
 
 from __future__ import annotations
@@ -15,21 +16,30 @@ from typing import Any, NamedTuple, TypeAlias
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 
 from ....core.face_api import Call, StoreProgram, Work, check_function
-from ....errors import InvalidInput, MissingExtra, Unavailable
-from ...importing import Imported, Progress, open_read_only, translate_sqlite_errors
+from ....errors import InvalidInput, MissingExtra
+from ...importing import Imported, Progress, Refused, open_read_only, translate_sqlite_errors
 from ..conn_strings import is_postgres
+from ..importing import connect_read_only, translate_postgres_errors
 
-#: The thread, the checkpoint namespace and the ID of a checkpoint.
-Address: TypeAlias = tuple[str, str, str]
-_LIST = (
-    "SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints ORDER BY thread_id, checkpoint_ns, checkpoint_id"
-)
+#: A checkpoint of the source: its thread, its checkpoint namespace, its ID, and how many writes it has.
+_Row: TypeAlias = tuple[str, str, str, int]
+_LIST = """
+    SELECT thread_id, checkpoint_ns, checkpoint_id, (
+        SELECT count(*) FROM {writes} AS write WHERE write.thread_id = checkpoints.thread_id
+            AND write.checkpoint_ns = checkpoints.checkpoint_ns AND write.checkpoint_id = checkpoints.checkpoint_id
+    ) AS writes
+    FROM checkpoints ORDER BY thread_id, checkpoint_ns, checkpoint_id
+"""
 
 
 class Target(NamedTuple):
     """The programs of the saver to import into."""
 
-    find_present: Callable[[str, str], StoreProgram[Callable[[str], bool]]]
+    #: Raises `InvalidInput` for a thread ID that cannot be stored.
+    check_thread: Callable[[str], object]
+    #: Takes a thread and a checkpoint namespace, and returns a function that counts the writes of a checkpoint by its
+    #: ID; None if the checkpoint is not here.
+    find_present: Callable[[str, str], StoreProgram[Callable[[str], int | None]]]
     put: Callable[..., StoreProgram[Any]]
     put_writes: Callable[..., StoreProgram[None]]
 
@@ -43,27 +53,26 @@ class Source:
         self._connection: Any = None
         self._saver: Any = None
 
-    def open(self) -> list[Address]:
+    def open(self) -> list[_Row]:
         """Connect, and return all checkpoints in order."""
         with self._translate_errors():
             if is_postgres(self._source):
-                import psycopg
                 from langgraph.checkpoint.postgres import PostgresSaver
-                from psycopg.rows import dict_row
 
-                self._connection = psycopg.connect(self._source, autocommit=True, row_factory=dict_row)
-                self._connection.read_only = True
+                self._connection = connect_read_only(self._source)
                 self._saver = PostgresSaver(self._connection, serde=self._serde)
-                return [tuple(row.values()) for row in self._connection.execute(_LIST).fetchall()]
+                return list(self._connection.execute(_LIST.format(writes="checkpoint_writes")))
             from langgraph.checkpoint.sqlite import SqliteSaver
 
             self._connection = open_read_only(self._source)
             self._saver = SqliteSaver(self._connection, serde=self._serde)
             self._saver.is_setup = True  # it would create tables
-            return list(self._connection.execute(_LIST))
+            columns = [column for _, column, *_ in self._connection.execute("PRAGMA table_info(writes)")]
+            self._saver._has_task_path = "task_path" in columns  # which old versions do not have
+            return list(self._connection.execute(_LIST.format(writes="writes")))
 
-    def read(self, address: Address) -> CheckpointTuple | None:
-        thread_id, checkpoint_ns, checkpoint_id = address
+    def read(self, row: _Row) -> CheckpointTuple | None:
+        thread_id, checkpoint_ns, checkpoint_id, _ = row
         with self._translate_errors():
             found: CheckpointTuple | None = self._saver.get_tuple(
                 {
@@ -82,21 +91,16 @@ class Source:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
+        package = "langgraph-checkpoint-postgres" if is_postgres(self._source) else "langgraph-checkpoint-sqlite"
+        translating = (
+            translate_postgres_errors("LangGraph's PostgresSaver")
+            if is_postgres(self._source)
+            else translate_sqlite_errors(self._source, "LangGraph's SqliteSaver")
+        )
         try:
-            if not is_postgres(self._source):
-                with translate_sqlite_errors(self._source, "LangGraph's SqliteSaver"):
-                    yield
-                return
-            import psycopg
-
-            try:
+            with translating:
                 yield
-            except psycopg.OperationalError as error:
-                raise Unavailable(f"cannot read the database to import from: {error}") from error
-            except psycopg.Error as error:
-                raise InvalidInput(f"the URL is not a database of LangGraph's PostgresSaver: {error}") from error
         except ModuleNotFoundError as error:
-            package = "langgraph-checkpoint-postgres" if is_postgres(self._source) else "langgraph-checkpoint-sqlite"
             raise MissingExtra(f"importing these threads needs LangGraph's own saver: pip install {package}") from error
 
 
@@ -104,16 +108,26 @@ def import_threads(target: Target, source: Source, progress: Progress | None) ->
     """Import all checkpoints of a source with the programs of a saver."""
     check_function("progress", progress)
     with closing(source):
-        addresses: list[Address] = yield Work(source.open, ())
-        outcome = Imported(total=len(addresses))
+        rows: list[_Row] = yield Work(source.open, ())
+        outcome = Imported(total=len(rows))
         done = 0
-        for (thread_id, checkpoint_ns), group in groupby(addresses, key=lambda address: address[:2]):
-            present: Callable[[str], bool] = yield from target.find_present(thread_id, checkpoint_ns)
-            for address in group:
-                if present(address[2]):
+        for (thread_id, checkpoint_ns), group in groupby(rows, key=lambda row: row[:2]):
+            try:
+                target.check_thread(thread_id)
+            except InvalidInput as error:
+                refused = [Refused((thread_id, checkpoint_ns), row[2], str(error)) for row in group]
+                outcome.refused += refused
+                done += len(refused)
+                continue
+            count_writes: Callable[[str], int | None] = yield from target.find_present(thread_id, checkpoint_ns)
+            for row in group:
+                present = count_writes(row[2])
+                if present is not None and present >= row[3]:
                     outcome.present += 1
-                elif (found := (yield Work(source.read, (address,)))) is not None:
-                    yield from _import_checkpoint(target, found)
+                elif (found := (yield Work(source.read, (row,)))) is not None:
+                    yield from _import_writes(target, found)
+                    if present is None:
+                        yield from _import_checkpoint(target, found)
                     outcome.imported += 1
                 done += 1
                 if progress is not None:
@@ -121,14 +135,16 @@ def import_threads(target: Target, source: Source, progress: Progress | None) ->
         return outcome
 
 
-def _import_checkpoint(target: Target, found: CheckpointTuple) -> StoreProgram[None]:
-    """Store a checkpoint, after its writes: a checkpoint that is here has all of them."""
-    config: Any = found.config
+def _import_writes(target: Target, found: CheckpointTuple) -> StoreProgram[None]:
     # Errors, interrupts and the like do not count among the writes of a task, which are numbered.
     groups = groupby(found.pending_writes or (), key=lambda write: (write[0], write[1] in WRITES_IDX_MAP))
     for number, ((task_id, _), writes) in enumerate(groups):
         path = f"{number:06}"  # LangGraph's order, which its tuples have without the paths of the tasks
-        yield from target.put_writes(config, [(channel, value) for _, channel, value in writes], task_id, path)
+        yield from target.put_writes(found.config, [(channel, value) for _, channel, value in writes], task_id, path)
+
+
+def _import_checkpoint(target: Target, found: CheckpointTuple) -> StoreProgram[None]:
+    config: Any = found.config
     parent: Any = found.parent_config or {}
     before = {
         "configurable": {

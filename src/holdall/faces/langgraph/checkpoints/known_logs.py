@@ -13,7 +13,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from .... import Entry
-from ....ops import Ttl
 from .grown_lists import StoredList
 from .log import Checkpoint, Link, Log, Part
 
@@ -43,12 +42,18 @@ def checkpoint_ns_of(path: str) -> str:
     return unquote(path.removeprefix(_SUB).removesuffix(LOG_NAME)) if path.startswith(_SUB) else ""
 
 
+def ttl_of(generation: Entry | None, ttl: float | None) -> float | None:
+    """Return the TTL of a thread: its own, or else that of the saver."""
+    own: float | None = ttl if generation is None else generation.value.get("ttl", ttl)
+    return own
+
+
 class KnownLog:
     """What a saver remembers of a log: its content up to some size, and the lists that were last read or written."""
 
-    def __init__(self, log: Log, generation: Entry | None, ttl: Ttl) -> None:
+    def __init__(self, log: Log, generation: Entry | None, ttl: float | None) -> None:
         self.log = log
-        self.ttl: Ttl = ttl if generation is None else generation.value.get("ttl", ttl)
+        self.ttl = ttl_of(generation, ttl)
         self.generation = None if generation is None else generation.version
         self.lists: dict[str, list[StoredList]] = {}  # of each channel the last ones, the newest first
 

@@ -21,7 +21,7 @@ import hashlib
 import secrets
 import struct
 import zlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -142,7 +142,7 @@ class Codec:
             return "msgpack", part
         assert type(part) is list  # large parts are resolved before
         kind, data = part
-        if self.cipher is None or "+" not in kind:
+        if self.cipher is None or not is_sealed(part):
             return kind, data
         kind, name = kind.split("+", 1)
         plain = self.cipher.decrypt(name, data)
@@ -171,11 +171,22 @@ class Codec:
 
     def use_key(self, payload: bytes) -> None:
         """Use the key of the hashes in a stored frame."""
-        if self.cipher is not None:
+        if self.cipher is None:
+            return
+        try:
             self.keys.append(self.unseal(_decode(payload), "")[1])
+        except ValueError as error:  # of LangGraph's AES; other ciphers have errors of their own
+            raise InvalidInput(
+                f"this thread was encrypted with another key: {error}; pass as serde= the one that it was written with"
+            ) from error
 
     def _binding(self, channel: str) -> bytes:
         return hashlib.blake2b(f"{self._owner}{channel}".encode(), digest_size=_DIGEST).digest()
+
+
+def is_sealed(part: Part) -> bool:
+    """Whether a part is encrypted. A thread may have begun before its saver got a cipher."""
+    return type(part) is list and "+" in part[0]
 
 
 def _deserialise(serde: SerializerProtocol, kind: str, data: bytes) -> Any:
@@ -305,7 +316,7 @@ class Log:
                 at = start + header + id_length
                 end = at + length
                 if mark != _MARK or end > size:
-                    raise ValueError("a frame does not begin or end where it should")  # as those of struct
+                    raise struct.error("a frame does not begin or end where it should")
                 id = content[start + header : at]
                 if kind == value_kind:
                     values.setdefault(id, base + start)
@@ -319,11 +330,8 @@ class Log:
                     self._key_frames.append(content[start:end])
                     self.codec.use_key(content[at:end])
                 start = end
-        except (struct.error, ValueError) as error:
-            raise Corrupt(
-                f"the log of a thread is damaged at byte {base + start} of {base + size}; delete the thread, or restore"
-                " a copy of the store"
-            ) from error
+        except struct.error as error:
+            raise _damaged(base + start, base + size) from error
         self.latest = latest.decode() or None
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
@@ -340,7 +348,7 @@ class Log:
         return len(self._checkpoints)
 
     def checkpoint(self, id: str) -> Checkpoint:
-        return Checkpoint(*_decode(self._payload(self._checkpoints[id.encode()])))
+        return Checkpoint(*self._decode_at(self._checkpoints[id.encode()]))
 
     def ancestors(self, id: str | None) -> Iterator[str]:
         """Yield the IDs of a checkpoint's parent, of its parent, and so on."""
@@ -360,7 +368,7 @@ class Log:
         """
         found: dict[tuple[str, int], Write] = {}
         for start in self._writes.get(id.encode(), ()):
-            task_path, task_id, stored = _decode(self._payload(start))
+            task_path, task_id, stored = self._decode_at(start)
             for index, channel, part in stored:
                 if index < 0 or (task_id, index) not in found:
                     found[task_id, index] = Write(task_path, task_id, index, channel, part)
@@ -372,16 +380,8 @@ class Log:
         start = self.values.get(id)
         if start is None:
             raise Corrupt("a checkpoint names a value that its log does not have; restore a copy of the store")
-        return _decode_link(self._payload(start))
-
-    def chain(self, id: bytes, last: Link) -> list[tuple[bytes, Link]]:
-        """Return the links of a list from the first to the last."""
-        links = [(id, last)]
-        while links[-1][1].before:
-            before = links[-1][1].before
-            links.append((before, self.link(before)))
-        links.reverse()
-        return links
+        link: Link = self._decode_at(start, _decode_link)
+        return link
 
     def typed(self, channel: str, part: Part) -> Typed:
         """Return a stored part as its type and its bytes."""
@@ -391,7 +391,7 @@ class Log:
             id = bytes(part.data)
             link = self.link(id)
             value = self.codec.unseal(link.parts[0], channel)
-            is_checked = self.codec.cipher is not None
+            is_checked = self.codec.cipher is not None and is_sealed(link.parts[0])
             if is_checked and not self.codec.is_hash(id, b"large", channel.encode(), value[0].encode(), value[1]):
                 raise Corrupt("an encrypted value was replaced by another one; restore a copy of the store")
             return value
@@ -418,9 +418,9 @@ class Log:
             for start in starts
         ]
         for start in checkpoints:
-            values.update(dict.fromkeys(self._ids_used_by(Checkpoint(*_decode(self._payload(start))).pointers)))
+            self._add_used(Checkpoint(*self._decode_at(start)).pointers, values)
         for start in writes:
-            values.update(dict.fromkeys(_large_ids(part for _, _, part in _decode(self._payload(start))[2])))
+            values.update(dict.fromkeys(_large_ids(part for _, _, part in self._decode_at(start)[2])))
         frames += [self._frame(start) for start in (*(self.values[id] for id in values), *checkpoints, *writes)]
         return b"".join(frames)
 
@@ -431,17 +431,17 @@ class Log:
         target.keys = list(self.codec.keys)
 
         def again(part: Part, channel: str) -> Part:
-            if type(part) is msgspec.msgpack.Ext:
+            if not is_sealed(part):
                 return part
             return target.seal(self.codec.unseal(part, channel), channel)
 
         frames = [encode_frame(KEY, b"", target.seal(("bytes", key), "")) for key in target.keys]
         for id, start in self.values.items():
-            link = _decode_link(self._payload(start))
+            link: Link = self._decode_at(start, _decode_link)
             parts = [again(part, link.channel) for part in link.parts]
             frames.append(encode_frame(VALUE, id, [link.channel, parts, link.before]))
         for id, start in self._checkpoints.items():
-            record = Checkpoint(*_decode(self._payload(start)))
+            record = Checkpoint(*self._decode_at(start))
             pointers = {
                 channel: [again(pointer[0], channel)] if isinstance(pointer, list) else pointer
                 for channel, pointer in record.pointers.items()
@@ -450,36 +450,45 @@ class Log:
             frames.append(encode_frame(CHECKPOINT, id, sealed))
         for id, starts in self._writes.items():
             for start in starts:
-                task_path, task_id, stored = _decode(self._payload(start))
+                task_path, task_id, stored = self._decode_at(start)
                 writes = [(index, channel, again(part, channel)) for index, channel, part in stored]
                 frames.append(encode_frame(WRITES, id, [task_path, task_id, writes]))
         return b"".join(frames)
 
-    def _ids_used_by(self, pointers: Pointers) -> Iterator[bytes]:
-        """Yield the IDs of the values that a checkpoint needs."""
+    def _add_used(self, pointers: Pointers, used: dict[bytes, None]) -> None:
+        """Add the IDs of the values that a checkpoint needs. What precedes a link that is among them is, too."""
         for pointer in pointers.values():
-            if isinstance(pointer, bytes):
-                link = self.link(pointer)
-                for id, each in self.chain(pointer, link) if link.before is not None else [(pointer, link)]:
-                    yield id
-                    yield from _large_ids(each.parts)
+            id = pointer if isinstance(pointer, bytes) else None
+            while id and id not in used:
+                link = self.link(id)
+                used.update(dict.fromkeys([id, *_large_ids(link.parts)]))
+                id = link.before
 
     def _frame(self, start: int) -> bytes:
         return bytes(self._content[start : self._bounds(start)[1]])
 
-    def _payload(self, start: int) -> bytes | bytearray:
-        """Return the payload of the frame at an offset."""
+    def _decode_at(self, start: int, decode: Callable[[bytes | bytearray], Any] = _decode) -> Any:
+        """Decode the payload of the frame at an offset."""
         at, end = self._bounds(start)
         data = self._content[at:end]
-        if data[0] == _PACKED[0]:
-            data = zlib.decompressobj(wbits=-15, zdict=_USUAL).decompress(data[1:])
-        return data
+        try:
+            if data[:1] == _PACKED:
+                data = zlib.decompressobj(wbits=-15, zdict=_USUAL).decompress(data[1:])
+            return decode(data)
+        except (zlib.error, msgspec.DecodeError) as error:
+            raise _damaged(start, self.size) from error
 
     def _bounds(self, start: int) -> tuple[int, int]:
         """Return where the payload of a frame begins, and where it ends."""
         _, _, length, id_length = _header.unpack_from(self._content, start)
         at = start + _header.size + id_length
         return at, at + length
+
+
+def _damaged(start: int, size: int) -> Corrupt:
+    return Corrupt(
+        f"the log of a thread is damaged at byte {start} of {size}; delete the thread, or restore a copy of the store"
+    )
 
 
 def _large_ids(parts: Iterable[Part]) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Self, TypeAlias
 
 try:
@@ -36,12 +36,9 @@ try:
     from langgraph.checkpoint.base import Checkpoint as LangGraphCheckpoint
     from langgraph.checkpoint.serde.base import SerializerProtocol
 except ModuleNotFoundError as missing:
-    from ....errors import MissingExtra
+    from ...base import explain_missing
 
-    raise MissingExtra(
-        f"LangGraph's checkpointer needs the package {missing.name!r}: pip install 'holdall[langgraph]'",
-        name=missing.name,
-    ) from missing
+    raise explain_missing(missing, "LangGraph's checkpointer", "langgraph") from missing
 
 from langchain_core.runnables import RunnableConfig
 
@@ -53,11 +50,22 @@ from ....ops import Namespace, PointOp, Ttl
 from ...base import Face
 from ...importing import Imported, Progress
 from ..conn_strings import open_face
-from .grown_lists import StoredList
+from .grown_lists import StoredList, extend_list
 from .importing import Source, Target, import_threads
-from .known_logs import LOG_NAME, Address, KnownLoader, KnownLog, KnownLogs, Loader, checkpoint_ns_of, make_config
+from .known_logs import (
+    LOG_NAME,
+    Address,
+    KnownLoader,
+    KnownLog,
+    KnownLogs,
+    Loader,
+    checkpoint_ns_of,
+    make_config,
+    ttl_of,
+)
 from .log import Checkpoint, Codec, Log, LogWriter, Pointers
-from .threads import SEARCHED, Retention, Thread, count_for, count_of, make_filter, rename, summarise, to_thread
+from .retention import Choose, Retention, add_delta_ancestors, choose_to_retain
+from .threads import SEARCHED, Thread, count_for, count_of, make_filter, rename, summarise, to_thread
 
 _GENERATION = "generation"
 #: An item that changes with each new log of a subgraph, so that a thread is not deleted while it gets one.
@@ -70,10 +78,8 @@ _LARGE_LOG = 1 << 17
 _REFRESH_PART = 1 / 20
 _MOST_REFRESHED = 10_000  # threads
 _THREADS_PER_PAGE = 100
+_OR_NONE = " or None"  # what a TTL may be besides a duration
 
-
-#: Chooses the checkpoints to keep, of all of a log, the newest first.
-_Choose: TypeAlias = Callable[[Loader, Sequence[str]], Sequence[str]]
 _Logs: TypeAlias = list[tuple[Address, Log]]
 _Addresses: TypeAlias = list[Address]
 _Ops: TypeAlias = list[PointOp]
@@ -100,9 +106,9 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         labels = face_api.check_namespace(namespace)
         #: The namespace of the threads.
         self.namespace: Namespace = (".holdall." + labels[0].removeprefix(".holdall."), *labels[1:])
+        self._ttl = face_api.ttl_seconds(ttl, _OR_NONE)
         #: The `holdall.Store` that this face runs on.
         self.store: Store = self._open(store_or_url)
-        self._ttl: Ttl = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
         self._refreshed: dict[str, float] = {}
         self._retention: Retention | None = None
         self._known = KnownLogs(_MOST_REMEMBERED)
@@ -243,9 +249,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """Restart the TTL of everything of a thread, unless that was done a short while ago."""
         if known.ttl is None or known.generation is None:
             return
-        seconds = known.ttl.total_seconds() if isinstance(known.ttl, timedelta) else known.ttl
         now = time.monotonic()
-        if now - self._refreshed.get(thread_id, -seconds) < seconds * _REFRESH_PART:
+        if now - self._refreshed.get(thread_id, -known.ttl) < known.ttl * _REFRESH_PART:
             return
         home = self._home(thread_id)
         paths = [address.path for address in (yield from self._addresses(thread_id))]
@@ -360,7 +365,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         serialise = writer.codec.serialise
         for channel, value in checkpoint["channel_values"].items():
             if type(value) is list and value:
-                stored = _extend(known.lists.get(channel, []), channel, value, writer)
+                stored = extend_list(known.lists.get(channel, []), channel, value, writer)
                 pointers[channel], lists[channel] = stored.last_link, stored
             else:
                 pointers[channel] = writer.add_value(channel, serialise(value))
@@ -476,12 +481,18 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     retain = sync_method(_retain)
     aretain = async_method(_retain)
 
-    def retain_every(self, interval: float, *, keep_last: int | None = None, older_than: Ttl = None) -> None:
-        """Call `retain` at an interval, in seconds, in a background thread, until the saver is closed."""
+    def retain_every(
+        self, interval: float | timedelta, *, keep_last: int | None = None, older_than: Ttl = None
+    ) -> None:
+        """Call `retain` at an interval, in a background thread, until the saver is closed.
+
+        `interval` is in seconds, or a timedelta.
+        """
+        seconds = face_api.duration_seconds("interval", interval)
         choose_to_retain(keep_last, older_than)
         if self._retention is not None:
             self._retention.stop()
-        self._retention = Retention(lambda: self.retain(keep_last=keep_last, older_than=older_than), interval)
+        self._retention = Retention(lambda: self.retain(keep_last=keep_last, older_than=older_than), seconds)
 
     def close(self) -> None:
         """Stop what runs in the background, and close the store, if it was opened here. It may be called twice."""
@@ -495,7 +506,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             await asyncio.to_thread(self._retention.stop)  # it waits for its thread
         await super().aclose()
 
-    def _keep_in_all(self, choose: _Choose, least: int = 0) -> StoreProgram[int]:
+    def _keep_in_all(self, choose: Choose, least: int = 0) -> StoreProgram[int]:
         """Rewrite the logs of all threads; return how many checkpoints were deleted.
 
         At least so many of each log are chosen: those of the threads themselves that have no more are not read.
@@ -509,7 +520,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             if cursor is None:
                 return removed
 
-    def _keep(self, thread_id: str, choose: _Choose, has_few: bool = False) -> StoreProgram[int]:
+    def _keep(self, thread_id: str, choose: Choose, has_few: bool = False) -> StoreProgram[int]:
         """Rewrite the logs of a thread with the checkpoints that are chosen; return how many were deleted.
 
         `has_few`: only those of subgraphs.
@@ -520,7 +531,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 removed += yield from self._rewrite(address, choose)
         return removed
 
-    def _rewrite(self, address: Address, choose: _Choose) -> StoreProgram[int]:
+    def _rewrite(self, address: Address, choose: Choose) -> StoreProgram[int]:
         home = self._home(address.thread_id)
         for tries in itertools.count(1):
             listed, generation, new_log, info, content = yield [
@@ -535,10 +546,10 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             log = yield from self._parse(address, content)
             loader = Loader(address, log)
             ids = log.ids
-            kept = _with_delta_ancestors(loader, log, choose(loader, ids))
+            kept = add_delta_ancestors(loader, log, choose(loader, ids))
             if len(kept) == len(ids):
                 return 0
-            ttl = KnownLog(log, generation, self._ttl).ttl
+            ttl = ttl_of(generation, self._ttl)
             # A thread goes with its last log. It is listed while it has one.
             is_gone = not kept and (yield from self._addresses(address.thread_id)) == [address]
             changed: _Ops = [
@@ -627,7 +638,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             recursive=False,
         )
         generations = (yield [ops.Get(self._home(hit.key), _GENERATION) for hit in found]) if found else []
-        return Page(map(to_thread, found, generations), found.next)
+        both = zip(found, generations, strict=True)
+        return Page((to_thread(hit, generation) for hit, generation in both if generation is not None), found.next)
 
     threads = sync_method(_threads)
     athreads = async_method(_threads)
@@ -668,7 +680,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     def _set_ttl(self, thread_id: str, ttl: Ttl) -> StoreProgram[None]:
         """Give a thread a TTL of its own, in seconds, which begins again with each use. None keeps it for ever."""
         thread_id = _check_thread_id(thread_id)
-        home, seconds = self._home(thread_id), ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        home, seconds = self._home(thread_id), face_api.ttl_seconds(ttl, _OR_NONE)
         for tries in itertools.count(1):
             addresses = yield from self._addresses(thread_id)
             generation, listed = yield [ops.Get(home, _GENERATION), ops.Get(self.namespace, thread_id)]
@@ -707,18 +719,25 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """Import the threads of a `SqliteSaver` (the path of its file) or of a `PostgresSaver` (its URL).
 
         `progress(done, total)` is called after each checkpoint. An import that was interrupted continues when it is run
-        again.
+        again. `refused` lists the checkpoints of threads whose ID cannot be stored.
         """
-        target = Target(self._find_present, self._put, self._put_writes)
+        target = Target(self._check_thread, self._find_present, self._put, self._put_writes)
         return (yield from import_threads(target, Source(source, self.serde), progress))
 
     import_from = sync_method(_import_from)
     aimport_from = async_method(_import_from)
 
-    def _find_present(self, thread_id: str, checkpoint_ns: str) -> StoreProgram[Callable[[str], bool]]:
-        """Return a function that knows which checkpoints are here."""
-        known = yield from self._read(Address(_check_thread_id(thread_id), checkpoint_ns))
-        return known.log.__contains__
+    def _check_thread(self, thread_id: str) -> None:
+        face_api.check_namespace(self._home(_check_thread_id(thread_id)))
+
+    def _find_present(self, thread_id: str, checkpoint_ns: str) -> StoreProgram[Callable[[str], int | None]]:
+        """Return a function that counts the writes of a checkpoint; None if it is not here."""
+        log = (yield from self._read(Address(_check_thread_id(thread_id), checkpoint_ns))).log
+
+        def count_writes(id: str) -> int | None:
+            return len(log.writes(id)) if id in log else None
+
+        return count_writes
 
     # Delta channels --------------------------------------------------------------------------------------------------
 
@@ -800,23 +819,6 @@ class _Wanted:
             yield loader.load(id)
 
 
-def _extend(candidates: list[StoredList], channel: str, value: list[Any], writer: LogWriter) -> StoredList:
-    """Store what a list has that is not stored yet; return it as it is then stored."""
-    codec = writer.codec
-    longest_first = sorted(candidates, key=len, reverse=True)
-    stored = next((each for each in longest_first if each.begins(value, codec)), None)
-    if stored is None:  # elements were removed, or changed
-        parts = [each.cut(each.common(value, codec)) for each in candidates]
-        stored = max(parts, key=len, default=StoredList())
-    added = value[len(stored) :]
-    if not added:
-        return stored
-    typed = [codec.serialise(element) for element in added]
-    extended = stored.cut(len(stored))
-    extended.add(writer.add_elements(channel, typed, stored.last_link), typed, added)
-    return extended
-
-
 def _summarise_again(address: Address, log: Log, kept: Iterable[str]) -> dict[str, Any]:
     """Return the value of the item that lists a thread, when its last checkpoint is no longer kept."""
     ids = sorted(kept)
@@ -825,20 +827,6 @@ def _summarise_again(address: Address, log: Log, kept: Iterable[str]) -> dict[st
         return summarise(address.thread_id, {"id": "", "channel_values": {}}, {}, 0, is_secret)
     last = Loader(address, log).load(ids[-1])
     return summarise(address.thread_id, last.checkpoint, last.metadata, len(ids), is_secret)
-
-
-def _with_delta_ancestors(loader: Loader, log: Log, kept: Sequence[str]) -> set[str]:
-    """Return the checkpoints to keep, and the ancestors that the values of their delta channels are made from."""
-    needed = set(kept)
-    for id in kept:
-        counters = loader.metadata(id).get("counters_since_delta_snapshot") or {}
-        remaining = set(counters) - log.checkpoint(id).pointers.keys()
-        for ancestor in log.ancestors(id):
-            if not remaining:
-                break
-            needed.add(ancestor)
-            remaining -= log.checkpoint(ancestor).pointers.keys()
-    return needed
 
 
 def _thread_id(config: RunnableConfig) -> str:
@@ -864,31 +852,3 @@ def _address_of(config: RunnableConfig) -> Address:
 
 def _checkpoint_id(config: RunnableConfig) -> str | None:
     return config["configurable"].get("checkpoint_id") or None
-
-
-def choose_to_retain(keep_last: int | None, older_than: Ttl) -> _Choose:
-    """Return the function that chooses what `retain` keeps."""
-    if keep_last is None and older_than is None:
-        raise InvalidInput("retain needs keep_last= or older_than=")
-    if keep_last is not None:
-        face_api.check_count("keep_last", keep_last, least=1)
-    age = None if older_than is None else _check_age(older_than)
-
-    def choose(loader: Loader, ids: Sequence[str]) -> Sequence[str]:
-        first = 1 if keep_last is None else keep_last
-        if age is None:
-            return ids[:first]
-        now = datetime.now(UTC)
-        return [id for number, id in enumerate(ids) if number < first or now - loader.time(id) <= age]
-
-    return choose
-
-
-def _check_age(older_than: Any) -> timedelta:
-    try:
-        age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
-    except (TypeError, ValueError, OverflowError):
-        age = timedelta(-1)
-    if age < timedelta(0) or isinstance(older_than, bool):
-        raise InvalidInput(f"older_than is a timedelta or a number of seconds from 0 on, not {shown(older_than)}")
-    return age

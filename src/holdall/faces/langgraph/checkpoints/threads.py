@@ -1,10 +1,8 @@
-"""Threads as users see them: the item that lists a thread, the filter of `threads`, and the background retention."""
+"""Threads as users see them: the item that lists a thread, and the filter of `threads`."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,9 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from .... import Entry
 from ....core import face_api
-from ....errors import HoldallError, InvalidInput, StoreClosed, shown
-
-logger = logging.getLogger("holdall")
+from ....errors import InvalidInput, shown
 
 _PREVIEW = 200  # characters
 #: The field that a query searches.
@@ -70,16 +66,14 @@ def count_for(listed: Entry, checkpoints: int) -> dict[str, int]:
     return {"listed": listed.version, "checkpoints": checkpoints}
 
 
-def count_of(listed: Entry, generation: Entry | None) -> int:
+def count_of(listed: Entry, generation: Entry) -> int:
     """Return how many checkpoints a thread has."""
-    newer = listed
-    if generation is not None and generation.value.get("listed") == listed.version:
-        newer = generation
+    newer = generation if generation.value.get("listed") == listed.version else listed
     count: int = newer.value["checkpoints"]
     return count
 
 
-def to_thread(entry: Entry, generation: Entry | None) -> Thread:
+def to_thread(entry: Entry, generation: Entry) -> Thread:
     """Make the thread of the item that lists it, and of its item `generation`."""
     value = entry.value
     return Thread(
@@ -144,34 +138,3 @@ def _preview(values: Mapping[str, Any]) -> str | None:
                 content = next((text for text in texts if isinstance(text, str)), "")
             return content[:_PREVIEW].encode(errors="replace").decode()
     return None
-
-
-class Retention:
-    """A background thread that calls a function at an interval."""
-
-    def __init__(self, function: Callable[[], object], interval: float) -> None:
-        if (
-            isinstance(interval, bool)
-            or not isinstance(interval, int | float)
-            or not 0 < interval < threading.TIMEOUT_MAX
-        ):
-            raise InvalidInput(f"interval is a number of seconds above 0, not {shown(interval)}")
-        self._function, self._interval = function, interval
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._repeat, name="holdall-retention", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and wait for a call that runs."""
-        self._stopped.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _repeat(self) -> None:
-        while not self._stopped.wait(self._interval):
-            try:
-                self._function()
-            except StoreClosed:
-                return
-            except HoldallError as error:
-                logger.warning("old checkpoints were not deleted, will be tried again later: %s", error)
