@@ -2,9 +2,10 @@
 
 import { deleteFile, folderVersions, grep, listFolder, readLines, writeFile } from "../data/api.js";
 import { encodeAddress, showFileName, showName } from "../data/names.js";
+import { ask, confirm } from "../shell/dialogs.js";
 import { mayLookBack, mayUndo, mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
-import { ask, attempt, confirm, toast } from "../shell/toasts.js";
+import { attempt, toast } from "../shell/toasts.js";
 import { button, debounce, emptyState, fill, h, icon } from "../show/dom.js";
 import { age, bytes, count, moment, plural } from "../show/times.js";
 

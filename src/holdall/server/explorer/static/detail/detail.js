@@ -2,9 +2,10 @@
 
 import { countVectors, deleteEntry, deleteFile, fileAddress, getEntry, moveFile, restore, statFile } from "../data/api.js";
 import { decodeAddress, encodeAddress, fileName, showFileName, showName, showNamespace } from "../data/names.js";
+import { ask, confirm } from "../shell/dialogs.js";
 import { mayLookBack, mayUndo, mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
-import { ask, attempt, confirm, toast } from "../shell/toasts.js";
+import { attempt, toast } from "../shell/toasts.js";
 import { button, emptyState, fill, h, icon } from "../show/dom.js";
 import { age, bytes, moment, until } from "../show/times.js";
 import { showFile } from "./file_view.js";

@@ -2,8 +2,9 @@
 
 import { putEntry } from "../data/api.js";
 import { decodeNamespace, encodeAddress, encodeNamespace } from "../data/names.js";
+import { dialog } from "../shell/dialogs.js";
 import { go } from "../shell/state.js";
-import { dialog, toast } from "../shell/toasts.js";
+import { toast } from "../shell/toasts.js";
 import { h } from "../show/dom.js";
 import { findProblem } from "./editor.js";
 

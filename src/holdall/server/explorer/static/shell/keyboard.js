@@ -1,9 +1,9 @@
 // Keys that work on the whole page, and the overlay that lists all keys.
 
 import { h } from "../show/dom.js";
+import { dialog } from "./dialogs.js";
 import { go, state } from "./state.js";
 import { toggleTheme } from "./theme.js";
-import { dialog } from "./toasts.js";
 
 const KEYS = [
   ["/", "Search"],

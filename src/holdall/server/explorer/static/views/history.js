@@ -2,9 +2,10 @@
 
 import { cursor, differences, rewind } from "../data/api.js";
 import { encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
+import { dialog } from "../shell/dialogs.js";
 import { may, mayLookBack, mayWrite, session } from "../shell/session.js";
 import { go, state } from "../shell/state.js";
-import { attempt, dialog, toast } from "../shell/toasts.js";
+import { attempt, toast } from "../shell/toasts.js";
 import { sideBySide } from "../show/differences.js";
 import { button, emptyState, fill, h, icon } from "../show/dom.js";
 import { moment, plural } from "../show/times.js";
