@@ -15,10 +15,11 @@ import httpx2
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from starlette.testclient import TestClient
 
 import holdall
 from holdall import ops, wire
-from holdall.server import RIGHTS, Tokens, engine_batches, langgraph
+from holdall.server import RIGHTS, Tokens, app, engine_batches, langgraph
 from holdall.server.exchange import taken_by
 from holdall.server.explorer import ROUTES as EXPLORER
 from holdall.server.rest import ROUTES as REST
@@ -207,6 +208,24 @@ def test_head_and_options_answer_at_once_and_tell_nothing_else(client: httpx.Cli
     assert head.headers["content-length"] == got.headers["content-length"]
 
 
+def test_pages_of_a_listed_site_may_send_every_header_that_a_route_takes() -> None:
+    site = {"Origin": "https://site.example"}
+    taken = {name for _, _, handler in every_handler() for name in taken_by(handler).headers}
+    wanted = taken | {"authorization", "x-api-key", "content-type", "holdall-author", "holdall-reason"}
+    with (
+        holdall.open("memory:") as store,
+        TestClient(app(store, auth="none", origins=[site["Origin"]]), base_url="http://localhost") as client,
+    ):
+        asked = client.options("/v1/items/a/k", headers=site | {"Access-Control-Request-Method": "PUT"})
+        assert asked.headers["access-control-allow-origin"] == site["Origin"]
+        assert "PUT" in asked.headers["access-control-allow-methods"]
+        assert wanted <= set(asked.headers["access-control-allow-headers"].split(", "))
+        page = client.get("/", headers=site)
+        assert page.headers["access-control-allow-origin"] == site["Origin"]
+        assert {"Accept-Encoding", "Origin"} <= set(page.headers["vary"].split(", "))
+        assert "access-control-allow-origin" not in client.get("/v1/me").headers
+
+
 def test_every_route_obeys_or_refuses_the_headers_on_which_a_write_depends(tmp_path: Path) -> None:
     """A condition that a route ignores would be a lost update, or a write without its lease."""
     url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False, history=3600)
@@ -222,7 +241,9 @@ def test_every_route_obeys_or_refuses_the_headers_on_which_a_write_depends(tmp_p
             "/v1/rewind": {"namespace": ["a"], "when": moment},
         }
         before, obeyed = (store.count(), store.cursor()), 0
-        for route, method, handler in every_write():
+        for route, method, handler in every_handler():
+            if method == "GET":
+                continue
             path = re.sub("{.*?}", "k", re.sub("{.*?:path}", "a" if "trees" in route else "a/k", route))
             for name, value in (("if-match", '"99"'), ("if-none-match", "*"), ("holdall-lease", "l; token=1")):
                 body = bodies.get(path, {"old": "one", "new": "two"})
@@ -251,12 +272,12 @@ def test_every_route_refuses_an_argument_that_it_would_ignore(client: httpx.Clie
     assert (store.count(), store.cursor()) == (0, before)
 
 
-def every_write() -> Iterator[tuple[str, str, Any]]:
-    """Path, method and handler of each route that may write, and needs a token."""
+def every_handler() -> Iterator[tuple[str, str, Any]]:
+    """Path, method and handler of each route that needs a token."""
     for table in TABLES:
         for path, handlers in table.items():
             for method, (handler, right) in handlers.items():
-                if method != "GET" and right is not None:
+                if right is not None:
                     yield path, method, handler
 
 
