@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from .. import ops
 from ..errors import (
     AmbiguousMatch,
-    Conflict,
     FileNotFound,
     HistoryGone,
     HoldallError,
@@ -31,7 +30,7 @@ from ..history.versions import list_folder_versions, list_versions, restore, to_
 from ..live.watch import AsyncWatch, Watch
 from ..model import file_values, globs, keys
 from ..ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp, Version
-from ..runtime.programs import StoreProgram, Work, apages, arun, before_retry, each, pages, run
+from ..runtime.programs import StoreProgram, Work, apages, arun, each, pages, retry_conflicts, run
 from .large_moves import move
 
 if TYPE_CHECKING:
@@ -160,19 +159,17 @@ class Files:
         If the file changed in the meantime, do it again. The file keeps its TTL.
         """
         path = keys.check_path(path)
-        for tries in itertools.count(1):
+
+        def attempt() -> StoreProgram[T]:
             info, content = yield [ops.Stat(self._namespace, path), ops.ReadRange(self._namespace, path, 0)]
             if content is None:
                 raise _missing(path, info)
             text, result = change(_to_text(path, content))
             file = ops.File(self._template, _to_bytes(text))
-            try:
-                yield from self._change([ops.Put(self._namespace, path, file, KEEP, info.version)], lease)
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return result
-        raise AssertionError("unreachable")
+            yield from self._change([ops.Put(self._namespace, path, file, KEEP, info.version)], lease)
+            return result
+
+        return (yield from retry_conflicts(attempt))
 
     edit = run(_edit)
     aedit = arun(_edit)

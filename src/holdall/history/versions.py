@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ops
 from ..engine import decode_acting
-from ..errors import Conflict, HistoryGone, InvalidInput, Unsupported, shown
+from ..errors import HistoryGone, InvalidInput, Unsupported, shown
 from ..model import file_values, keys
 from ..model.field_paths import WHOLE
 from ..model.values import decode, encode_plain, to_datetime, to_microseconds
 from ..ops import ABSENT, ANY, Diff, Entry, Namespace, OldHead, OldVersion, Page, Version
-from ..runtime.programs import StoreProgram, before_retry
+from ..runtime.programs import StoreProgram, retry_conflicts
 from .past import Moment, list_heads, load_entries, split_by_bytes
 
 if TYPE_CHECKING:
@@ -240,12 +240,7 @@ def rewind(
         raise Unsupported(
             "this engine has no transactions over several roots (first labels): name a prefix, or pass sliced=True"
         )
-    for tries in itertools.count(1):
-        try:
-            return (yield from _rewind(store, inside, moment, dry_run, sliced, lease))
-        except Conflict as conflict:  # an entry was written since it was compared
-            yield from before_retry(conflict, tries)
-    raise AssertionError("unreachable")
+    return (yield from retry_conflicts(lambda: _rewind(store, inside, moment, dry_run, sliced, lease)))
 
 
 def _rewind(

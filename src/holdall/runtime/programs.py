@@ -85,7 +85,10 @@ def before_retry(conflict: Exception, tries: int) -> Program[Sleep, None]:
 
 
 def retry_conflicts(attempt: Callable[[], StoreProgram[T]]) -> StoreProgram[T]:
-    """Run a read-modify-write: again from its start if a check fails, because another has written in the meantime."""
+    """Run a read-modify-write: again from its start if a check fails, because another has written in the meantime.
+
+    Not for one that calls a user's function, whose own conflicts are the user's.
+    """
     for tries in itertools.count(1):
         try:
             return (yield from attempt())

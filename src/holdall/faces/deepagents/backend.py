@@ -8,7 +8,6 @@ such a result, for a model to read. Only an invalid namespace is raised, because
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -36,8 +35,8 @@ except ModuleNotFoundError as missing:
 
 from ... import DEFAULT, Files, Store, ops
 from ...core import face_api
-from ...core.face_api import StoreProgram, async_method, before_retry, sync_method
-from ...errors import Conflict, FileNotFound, HoldallError, InvalidInput, NoMatch, NotText, shown
+from ...core.face_api import StoreProgram, async_method, retry_conflicts, sync_method
+from ...errors import FileNotFound, HoldallError, InvalidInput, NoMatch, NotText, shown
 from ...ops import KEEP, Lifetime, Namespace
 from ..base import Face
 from ..file_tools import (
@@ -203,7 +202,8 @@ class HoldallBackend(Face, BackendProtocol):
 
         Returns the count that `change` returns; 0, with nothing done, if the file has no `created_at` of its own.
         """
-        for tries in itertools.count(1):
+
+        def attempt() -> StoreProgram[int]:
             [entry] = yield [ops.Get(files.namespace, path)]
             if entry is None or not face_api.is_item_of_file(path, entry.value):
                 return 0
@@ -215,13 +215,10 @@ class HoldallBackend(Face, BackendProtocol):
             text, count = change(_file_data(entry.value))
             now = datetime.now(UTC).isoformat()
             value = {"content": text, "encoding": "utf-8", "created_at": created, "modified_at": now}
-            try:
-                yield from face_api.execute(self.store, [ops.Put(files.namespace, path, value, ttl, entry.version)])
-            except Conflict as conflict:
-                yield from before_retry(conflict, tries)
-            else:
-                return count
-        raise AssertionError("unreachable")
+            yield from face_api.execute(self.store, [ops.Put(files.namespace, path, value, ttl, entry.version)])
+            return count
+
+        return (yield from retry_conflicts(attempt))
 
     def _delete(self, file_path: str) -> StoreProgram[DeleteResult]:
         """Delete a file, or a folder and all files in it. `*` is not a wildcard.
