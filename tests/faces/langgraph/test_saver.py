@@ -63,6 +63,35 @@ def test_checkpoints_are_hidden_from_the_memories_beside_them(saver_store: holda
     assert store.stats().entries == 4
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
+def test_copies_and_backups_have_the_threads_and_an_erasure_removes_them(tmp_path: Path, is_encrypted: bool) -> None:
+    serde = EncryptedSerializer(FernetCipher()) if is_encrypted else None
+    with holdall.open(tmp_path / "agent.db") as store:
+        saver = HoldallSaver(store, serde=serde)
+        graph = chat(saver)
+        say(graph, "t", "one swordfish")
+        say(graph, "t", "two")
+        saver.prune(["t"])
+        say(graph, "t", "three", user_id="ada")
+        before = [tuple(found) for found in saver.list(None)]
+        store.backup(tmp_path / "agent.backup")
+        with holdall.open("memory:") as copied, holdall.open(tmp_path / "loaded.db") as loaded:
+            holdall.copy(store, copied)
+            loaded.load(tmp_path / "agent.backup")
+            for other in (copied, loaded):
+                there = HoldallSaver(other, serde=serde)
+                assert [tuple(found) for found in there.list(None)] == before
+                [listed] = there.threads(filter={"user_id": "ada"})
+                assert (listed.id, listed.checkpoints) == ("t", 4)
+                say(chat(there), "t", "four")
+                assert len(texts(chat(there), "t")) == 8
+        store.erase((*saver.namespace, "t"))
+        store.erase(saver.namespace, "t")
+        assert HoldallSaver(store, serde=serde).get_tuple(thread("t")) is None
+        assert saver.threads() == []
+    assert all(b"swordfish" not in file.read_bytes() for file in tmp_path.glob("agent.db*"))
+
+
 def test_a_scope_has_threads_of_its_own(saver_store: holdall.Store) -> None:
     graphs = [chat(HoldallSaver(saver_store.scoped(("scopes", tenant)))) for tenant in ("a", "b")]
     for graph, text in zip(graphs, ("for a", "for b"), strict=True):

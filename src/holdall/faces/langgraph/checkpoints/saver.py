@@ -628,18 +628,23 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         checkpoint, and of `step` and `checkpoints`. `query` finds threads by the words of their ID, metadata and
         preview, as in `Store.search`: the best matches come first.
         """
-        found = yield from face_api.search(
-            self.store,
-            self.namespace,
-            query=query or None,
-            filter=make_filter(prefix, filter),
-            limit=limit,
-            cursor=cursor,
-            recursive=False,
-        )
-        generations = (yield [ops.Get(self._home(hit.key), _GENERATION) for hit in found]) if found else []
-        both = zip(found, generations, strict=True)
-        return Page((to_thread(hit, generation) for hit, generation in both if generation is not None), found.next)
+        while True:
+            found = yield from face_api.search(
+                self.store,
+                self.namespace,
+                query=query or None,
+                filter=make_filter(prefix, filter),
+                limit=limit,
+                cursor=cursor,
+                recursive=False,
+            )
+            generations = (yield [ops.Get(self._home(hit.key), _GENERATION) for hit in found]) if found else []
+            both = zip(found, generations, strict=True)
+            # What lists a thread may expire a little later than the thread.
+            threads = [to_thread(hit, generation) for hit, generation in both if generation is not None]
+            cursor = found.next
+            if threads or cursor is None:
+                return Page(threads, cursor)
 
     threads = sync_method(_threads)
     athreads = async_method(_threads)
