@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import httpx
+import pytest
+from starlette.testclient import TestClient
+
+import holdall
+from holdall.server import app
 
 
 def test_a_file_is_written_read_in_parts_edited_and_deleted(client: httpx.Client) -> None:
@@ -23,6 +28,44 @@ def test_a_file_is_written_read_in_parts_edited_and_deleted(client: httpx.Client
     assert client.patch("/v1/files/notes/a.txt", json={"old": "gone", "new": ""}).status_code == 422
     assert client.delete("/v1/files/notes/a.txt").status_code == 204
     assert client.get("/v1/files/notes/a.txt").status_code == 404
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_sent_with_its_old_etag(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = holdall.Files.astat
+
+    async def stat_before_a_write(files: holdall.Files, path: str) -> holdall.FileInfo:
+        info = await real(files, path)
+        await files.awrite(path, b"TWO")
+        return info
+
+    with (
+        holdall.open("memory:") as store,
+        TestClient(app(store, auth="none"), base_url="http://localhost") as client,
+    ):
+        store.files().write("/f", b"one")
+        monkeypatch.setattr(holdall.Files, "astat", stat_before_a_write)
+        for headers in ({}, {"Range": "bytes=1-"}):
+            answer = client.get("/v1/files/f", headers=headers)
+            assert (answer.status_code, answer.json()["title"]) == (409, "Conflict")
+        monkeypatch.undo()
+        assert client.get("/v1/files/f").content == b"TWO"
+
+
+def test_an_old_version_is_read_in_parts_as_the_present_one() -> None:
+    with (
+        holdall.open("memory:", history=3600) as store,
+        TestClient(app(store, auth="none"), base_url="http://localhost") as client,
+    ):
+        old = client.put("/v1/files/f", content=b"0123456789").json()["version"]
+        client.put("/v1/files/f", content=b"new")
+        part = client.get(f"/v1/files/f?version={old}", headers={"Range": "bytes=2-4"})
+        assert (part.status_code, part.content) == (206, b"234")
+        assert (part.headers["content-range"], part.headers["etag"]) == ("bytes 2-4/10", f'"{old}"')
+        whole = client.get(f"/v1/files/f?version={old}")
+        assert (whole.status_code, whole.content) == (200, b"0123456789")
+        assert client.head(f"/v1/files/f?version={old}").headers["content-length"] == "10"
+        assert client.get(f"/v1/files/f?version={old}", headers={"If-None-Match": f'"{old}"'}).status_code == 304
+        assert client.get("/v1/files/f?version=99999").status_code == 410
 
 
 def test_listing_glob_grep_lines_move_and_copy(client: httpx.Client) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mimetypes
 import re
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
 
-from ... import FileInfo, Files, Match
-from ...errors import FileNotFound, InvalidInput, IsADirectory
+from ... import FileInfo, Files, Match, ops
+from ...errors import Conflict, FileNotFound, InvalidInput, IsADirectory
 from ..exchange import CONDITIONS, FLAG, NUMBER, TEXT, Call, Handler, answer, decode_json, no_content, takes
 from ..problems import HttpError
 from .documents import FILESYSTEM, etag, expectation, lease_argument, namespace_argument
@@ -50,11 +51,14 @@ async def get_file(call: Call) -> Response:
     files, path = _files(call), _path(call)
     if path.endswith("/"):
         return await _list(call, files, path)
+    old: bytes | None = None
     if call.text("version") is not None:
         call.access.require("history")
-        content = await files.aread(path, version=call.number("version", 0))
-        return Response(content, 200, {**etag(call.number("version", 0)), **_safe_headers(path)})
-    info = await files.astat(path)
+        version = call.number("version", 0)
+        old = await files.aread(path, version=version)
+        info = FileInfo(path, size=len(old), version=version)
+    else:
+        info = await files.astat(path)
     if info.is_dir:
         raise IsADirectory(f"{path!r} is a folder; to list it, write '/' at the end")
     tag = etag(info.version)
@@ -69,11 +73,24 @@ async def get_file(call: Call) -> Response:
     content = b""
     if call.request.scope["method"] == "HEAD":
         headers["Content-Length"] = str(end - start)
+    elif old is not None:
+        content = old[start:end]
     elif end > start:
-        content = await files.aread_range(path, start, end)
-        if len(content) != end - start:
-            raise HttpError(409, f"{path!r} has changed while it was read; read it again", title="Conflict")
+        content = await _read_part(call.store, files, info, start, end)
     return Response(content, status, headers)
+
+
+async def _read_part(store: Any, files: Files, info: FileInfo, start: int, end: int) -> bytes:
+    """Read a part of the version that was described: another one must not be sent with its ETag."""
+    assert info.version is not None  # only folders have none
+    check = ops.Check(files.namespace, info.path, info.version)
+    part = ops.ReadRange(files.namespace, info.path, start, end)
+    try:
+        content: bytes = (await store.aexecute([check, part]))[1]
+    except Conflict as error:
+        detail = f"{info.path!r} has changed while it was read; read it again"
+        raise HttpError(409, detail, title="Conflict") from error
+    return content
 
 
 def _range(call: Call, info: FileInfo) -> tuple[int, int, int]:
