@@ -341,9 +341,17 @@ def test_a_damaged_log_is_corrupt(saver: HoldallSaver) -> None:
     say(chat(saver), "t", "hello")
     files = saver.store.files((*saver.namespace, "t"))
     content = files.read("/main/log")
-    size = log._header.unpack_from(content, 0)[2]
-    start = log._header.size + log._header.unpack_from(content, 0)[3]
-    for damaged in (content[1:], content[:-1], content[:start] + b"\xc1" * size + content[start + size :]):
+    frame = min(Log(Codec(JsonPlusSerializer(), "t", ""), content)._checkpoints.values())
+    _, _, size, id_size = log._header.unpack_from(content, frame)
+    id, payload, end = (frame + log._header.size + extra for extra in (0, id_size, id_size + size))
+    no_text = (b"\xd9" + bytes([min(size - 2, 255)])).ljust(size, b"\xfe")
+    for damaged in (
+        content[1:],
+        content[:-1],
+        content[:id] + b"\xfe" * id_size + content[payload:],
+        content[:payload] + b"\xc1" * size + content[end:],  # what is not compressed
+        content[:payload] + no_text + content[end:],
+    ):
         files.write("/main/log", damaged)
         saver._known.clear()
         with pytest.raises(errors.Corrupt, match="damaged at byte"):

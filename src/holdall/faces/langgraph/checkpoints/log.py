@@ -330,9 +330,9 @@ class Log:
                     self._key_frames.append(content[start:end])
                     self.codec.use_key(content[at:end])
                 start = end
-        except struct.error as error:
+            self.latest = latest.decode() or None
+        except (struct.error, UnicodeDecodeError) as error:
             raise _damaged(base + start, base + size) from error
-        self.latest = latest.decode() or None
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -475,7 +475,7 @@ class Log:
             if data[:1] == _PACKED:
                 data = zlib.decompressobj(wbits=-15, zdict=_USUAL).decompress(data[1:])
             return decode(data)
-        except (zlib.error, msgspec.DecodeError) as error:
+        except (zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _damaged(start, self.size) from error
 
     def _bounds(self, start: int) -> tuple[int, int]:
