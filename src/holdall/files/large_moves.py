@@ -87,7 +87,7 @@ def _needs_slices(store: Store, op: ops.Move, note: _Note) -> StoreProgram[bool]
 
 def _list_paths(store: Store, op: ops.Move, after: str | None, limit: int) -> StoreProgram[Page[str]]:
     home = store._resolve_namespace(op.namespace)
-    return (yield [ops.Children(home, op.src + "/", after, limit, deep=True, bare=True)])[0]  # type: ignore[no-any-return]
+    return (yield [ops.Children(home, op.src + "/", after, limit, deep=True, bare=True)])[0]  # type: ignore[no-any-return]  # a page
 
 
 def _move_in_slices(

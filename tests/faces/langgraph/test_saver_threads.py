@@ -218,7 +218,7 @@ def test_retain_deletes_old_checkpoints_and_keeps_the_state(saver_store: holdall
     assert len(list(saver.list(thread("t")))) == 2
     for wrong in ({}, {"keep_last": 0}):
         with pytest.raises(errors.InvalidInput):
-            saver.retain(**wrong)  # type: ignore[arg-type]
+            saver.retain(**wrong)  # type: ignore[arg-type]  # on purpose
 
 
 def test_writes_keep_a_thread_alive(saver_store: holdall.Store) -> None:
@@ -256,6 +256,6 @@ def test_wrong_arguments_are_refused(saver: HoldallSaver) -> None:
     for ids in ("abc", None):  # the characters of a text are no IDs
         for method in (saver.prune, saver.delete_for_runs):
             with pytest.raises(errors.InvalidInput, match="_ids is a list"):
-                method(ids)  # type: ignore[arg-type]
+                method(ids)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(errors.InvalidInput, match="thread_ids is a list"):
         saver.retain(keep_last=1, thread_ids="abc")

@@ -131,6 +131,8 @@ def _to_checkpoint(found: Any) -> Checkpoint:
 class ListedThread(msgspec.Struct):
     """A thread. `step` and `metadata` are those of its last checkpoint."""
 
+    # The fields of the face's `Thread`, which cannot be imported where LangGraph is not installed.
+
     id: str
     created_at: datetime
     updated_at: datetime
