@@ -143,6 +143,25 @@ def test_an_index_whose_segments_are_merged_meanwhile_hides_nothing(
         check_lexical(store, "tea", "tea 7")
 
 
+def test_indexing_ends_though_a_merge_is_going_on(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most documents are gone, and those that came since the merge began are not worth a merge of their own."""
+    for name, number in {"SPARE": 4, "SMALL": 8, "PART": 16}.items():
+        monkeypatch.setattr(segments, name, number)
+    monkeypatch.setattr(merging, "STEP", 8)
+    store = opened()
+    engine = engine_of(store)
+    for _ in range(3):
+        store.execute([Put(NS, f"{n:02}", {"text": f"tea {n}"}) for n in range(20)])
+        engine.execute([IndexTexts(1000)])
+    assert engine.execute([IndexTexts()]) == [(0, True)]  # the merge begins
+    store.put(NS, "new", {"text": "tea"})
+    steps = 0
+    while engine.execute([IndexTexts()])[0][1]:
+        steps += 1
+        assert steps < 100, "it does the same step again and again"
+    check_lexical(store, "tea", "tea 7")
+
+
 def test_what_is_deleted_and_forgotten_leaves_the_index_too(opened: Opener) -> None:
     """Others write all the while: the tombstones go all the same, and what they say is known before."""
     other = opened()

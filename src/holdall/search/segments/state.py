@@ -98,7 +98,8 @@ def row_id(segment: int, shelf: int, position: int) -> int:
 
 def find_merge(state: State) -> list[Segment]:
     """Return the segments to merge next; none if there are enough of no size."""
-    if state.indexed > 2 * state.count + SPARE:
+    # Not while another merge runs: it may drop enough, and what waits for it may hold nothing that could be dropped.
+    if state.merge is None and state.indexed > 2 * state.count + SPARE:
         return _take(state.waiting)  # the oldest; the merge drops removed documents, and its output is the newest
     by_size: defaultdict[int, list[Segment]] = defaultdict(list)
     for segment in state.waiting:
