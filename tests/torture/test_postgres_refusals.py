@@ -376,16 +376,20 @@ def test_a_server_that_is_starting_is_waited_for_and_named(runner: asyncio.Runne
             store.put(HOME, "a", {"n": 0})
         server.stop()
         (server.data / "recovery.signal").touch()
-        (server.data / "postgresql.auto.conf").write_text("restore_command = 'sleep 2; false'\nhot_standby = off\n")
+        (waiting := server.data / "waiting").touch()
+        command = f"while [ -e {waiting} ]; do sleep 0.05; done; false"
+        (server.data / "postgresql.auto.conf").write_text(f"restore_command = '{command}'\nhot_standby = off\n")
         starting = threading.Thread(target=server.start)
         starting.start()
         try:
             with opened(server.url, runner, timeout=20) as store:
                 wait_until_starting(server.url)
-                with opened(server.url, runner, timeout=0.5) as hasty:
+                with opened(server.url, runner, timeout=2) as hasty:
                     refused(lambda: hasty.get(HOME, "a"), Unavailable, "57P03")
+                threading.Timer(0.2, waiting.unlink).start()
                 assert store.get(HOME, "a") is not None
         finally:
+            waiting.unlink(missing_ok=True)
             starting.join()
 
 

@@ -676,11 +676,14 @@ class PostgresEngine:
 
     def _acquire(self, deadline: float) -> ConnectionProgram[Any]:
         """Acquire a connection; retry until the deadline."""
+        cause: RetryableError | None = None
         for failures in itertools.count():
             try:
                 return (yield Acquire(deadline))
             except RetryableError as error:
-                yield from self._wait_before_retry(error, failures, deadline)
+                # What the server answered before says more than that the last attempt had too little time.
+                cause = cause if cause is not None and error.is_timeout else error
+                yield from self._wait_before_retry(cause, failures, deadline)
         raise AssertionError("unreachable")
 
     def _release_after(self, connection: Any, program: ConnectionProgram[T]) -> ConnectionProgram[T]:
