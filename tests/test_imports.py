@@ -78,7 +78,8 @@ RULES = {
     "engines/sqlite/vectors/": BELOW_ENGINES | {"engines/sql/"},
     "engines/postgres/": BELOW_ENGINES
     | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/", "engines/checks/"},
-    "engines/redis/": BELOW_ENGINES | {"engines/net/", "engines/learned/", "engines/history/"},
+    "engines/redis/": BELOW_ENGINES | {"engines/redis/search/", "engines/net/", "engines/learned/", "engines/history/"},
+    "engines/redis/search/": BELOW_ENGINES | {"engines/redis/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},
     "engines/remote/": BELOW_ENGINES | {"engines/net/"},
     "engines/s3/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/sqlite/vectors/", "engines/net/"},

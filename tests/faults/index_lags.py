@@ -1,9 +1,9 @@
 """An index of texts that says it is up to date, and knows only what the first search found."""
 
 from holdall.engines.memory.ranker import MemoryRanker
-from holdall.engines.redis.text_index import RedisTextIndex, _parse_state
+from holdall.engines.redis.search.postings import Slice
+from holdall.engines.redis.search.text_index import RedisTextIndex, _parse_state
 from holdall.engines.sql.text_index import SqlTextIndex, _Unindexed
-from holdall.search.postings import Slice
 from holdall.search.text_index import TextIndex
 
 catch_up, behind = MemoryRanker._catch_up, SqlTextIndex.index_lag

@@ -12,15 +12,16 @@ from holdall.engines.memory import engine as memory
 from holdall.engines.memory import ranker as memory_search
 from holdall.engines.postgres import entries as postgres_entries
 from holdall.engines.postgres import ranker as postgres_search
-from holdall.engines.redis import ranker as redis_search
-from holdall.engines.redis import text_index as redis_texts
 from holdall.engines.redis import walks
+from holdall.engines.redis.search import postings
+from holdall.engines.redis.search import ranker as redis_search
+from holdall.engines.redis.search import text_index as redis_texts
 from holdall.engines.sql import bounded_reads, feed
 from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
 from holdall.engines.sqlite.vectors import ranker as sqlite_vectors
 from holdall.files import large_moves
-from holdall.search import postings, ranking, scoring
+from holdall.search import ranking, scoring
 from holdall.search.segments import merging
 from holdall.search.segments import state as segments
 from holdall.search.vector_index import building, index

@@ -359,7 +359,7 @@ def test_a_child_that_is_forked_while_a_thread_takes_in_vectors_searches_with_it
 
 
 def fork_while_vectors_come(url: str) -> None:
-    from holdall.engines.redis.ranker import _Vectors
+    from holdall.engines.redis.search.ranker import _Vectors
 
     def in_child(_: int) -> None:
         signal.alarm(20)

@@ -17,27 +17,47 @@ from typing import TypeAlias
 # The parameters of BM25: saturation of the term frequency, and normalisation by length. Both are low, which suits short
 # and long texts.
 _K1, _B = 0.9, 0.4
-BASE, K1_B = _K1 * (1 - _B), _K1 * _B
 
 
 def idf(found: int, count: int) -> float:
-    """Return the weight of a term that so many of all documents have."""
+    """Return the inverse document frequency of a term that `found` of `count` documents have."""
     count = max(count, found)
     return log(1 + (count - found + 0.5) / (found + 0.5))
 
 
-#: A posting list: the numbers of documents, and how often the term occurs in each, at most 255 times.
+#: How often a term counts in a document at most: counts are stored in a byte.
+MOST_TIMES = 255
+#: A posting list: the numbers of documents, and how often the term occurs in each, at most `MOST_TIMES`.
 Part: TypeAlias = "tuple[array[int], bytes]"
 
 
-class _Weights(dict[tuple[int, int], float]):
-    """The weight that a term adds to a score, by its count in a document and the length of the document."""
+class Weights:
+    """The weights of a query's terms. `found` has the number of documents that have each term.
+
+    `count` is the number of all documents, and `total` that of their tokens.
+    """
+
+    def __init__(self, found: Sequence[int], count: int, total: int) -> None:
+        average = total / count if total > 0 and count > 0 else 1.0
+        self.base, self.slope = _K1 * (1 - _B), _K1 * _B / average
+        self.idfs = [idf(documents, count) for documents in found]
+
+    def score(self, counts: Sequence[int], length: int) -> float:
+        """Return the score of a document by its counts of the terms."""
+        score = 0.0
+        for weight, times in zip(self.idfs, counts, strict=True):
+            if times:
+                score += weight * times / (times + self.base + self.slope * length)
+        return score
+
+
+class TermWeights(dict[tuple[int, int], float]):
+    """What one term adds to a score, by its count in a document and the length of the document."""
 
     __slots__ = ("_base", "_idf", "_slope")
 
-    def __init__(self, found: int, count: int, average: float) -> None:
-        self._idf = idf(found, count)
-        self._base, self._slope = BASE, K1_B / average
+    def __init__(self, weights: Weights, term: int) -> None:
+        self._idf, self._base, self._slope = weights.idfs[term], weights.base, weights.slope
 
     def __missing__(self, pair: tuple[int, int]) -> float:
         times, length = pair
@@ -50,24 +70,23 @@ def bm25(
     lengths: Sequence[int],
     count: int,
     total: int,
-    gone: set[int] | frozenset[int] = frozenset(),
+    removed: set[int] | frozenset[int] = frozenset(),
 ) -> dict[int, float]:
     """Score each document that has one of the terms. `terms` has the posting lists of each term, in the query's order.
 
     `lengths` has the number of tokens of each document. `count` is the number of documents and `total` that of their
-    tokens, without those that are `gone`. A document is in at most one list of a term.
+    tokens, without those that were `removed`. A document is in at most one list of a term.
     """
     scores: dict[int, float] = {}
     left_out: set[int] = set()
-    average = total / count if total > 0 and count > 0 else 1.0
     for each in terms:
         parts = [(documents.tolist(), times) for documents, times in each]
         found = sum(len(numbers) for numbers, _ in parts)
-        if gone:
-            old = set[int]().union(*(gone.intersection(numbers) for numbers, _ in parts))
+        if removed:
+            old = set[int]().union(*(removed.intersection(numbers) for numbers, _ in parts))
             found -= len(old)
             left_out |= old
-        weigh = _Weights(found, count, average).__getitem__
+        weigh = TermWeights(Weights([found], count, total), 0).__getitem__
         is_first, before = not scores, scores.get
         for numbers, times in parts:  # there may be millions, so all of this runs in C
             added = map(weigh, zip(times, map(lengths.__getitem__, numbers), strict=True))

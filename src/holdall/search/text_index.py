@@ -1,8 +1,9 @@
 """The text index: how often each token occurs in each document.
 
 A document is the texts of an entry at one version; documents are numbered from 0. A changed entry becomes a new
-document, and the old one is *gone*: it stays in the posting lists and is skipped. `TextIndex` is an index in memory;
-the other engines store the same lists, a slice at a time.
+document, and the old one is *removed*: it stays in the posting lists and is skipped. `TextIndex` is an index in memory.
+Redis stores its posting lists, a slice of changes at a time (`engines/redis/search`). SQL engines store an index of
+another format (`search/segments`).
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from ..model import field_paths, file_values
 from ..model.values import decode
-from .scoring import Part
+from .scoring import MOST_TIMES, Part
 from .tokens import tokens
 
 #: How many bytes of a file are indexed.
 MOST_BYTES = 1 << 20
-_MOST_TIMES = 255
+
+_Row = TypeVar("_Row", bound=Sequence[Any])
 
 
 def texts(value: str, index: str | None, content: bytes | None, is_file: bool) -> list[str]:
@@ -51,6 +54,20 @@ def _beginning(content: bytes) -> bytes:
     return cut
 
 
+def size_of(row: Sequence[Any]) -> int:
+    """Return about how many bytes a changed row has to index: the size of a file (row[4]), or its value (row[3])."""
+    return row[4] or len(row[3] or "")
+
+
+def take_first(rows: list[_Row], room: int) -> list[_Row]:
+    """Return the first changed rows, at least one, that have about `room` bytes to index."""
+    for index, row in enumerate(rows):
+        room -= size_of(row)
+        if room < 0:
+            return rows[: index + 1]
+    return rows
+
+
 class TextIndex:
     """An index in memory; `first` is the number of its first document."""
 
@@ -79,7 +96,7 @@ class TextIndex:
             if part is None:
                 part = postings[token] = array("I"), bytearray()
             part[0].append(number)
-            part[1].append(times if times < _MOST_TIMES else _MOST_TIMES)  # noqa: FURB136  # `min` takes longer
+            part[1].append(times if times < MOST_TIMES else MOST_TIMES)  # noqa: FURB136  # `min` takes longer
         return number
 
     def list_length(self, term: str) -> int:

@@ -30,10 +30,10 @@ from hypothesis import strategies as st
 import holdall
 from holdall import ops
 from holdall.engines.redis import engine as redis
-from holdall.engines.redis import ranker as redis_ranker
 from holdall.engines.redis import shards as redis_shards
 from holdall.engines.redis import text_index as redis_texts
 from holdall.engines.redis.filter_index import encode_needles
+from holdall.engines.redis.search import ranker as redis_ranker
 from holdall.errors import Conflict, InvalidInput, MissingExtra, SchemaTooNew, Unavailable
 from holdall.model import filters
 from holdall.ops import Append, Copy, Delete, Get, Move, Put, ReadRange

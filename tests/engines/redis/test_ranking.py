@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdall.engines.redis import text_index
-from holdall.engines.redis.text_index import rank_matches
-from holdall.search import postings
-from holdall.search.postings import DocumentCache, Slice, State, build_lists, split_by_part
+from holdall.engines.redis.search import postings, text_index
+from holdall.engines.redis.search.postings import DocumentCache, Slice, State, build_lists, split_by_part
+from holdall.engines.redis.search.text_index import rank_matches
+from holdall.search.scoring import Weights
 from holdall.search.segments.arrays import ArrayKernel
-from holdall.search.segments.kernel import Weights
 from holdall.search.segments.plain import PlainKernel
 from holdall.search.text_index import TextIndex
 
@@ -25,17 +24,17 @@ documents = st.lists(st.lists(st.sampled_from([*TERMS, "black"]), min_size=1, ma
 indexes = st.lists(st.tuples(documents, documents), min_size=1, max_size=3)
 
 
-def stored_lists(first: int, stored: list[list[str]], late: list[list[str]], gone: set[int]) -> postings.Lists:
+def stored_lists(first: int, stored: list[list[str]], late: list[list[str]], removed: set[int]) -> postings.Lists:
     """The lists of an index whose versions begin at `first`: some documents are stored, the others are late."""
     index, known = TextIndex(), DocumentCache(0)
     for version, words in enumerate(stored, first):
         index.add(version, [" ".join(words)])
-    added = Slice(TextIndex(len(stored)), [number for number in sorted(gone) if number % 2])
+    added = Slice(TextIndex(len(stored)), [number for number in sorted(removed) if number % 2])
     for version, words in enumerate(late, first + len(stored)):
         added.added.add(version, [" ".join(words)])
     known.versions, known.lengths = index.versions, index.lengths
-    known.gone = array("I", [number for number in sorted(gone) if number % 2 == 0])
-    left = [words for number, words in enumerate(stored) if number not in known.gone]
+    known.removed = array("I", [number for number in sorted(removed) if number % 2 == 0])
+    left = [words for number, words in enumerate(stored) if number not in known.removed]
     state = State("", len(stored), len(left), sum(map(len, left)))
     rows = [(term, numbers, times) for _, term, numbers, times in split_by_part(index)] if stored else []
     return build_lists(TERMS, [row for row in rows if row[0] in TERMS], known, added, state)
@@ -48,9 +47,9 @@ def test_the_ranking_is_that_of_all_documents_that_are_left(
 ) -> None:
     lists, left = [], {}
     for number, (stored, late) in enumerate(indexes):
-        gone = data.draw(st.sets(st.integers(0, len(stored) - 1))) if stored else set()
-        lists.append(stored_lists(1000 * number, stored, late, gone))
-        left |= {1000 * number + at: words for at, words in enumerate([*stored, *late]) if at not in gone}
+        removed = data.draw(st.sets(st.integers(0, len(stored) - 1))) if stored else set()
+        lists.append(stored_lists(1000 * number, stored, late, removed))
+        left |= {1000 * number + at: words for at, words in enumerate([*stored, *late]) if at not in removed}
     among = data.draw(st.none() | st.sets(st.sampled_from([*left, 77]))) if left else None
     found = [sum(term in words for words in left.values()) for term in TERMS]
     weights = Weights(found, len(left), sum(map(len, left.values())))

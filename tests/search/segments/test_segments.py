@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdall.search.scoring import Weights
 from holdall.search.segments import kernel as kernels
 from holdall.search.segments import merging
 from holdall.search.segments import state as sizes
@@ -24,7 +25,7 @@ from holdall.search.segments.documents import (
     make_directory,
     unpack,
 )
-from holdall.search.segments.kernel import Found, Kernel, Weights
+from holdall.search.segments.kernel import Found, Kernel
 from holdall.search.segments.merging import LargeMerge, SmallSegment, make_small, merge_small
 from holdall.search.segments.plain import PlainKernel
 from holdall.search.segments.state import Merge, Segment, State, find_merge, row_id

@@ -372,7 +372,7 @@ class MemoryEngine:
         return transfer_result(op, None if record is None else _info(op.dst, record))
 
     def _purge_tombstones(self, op: ops.PurgeTombstones, now: int) -> bool:
-        self._ranker.catch_up_if_begun()  # tombstones tell it which entries are gone
+        self._ranker.catch_up_if_begun()  # tombstones tell it which documents to remove
         newest = now - round(op.age * 1_000_000)
         oldest = self._tombstones[: op.limit]
         purged = [version for version in oldest if self._entries[self._feed[version]].updated <= newest]
@@ -478,7 +478,7 @@ class MemoryEngine:
         return bool(limit) and purged == limit
 
     def _forget(self, op: ops.Forget) -> ops.Forgotten:
-        self._ranker.catch_up_if_begun()  # tombstones tell it which entries are gone
+        self._ranker.catch_up_if_begun()  # tombstones tell it which documents to remove
 
         def is_chosen(address: _Address) -> bool:
             if op.key is not None or not op.recursive:

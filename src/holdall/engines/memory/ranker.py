@@ -12,8 +12,7 @@ from ...model import filters
 from ...ops import Hit
 from ...runtime.programs import Program, Work
 from ...search.ranking import FEW, LocalRanking, Ranking, sort_by_score
-from ...search.scoring import bm25
-from ...search.segments.kernel import Weights
+from ...search.scoring import Weights, bm25
 from ...search.text_index import MOST_BYTES, TextIndex, texts
 from ...search.tokens import has_phrases, parse_query
 
@@ -58,9 +57,9 @@ class MemoryRanker:
         """Remove everything; the next search reads the whole feed."""
         self._texts = TextIndex()
         self._documents: dict[_Address, int] = {}
-        self._gone: set[int] = set()
-        self._gone_in_order: list[int] = []
-        self._gone_with: dict[str, tuple[int, int]] = {}  # of how many removed documents, how many have a term
+        self._removed: set[int] = set()
+        self._removed_in_order: list[int] = []
+        self._removed_with: dict[str, tuple[int, int]] = {}  # of how many removed documents, how many have a term
         self._total = 0
         self._seen = 0
         self.clear_vectors()
@@ -93,7 +92,7 @@ class MemoryRanker:
         if among is not None:
             return LocalRanking(sort_by_score(self._score_few(terms, among), index.versions))
         parts = [index.parts(term) for term in terms]
-        scores = bm25(parts, index.lengths, len(self._documents), self._total, self._gone)
+        scores = bm25(parts, index.lengths, len(self._documents), self._total, self._removed)
         return LocalRanking(sort_by_score(scores, index.versions))
         yield
 
@@ -115,10 +114,10 @@ class MemoryRanker:
 
         Removed documents are looked up in the list once, and counted from then on.
         """
-        counted, gone = self._gone_with.get(term, (0, 0))
-        gone += sum(self._texts.count(term, number) > 0 for number in islice(self._gone_in_order, counted, None))
-        self._gone_with[term] = len(self._gone), gone
-        return self._texts.list_length(term) - gone
+        counted, removed = self._removed_with.get(term, (0, 0))
+        removed += sum(self._texts.count(term, number) > 0 for number in islice(self._removed_in_order, counted, None))
+        self._removed_with[term] = len(self._removed), removed
+        return self._texts.list_length(term) - removed
 
     def rank_by_vector(self, op: ops.Search, among: Collection[int] | None) -> Program[Work, Ranking[Work]]:
         assert op.vector is not None
@@ -167,7 +166,7 @@ class MemoryRanker:
             self._catch_up_vectors(model, known)
 
     def _catch_up(self) -> None:
-        if len(self._gone) > len(self._documents) + _SPARE:
+        if len(self._removed) > len(self._documents) + _SPARE:
             vectors = self._vectors
             self.clear()
             self._vectors = vectors
@@ -175,8 +174,8 @@ class MemoryRanker:
             self._seen = version
             old = self._documents.pop(address, None)
             if old is not None:
-                self._gone.add(old)
-                self._gone_in_order.append(old)
+                self._removed.add(old)
+                self._removed_in_order.append(old)
                 self._total -= self._texts.lengths[old]
             number = self._texts.add(version, self._texts_of(record))
             if number is not None:
@@ -184,18 +183,18 @@ class MemoryRanker:
                 self._total += self._texts.lengths[number]
 
     def _catch_up_vectors(self, model: int, known: _Vectors) -> None:
-        gone: list[int] = []
+        removed: list[int] = []
         ids: list[int] = []
         added: list[bytes] = []
         for version, address, record in self._newer(known.seen):
             known.seen = version
             if (old := known.versions.pop(address, None)) is not None:
-                gone.append(old)
+                removed.append(old)
             if record.vectors is not None and record.vectors.model == model:
                 known.versions[address] = version
                 ids += [version] * len(record.vectors.data)
                 added += record.vectors.data
-        known.matrix.change(gone, ids, added)
+        known.matrix.change(removed, ids, added)
 
     def _texts_of(self, record: Any) -> list[str]:
         if record.value is None:

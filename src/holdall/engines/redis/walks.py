@@ -47,9 +47,9 @@ from .encoding import (
     to_record,
     to_row,
 )
-from .ranker import RedisRanker
+from .search.ranker import RedisRanker
+from .search.text_index import RedisTextIndex
 from .shards import Shards
-from .text_index import RedisTextIndex
 
 _FIRST_PAGE, _LARGEST_PAGE = 64, 500
 _FEED_PAGE = 1000

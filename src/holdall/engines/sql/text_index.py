@@ -33,8 +33,8 @@ from ... import ops
 from ...errors import Corrupt
 from ...model import keys
 from ...runtime.programs import Work
-from ...search.postings import size_of, take_first
 from ...search.ranking import LocalRanking, Ranking, ThreadRanking
+from ...search.scoring import Weights
 from ...search.segments import state as sizes
 from ...search.segments.documents import (
     Document,
@@ -44,10 +44,10 @@ from ...search.segments.documents import (
     hash_entry,
     unpack,
 )
-from ...search.segments.kernel import Found, Weights, kernel
+from ...search.segments.kernel import Found, kernel
 from ...search.segments.merging import LargeMerge, SmallSegment, add_to_pages, make_small, merge_small
 from ...search.segments.state import DIRECTORIES, Merge, Segment, State, find_merge, row_id
-from ...search.text_index import texts
+from ...search.text_index import size_of, take_first, texts
 from ...search.tokens import Numbering, tokens
 from .dialect import Dialect
 from .feed import SqlFeed
@@ -98,10 +98,10 @@ class PreparedIndexTexts(ops.Op, frozen=True):
 
 @dataclass(slots=True)
 class _Unindexed:
-    """Changes that a search reads itself: documents that came, and the forward lists of those that went."""
+    """Changes that a search reads itself: new documents, and the forward lists of those that were removed."""
 
     added: list[tuple[int, int, Counter[str]]] = field(default_factory=list)  # version, length, counts
-    gone: list[tuple[int, bytes]] = field(default_factory=list)  # length, forward list
+    removed: list[tuple[int, bytes]] = field(default_factory=list)  # length, forward list
 
 
 class _Cache:
@@ -275,15 +275,15 @@ class SqlTextIndex:
         # An entry that changed again while the rows were read is among them twice.
         newest = list({(row[1], row[2]): row for row in rows}.values())
         tokenised = yield from self._tokenise(newest, self._known_terms(state).tokenise)
-        gone = yield from self._read_gone(newest)
+        removed = yield from self._read_removed(newest)
         new = yield from self._number_terms(state, tokenised, is_committed)
         is_long = sum(document.length for document, _, _ in tokenised) > _FEW_DOCUMENTS
-        work = (tokenised, gone)
+        work = (tokenised, removed)
         data, forward = (yield Work(_build_segment, work)) if is_long else _build_segment(*work)
         dialect, insert = self._dialect, self._dialect.insert_many
         statements: list[Any] = []
-        if gone:
-            among, params = dialect.among("version", [version for version, _, _ in gone])
+        if removed:
+            among, params = dialect.among("version", [version for version, _, _ in removed])
             statements.append((f"DELETE FROM {dialect.forward} WHERE {among}", params))
         if new:
             statements.append(insert(dialect.words, "term, id", list(new.items()), "DO NOTHING"))
@@ -292,8 +292,8 @@ class SqlTextIndex:
         if data is not None:
             row = row_id(state.next_segment, 0, 0), data
             statements.append(insert(dialect.lists, "id, data", [row], _REPLACE_LIST))
-        count = len(tokenised) - len(gone)
-        total = sum(document.length for document, _, _ in tokenised) - sum(length for _, length, _ in gone)
+        count = len(tokenised) - len(removed)
+        total = sum(document.length for document, _, _ in tokenised) - sum(length for _, length, _ in removed)
 
         def apply(now: State) -> State | None:
             if (now.epoch, now.position, now.next_segment) != (state.epoch, state.position, state.next_segment):
@@ -333,7 +333,7 @@ class SqlTextIndex:
         [found] = yield [(f"SELECT version, {self._dialect.head} FROM {self._dialect.table} WHERE {among}", params)]
         return {version: bytes(head or b"") for version, head in found}
 
-    def _read_gone(self, rows: Rows) -> SqlProgram[list[tuple[int, int, bytes]]]:
+    def _read_removed(self, rows: Rows) -> SqlProgram[list[tuple[int, int, bytes]]]:
         """Return version, length and forward list of the documents that were replaced or deleted by changes.
 
         Those are the documents with the hash of a changed entry whose version is in no entry any more. So it does no
@@ -414,8 +414,8 @@ class SqlTextIndex:
 
     def _prepare_small_merge(self, state: State, chosen: list[Segment]) -> SqlProgram[Prepared]:
         smalls = yield from self._load_small(state, chosen)
-        dead = yield from self._find_dead([small.documents for small in smalls])
-        documents, data = yield Work(merge_small, (smalls, dead))
+        removed = yield from self._find_removed([small.documents for small in smalls])
+        documents, data = yield Work(merge_small, (smalls, removed))
         row = row_id(state.next_segment, 0, 0), data
         statements = [self._dialect.insert_many(self._dialect.lists, "id, data", [row], _REPLACE_LIST)]
 
@@ -478,9 +478,9 @@ class SqlTextIndex:
         inputs = [segment for segment in state.segments if segment.number in merge.inputs]
         smalls = yield from self._load_small(state, [segment for segment in inputs if not segment.parts])
         directories = yield from self._load_directories(state, inputs)
-        dead = yield from self._find_dead([*directories.values(), *(small.documents for small in smalls)])
+        removed = yield from self._find_removed([*directories.values(), *(small.documents for small in smalls)])
         parts = [(row_id(segment, part, 0), documents) for (segment, part), documents in directories.items()]
-        return (yield Work(LargeMerge, (merge.output, state.terms, parts, smalls, dead)))  # type: ignore[no-any-return]  # its class
+        return (yield Work(LargeMerge, (merge.output, state.terms, parts, smalls, removed)))  # type: ignore[no-any-return]  # its class
 
     def _new_counts(self, state: State, merge: Merge, running: LargeMerge) -> SqlProgram[list[tuple[int, bytes]]]:
         """Return the rows of the counts of all large segments, if the merge changes them."""
@@ -495,16 +495,16 @@ class SqlTextIndex:
         added: list[tuple[int, bytes]] = yield Work(add_to_pages, (pages, running.counts))
         return [(row_id(merge.counts, 0, page), data) for page, data in added]
 
-    def _find_dead(self, parts: Sequence[Documents]) -> SqlProgram[set[int]]:
+    def _find_removed(self, parts: Sequence[Documents]) -> SqlProgram[set[int]]:
         """Return the versions of removed documents of these parts."""
-        dead: set[int] = set()
+        removed: set[int] = set()
         each, forward = self._dialect.each_number, self._dialect.forward
         for documents in parts:
             source, params = each(documents.versions.tolist())
             sql = f"SELECT value FROM {source} WHERE NOT EXISTS (SELECT 1 FROM {forward} WHERE version = value)"
             [rows] = yield [(sql, params)]
-            dead.update(version for (version,) in rows)
-        return dead
+            removed.update(version for (version,) in rows)
+        return removed
 
     # Deleting
 
@@ -651,16 +651,16 @@ class SqlTextIndex:
                 page = found.get(number // sizes.PAGE)
                 if number >= 0 and page is not None:
                     counts[index] += page[number % sizes.PAGE]
-        for _, data in unindexed.gone:
-            gone_terms, _ = decode_forward(data)
+        for _, data in unindexed.removed:
+            removed_terms, _ = decode_forward(data)
             for index, number in enumerate(numbers):
-                counts[index] -= number in gone_terms
+                counts[index] -= number in removed_terms
         for _, _, found_terms in unindexed.added:
             for index, term in enumerate(terms):
                 counts[index] += term in found_terms
-        count = state.count + len(unindexed.added) - len(unindexed.gone)
+        count = state.count + len(unindexed.added) - len(unindexed.removed)
         total = state.total + sum(length for _, length, _ in unindexed.added)
-        total -= sum(length for length, _ in unindexed.gone)
+        total -= sum(length for length, _ in unindexed.removed)
         return Weights(counts, count, total)
 
     def _select_pages(self, ids: list[int]) -> tuple[str, dict[str, Any]]:
@@ -758,7 +758,7 @@ class SqlTextIndex:
         changed = list(newest.values())
         tokenised = yield from self._tokenise(changed, lambda texts: list(map(tokens, texts)))
         unindexed.added = [(document.version, document.length, Counter(found)) for document, _, found in tokenised]
-        unindexed.gone = [(length, data) for _, length, data in (yield from self._read_gone(changed))]
+        unindexed.removed = [(length, data) for _, length, data in (yield from self._read_removed(changed))]
         return unindexed
 
 
@@ -787,15 +787,15 @@ def _tokenise_rows(rows: Rows, contents: dict[int, bytes], tokenise: _Tokenise, 
 
 
 def _build_segment(
-    tokenised: list[Tokenised], gone: list[tuple[int, int, bytes]]
+    tokenised: list[Tokenised], removed: list[tuple[int, int, bytes]]
 ) -> tuple[bytes | None, list[tuple[int, int, int, bytes]]]:
     """Return the data of a small segment, and the rows of forward lists."""
-    if not tokenised and not gone:
+    if not tokenised and not removed:
         return None, []
     arithmetic = kernel()
     postings = arithmetic.count([found for _, _, found in tokenised])
     counts = [arithmetic.count_terms(postings)]
-    for _, _, data in gone:
+    for _, _, data in removed:
         terms, _ = decode_forward(data)
         counts.append((terms, [-1] * len(terms)))
     # In the order of versions, in which the table is stored.

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .documents import MOST_TIMES, split_forward
+from ..scoring import MOST_TIMES, Weights
+from .documents import split_forward
 from .kernel import (
     DOCUMENT,
     DOCUMENT_MASK,
@@ -22,7 +23,6 @@ from .kernel import (
     Counts,
     Found,
     Scored,
-    Weights,
     bitmap_words,
 )
 from .word_table import ArrayNumbering
@@ -236,11 +236,11 @@ class ArrayKernel:
         here_of = [np.flatnonzero(found == term) for term in terms]
         return [Found(index, _NONE, run[here] >> 1, times[here]) for index, here in enumerate(here_of)]
 
-    def read_list(self, documents: array[int], counts: bytearray, gone: array[int]) -> tuple[_Ints, _Array]:
+    def read_list(self, documents: array[int], counts: bytearray, removed: array[int]) -> tuple[_Ints, _Array]:
         numbers, times = np.array(documents, np.int64), np.frombuffer(bytes(counts), np.uint8)
-        if not gone:
+        if not removed:
             return numbers, times
-        left = ~np.isin(numbers, np.array(gone, np.int64))
+        left = ~np.isin(numbers, np.array(removed, np.int64))
         return numbers[left], times[left]
 
     def select(self, documents: _Ints, counts: _Array, few: Sequence[int]) -> tuple[_Ints, _Array]:

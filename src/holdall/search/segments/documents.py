@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 import msgspec
 
-MOST_TIMES = 255
-
 
 def hash_entry(ns: str, key: str) -> int:
     """Return the number by which the document of an entry is found. Others may have it too.

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..scoring import BASE, K1_B, idf
+from ..scoring import Weights
 from ..tokens import Numbering
 
 #: The bits of a posting, from the lowest: 8 for the count, 16 for the document, 1, 31 for the term, 7 for the part.
@@ -30,23 +30,6 @@ DOCUMENT_MASK, TERM_MASK = (1 << 16) - 1, (1 << 31) - 1
 def bitmap_words(documents: int) -> int:
     """Return how many 2-byte words a list takes as bits. A longer list of numbers is stored so."""
     return (documents + 15) // 16
-
-
-class Weights:
-    """The weights of a query's terms in a store with so many documents."""
-
-    def __init__(self, found: Sequence[int], count: int, total: int) -> None:
-        average = total / count if total > 0 and count > 0 else 1.0
-        self.base, self.slope = BASE, K1_B / average
-        self.idfs = [idf(documents, count) for documents in found]
-
-    def score(self, counts: Sequence[int], length: int) -> float:
-        """Return the score of a document by its counts of the terms."""
-        score = 0.0
-        for weight, times in zip(self.idfs, counts, strict=True):
-            if times:
-                score += weight * times / (times + self.base + self.slope * length)
-        return score
 
 
 class Found(NamedTuple):
@@ -131,8 +114,8 @@ class Kernel(Protocol):
     def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
         """Find terms in the forward lists of documents, which are numbered in their order."""
 
-    def read_list(self, documents: array[int], counts: bytearray, gone: array[int]) -> tuple[Any, Any]:
-        """Return the documents of a posting list and their counts, without the documents that are gone."""
+    def read_list(self, documents: array[int], counts: bytearray, removed: array[int]) -> tuple[Any, Any]:
+        """Return the documents of a posting list and their counts, without the removed documents."""
 
     def select(self, documents: Any, counts: Any, few: Sequence[int]) -> tuple[Any, Any]:
         """Return which of a few documents a list of `read_list` has, by their index, and their counts.

@@ -48,9 +48,9 @@ def make_small(documents: Sequence[Document], postings: Any, counts: Sequence[Co
 
 
 class Order:
-    """The new order of the documents of several parts, without those that were removed (`dead`)."""
+    """The new order of the documents of several parts, without the versions in `removed`."""
 
-    def __init__(self, parts: Sequence[Documents], dead: Container[int]) -> None:
+    def __init__(self, parts: Sequence[Documents], removed: Container[int]) -> None:
         #: For each part, the new number of each of its documents; -1 if it was removed.
         self.numbers = [array("q", [-1]) * len(part) for part in parts]
         self.documents: list[Document] = []
@@ -62,15 +62,15 @@ class Order:
             numbers, versions, lengths = self.numbers[index], parts[index].versions, parts[index].lengths
             for number in range(start, stop):
                 version = versions[number]
-                if version not in dead:
+                if version not in removed:
                     numbers[number] = len(self.documents)
                     add(Document(ns, version, lengths[number]))
 
 
-def merge_small(segments: Sequence[SmallSegment], dead: Container[int]) -> tuple[int, bytes]:
+def merge_small(segments: Sequence[SmallSegment], removed: Container[int]) -> tuple[int, bytes]:
     """Merge small segments into a small one; return how many documents it has, and its data."""
     arithmetic = kernel()
-    order = Order([segment.documents for segment in segments], dead)
+    order = Order([segment.documents for segment in segments], removed)
     moved = [
         arithmetic.move(segment.block.postings(0, 1 << 31), numbers, max(1, len(order.documents)))
         for segment, numbers in zip(segments, order.numbers, strict=True)
@@ -88,12 +88,12 @@ class LargeMerge:
         terms: int,
         parts: Sequence[tuple[int, Documents]],
         smalls: Sequence[SmallSegment],
-        dead: Container[int],
+        removed: Container[int],
     ) -> None:
         self.output, self.terms = output, terms
         self.parts = [shelf for shelf, _ in parts]  # the first row of each part of a large segment
         self._documents = [documents for _, documents in parts]
-        order = Order([*self._documents, *(small.documents for small in smalls)], dead)
+        order = Order([*self._documents, *(small.documents for small in smalls)], removed)
         self._numbers = order.numbers
         terms_of_counts, counts = kernel().add_counts([small.counts for small in smalls])
         self.counts: Counts = unpack("I", terms_of_counts), unpack("i", counts)

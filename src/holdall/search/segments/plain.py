@@ -10,9 +10,10 @@ from itertools import accumulate, chain, compress, groupby, repeat
 from operator import add
 
 from ..ranking import sort_by_score
+from ..scoring import MOST_TIMES, TermWeights, Weights
 from ..tokens import Numbering
-from .documents import MOST_TIMES, decode_forward, encode_forward, pack, unpack
-from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, Counts, Found, Scored, Weights, bitmap_words
+from .documents import decode_forward, encode_forward, pack, unpack
+from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, Counts, Found, Scored, bitmap_words
 
 _BITS = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
 
@@ -112,11 +113,11 @@ class PlainKernel:
         return [Found(index, [], numbers[index], counts[index]) for index in range(len(terms))]
 
     def read_list(
-        self, documents: array[int], counts: bytearray, gone: array[int]
+        self, documents: array[int], counts: bytearray, removed: array[int]
     ) -> tuple[Sequence[int], Sequence[int]]:
-        if not gone:
+        if not removed:
             return documents, counts
-        absent = set(gone)
+        absent = set(removed)
         left = [number not in absent for number in documents]
         return list(compress(documents, left)), list(compress(counts, left))
 
@@ -221,7 +222,7 @@ class PlainScores:
         scores: dict[int, float] = {}
         before = scores.get
         for term, once, several, counts in found:
-            weigh, weigh_once = _WeightsByPair(self._weights, term), _WeightsByLength(self._weights, term)
+            weigh, weigh_once = TermWeights(self._weights, term), _WeightsOfOnce(self._weights, term)
             added = map(weigh_once.__getitem__, map(lengths.__getitem__, once))
             for numbers in (once, several):
                 summed = map(add, map(before, numbers, _ZEROS), added) if scores else added
@@ -243,27 +244,13 @@ class PlainScores:
 _ZEROS = repeat(0.0)
 
 
-class _WeightsByPair(dict[tuple[int, int], float]):
-    """The weight that a term adds to a score, by its count in a document and the length of the document."""
-
-    __slots__ = ("_base", "_idf", "_slope")
-
-    def __init__(self, weights: Weights, term: int) -> None:
-        self._idf, self._base, self._slope = weights.idfs[term], weights.base, weights.slope
-
-    def __missing__(self, pair: tuple[int, int]) -> float:
-        times, length = pair
-        weight = self[pair] = self._idf * times / (times + self._base + self._slope * length)
-        return weight
-
-
-class _WeightsByLength(dict[int, float]):
-    """The same by length alone, for documents that have the term once, which is most of them."""
+class _WeightsOfOnce(dict[int, float]):
+    """`TermWeights` by the length alone, for documents that have the term once, which is most of them."""
 
     __slots__ = ("_pairs",)
 
     def __init__(self, weights: Weights, term: int) -> None:
-        self._pairs = _WeightsByPair(weights, term)
+        self._pairs = TermWeights(weights, term)
 
     def __missing__(self, length: int) -> float:
         weight = self[length] = self._pairs[1, length]

@@ -12,21 +12,21 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ... import ops
-from ...engine import to_entry
-from ...model import filters, keys
-from ...ops import Hit
-from ...runtime.programs import Sleep, Work
-from ...search.ranking import FEW, LARGEST_GAP, LocalRanking, Ranking, ThreadRanking
-from ...search.text_index import MOST_BYTES, texts
-from ...search.tokens import has_phrases, parse_query, tokens
-from .connections import ConnectionProgram, Request
-from .encoding import list_ranges, parse_model, parse_version, split_id, to_row
-from .shards import Shards
+from .... import ops
+from ....engine import to_entry
+from ....model import filters, keys
+from ....ops import Hit
+from ....runtime.programs import Sleep, Work
+from ....search.ranking import FEW, LARGEST_GAP, LocalRanking, Ranking, ThreadRanking
+from ....search.text_index import MOST_BYTES, texts
+from ....search.tokens import has_phrases, parse_query, tokens
+from ..connections import ConnectionProgram, Request
+from ..encoding import list_ranges, parse_model, parse_version, split_id, to_row
+from ..shards import Shards
 from .text_index import RedisTextIndex
 
 if TYPE_CHECKING:
-    from ...search.vectors import Matrix
+    from ....search.vectors import Matrix
 
 _PAGE = 500
 #: The most vectors that are compared without a thread.
@@ -349,6 +349,6 @@ def _add_vectors(matrix: Matrix, rows: list[tuple[int, int, bytes]]) -> None:
 
 
 def _new_matrix() -> Matrix:
-    from ...search.vectors import Matrix  # it imports numpy, which is optional
+    from ....search.vectors import Matrix  # it imports numpy, which is optional
 
     return Matrix()

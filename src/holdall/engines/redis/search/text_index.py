@@ -22,11 +22,19 @@ from array import array
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from ...errors import Unavailable
-from ...model import keys
-from ...runtime.programs import Work
-from ...search import postings
-from ...search.postings import (
+from ....errors import Unavailable
+from ....model import keys
+from ....runtime.programs import Work
+from ....search.ranking import LocalRanking, Ranking, ThreadRanking
+from ....search.scoring import Weights
+from ....search.segments.documents import Documents
+from ....search.segments.kernel import Found, kernel
+from ....search.text_index import MOST_BYTES, TextIndex, size_of, take_first
+from ..connections import ConnectionProgram, Request
+from ..encoding import parse_size, parse_version, split_id
+from ..shards import Shards
+from . import postings
+from .postings import (
     DocumentCache,
     Lists,
     Slice,
@@ -34,17 +42,8 @@ from ...search.postings import (
     build_lists,
     needs_rebuild,
     restart_state,
-    size_of,
     split_by_part,
-    take_first,
 )
-from ...search.ranking import LocalRanking, Ranking, ThreadRanking
-from ...search.segments.documents import Documents
-from ...search.segments.kernel import Found, Weights, kernel
-from ...search.text_index import MOST_BYTES, TextIndex
-from .connections import ConnectionProgram, Request
-from .encoding import parse_size, parse_version, split_id
-from .shards import Shards
 
 #: The most changes, and bytes of these, in one slice.
 _SLICE, _SLICE_BYTES = 64, 1 << 16
@@ -232,7 +231,7 @@ def rank_matches(
 ) -> Iterator[tuple[int, float]]:
     """Rank versions by their BM25 score, over the lists of several indexes."""
     arithmetic = kernel()
-    lists = [[arithmetic.read_list(*one.parts[term], one.gone) for term in terms] for one in several]
+    lists = [[arithmetic.read_list(*one.parts[term], one.removed) for term in terms] for one in several]
     found = [sum(len(numbers) for numbers, _ in of_term) for of_term in zip(*lists, strict=True)]
     weights = Weights(found, sum(one.count for one in several), sum(one.total for one in several))
     scores = arithmetic.scores(weights)
@@ -287,8 +286,8 @@ def _encode_slice(slice: Slice) -> list[Any]:
     args.append(len(parts))
     for part, (versions, lengths) in parts.items():
         args += [part, versions.tobytes(), lengths.tobytes()]
-    args.append(len(slice.gone))
-    for number in slice.gone:
+    args.append(len(slice.removed))
+    for number in slice.removed:
         args += [number // postings.PART, number % postings.PART, array("I", [number]).tobytes()]
     args.append(len(slice.documents))
     for ns, key, number in slice.documents:

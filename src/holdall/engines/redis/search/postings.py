@@ -1,8 +1,8 @@
-"""The text index in storage: what engines share that store the posting lists of `holdall.search.text_index`.
+"""The text index of a shard, as it is stored and as it is in memory. `text_index` reads and writes it.
 
 Documents are numbered in the order of indexing. A *part* is 1,024 of them: versions, lengths and lists are stored by
 part. A `State` describes the whole index. A `Slice` has indexed changes that are to be written. `DocumentCache` is a
-process's cache of the documents.
+process's cache of the documents. `Lists` are what a search reads.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ..model import keys
-from .text_index import TextIndex, texts
+from ....model import keys
+from ....search.text_index import TextIndex, texts
 
-#: Rows that a database answers.
+#: Rows of a reply, as tuples.
 Rows: TypeAlias = list[tuple[Any, ...]]
 
 PART = 1024
-#: The index is rebuilt when more documents are gone than exist, plus this many.
+#: The index is rebuilt when more documents were removed than exist, plus this many.
 _SPARE = 4 * PART
 
 
@@ -46,7 +46,7 @@ class DocumentCache:
         self.changes = -1
         self.versions: array[int] = array("q")
         self.lengths: array[int] = array("I")
-        self.gone: array[int] = array("I")
+        self.removed: array[int] = array("I")
 
     def is_current(self, state: State) -> bool:
         """Whether the cache is up to date."""
@@ -63,7 +63,7 @@ class DocumentCache:
         """Fill the cache: parts before `start` come from the older cache, the others from the rows."""
         self.versions, self.lengths = before.versions[: start * PART], before.lengths[: start * PART]
         for part, versions, lengths, absent in rows:
-            self.gone += unpack("I", absent)
+            self.removed += unpack("I", absent)
             if part >= start:
                 self.versions += unpack("q", versions)
                 self.lengths += unpack("I", lengths)
@@ -71,10 +71,10 @@ class DocumentCache:
 
 @dataclass(slots=True)
 class Slice:
-    """Indexed changes: new documents, documents that are gone, and the entries of both."""
+    """Indexed changes: new documents, removed documents, and the entries of both."""
 
     added: TextIndex
-    gone: list[int] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
     documents: list[tuple[str, str, int]] = field(default_factory=list)
     emptied: list[tuple[str, str]] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class Slice:
         """Index changed rows; `contents` has the contents of files by version."""
         for version, ns, key, value, size, index, old, _ in rows:
             if old is not None:
-                self.gone.append(old)
+                self.removed.append(old)
             number = None
             if value is not None and not keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
                 number = self.added.add(version, texts(value, index, contents.get(version), size is not None))
@@ -93,7 +93,7 @@ class Slice:
 
 
 def needs_rebuild(state: State) -> bool:
-    """Whether so many documents are gone that the index should be rebuilt."""
+    """Whether so many documents were removed that the index should be rebuilt."""
     return state.documents - state.count > state.count + _SPARE
 
 
@@ -109,7 +109,7 @@ class Lists:
     parts: dict[str, tuple[array[int], bytearray]]
     lengths: array[int]
     versions: array[int]
-    gone: array[int]
+    removed: array[int]
     count: int
     total: int
 
@@ -128,32 +128,18 @@ def build_lists(terms: tuple[str, ...], rows: Rows, known: DocumentCache, late: 
     for term, documents, times in rows:
         parts[term][0].frombytes(documents)
         parts[term][1].extend(times)
-    lengths, versions, gone = known.lengths, known.versions, known.gone
+    lengths, versions, removed = known.lengths, known.versions, known.removed
     count, total = state.count, state.total
     if late is not None:
         for term in terms:
             for numbers, counts in late.added.parts(term):
                 parts[term][0].extend(numbers)
                 parts[term][1].extend(counts)
-        count += len(late.added.versions) - len(late.gone)
-        total += sum(late.added.lengths) - sum(lengths[number] for number in late.gone)
+        count += len(late.added.versions) - len(late.removed)
+        total += sum(late.added.lengths) - sum(lengths[number] for number in late.removed)
         lengths, versions = lengths + late.added.lengths, versions + late.added.versions
-        gone = gone + array("I", late.gone)
-    return Lists(parts, lengths, versions, gone, count, total)
-
-
-def take_first(rows: Rows, room: int) -> Rows:
-    """The first rows that fit a slice of `room` bytes, at least one."""
-    for index, row in enumerate(rows):
-        room -= size_of(row)
-        if room < 0:
-            return rows[: index + 1]
-    return rows
-
-
-def size_of(row: tuple[Any, ...]) -> int:
-    """The approximate number of bytes of a row to index."""
-    return row[4] or len(row[3] or "")
+        removed = removed + array("I", late.removed)
+    return Lists(parts, lengths, versions, removed, count, total)
 
 
 def split_by_part(added: TextIndex) -> list[tuple[Any, ...]]:
