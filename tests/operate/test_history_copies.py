@@ -13,7 +13,8 @@ import pytest
 import holdall
 from holdall import ops
 from holdall.errors import HistoryGone
-from holdall.operate import backup, copying, records
+from holdall.history import old_records
+from holdall.operate import archive, backup, copying, records
 from holdall.testing import Clock
 from support.stores import ENGINES, new_location, open_at
 
@@ -121,6 +122,27 @@ def test_a_backup_has_the_history(engine: str, tmp_path: Path) -> None:
         assert_same_past(loaded, moments)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_versions_that_expire_while_a_backup_is_loaded_keep_their_expiry(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The versions of an entry are in several blocks of the archive, which are written one after the other."""
+    monkeypatch.setattr(archive, "_MOST_RECORDS", 1)
+    clock, path = Clock(), tmp_path / "store.backup"
+    with open_kept("memory", tmp_path, clock) as source:
+        moments = write_history(source, clock)
+        source.backup(path)
+        with open_kept(engine, tmp_path, clock) as loaded:
+
+            def wait(done: int, total: int) -> None:
+                clock.advance(20)
+                loaded.sweep()
+
+            loaded.load(path, progress=wait)
+            assert read_history(loaded) == read_history(source)
+            assert_same_past(loaded, moments)
+
+
 def test_many_large_versions_of_an_entry_are_moved_in_little_memory(tmp_path: Path) -> None:
     options: dict[str, Any] = {"history": 3600, "sweep_interval": None, "durability": "relaxed"}
     with (
@@ -170,6 +192,7 @@ def test_a_copy_of_history_that_is_killed_at_any_page_ends_the_same(
 ) -> None:
     monkeypatch.setattr(copying, "_PAGE", 2)
     monkeypatch.setattr(copying, "_MOST_OLDS", 1)  # old versions are written before the page that they belong to
+    monkeypatch.setattr(old_records, "_MOST_LOADED", 1)  # ... one by one
     clock = Clock()
 
     class Killed(Exception):
@@ -178,7 +201,7 @@ def test_a_copy_of_history_that_is_killed_at_any_page_ends_the_same(
     with open_kept("sqlite", tmp_path, clock) as source, open_kept("sqlite", tmp_path, clock) as destination:
         write_history(source, clock)
         real = copying.execute
-        for calls in range(1, 60):
+        for calls in range(1, 100):
             left = iter(range(calls))
 
             def execute(store: Any, batch: list[Any], left: Any = left) -> Any:
@@ -192,7 +215,8 @@ def test_a_copy_of_history_that_is_killed_at_any_page_ends_the_same(
                 holdall.copy(source, destination)
                 break
             except Killed:
-                pass
+                clock.advance(20)  # longer than some versions live
+                destination.sweep()
         else:
             pytest.fail("the copy did not end")
         assert read_history(destination) == read_history(source)
@@ -217,3 +241,26 @@ def test_an_entry_that_changes_while_it_is_backed_up_has_each_version_once(
         with open_kept("memory", tmp_path, clock) as loaded:
             loaded.load(path)
             assert read_history(loaded) == read_history(source)
+
+
+def test_an_entry_that_a_backup_has_twice_in_a_row_has_each_version_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "_PAGE", 1)
+    path, list_versions, changes = tmp_path / "store.backup", old_records.list_versions, iter([3])
+    with open_kept("memory", tmp_path, Clock()) as source, open_kept("memory", tmp_path, Clock()) as loaded:
+        for number in range(3):
+            source.put(("a",), "k", {"n": number})
+        source.put(("b",), "later", {})
+
+        def change_afterwards(*args: Any) -> Any:
+            found = yield from list_versions(*args)
+            if (number := next(changes, None)) is not None:
+                source.put(("a",), "k", {"n": number})
+                source.delete(("b",), "later")
+            return found
+
+        monkeypatch.setattr(old_records, "list_versions", change_afterwards)
+        source.backup(path)
+        loaded.load(path)
+        assert [one.value for one in loaded.history(("a",), "k")] == [{"n": number} for number in (3, 2, 1, 0)]

@@ -24,6 +24,7 @@ Mark: TypeAlias = tuple[str, int]
 
 _MOST_VERSIONS = 10_000  # of an entry, the newest
 _MOST_LOADED = 50  # versions in one group
+_UNFINISHED = 24 * 3600 * 1_000_000  # microseconds in which a copy that was interrupted can be continued
 
 
 def read_reach(store: Dispatcher) -> StoreProgram[HistoryReach | None]:
@@ -68,6 +69,27 @@ def count_new(found: Sequence[Mark], known: Sequence[Mark]) -> int:
     if newest in found:  # several changes may have one time
         return found.index(newest) + max(0, found.count(newest) - known.count(newest))
     return sum(time >= newest[1] for _, time in found)
+
+
+def mark_of(record: Record) -> Mark:
+    """Return what the version of a record is recognised by, as in `list_marks`."""
+    return record.kind, record.changed or 0
+
+
+def find_replaced(older: Record | None, known: Sequence[Mark]) -> Record | None:
+    """Return the version before those that a destination lacks, without its content, if that is the newest it has.
+
+    Its expiry may be another there: it was refreshed later, or its TTL began when it was written there.
+    """
+    if older is None or not known or mark_of(older) != known[0]:
+        return None
+    return ops.replace(older, content=None)
+
+
+def describe(namespace: Namespace, key: str, one: OldVersion) -> Record:
+    """Return the record of a version without its value."""
+    value = ops.Json("{}") if one.kind == "put" else None
+    return Record(namespace, key, one.version, one.kind, value, expires=one.expires, changed=one.time)
 
 
 def date_record(record: Record, versions: Sequence[OldVersion]) -> Record:
@@ -136,16 +158,20 @@ def _to_record(namespace: Namespace, key: str, one: OldVersion, old: ops.OldEntr
     )
 
 
-def make_ops(records: Sequence[Record], namespace: Namespace, before: Record | None = None) -> list[Op]:
-    """Return the ops that write old versions of one entry, the oldest first, which replace the version `before`."""
+def make_ops(records: Sequence[Record], namespace: Namespace, before: Record | None, now: int) -> list[Op]:
+    """Return the ops that write old versions of one entry, the oldest first, which replace the version `before`.
+
+    Those of the next version may come in a later batch. Until then, the last one does not expire: what has expired
+    cannot be deleted, and a sweep would make a version of its own. The next change sets the expiry (`end_change`).
+    """
     written: list[Op] = []
     for record in records:
-        written += _write(record, namespace, before)
+        written += _write(record, namespace, before, now + _UNFINISHED)
         before = record
     return written
 
 
-def _write(record: Record, namespace: Namespace, before: Record | None) -> list[Op]:
+def _write(record: Record, namespace: Namespace, before: Record | None, until: int) -> list[Op]:
     change = end_change(record, namespace, before)
     if record.value is None:
         return [ops.Delete(namespace, record.key), *change]
@@ -158,8 +184,8 @@ def _write(record: Record, namespace: Namespace, before: Record | None) -> list[
         assert before is not None
         assert record.content is not None
         write = ops.Append(namespace, record.key, record.content[len(before.content or b"") :], ttl=None)
-    # Not its expiry: an entry that has expired cannot be deleted. The next change sets it (`end_change`).
-    return [write, *change, ops.Backdate(namespace, record.key, record.created, record.updated)]
+    expires = None if record.expires is None else until
+    return [write, *change, ops.Backdate(namespace, record.key, record.created, record.updated, expires)]
 
 
 def end_change(record: Record, namespace: Namespace, before: Record | None) -> list[Op]:

@@ -14,7 +14,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import groupby
 from typing import Any
 
 from .. import ops
@@ -346,6 +345,7 @@ def _load_blocks(
     at_version = None if state is None else state.version
     done = 0 if state is None else int(state.value["blocks"])
     number = 0
+    records: list[Record] = []
     while True:
         kind, data = yield Work(reader.read_block, ())
         number += 1
@@ -353,11 +353,12 @@ def _load_blocks(
             return
         if kind != b"R":
             continue
-        records: list[Record] = yield Work(reader.read_records, (data,))
+        last = records[-1] if records else None
+        records = yield Work(reader.read_records, (data,))
         if number <= done:
             continue
         batch = WriteBatch()
-        number += yield from _add_records(batch, target, reader, records)
+        number += yield from _add_records(batch, target, reader, records, last)
         value: Any = encode({"blocks": number, "empty": target.was_empty})
         expect: Any = ABSENT if at_version is None else at_version
         put = ops.Put(OPERATE_NAMESPACE, target.state_key, value, None, expect)
@@ -372,28 +373,32 @@ def _load_blocks(
             yield Call(progress, (loaded.entries, max(loaded.entries, info.entries)))
 
 
-def _add_records(batch: WriteBatch, target: _Target, reader: ArchiveReader, records: list[Record]) -> StoreProgram[int]:
-    """Add the records of a block to a batch; return how many blocks the pieces of a large file were."""
+def _add_records(
+    batch: WriteBatch, target: _Target, reader: ArchiveReader, records: list[Record], last: Record | None
+) -> StoreProgram[int]:
+    """Add the records of a block to a batch; return how many blocks the pieces of a large file were.
+
+    `last` is the last record of the block before, of which this block may have later versions.
+    """
     blocks = 0
+    groups = _group_by_entry(target, records)
     known: dict[tuple[Namespace, str], list[old_records.Mark]] = {}
+    older: dict[tuple[Namespace, str], Record] = {}
     if target.keeps_history:
-        places = sorted({(target.locate(record), record.key) for record in records if record.is_old})
+        older = {} if last is None or not last.is_old else {(target.locate(last), last.key): last}
+        places = [place for place, group in groups.items() if group[0].is_old or place in older]
         known = dict(zip(places, (yield from old_records.list_marks(target.store, places)), strict=True))
-    # An entry that changed while the backup ran comes again, with all of its versions: the last time counts.
-    groups: dict[tuple[Namespace, str], list[Record]] = {}
-    for place, group in groupby(records, lambda one: (target.locate(one), one.key)):
-        groups.pop(place, None)
-        groups[place] = list(group)
     for place, versions in groups.items():
         namespace = place[0]
         before: Record | None = None
         if place in known:
-            marks = [(one.kind, one.changed or 0) for one in reversed(versions)]
-            new = versions[len(versions) - old_records.count_new(marks, known[place]) :]
-            olds = [one for one in new if one.is_old]
-            batch.olds += old_records.make_ops(olds, namespace)
+            marks = [old_records.mark_of(one) for one in reversed(versions)]
+            first = len(versions) - old_records.count_new(marks, known[place])
+            before = old_records.find_replaced(versions[first - 1] if first else older.get(place), known[place])
+            olds = [one for one in versions[first:] if one.is_old]
+            batch.olds += old_records.make_ops(olds, namespace, before, target.store._now())
             batch.versions += len(olds)
-            before = olds[-1] if olds else None
+            before = olds[-1] if olds else before
         for record in versions:
             if record.is_old:
                 continue
@@ -403,6 +408,22 @@ def _add_records(batch: WriteBatch, target: _Target, reader: ArchiveReader, reco
             else:
                 yield from add_record(batch, target.store, present, namespace, target.models, _no_pieces, before)
     return blocks
+
+
+def _group_by_entry(target: _Target, records: list[Record]) -> dict[tuple[Namespace, str], list[Record]]:
+    """Return the versions of each entry in a block: old ones, and then the present one, if the block has it.
+
+    An entry that changed while the backup ran comes again, with all of its versions: the last time counts.
+    """
+    groups: dict[tuple[Namespace, str], list[Record]] = {}
+    for record in records:
+        place = target.locate(record), record.key
+        group = groups.pop(place, [])
+        if group and not group[-1].is_old:
+            group = []
+        group.append(record)
+        groups[place] = group
+    return groups
 
 
 def _load_large(

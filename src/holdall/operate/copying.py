@@ -63,7 +63,7 @@ class _State:
 
     def put(self, cursor: str | None, batch: WriteBatch) -> ops.Put:
         """Return the put that moves this state on, if it is still the same."""
-        value = encode(
+        value: Any = encode(
             {
                 "format": _FORMAT,
                 "cursor": cursor,
@@ -74,8 +74,7 @@ class _State:
             }
         )
         expect: Any = ABSENT if self.version is None else self.version
-        stored: Any = value
-        return ops.Put(OPERATE_NAMESPACE, self.key, stored, None, expect)
+        return ops.Put(OPERATE_NAMESPACE, self.key, value, None, expect)
 
 
 class Copier:
@@ -202,15 +201,17 @@ class Copier:
     def _add_versions(
         self, batch: WriteBatch, record: Record, versions: list[OldVersion], known: list[old_records.Mark]
     ) -> StoreProgram[Record | None]:
-        """Add the old versions that the destination lacks; return the last of them.
+        """Add the old versions that the destination lacks; return the version that the record replaces there.
 
         Many of them are written at once. If the copy is killed after that, it finds them in the destination.
         """
-        new = versions[: old_records.count_new([(one.kind, one.time) for one in versions], known)]
-        before, target = None, self._target(record.namespace)
+        count = old_records.count_new([(one.kind, one.time) for one in versions], known)
+        new, target = versions[:count], self._target(record.namespace)
+        older = old_records.describe(target, record.key, versions[count]) if count < len(versions) else None
+        before = old_records.find_replaced(older, known)
         for group in old_records.split([one for one in reversed(new) if one.version != record.version]):
             olds = yield from old_records.load_records(self._source, record.namespace, record.key, group)
-            batch.olds += old_records.make_ops(olds, target, before)
+            batch.olds += old_records.make_ops(olds, target, before, self._destination._now())
             batch.versions += len(olds)
             before = olds[-1] if olds else before
             batch.old_bytes += sum(len(old.value or "") + len(old.content or b"") for old in olds)
