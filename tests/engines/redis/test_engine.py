@@ -31,9 +31,9 @@ import holdall
 from holdall import ops
 from holdall.engines.redis import engine as redis
 from holdall.engines.redis import shards as redis_shards
-from holdall.engines.redis import text_index as redis_texts
 from holdall.engines.redis.filter_index import encode_needles
 from holdall.engines.redis.search import ranker as redis_ranker
+from holdall.engines.redis.search import text_index as redis_texts
 from holdall.errors import Conflict, InvalidInput, MissingExtra, SchemaTooNew, Unavailable
 from holdall.model import filters
 from holdall.ops import Append, Copy, Delete, Get, Move, Put, ReadRange
@@ -131,7 +131,11 @@ def test_a_filter_on_an_indexed_field_reads_only_the_entries_that_it_finds(
         holdall.open(redis_url(), key_prefix=prefix, filter_fields=["kind", "n"]).setup()
     with holdall.open(redis_url(), key_prefix=prefix) as plain:
         plain.execute([Put(("home",), str(n), {"kind": "rare" if n == 77 else "usual", "n": n}) for n in range(2000)])
-    with holdall.open(redis_url(), key_prefix=prefix, filter_fields=["kind", "n"]) as store:
+    options: dict[str, Any] = {
+        "filter_fields": ["kind", "n"],
+        "sweep_interval": None,
+    }  # a slow search wakes the sweeper
+    with holdall.open(redis_url(), key_prefix=prefix, **options) as store:
         store.setup()
         asked = Counted(store)
         assert [hit.value["n"] for hit in store.search(("home",), filter=filter)] in ([77], [1999])
