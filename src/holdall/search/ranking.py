@@ -217,7 +217,7 @@ class _MatchingRanking(Generic[RequestT]):
     def take(self, want: int, known: Collection[int] = ()) -> Program[RequestT, list[_Scored]]:
         """The next results that are not known yet; fewer at the end."""
         ready = [pair for pair in self._ready if pair[0] not in known]
-        size = min(max(want, _FIRST_LOOK), _LARGEST_LOOK)
+        size = min(want + len(known) if self._is_checked else max(want, _FIRST_LOOK), _LARGEST_LOOK)
         while len(ready) < want and not self._ended:
             look = yield from self._ranking.take(size)
             unknown = [version for version, _ in look if version not in known]

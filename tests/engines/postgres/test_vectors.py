@@ -15,6 +15,7 @@ import pytest
 
 import holdall
 from holdall.engines.postgres import entries as postgres_sql
+from holdall.engines.postgres.ranker import PostgresRanker
 from holdall.ops import Put
 from holdall.search import vectors
 from holdall.testing import Clock, ranking_machine
@@ -62,6 +63,25 @@ def test_what_float32_cannot_tell_apart_is_ranked_exactly(metric: Any, length: f
             }
             best = sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)[:200]
             assert [(hit.version, hit.score) for hit in hits] == best
+
+
+def test_an_entry_that_changes_between_ranking_and_loading_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search by vectors has two queries outside a transaction; the second finds that an entry has changed."""
+    model, load, calls = Crowd(1, 1), PostgresRanker.load, itertools.count()
+
+    def change_then_load(ranker: Any, op: Any, versions: list[int]) -> Any:
+        if next(calls) == 0:
+            store.put(NS, "a", {"text": "newer"})
+            store.delete(NS, "b")
+        return load(ranker, op, versions)
+
+    with holdall.open(postgres_url(), schema=f"changing_{next(_numbers)}", embed=model) as store:
+        for key in "abc":
+            store.put(NS, key, {"text": key})
+        monkeypatch.setattr(PostgresRanker, "load", change_then_load)
+        hits = store.search(NS, query="one", mode="semantic")
+    assert {hit.key: hit.value["text"] for hit in hits} == {"a": "newer", "c": "c"}
+    assert next(calls) == 2
 
 
 def engine_of(store: holdall.Store) -> Any:

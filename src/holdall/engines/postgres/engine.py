@@ -54,6 +54,7 @@ from ...ops import (
     Refresh,
     Scrub,
     Scrubbed,
+    Search,
     SetHistory,
 )
 from ...runtime.programs import Sleep, Work, adrive, drive
@@ -79,7 +80,7 @@ from .dialect import PostgresDialect, new_token
 from .entries import PostgresEntries
 from .external_pool import ExternalPool
 from .listener import LISTENER_CHECK_INTERVAL, NOTIFY_INTERVAL, Channel, NotifyListener
-from .ranker import GeneralIndex, IndexBuilder
+from .ranker import GeneralIndex, IndexBuilder, NeedsSnapshot
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -284,6 +285,11 @@ class PostgresEngine:
 
     def _walk(self, op: Op, deadline: float) -> ConnectionProgram[Any]:
         """Run a walk. A reader of the feed that has to wait for tombstones writes them itself."""
+        if isinstance(op, Search) and (search := self._sql.ranker.without_snapshot(op)) is not None:
+            try:
+                return (yield from self._read(self._sql.walk, search, deadline, snapshot=False))
+            except NeedsSnapshot:
+                pass
         began = time.monotonic()
         result = yield from self._read(self._sql.walk, op, deadline)
         if self._dialect.wants_general_index and _has_filter(op) and time.monotonic() - began > SLOW_FILTER:

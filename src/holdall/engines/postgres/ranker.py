@@ -27,6 +27,7 @@ from psycopg.abc import PQGen
 from psycopg.errors import InsufficientPrivilege, error_from_result
 
 from ... import ops
+from ...ops import Hit
 from ...runtime.programs import Work
 from ...search.ranking import MOST_EXACT, Ranking
 from ..sql.ranker import SMALL, SqlRanker
@@ -38,6 +39,7 @@ logger = logging.getLogger("holdall")
 _OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->"}
 _OPERATOR_CLASSES = {"cosine": "cosine", "dot": "ip", "l2": "l2"}
 _MIN_ROWS = 64  # read at a time
+_SPARE_ROWS = 16  # so many of those that are read may be no nearer than the next
 #: The parameters of the indexes. Measured with 100,000 vectors of 256 dimensions in 10,000 clusters, on 2 cores:
 #: ef_construction 64 builds 4,900 a second, 100 builds 3,100. Of the ten nearest, an index of float16 with the second
 #: finds 98.8, 99.2 and 99.3 in 100 with ef_search 200, 250 and 300. Another build with 250 found 98.7: it is at random.
@@ -150,6 +152,19 @@ def index_for(dialect: PostgresDialect, model: int, dims: int, metric: str) -> V
     return VectorIndex(model, dims, metric, is_half)
 
 
+class SearchWithoutSnapshot(ops.Search, frozen=True):
+    """A search by vectors in two queries: one ranks, the other loads the versions that it found.
+
+    A version never changes. So if the second query finds all of them, both have seen the same entries, and no
+    transaction is needed. `NeedsSnapshot` is raised if it does not, or if the first query was not enough.
+    It exists only inside an engine.
+    """
+
+
+class NeedsSnapshot(Exception):
+    """A search has to be done in a transaction."""
+
+
 class PostgresRanker(SqlRanker):
     """The `Ranker` of PostgreSQL (`holdall.search.ranking`)."""
 
@@ -186,11 +201,34 @@ class PostgresRanker(SqlRanker):
             return ranking
         params: dict[str, Any] = {"now": self._clock()}
         where, _ = yield from self._feed.search_condition(op, params)
-        nearest = _NearestFirst(self, op.vector, where, params)
+        nearest = _NearestFirst(self, op, where, params)
         index = index_for(self._dialect, op.vector.model, len(op.vector.data) // 4, op.vector.metric)
         if op.exact or index is None:
             return nearest
         return _Approximate(self, op, index, nearest, where, params)
+
+    def without_snapshot(self, op: ops.Search) -> SearchWithoutSnapshot | None:
+        """Return a search as one that needs no transaction; None if it surely takes more than one query to rank."""
+        vector = op.vector
+        if (
+            vector is None
+            or op.query is not None
+            or op.filter is not None
+            or op.neighbours
+            or op.rest
+            or self._dialect.pgvector is None
+            or self.is_large(_scope(op, vector.model))
+        ):
+            return None
+        return SearchWithoutSnapshot(
+            op.prefix, None, op.limit, op.offset, op.cursor, op.recursive, vector=vector, exact=op.exact
+        )
+
+    def load(self, op: ops.Search, versions: list[int]) -> SqlProgram[dict[int, Hit]]:
+        hits = yield from super().load(op, versions)
+        if len(hits) < len(versions) and type(op) is SearchWithoutSnapshot:
+            raise NeedsSnapshot
+        return hits
 
     # Statements ------------------------------------------------------------------------------------------------------
 
@@ -318,6 +356,15 @@ class PostgresRanker(SqlRanker):
 _Scope = tuple[ops.Namespace, bool, str | None, int]
 
 
+def _scope(op: ops.Search, model: int) -> _Scope:
+    return op.prefix, op.recursive, op.filter, model
+
+
+def rows_to_read(size: int) -> int:
+    """Return how many rows to read, so that so many of them are surely the nearest."""
+    return max(size + _SPARE_ROWS, _MIN_ROWS)
+
+
 @dataclass(frozen=True, slots=True)
 class _Large:
     """Until when, and up to which version, a scope surely has many vectors."""
@@ -345,9 +392,11 @@ class _NearestFirst:
 
     is_checked = True
 
-    def __init__(self, ranker: PostgresRanker, vector: ops.Vector, where: str, params: dict[str, Any]) -> None:
+    def __init__(self, ranker: PostgresRanker, op: ops.Search, where: str, params: dict[str, Any]) -> None:
+        assert op.vector is not None
         self._ranker = ranker
-        self._vector = vector
+        self._vector = op.vector
+        self._has_snapshot = type(op) is not SearchWithoutSnapshot
         self._where, self._params = where, params
         self._beyond: float | None = None  # the least distance that a vector not read yet may have
         self._last = 0
@@ -366,7 +415,9 @@ class _NearestFirst:
                 taken, self._read = self._read[:size], self._read[size:]
                 self.leave_out([version for version, _ in taken])
                 return taken
-            limit = max(size, _MIN_ROWS)
+            if self._beyond is not None and not self._has_snapshot:
+                raise NeedsSnapshot
+            limit = rows_to_read(size)
             [rows] = yield [self.query(limit)]
             yield from self.add(rows, limit)
 
@@ -411,8 +462,9 @@ class _Approximate:
         assert op.vector is not None
         self._ranker, self._vector, self._index = ranker, op.vector, index
         self._exact = exact
+        self._has_snapshot = type(op) is not SearchWithoutSnapshot
         self._where, self._params = where, params
-        self._scope: _Scope = (op.prefix, op.recursive, op.filter, index.model)
+        self._scope = _scope(op, index.model)
         self._is_exact: bool | None = None  # None: not known yet
         self._taken: set[int] = set()
 
@@ -432,13 +484,15 @@ class _Approximate:
         if self._ranker.is_large(self._scope):
             self._is_exact = not (yield from self._ranker.find_index(self._index))
             return
-        limit = max(size, _MIN_ROWS)
+        limit = rows_to_read(size)
         [[(entries, newest, _, _), *rows]] = yield [self._exact.query(limit, gated=True)]
         if entries <= MOST_EXACT:
             self._is_exact = True
             yield from self._exact.add(rows, limit)
             return
         self._ranker.note_size(self._scope, entries, newest)
+        if not self._has_snapshot:
+            raise NeedsSnapshot
         self._is_exact = not (yield from self._ranker.find_index(self._index))
 
     def _search_index(self, size: int) -> SqlProgram[list[tuple[int, float]] | None]:
