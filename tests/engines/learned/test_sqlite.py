@@ -118,9 +118,9 @@ def test_a_damaged_value_can_still_be_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("few", [0, 10_000])
 def test_the_count_of_everything_is_exact(tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdall.engines.sqlite import dialect
+    from holdall.engines.sqlite import entries
 
-    monkeypatch.setattr(dialect, "_FEW", few)
+    monkeypatch.setattr(entries, "_FEW", few)
     clock = Clock()
     with holdall.open(tmp_path / "s.db", clock=clock, sweep_interval=None, durability="relaxed") as store:
         fill(store, 50)

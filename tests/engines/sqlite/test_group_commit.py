@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdall.engines.sqlite.group_commit import GroupCommit, Submission
-from holdall.engines.sqlite.workers import Workers
 from holdall.ops import Get, Op
+from holdall.runtime.workers import Workers
 from support.threads import eventually
 
 BATCH: list[Op] = [Get(("home",), "key")]

@@ -46,8 +46,8 @@ from ...runtime.signals import restart_if_signaled
 from ..sql.feed import DeleteTreeSlice, LargeDeleteTree
 from ..sql.text_index import PreparedIndexTexts
 from ..sqlite.connection import Connection
-from ..sqlite.dialect import SqliteEntries
 from ..sqlite.engine import LargeDeletion, SqliteEngine
+from ..sqlite.entries import SqliteEntries
 from ..sqlite.group_commit import Submission
 from ..sqlite.readers import ReaderPool
 from .catalogue import Catalogue

@@ -19,7 +19,8 @@ from ...model import file_values, keys
 from ...model.values import decode, encode
 from ...ops import ANY, KEEP, Namespace
 from ...runtime.programs import drive
-from ..sqlite.dialect import NOTE_NUL_KEY, SqliteEntries, has_nul_key
+from ..sqlite.dialect import NOTE_NUL_KEY, has_nul_key
+from ..sqlite.entries import SqliteEntries
 from .dialect import SELECT_FILES, UPDATE_STAMP, insert_file, is_utf8, set_reference
 from .file_names import parse_path
 from .folder import Folder

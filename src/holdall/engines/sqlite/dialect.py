@@ -6,30 +6,24 @@ The id of a row is its version, so the table itself is in the order of the feed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from ...engine import put_entry
 from ...errors import InvalidInput
 from ...model import keys
 from ...model.filters import check_field
-from ...model.values import decode, ttl_microseconds
-from ...ops import Count, Entry, File, Json, LearnedField, LearnFields, Op, Put, Remember, Scrubbed
+from ...model.values import decode
+from ...ops import File, Op, Put
 from ..checks.sql import TableChecks
 from ..history.sql import copy_row, is_kept
 from ..learned.sqlite import MIGRATION as LEARNED_FIELDS
-from ..learned.sqlite import LearnedFields
 from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect
-from ..sql.entries import SqlEntries, is_simple_put
 from ..sql.feed import MARK_NAMESPACE
-from ..sql.files import split_into_pieces
 from ..sql.narrowing import Binder, Path, index_name, json_path
-from ..sql.statements import TREES, ManyTimes, Rows, SqlProgram, Statement
-from .vectors.ranker import PublishIndex, SqliteRanker
+from ..sql.statements import ManyTimes, Rows, SqlProgram, Statement
 
 #: Numbered, and additive only. A file with more migrations than this list is refused.
 MIGRATIONS = (
@@ -408,170 +402,3 @@ class SqliteDialect(Dialect):
         if any(_UNSAFE_LABEL.search(label) for label in path):
             return None
         return bind(json_path(path))
-
-
-#: A plain put of a new key; it does nothing if the key exists. `plain_parameters` has its parameters.
-INSERT_NEW = (
-    "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl)"
-    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl) ON CONFLICT DO NOTHING"
-)
-#: The same for a file, whose body has the number of its version. `size` is one more parameter.
-_INSERT_NEW_FILE = (
-    "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl, size, body)"
-    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl, :size,"
-    f" {SqliteDialect.next_body}) ON CONFLICT DO NOTHING"
-)
-_INSERT_PIECE = "INSERT INTO holdall_chunks (body_id, start, data) VALUES (?, ?, ?)"
-_QUEUE_FOR_INDEX = "INSERT INTO holdall_unindexed (version) VALUES (?)"
-_NEWEST = "SELECT coalesce(max(version), 0) FROM holdall_entries"
-#: Removes the rows that `INSERT_NEW` has made.
-_UNDO_INSERTS = "DELETE FROM holdall_entries WHERE version > :before"
-
-_FEW = 10_000
-#: Queries that count, up to a limit, the rows that are no entries of the store, while no deleted tree is left to clear:
-#: each such row is counted by one.
-_NO_ENTRIES = tuple(
-    f"SELECT count(*) FROM (SELECT 1 FROM holdall_entries WHERE {which} LIMIT {_FEW + 1})"
-    for which in (
-        "value IS NULL",
-        "value IS NOT NULL AND expires <= :now",
-        "value IS NOT NULL AND ns >= :hidden_low AND ns < :hidden_high AND (expires IS NULL OR expires > :now)",
-        # keys.hidden_below("")
-        "value IS NOT NULL AND ns >= '.holdall.' AND ns < '.holdall/' AND (expires IS NULL OR expires > :now)",
-    )
-)
-
-
-class SqliteEntries(SqlEntries):
-    """The ops as programs, with learned filter indexes and a faster way to put many entries at once."""
-
-    ranker: SqliteRanker
-
-    def __init__(self, dialect: SqliteDialect, clock: Callable[[], int]) -> None:
-        super().__init__(dialect, clock, ranker=SqliteRanker)
-        self.learned = self._feed.learned = LearnedFields(dialect.declared)
-
-    def _count(self, op: Count) -> SqlProgram[int]:
-        """Count the whole store as all rows less those that are no entries, if these are few.
-
-        To count all rows of a table, SQLite reads only how many rows each page of an index has. Measured with 1,000,000
-        entries: 0.5 ms instead of 42 ms.
-        """
-        if op.prefix or not op.recursive or op.filter is not None or op.unembedded is not None or op.hidden:
-            return (yield from super()._count(op))
-        params: dict[str, Any] = {"now": self._clock(), "hidden_low": keys.HIDDEN[0], "hidden_high": keys.HIDDEN[1]}
-        [trees] = yield [(f"SELECT 1 FROM {TREES} LIMIT 1", {})]
-        if trees:
-            return (yield from super()._count(op))
-        *others, [(rows,)] = yield [(sql, params) for sql in (*_NO_ENTRIES, "SELECT count(*) FROM holdall_entries")]
-        counts = [count for [(count,)] in others]
-        if max(counts) > _FEW:
-            return (yield from super()._count(op))
-        return int(rows - sum(counts))
-
-    def _learn(self, op: LearnFields, now: Any) -> SqlProgram[bool]:
-        return self.learned.learn(op, now)
-
-    def _describe_learned(self) -> SqlProgram[tuple[LearnedField, ...]]:
-        return self.learned.describe()
-
-    def _drop_texts(self) -> SqlProgram[Scrubbed]:
-        yield [("DELETE FROM holdall_state WHERE name GLOB 'vectors:*'", {})]
-        return (yield from super()._drop_texts())
-
-    def _make_statements(self) -> None:
-        super()._make_statements()
-        self._put_many = self._put(False, returning="")
-
-    def batch(self, batch: Sequence[Op]) -> SqlProgram[list[Any]]:
-        now: Any = self._clock()  # a number: SQLite has no clock of a server
-        if len(batch) == 1:
-            if isinstance(batch[0], PublishIndex):
-                return [(yield from self.ranker.publish(batch[0]))]
-            return (yield from self._one_by_one(batch, now))
-        if type(batch[-1]) is Remember:
-            return (yield from self._remember(batch))
-        results: list[Any] = []
-        for kind, group in groupby(batch, _kind_of_put):
-            members: list[Any] = list(group)
-            if kind is None or len(members) == 1:
-                results += yield from self._one_by_one(members, now)
-            elif kind is File:
-                results += yield from self._put_files_together(members, now)
-            else:
-                results += yield from self._put_together(members, now)
-        return results
-
-    def _put_together(self, puts: list[Put], now: int) -> SqlProgram[list[Entry | None]]:
-        """Run plain puts with `executemany`. Each of them takes the next version.
-
-        Most puts are of new keys, which an insert stores faster than an upsert. Measured for 1,000 puts, in CPU time:
-        7.5 ms; with upserts, 9.7 ms; with one statement for each put, which returns its row, 12.4 ms.
-        """
-        rows = [plain_parameters(put, now) for put in puts]
-        [[(before,)], _, [(after,)]] = yield [(_NEWEST, {}), (INSERT_NEW, rows), (_NEWEST, {})]
-        created: dict[tuple[str, str], int] = {}
-        if after - before < len(rows):
-            # Some keys exist. All puts run again, so that the versions are in the order of the batch.
-            replaced = "SELECT ns, key, created FROM holdall_entries WHERE version > :before AND created <> :now"
-            _, _, older = yield [
-                (_UNDO_INSERTS, {"before": before}),
-                (self._put_many, [(*row, *_NO_FILE_FIELDS_OR_MODEL) for row in rows]),
-                (replaced, {"before": before, "now": now}),
-            ]
-            created = {(ns, key): then for ns, key, then in older}
-        versions = range(before + 1, before + 1 + len(rows))
-        if not created:
-            return list(map(make_entry, puts, rows, versions))
-        return list(map(make_entry, puts, rows, versions, (created.get(row[:2]) for row in rows)))
-
-    def _put_files_together(self, puts: list[Put], now: int) -> SqlProgram[list[Any]]:
-        """Run plain puts of files with `executemany` if all their keys are new, else one by one.
-
-        Measured for 1,000 files of 1 KB, in CPU time: 10.3 ms; with the statements of each put, 28.8 ms.
-        """
-        files: list[Any] = [put.value for put in puts]
-        rows = [plain_parameters(put, now, file) for put, file in zip(puts, files, strict=True)]
-        [[(before,)], _, [(after,)]] = yield [(_NEWEST, {}), (_INSERT_NEW_FILE, rows), (_NEWEST, {})]
-        if after - before < len(rows):
-            yield [(_UNDO_INSERTS, {"before": before})]
-            return (yield from self._one_by_one(puts, now))
-        versions = range(before + 1, after + 1)
-        pieces = [
-            (version, start, data)
-            for version, file in zip(versions, files, strict=True)
-            for start, data in split_into_pieces(file.content)
-        ]
-        yield [(_INSERT_PIECE, pieces), (_QUEUE_FOR_INDEX, [(version,) for version in versions])]
-        return [
-            self.result(put, {"ns": ns, "value": template, "size": size}, [(version, now, now, ttl and now + ttl)])
-            for put, (ns, _, template, _, ttl, size), version in zip(puts, rows, versions, strict=True)
-        ]
-
-
-def _kind_of_put(op: Op) -> type | None:
-    """Return what a put that can go together with others puts; None for any other op."""
-    if not is_simple_put(op):
-        return None
-    return File if type(op.value) is File else Json
-
-
-_NO_FILE_FIELDS_OR_MODEL = (None, None, None, None)  # and no author
-
-
-def plain_parameters(put: Put, now: int, file: File | None = None) -> tuple[Any, ...]:
-    """Return the parameters of a plain put, in the order in which its statements name them."""
-    ttl: Any = put.ttl  # seconds or None
-    lifetime = None if ttl is None else ttl_microseconds(ttl)
-    if file is not None:
-        return keys.encode(put.namespace), put.key, file.template, now, lifetime, len(file.content)
-    return keys.encode(put.namespace), put.key, put.value, now, lifetime
-
-
-def make_entry(put: Put, row: tuple[Any, ...], version: int, created: int | None = None) -> Entry | None:
-    """Return the entry that a plain put has written; `created` is given if it replaced an entry."""
-    if not put.returns_entry:
-        return None
-    _, _, value, now, ttl = row
-    expires = None if ttl is None else now + ttl
-    return put_entry(put, decode(value), version, now if created is None else created, now, expires)

@@ -54,27 +54,19 @@ from ...ops import (
 )
 from ...runtime.programs import drive
 from ...runtime.signals import SIGNAL_CHECK_INTERVAL, disallow_restart, run_pending_handlers
+from ...runtime.workers import Workers
 from ..history.sql import HeldPast
 from ..sql.entries import LOOK_UPS, is_look_up, is_multi_statement, is_plain_put
 from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
 from ..sql.text_index import PreparedIndexTexts
 from .connection import Connection, pragma
-from .dialect import (
-    INSERT_NEW,
-    MIGRATIONS,
-    NOTE_NUL_KEY,
-    SqliteDialect,
-    SqliteEntries,
-    has_nul_key,
-    make_entry,
-    plain_parameters,
-)
+from .dialect import MIGRATIONS, NOTE_NUL_KEY, SqliteDialect, has_nul_key
+from .entries import INSERT_NEW, SqliteEntries, make_entry, plain_parameters
 from .group_commit import GroupCommit, Submission, wake_callers
 from .readers import ReaderPool
 from .vectors.index_files import IndexFiles, Stopped
 from .vectors.ranker import PublishIndex
 from .wal_listener import WalListener
-from .workers import Workers
 from .write_turns import WriteTurns, folder_lock
 
 _MAPPED = 1 << 30  # bytes of the file that readers map into memory, which saves a system call for each page

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from ...runtime.signals import defer_signals
+from .signals import defer_signals
 
 logger = logging.getLogger("holdall")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdall.engines.sqlite.workers import Workers
+from holdall.runtime.workers import Workers
 from support.processes import run
 
 
