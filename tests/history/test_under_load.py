@@ -61,6 +61,27 @@ def test_a_rewind_under_writers_is_one_transaction(engine: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_all_changes_of_a_batch_have_one_time(engine: str, tmp_path: Path) -> None:
+    """So the store as it was at a datetime has all of them or none."""
+    with open_at(new_location(engine, tmp_path), history=3600) as store:
+        store.execute([ops.Put(NS, key, {}) for key in ("old", "kept", "last")])
+        store.files(NS).write("/from", "text")
+        store.execute(
+            [
+                *(ops.Put(NS, f"k{number}", {"n": number}) for number in range(20)),
+                ops.Append(NS, "/log", b"text"),
+                ops.Move(NS, "/from", "/to"),
+                ops.Delete(NS, "old"),
+                ops.Put(NS, "last", {}),
+            ]
+        )
+        places = [*(f"k{number}" for number in range(20)), "/log", "/to", "/from", "old", "last"]
+        assert len({store.history(NS, key)[0].time for key in places}) == 1
+        [before] = store.history(NS, "kept")
+        assert store.at(before.time).count() == 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_past_around_an_expiry(engine: str, tmp_path: Path) -> None:
     clock = Clock()
     with open_at(new_location(engine, tmp_path), clock=clock, history=3600, sweep_interval=None) as store:

@@ -197,7 +197,8 @@ class SqlHistory:
     def _now(self, now: int | None) -> SqlProgram[int]:
         if now is not None:
             return now
-        [[(present,)]] = yield [("SELECT CAST(:now AS bigint)", {"now": None})]
+        # Not the time of the transaction: that began before others wrote what history does not have.
+        [[(present,)]] = yield [(f"SELECT {self._dialect.server_time}", {})]
         return int(present)
 
     # Purging ---------------------------------------------------------------------------------------------------------

@@ -129,14 +129,15 @@ class MemoryEngine:
                 return [drive(self._walk(batch[0]), _refuse_request)]
             undo: dict[_Address, _Record | None] = {}
             self._kept = []
+            now = self._clock()  # one time for all changes of a transaction
             try:
                 results: list[Any] = []
                 for op in batch:
                     self._acting = getattr(op, "acting", None)
                     if type(op) is ops.Remember:
-                        results.append(self._point(to_record(op, batch, results), undo).version)
+                        results.append(self._point(to_record(op, batch, results), now, undo).version)
                     else:
-                        results.append(self._point(op, undo))
+                        results.append(self._point(op, now, undo))
                 return results
             except BaseException:
                 for address, record in undo.items():
@@ -177,8 +178,7 @@ class MemoryEngine:
 
     # Point ops -------------------------------------------------------------------------------------------------------
 
-    def _point(self, op: Op, undo: dict[_Address, _Record | None]) -> Any:
-        now = self._clock()
+    def _point(self, op: Op, now: int, undo: dict[_Address, _Record | None]) -> Any:
         match op:
             case ops.Get(namespace, key):
                 address = keys.encode(namespace), key
@@ -313,7 +313,7 @@ class MemoryEngine:
         old = self._live(address, now)
         check_expectation(op, old.version if old else None)
         if old is None:
-            self._point(ops.Put(op.namespace, op.key, ops.File(file_values.NATIVE, op.data), op.ttl), undo)
+            self._point(ops.Put(op.namespace, op.key, ops.File(file_values.NATIVE, op.data), op.ttl), now, undo)
             return 0
         if old.body is None or old.size is None:
             raise item_exists(op)
@@ -352,7 +352,7 @@ class MemoryEngine:
         found = self._at_or_below(source, op.src, now)
         if (source, op.src) != (ns, op.dst) or not found:
             check_transfer(op, found, self._at_or_below(ns, op.dst, now))
-            self._point(ops.CheckPath(op.namespace, op.dst), undo)
+            self._point(ops.CheckPath(op.namespace, op.dst), now, undo)
             for key in found:
                 old = self._entries[source, key]
                 address = ns, op.dst + key[len(op.src) :]

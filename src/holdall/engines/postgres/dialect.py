@@ -7,7 +7,7 @@ whether that write was its own.
 Statements have named parameters (`:ns`), which `number_parameters` turns into PostgreSQL's (`$1`). The type of a
 parameter follows from its value and from the statement, never from its name. An int is a bigint, bytes are a bytea. The
 type of a text, a list or None is the one that the statement needs there; where that is open, the statement has a cast.
-The parameter `:now` is the server's time, unless the store was opened with a clock.
+The parameter `:now` is the server's time when the transaction began, unless the store was opened with a clock.
 """
 
 from __future__ import annotations
@@ -321,7 +321,9 @@ _COLUMN_TYPES = {
     "data": "bytea",
 }
 # Not extract, which is slower, as it computes with numeric. In a double, microseconds are exact until the year 2106.
-_SERVER_NOW = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint"
+_MICROSECONDS = "(date_part('epoch', {}) * 1000000)::bigint"
+#: One time for all changes of a transaction: no moment of the past is between them.
+_SERVER_NOW = _MICROSECONDS.format("transaction_timestamp()")
 #: A parameter; or a quoted name or text, in which a colon is only a colon.
 _PARAMETER = re.compile(r"""(?<!:):([a-z]\w*)|"(?:[^"]|"")*"|'(?:[^']|'')*'""")
 _ARRAY_INDEX = re.compile(r"-?\d+")
@@ -382,6 +384,7 @@ class PostgresDialect(Dialect):
         self.checks = TableChecks(self)
         self.indexed_contents = f"SELECT version FROM {self.schema}.contents"
         self.clear_contents = tuple(f"DELETE FROM {self.schema}.{name}" for name in ("contents", "parts", "grams"))
+        self.server_time = _MICROSECONDS.format("clock_timestamp()")
         self.history_lock = ((f"SELECT pg_advisory_xact_lock({lock_id(f'holdall history setting {schema}')})", {}),)
         self.old_content = f"CASE WHEN size > 0 THEN ({pieces} AND start < size) END"
         # Triggers run in the order of their names: this one before `entries_file_changed`, which removes the pieces of

@@ -54,6 +54,7 @@ class Dialect(Fields):
     history: str  # the table of old rows (`engines/history`)
     start_history: Sequence[str] = ()  # statements that have old rows kept from now on
     stop_history: Sequence[str] = ()
+    server_time: str = ""  # an expression: the server's time at this moment; for an engine without a clock of its own
     history_lock: Sequence[Statement] = ()  # precede a change of the setting, by one process at a time
     history_mark: str = "ended"  # an expression: the number, in the feed, of the change that replaced an old row
     old_content: str  # an expression: the body of an old row, at least up to its size
