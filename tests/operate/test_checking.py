@@ -8,12 +8,15 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import apsw
 import psycopg
 import pytest
 
 import holdall
+from holdall.engines.sql.dialect import Dialect
+from holdall.engines.sqlite.dialect import SqliteDialect
 from holdall.testing import embed
 from support.stores import ENGINES, new_location, open_at
 
@@ -123,6 +126,19 @@ def test_damage_is_found_and_repaired_if_it_can_be(
         assert len(store.search(("notes",), query="note")) == 5
         assert [match.path for match in store.files().grep("hello")] == ["/a.txt"]
         build_indexes(store)
+        assert store.check().faults == []
+
+
+def test_an_index_that_another_connection_has_merged_is_not_damaged(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.db")
+    without_merging = mock.patch.object(SqliteDialect, "merge_contents", Dialect.merge_contents)
+    with without_merging, holdall.open(path, durability="relaxed") as store:
+        for number in range(3):
+            store.files().write(f"/{number}", "hello")
+            build_indexes(store)
+        assert store.check().faults == []
+        with contextlib.closing(apsw.Connection(path)) as database:
+            database.execute("INSERT INTO holdall_contents (holdall_contents) VALUES ('optimize')")
         assert store.check().faults == []
 
 

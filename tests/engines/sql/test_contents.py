@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from unittest import mock
 
@@ -11,6 +12,8 @@ import pytest
 
 import holdall
 from holdall.engines.sql import files as sql_files
+from holdall.engines.sql.dialect import Dialect
+from holdall.engines.sqlite.dialect import SqliteDialect
 from holdall.ops import Maintain
 from support.servers import postgres_url
 
@@ -48,3 +51,24 @@ def test_a_grep_of_few_small_files_reads_them_and_does_not_ask_the_index(tmp_pat
         assert files.grep("needle", "/many") == []
         assert files.grep("needle", "/large") == []
         assert files.grep("needle") == []
+
+
+def test_maintenance_merges_the_segments_of_many_small_changes(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.db")
+    with holdall.open(path, durability="relaxed") as store, mock.patch.object(sql_files, "_FEW_FILES", 0):
+        files, engine = store.files(), store._engine_handle.engine
+        with mock.patch.object(SqliteDialect, "merge_contents", Dialect.merge_contents):
+            for number in range(3):
+                files.write(f"/{number}", f"needle {number}")
+                assert not engine.execute([Maintain()])[0]
+        assert _count_segments(path) == 3
+        assert engine.execute([Maintain()])[0]  # it has merged: there may be more
+        assert not engine.execute([Maintain()])[0]
+        assert _count_segments(path) == 1
+        assert [match.path for match in files.grep("needle")] == ["/0", "/1", "/2"]
+
+
+def _count_segments(path: str) -> int:
+    with contextlib.closing(apsw.Connection(path)) as connection:
+        [(count,)] = connection.execute("SELECT count(DISTINCT segid) FROM holdall_contents_idx")
+    return int(count)

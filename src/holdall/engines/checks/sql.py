@@ -42,7 +42,7 @@ class TableChecks:
         """Return all faults."""
         faults: list[Fault] = []
         if self._integrity:
-            [rows] = yield [(self._integrity, {})]
+            *_, rows = yield list(self._integrity)
             faults += [Fault("database", str(text)) for (text,) in rows if text != "ok"]
         for what, where, message in (
             ("contents", self._orphans, "pieces of contents belong to no file"),

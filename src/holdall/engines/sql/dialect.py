@@ -22,7 +22,7 @@ ContentQuery: TypeAlias = tuple[Statement, Callable[[Rows], Statement | None]]
 MOST_FOUND = 4096
 #: How many grams of a search are looked up; more would hardly exclude more files. With 24 of them, SQLite takes three
 #: times as long to find a long literal among 100,000 files.
-_MOST_GRAMS = 8
+_MOST_GRAMS = 6
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _Gram = TypeVar("_Gram")
@@ -91,7 +91,7 @@ class Dialect(Fields):
     indexed_contents: str  # a query: the versions in the index of contents
     clear_contents: Sequence[str]  # statements that empty the index of contents
     checks: Any
-    integrity_check: str = ""  # a query: what the database's own check has found, "ok" for nothing
+    integrity_check: Sequence[Statement] = ()  # the last one: what the database's own check has found, "ok" for nothing
     is_reference: str = ""  # a condition: a piece is the name of a plain file, and not bytes
 
     for_update: str = ""  # follows a query for a row that must not change until the end of the transaction
@@ -158,6 +158,11 @@ class Dialect(Fields):
     @abstractmethod
     def remove_contents(self, versions: list[int]) -> SqlProgram[bool]:
         """Remove versions from the index of contents; return whether others must be indexed again because of that."""
+
+    def merge_contents(self) -> SqlProgram[bool]:
+        """Merge parts of the index of contents, so that a search reads fewer; return whether there is more to merge."""
+        yield from ()
+        return False
 
     @abstractmethod
     def find_contents(self, grams: list[str]) -> ContentQuery | None:

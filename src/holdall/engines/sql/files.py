@@ -263,7 +263,8 @@ class SqlFiles:
         done += (yield from self._remove_from_queue(new, is_gone=False)) if new else 0
         if self._fragmented:
             yield from self._merge(*self._fragmented.pop(), now)
-        self.needs_maintenance = bool((has_more and done) or self._fragmented)
+        has_to_merge = False if has_more else (yield from dialect.merge_contents())
+        self.needs_maintenance = bool((has_more and done) or has_to_merge or self._fragmented)
         return self.needs_maintenance
 
     def _index_contents(self, versions: list[int]) -> SqlProgram[tuple[list[int], bool]]:
@@ -603,7 +604,9 @@ def _grams(op: ops.Grep) -> list[str]:
             if "\x00" in gram or (op.ignore_case and (not gram.isascii() or _FOLD_BEYOND_ASCII & set(gram))):
                 continue
             grams[gram] = None
-    return choose_grams(list(grams))
+    # More files have a gram with a space. Measured on SQLite: without these, a search takes three quarters of the time.
+    inside_words = [gram for gram in grams if " " not in gram]
+    return choose_grams(inside_words if len(inside_words) > 3 else list(grams))
 
 
 _FOLD_BEYOND_ASCII = frozenset("iIkKsS")  # as K and the Kelvin sign
