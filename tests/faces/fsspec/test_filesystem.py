@@ -78,6 +78,9 @@ def test_its_files_are_those_of_the_store(fs: HoldallFileSystem) -> None:
     assert fs.exists("moved.csv") and not fs.exists("data/a.csv")
     with pytest.raises(FileNotFoundError):
         fs.cat_file("missing")
+    for folder in ("", "data"):
+        with pytest.raises(IsADirectoryError):
+            fs.cat_file(folder)
     with pytest.raises(FileNotFoundError):
         fs.info("missing")
     with pytest.raises(FileNotFoundError):
@@ -114,6 +117,45 @@ def test_a_transaction_writes_at_its_end_and_nothing_if_it_fails(fs: HoldallFile
             file.write(b"3")
         raise ZeroDivisionError
     assert not fs.exists("three")
+
+
+def test_a_transaction_has_what_is_piped_too(fs: HoldallFileSystem) -> None:
+    fs.pipe_file("old", b"old")
+    with pytest.raises(ZeroDivisionError), fs.transaction:
+        fs.pipe({"old": b"new", "one": b"1"})
+        fs.pipe_file("two", b"2", mode="create")
+        raise ZeroDivisionError
+    assert fs.cat("old") == b"old" and fs.find("") == ["/old"]
+    with fs.transaction:
+        fs.pipe_file("old", b"new")
+        fs.pipe_file("two", b"2", mode="create")
+        assert fs.cat("old") == b"old"
+    assert fs.cat(["old", "two"]) == {"/old": b"new", "/two": b"2"}
+
+
+def test_an_open_file_shows_no_parts_of_two_versions(fs: HoldallFileSystem) -> None:
+    fs.pipe_file("data", b"a" * 3000)
+    with fs.open("data", "rb", block_size=1000, cache_type="none") as file:
+        assert file.read(1000) == b"a" * 1000
+        fs.pipe_file("data", b"b" * 3000)
+        with pytest.raises(holdall.errors.Conflict):
+            file.read(1000)
+    assert fs.open("data", "rb").read() == b"b" * 3000
+
+
+def test_a_file_is_moved_where_fsspec_would_copy_it(fs: HoldallFileSystem) -> None:
+    """Compared with fsspec's own file system in memory, of which a move is a copy and a deletion."""
+    theirs = fsspec.filesystem("memory", skip_instance_cache=True)
+    theirs.store, theirs.pseudo_dirs = {}, [""]
+    for one in (fs, theirs):
+        one.pipe({"/a": b"a", "/b": b"b", "/d/c": b"c", "/e/f": b"f", "/[x]": b"x"})
+        for source, target in [("/a", "/b"), ("/b", "/d"), ("/d/b", "/new/"), ("/d/c", "/d/c"), ("/new/b", "/x/y/z")]:
+            one.mv(source, target)
+        one.mv("/e", "/g", recursive=True)
+        with pytest.raises(FileNotFoundError):
+            one.mv("/missing", "/d")
+    read, wanted = ({path: one.cat_file(path) for path in one.find("/")} for one in (fs, theirs))
+    assert read == wanted
 
 
 def test_a_transaction_that_fails_appends_nothing(fs: HoldallFileSystem) -> None:

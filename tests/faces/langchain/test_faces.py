@@ -82,6 +82,9 @@ def test_a_model_is_asked_once_for_a_prompt(tmp_path: Path) -> None:
     asyncio.run(cache.aupdate("x", "y", generations))
     assert cache.lookup("x", "y") == generations
     assert cache.lookup("xy", "") is None
+    assert cache.lookup("\ud800", "y") is None
+    with pytest.raises(InvalidInput, match="lone surrogates"):
+        cache.update("\ud800", "y", generations)
     cache.close()
     with pytest.raises(InvalidInput):
         HoldallCache("memory:", ttl=-1)

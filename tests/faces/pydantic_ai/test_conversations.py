@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent, ModelRequest, ModelResponse, TextPart, UserPromptPart
 from pydantic_ai.conversation import Conversation
-from pydantic_ai.conversation_store import ConversationConflict, InMemoryConversationStore
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+    InMemoryConversationStore,
+)
 from pydantic_ai.models.function import FunctionModel
 
 import holdall
@@ -69,6 +74,48 @@ def test_it_does_what_the_store_in_memory_does(any_store: holdall.Store, place: 
     assert asyncio.run(steps(ours)) == asyncio.run(steps(InMemoryConversationStore()))
     # The fork's 12 messages are left, and nothing that only the deleted conversation had.
     assert any_store.count((*place, "messages")) == 12
+
+
+@pytest.mark.parametrize("make", [InMemoryConversationStore, lambda: HoldallConversationStore("memory:")])
+def test_a_fork_of_what_was_deleted_meanwhile_keeps_its_messages(make: Any) -> None:
+    """It is saved after its source was deleted, and before the last conversation that shares its messages is."""
+
+    async def main() -> None:
+        store = make()
+        messages: list[Any] = [ModelRequest(parts=[UserPromptPart(f"message {n}")]) for n in range(3)]
+        await store.save(Conversation(conversation_id="source", messages=messages))
+        await store.fork("source", new_conversation_id="first")
+        source = await store.read_record("source")
+        await store.delete_record("source", expected_revision=source.revision)
+        late = ConversationRecord(conversation_id="late", head_id=source.head_id, forked_from="source")
+        await store.write_record(late, expected_revision=None)
+        first = await store.read_record("first")
+        await store.delete_record("first", expected_revision=first.revision)
+        assert texts(await store.load("late")) == ["message 0", "message 1", "message 2"]
+        await store.delete_record("late", expected_revision=late.revision)
+        with pytest.raises(LookupError):
+            await store.read_entry(source.head_id)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("make", [InMemoryConversationStore, lambda: HoldallConversationStore("memory:")])
+def test_new_messages_may_have_any_parent_before_them(make: Any) -> None:
+    async def main() -> None:
+        store = make()
+        root = ConversationEntry(parent_id=None, message=ModelRequest(parts=[UserPromptPart("root")]))
+        left, right = (
+            ConversationEntry(parent_id=root.id, message=ModelRequest(parts=[UserPromptPart(name)]))
+            for name in ("left", "right")
+        )
+        record = ConversationRecord(conversation_id="tree", head_id=right.id, branches=[left.id])
+        await store.write_record(record, new_entries=[root, left, right], expected_revision=None)
+        assert texts(await store.load("tree")) == ["root", "right"]
+        with pytest.raises(ConversationConflict):
+            nowhere = ConversationRecord(conversation_id="other", head_id="missing")
+            await store.write_record(nowhere, new_entries=[root], expected_revision=None)
+
+    asyncio.run(main())
 
 
 def test_a_long_history_is_read_in_few_steps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from strands.storage import InMemoryStorage, Storage
 from strands.types.exceptions import StorageError
 
 import holdall
-from holdall.faces.strands import HoldallMemoryStore, HoldallStorage
+from holdall.errors import StoreClosed
+from holdall.faces.strands import HoldallMemoryStore, HoldallSessionRepository, HoldallStorage
 from support.strands_models import ScriptedModel
 
 keys = st.lists(st.sampled_from(["a", "b", "ä", "a.b", "...", " ", "~", "%2F", "名"]), min_size=1, max_size=3).map(
@@ -131,3 +133,36 @@ def test_a_view_finds_its_keys_among_many_others() -> None:
             await storage.write("number", 5)  # type: ignore[arg-type]  # bytes(5) would be five zero bytes
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["with", "async with"])
+@pytest.mark.parametrize("make", [HoldallStorage, HoldallSessionRepository, partial(HoldallMemoryStore, "facts")])
+def test_a_face_closes_only_the_store_that_it_opened(make: Any, how: str) -> None:
+    async def enter_and_leave(face: Any) -> None:
+        async with face:
+            pass
+
+    def leave(face: Any) -> None:
+        if how == "async with":
+            asyncio.run(enter_and_leave(face))
+        else:
+            with face:
+                pass
+
+    face = make("memory:")
+    leave(face)
+    with pytest.raises(StoreClosed):
+        face.store.count()
+    with holdall.open("memory:") as store:
+        for given_store in (store, HoldallStorage(store)):
+            face = make(given_store)
+            assert face.store is store
+            leave(face)
+            assert store.count() == 0
+
+
+def test_a_view_of_a_storage_closes_nothing() -> None:
+    with HoldallStorage("memory:") as storage:
+        with storage.namespace("below"):
+            pass
+        assert storage.store.count() == 0

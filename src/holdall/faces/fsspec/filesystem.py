@@ -99,6 +99,8 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """Return the bytes of a file, or of a part of it. Numbers below 0 count from its end."""
         path = self._strip_protocol(path)
+        if path == "/":
+            raise IsADirectory("'/' is a folder")
         if (start or 0) < 0 or (end or 0) < 0:
             size = self.files.stat(path).size
             start = size + start if start is not None and start < 0 else start
@@ -118,11 +120,17 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
-        """Write a file in one step. With the mode "create", an existing one is `FileExistsError`."""
+        """Write a file in one step, or at the end of a transaction. With the mode "create", it must be new."""
         path, content = self._check_target(path), memoryview(value).tobytes()
-        if mode != "create":
+        if self._intrans:
+            with self.open(path, "xb" if mode == "create" else "wb") as file:
+                file.write(content)
+        elif mode == "create":
+            self._create(path, content)
+        else:
             self.files.write(path, content)
-            return
+
+    def _create(self, path: str, content: bytes) -> None:
         try:
             self.files.write(path, content, expect=ABSENT)
         except Conflict:
@@ -136,9 +144,18 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
         else:
             self.files.copy(path1, self._check_target(path2))
 
-    def mv_file(self, path1: str, path2: str, **kwargs: Any) -> None:  # fsspec's signature
-        """Move a file without reading it."""
-        self.files.move(self._strip_protocol(path1), self._check_target(path2))
+    def mv(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
+    ) -> None:  # fsspec's signature
+        """Move files and, with `recursive`, folders. A single file is moved in one step."""
+        if not self._is_one(path1) or not self._is_one(path2) or not self.isfile(path1):
+            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+            return
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if str(path2).endswith("/") or self.isdir(target):
+            target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
+        if source != target:
+            self.files.move(source, self._check_target(target))
 
     def rm_file(self, path: str) -> None:
         """Delete a file."""
@@ -150,7 +167,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Delete files and, with `recursive`, folders with everything in them."""
-        if maxdepth is not None or isinstance(path, list) or self._has_wildcard(path):
+        if maxdepth is not None or not self._is_one(path):
             for one in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
                 if self.isfile(one):
                     self.rm_file(one)
@@ -175,8 +192,9 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
         return path
 
     @staticmethod
-    def _has_wildcard(path: Any) -> bool:
-        return any(sign in str(path) for sign in "*?[")
+    def _is_one(path: Any) -> bool:
+        """Whether a path names one file or folder: it is no list, and has no wildcard."""
+        return not isinstance(path, list) and not any(sign in str(path) for sign in "*?[")
 
     # Folders ---------------------------------------------------------------------------------------------------------
 
@@ -234,7 +252,10 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
 
 
 class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-    """An open file. What is written becomes visible when it is closed, or when its transaction ends."""
+    """An open file. What is written becomes visible when it is closed, or when its transaction ends.
+
+    Reading a file that has changed since it was opened is `Conflict`.
+    """
 
     fs: HoldallFileSystem
     _writer: io.BufferedIOBase | None = None
@@ -258,7 +279,7 @@ class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no 
         if isinstance(self._writer, io.BytesIO) and self.mode == "ab":
             self.fs.files.append(self.path, self._writer.getvalue())
         elif isinstance(self._writer, io.BytesIO):
-            self.fs.pipe_file(self.path, self._writer.getvalue(), mode="create")
+            self.fs._create(self.path, self._writer.getvalue())
         elif self._writer is not None:
             self._writer.close()
 
@@ -268,7 +289,11 @@ class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no 
             self._writer.__exit__(InterruptedError, InterruptedError(), None)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return self.fs.files.read_range(self.path, start, end)
+        # Only of the version that was opened: parts of two versions would be no file that ever was.
+        namespace = self.fs.files.namespace
+        check = ops.Check(namespace, self.path, self.details["version"])
+        content: bytes = self.fs.store.execute([check, ops.ReadRange(namespace, self.path, start, end)])[1]
+        return content
 
 
 def _describe(info: FileInfo) -> dict[str, Any]:

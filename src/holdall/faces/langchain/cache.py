@@ -73,7 +73,9 @@ class HoldallCache(NamespaceFace, BaseCache):
 
 
 def _key(prompt: str, llm_string: str) -> str:
-    return hashlib.sha256(f"{len(prompt)}:{prompt}{llm_string}".encode()).hexdigest()
+    # What is not Unicode has a key, too: it is not found, and the store refuses to keep it, with its own error.
+    text = f"{len(prompt)}:{prompt}{llm_string}"
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _dump(generation: Generation) -> dict[str, Any]:

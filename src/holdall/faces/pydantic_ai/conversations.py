@@ -88,27 +88,29 @@ class HoldallConversationStore(NamespaceFace, ConversationStore):
     def _write_record(
         self, record: ConversationRecord, new_entries: Sequence[ConversationEntry], revision: str | None
     ) -> StoreProgram[None]:
+        new = {entry.id for entry in new_entries}
+        old_ids = {entry.parent_id for entry in new_entries} | {record.head_id}
+        parents = sorted(one for one in old_ids if one is not None and one not in new)
+
         def attempt() -> StoreProgram[None]:
             stored = yield from self._check_revision(record.conversation_id, revision)
-            origin = stored
-            if stored is None and record.forked_from:
-                [origin] = yield [ops.Get(self._records, record.forked_from)]
-            family = record.conversation_id if origin is None else origin.value["family"]
-            parent_id = new_entries[0].parent_id if new_entries else record.head_id
+            entries: list[Entry | None] = yield [ops.Get(self._messages, key) for key in parents]
+            family = record.conversation_id if stored is None else stored.value["family"]
             batch: list[ops.PointOp] = []
-            earlier: list[str] = []
-            if parent_id is not None:
-                [parent] = yield [ops.Get(self._messages, parent_id)]
-                if parent is None:
+            earlier: dict[str | None, list[str]] = {None: []}  # by message: itself, and those before it
+            for key, entry in zip(parents, entries, strict=True):
+                if entry is None:
                     raise ConversationConflict(record.conversation_id)
-                earlier = [parent_id, *parent.value["earlier"]]
+                earlier[key] = [key, *entry.value["earlier"]]
                 if stored is None:  # a fork
+                    family = entry.value.get("family", record.forked_from)  # stores of older versions have none
                     # A new version of the parent: a deletion that has already looked for forks fails, and looks again.
-                    batch.append(ops.Put(self._messages, parent_id, parent.value, expect=parent))
-            for entry in new_entries:
-                value = {"entry": _ENTRY.dump_python(entry, mode="json"), "earlier": earlier[:_EARLIER]}
-                batch.append(ops.Put(self._messages, entry.id, value))
-                earlier = [entry.id, *earlier[:_EARLIER]]
+                    batch.append(ops.Put(self._messages, key, entry.value, expect=entry))
+            for one in new_entries:
+                before = earlier[one.parent_id][:_EARLIER]
+                value = {"entry": _ENTRY.dump_python(one, mode="json"), "earlier": before, "family": family}
+                batch.append(ops.Put(self._messages, one.id, value))
+                earlier[one.id] = [one.id, *before]
             value = {"record": _RECORD.dump_python(record, mode="json"), "family": family}
             expect: Expectation = ABSENT if stored is None else stored
             batch.append(ops.Put(self._records, record.conversation_id, value, expect=expect))
