@@ -29,6 +29,7 @@ from holdall.engines.s3.objects import (
     Header,
     decode_effects,
     decode_lines,
+    decode_rows,
     encode_effect,
     encode_lines,
     merge_lines,
@@ -266,6 +267,26 @@ def test_effects_are_read_as_they_were_written() -> None:
     assert [(one.table, tuple(one.key), [tuple(row) for row in one.rows]) for one in decode_effects(found[1])] == [
         *effects
     ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Effect("b", ("k\t\n], [[",), [(2, ']]\n["')]),
+        Effect("b", ("ends with [",), [(2, None)]),
+        Effect("b", ("absent",), []),
+        Effect("b", ("several",), [(2, "x"), (3, "y")]),
+        Effect("b", ("bytes",), [(2, b"\x00")]),
+        Effect("b", ("text first",), [("x", 2)]),
+    ],
+    ids=lambda effect: effect.key[0],
+)
+def test_rows_are_read_as_they_were_written(odd: Effect) -> None:
+    plain = Effect("a", ("ns", "k"), [(1, None, '{"a":["b"]}')])
+    for effects in ([odd], [plain, odd], [odd, plain], [plain, odd, plain]):
+        rows, absent = decode_rows(b"\n".join(map(encode_effect, effects)))
+        assert rows == [[one.table, *one.key, *row] for one in effects for row in one.rows]
+        assert absent == [(one.table, *one.key) for one in effects if not one.rows]
 
 
 def test_of_merged_records_the_newest_state_of_each_key_stays() -> None:

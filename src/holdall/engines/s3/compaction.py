@@ -33,13 +33,13 @@ from .effects import Effects
 from .objects import (
     HINT,
     Damaged,
-    Effect,
     Floor,
     Header,
+    Rows,
     Segment,
-    decode_effects,
     decode_floor,
     decode_lines,
+    decode_rows,
     encode_lines,
     encode_struct,
     erase_record,
@@ -328,8 +328,8 @@ class SegmentReader:
         for executor in (self._decoder, self._fetchers):
             executor.shutdown(cancel_futures=True)
 
-    def read(self) -> Iterator[tuple[str, dict[str, list[str]], list[Effect]]]:
-        """Return some effects at a time, each with the name of the segment and the columns of its rows."""
+    def read(self) -> Iterator[tuple[str, dict[str, list[str]], Rows]]:
+        """Return some rows at a time, with the name of the segment and the columns."""
         decoded = self._decode()
         following = self._decoder.submit(next, decoded, None)
         while (found := following.result()) is not None:
@@ -338,12 +338,12 @@ class SegmentReader:
             self._report()
             yield found
 
-    def _decode(self) -> Iterator[tuple[str, dict[str, list[str]], list[Effect]]]:
+    def _decode(self) -> Iterator[tuple[str, dict[str, list[str]], Rows]]:
         for segment, parts in groupby(self._fetch(), itemgetter(0)):
             try:
                 for header, text in stream_lines(part for _, part in parts):
                     self.t = max(self.t, header.t)
-                    yield segment.name, header.columns, decode_effects(text)
+                    yield segment.name, header.columns, decode_rows(text)
             except Damaged:
                 raise _damaged(self._bucket, segment) from None
 
