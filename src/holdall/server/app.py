@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from starlette.applications import Starlette
 from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -20,6 +21,7 @@ from .auth.gate import Access, Gate
 from .exchange import Endpoint, Limits
 from .explorer import ROUTES as EXPLORER_ROUTES
 from .mcp.http import McpEndpoint
+from .messages import DirectRoutes
 from .metrics import Metrics
 from .problems import HttpError, to_response
 from .rest import ROUTES as REST_ROUTES
@@ -37,6 +39,9 @@ _CORS_HEADERS = (
     "authorization, x-api-key, content-type, if-match, if-none-match, if-range, range, last-event-id,"
     " holdall-author, holdall-reason, holdall-lease"
 )
+
+#: The starts of paths that go to the endpoint of a route directly.
+_DIRECT = {"/v1/items/": "/v1/items/{address:path}"}
 
 
 class Service:
@@ -100,12 +105,13 @@ def app(
         raise InvalidInput(f"auth is 'tokens' or 'none', not {shown(auth)}")
     gate = Gate(store, uses_tokens=auth == "tokens", hosts=hosts, origins=origins)
     service = Service(store, gate, limits or Limits())
-    routes: list[BaseRoute] = [
-        Route(path.replace(":path}", ":any}"), Endpoint(service, path, handlers))
+    endpoints = {
+        path: Endpoint(service, path, handlers)
         for table in (engine_batches.ROUTES, REST_ROUTES, langgraph.ROUTES, EXPLORER_ROUTES)
         for path, handlers in table.items()
-    ]
-
+    }
+    routes: list[BaseRoute] = [Route(path.replace(":path}", ":any}"), endpoint) for path, endpoint in endpoints.items()]
+    direct = {start: endpoints[path] for start, path in _DIRECT.items()}
     mcp = McpEndpoint(service)
     routes.append(Route("/mcp", mcp))
 
@@ -122,6 +128,11 @@ def app(
             if closes_store:
                 await store.aclose()
 
-    made = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found})
+    made = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={404: _not_found},
+        middleware=[Middleware(DirectRoutes, direct)],
+    )
     made.state.service = service
     return made

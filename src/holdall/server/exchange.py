@@ -7,6 +7,7 @@ method, and turns errors into problem documents.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import re
 import time
@@ -24,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import HoldallError, InvalidInput, shown
 from .auth.gate import Access
+from .messages import IndexedRequest, JsonAnswer
 from .problems import HttpError, to_response
 from .tracing import is_tracing, request_span
 
@@ -188,7 +190,7 @@ class Endpoint:
             self.handlers["HEAD"] = self.handlers["GET"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        request = IndexedRequest(scope, receive)
         if not is_tracing():
             await self._respond(request, None, send)
             return
@@ -351,7 +353,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         # Most bodies: without an async generator for each.
         try:
             async with asyncio.timeout(limits.body_timeout):
-                body = await request.body()
+                body = await _receive_all(request)
         except TimeoutError:
             raise _too_slow() from None
         if len(body) > limits.body:
@@ -360,17 +362,33 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     return b"".join([chunk async for chunk in read_chunks(request, limits, limits.body)])
 
 
+async def _receive_all(request: Request) -> bytes:
+    body: bytes = b""
+    while True:
+        message: Any = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return body
+
+
+@functools.cache
+def _decoder(kind: Any) -> Any:
+    return msgspec.json.Decoder(kind)
+
+
 def decode_json(body: bytes, kind: type[T]) -> T:
     """Decode JSON of a type; `InvalidInput` names what is wrong."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return _decoder(kind).decode(body)  # type: ignore[arg-type, no-any-return]  # types are hashable
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not what this route takes: {error}") from None
 
 
 def answer(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Answer with a JSON document."""
-    return Response(_encode(document), status, headers, "application/json")
+    return JsonAnswer(_encode(document), status, headers)
 
 
 def no_content(headers: Mapping[str, str] | None = None) -> Response:

@@ -53,14 +53,15 @@ class PostgresEntries(SqlEntries):
     def __init__(self, dialect: PostgresDialect, clock: Callable[[], int | None]) -> None:
         super().__init__(dialect, clock, PostgresFeed(dialect), PostgresRanker)
         rows = (
-            "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[])"
+            "unnest(:all_ns::text[], :all_key::text[], :all_value::text[], :all_projection::text[], :all_ttl::bigint[],"
+            " :all_acting::text[])"
         )
         # body, size, appended, shared, fields, vectors
         nulls = "NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint"
         self._put_many_of_model = self._upsert(
             f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(), :token,"
-            f" NULL::text, NULL::bigint, coalesce(projection, value)::jsonb, {nulls.rsplit(', ', 2)[0]}, fields, :model"
-            f" FROM {rows[:-1]}, :all_fields::text[]) AS row (ns, key, value, projection, ttl, fields)",
+            f" acting, NULL::bigint, coalesce(projection, value)::jsonb, {nulls.rsplit(', ', 2)[0]}, fields, :model"
+            f" FROM {rows[:-1]}, :all_fields::text[]) AS row (ns, key, value, projection, ttl, acting, fields)",
             self._put_columns,
             returning="RETURNING version, created, updated, ns, key",
         )
@@ -69,8 +70,8 @@ class PostgresEntries(SqlEntries):
         self._put_many, self._put_many_once = (
             self._upsert(
                 f"SELECT {dialect.next_version}, ns, key, value, :now, :now, :now + ttl, ttl, pg_current_xact_id(),"
-                f" :token, NULL::text, NULL::bigint, coalesce(projection, value)::jsonb, {nulls}"
-                f" FROM {rows} AS row (ns, key, value, projection, ttl)",
+                f" :token, acting, NULL::bigint, coalesce(projection, value)::jsonb, {nulls}"
+                f" FROM {rows} AS row (ns, key, value, projection, ttl, acting)",
                 self._put_columns,
                 where=where,
                 returning="RETURNING version, created, updated",
@@ -334,7 +335,7 @@ class PostgresEntries(SqlEntries):
                 "projection": project(value),
                 "now": self._clock(),
                 "token": new_token(),
-                "acting": None,
+                "acting": op.acting,
                 "size": None,
             }
         sql, params = self.statement(op)
@@ -389,6 +390,7 @@ class PostgresEntries(SqlEntries):
             "all_value": [put.value for put in group],
             "all_projection": [project(put.value) for put in group],
             "all_ttl": [ttl_microseconds(put.ttl) for put in group],
+            "all_acting": [put.acting for put in group],
             "now": self._clock(),
             "token": None,
         }
@@ -643,7 +645,6 @@ def _has_plain_vectors(op: Op) -> TypeGuard[ops.Put]:
         and op.vectors is not None
         and op.expect is ANY
         and op.ttl is not KEEP
-        and op.acting is None
         and type(op.value) is not ops.File
     )
 

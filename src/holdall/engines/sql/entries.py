@@ -822,7 +822,6 @@ def is_simple_put(op: Op) -> TypeGuard[ops.Put]:
         and op.ttl is not KEEP
         and op.search_fields is None
         and op.vectors is None
-        and op.acting is None
     )
 
 

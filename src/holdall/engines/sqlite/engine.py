@@ -184,7 +184,7 @@ class SqliteEngine:
         self._readers = ReaderPool(self._connect_reader)
         self._commits = GroupCommit(self._commit, lambda lead: self._spawn(lead, "writer", 1))
         self._workers: dict[str, Workers] = {}
-        self._wary_until = 0.0
+        self._was_slow, self._wary_until = False, 0.0  # look-ups
         self._reads: list[Submission] = []  # that wait for the worker thread
         self._reads_lock = threading.Lock()  # several event loops may read at once
         self._indexing = threading.Lock()  # of the thread that runs a step of indexing
@@ -373,15 +373,18 @@ class SqliteEngine:
     def _look_up_in_loop(self, batch: Sequence[Op]) -> list[Any] | None:
         """Run `look_up` in an event loop; return None if a worker thread should run it.
 
-        That is for files, whose contents may be large, and for a while after a look-up had to wait for the disk.
+        That is for files, whose contents may be large, and for a while after two look-ups in a row that waited for the
+        disk.
         """
         op, start = batch[0], time.monotonic()
         if start <= self._wary_until or type(op) is ReadRange or (type(op) is Get and op.key[0] == "/"):
             return None
         found = self.look_up(batch)
         now = time.monotonic()
-        if now - start > _SLOW:
+        is_slow = now - start > _SLOW
+        if is_slow and self._was_slow:  # a single one may have waited for the processor
             self._wary_until = now + _WARY
+        self._was_slow = is_slow
         return found
 
     def _index_texts(self, batch: Sequence[Op]) -> tuple[int, bool]:

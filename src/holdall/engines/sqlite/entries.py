@@ -23,13 +23,13 @@ from .vectors.ranker import PublishIndex, SqliteRanker
 
 #: A plain put of a new key; it does nothing if the key exists. `plain_parameters` has its parameters.
 INSERT_NEW = (
-    "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl)"
-    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl) ON CONFLICT DO NOTHING"
+    "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl, acting)"
+    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl, :acting) ON CONFLICT DO NOTHING"
 )
 #: The same for a file, whose body has the number of its version. `size` is one more parameter.
 _INSERT_NEW_FILE = (
-    "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl, size, body)"
-    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl, :size,"
+    "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl, acting, size, body)"
+    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl, :acting, :size,"
     f" {SqliteDialect.next_body}) ON CONFLICT DO NOTHING"
 )
 _INSERT_PIECE = "INSERT INTO holdall_chunks (body_id, start, data) VALUES (?, ?, ?)"
@@ -157,7 +157,7 @@ class SqliteEntries(SqlEntries):
         yield [(_INSERT_PIECE, pieces), (_QUEUE_FOR_INDEX, [(version,) for version in versions])]
         return [
             self.result(put, {"ns": ns, "value": template, "size": size}, [(version, now, now, ttl and now + ttl)])
-            for put, (ns, _, template, _, ttl, size), version in zip(puts, rows, versions, strict=True)
+            for put, (ns, _, template, _, ttl, _, size), version in zip(puts, rows, versions, strict=True)
         ]
 
 
@@ -168,8 +168,8 @@ def _kind_of_put(op: Op) -> type | None:
     return File if type(op.value) is File else Json
 
 
-#: The parameters of a put that a plain one does not have: size, search fields, model, author.
-_NO_FURTHER = (None, None, None, None)
+#: The parameters of a put that a plain one does not have: size, search fields, model.
+_NO_FURTHER = (None, None, None)
 
 
 def plain_parameters(put: Put, now: int, file: File | None = None) -> tuple[Any, ...]:
@@ -177,14 +177,14 @@ def plain_parameters(put: Put, now: int, file: File | None = None) -> tuple[Any,
     ttl: Any = put.ttl  # seconds or None
     lifetime = None if ttl is None else ttl_microseconds(ttl)
     if file is not None:
-        return keys.encode(put.namespace), put.key, file.template, now, lifetime, len(file.content)
-    return keys.encode(put.namespace), put.key, put.value, now, lifetime
+        return keys.encode(put.namespace), put.key, file.template, now, lifetime, put.acting, len(file.content)
+    return keys.encode(put.namespace), put.key, put.value, now, lifetime, put.acting
 
 
 def make_entry(put: Put, row: tuple[Any, ...], version: int, created: int | None = None) -> Entry | None:
     """Return the entry that a plain put has written; `created` is given if it replaced an entry."""
     if not put.returns_entry:
         return None
-    _, _, value, now, ttl = row
+    _, _, value, now, ttl, _ = row
     expires = None if ttl is None else now + ttl
     return put_entry(put, decode(value), version, now if created is None else created, now, expires)

@@ -468,6 +468,14 @@ class HistoryContract(Contract):
             ("put", "agent-7"),
         ]
         assert [one.author for one in kept.files(NS).history("/log")] == [None, "agent-7"]
+        for again in (False, True):  # the keys are new, and then they exist
+            for author in ("agent-7", "agent-8"):
+                puts = [Put(NS, key, {"again": again}) for key in (f"{author}-1", f"{author}-2")]
+                kept.acting(author).execute([*puts, Put(NS, "last", {})])
+            authors = [kept.history(NS, key)[0].author for key in ("agent-7-1", "agent-8-1", "agent-8-2", "last")]
+            assert authors == ["agent-7", "agent-8", "agent-8", "agent-8"]
+        kept.execute([Put(NS, "agent-7-1", {}), Put(NS, "agent-8-1", {})])
+        assert [kept.history(NS, key)[0].author for key in ("agent-7-1", "agent-8-1")] == [None, None]
         for bad in ("", 5, None, "x" * 1001):
             with pytest.raises(InvalidInput, match="author"):
                 kept.acting(bad)
