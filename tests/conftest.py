@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from holdall.engines.sql import files as sql_files
 from support.extent import EXTENT, IS_LONG, IS_SHORT
@@ -30,9 +30,10 @@ _THIRD_ENGINES = ("postgres", "redis", "disk")
 #: Single tests of these modules take up to half a minute: they run first, so that no worker waits for one at the end.
 _FIRST = ("test_demo.py", "test_docs.py", "test_examples.py")
 
-settings.register_profile("short", max_examples=20)
-settings.register_profile("all", max_examples=100)
-settings.register_profile("long", max_examples=300)
+# Without limits of time, which a busy machine exceeds.
+for _extent, _examples in (("short", 20), ("all", 100), ("long", 300)):
+    _slow = [HealthCheck.too_slow]
+    settings.register_profile(_extent, max_examples=_examples, deadline=None, suppress_health_check=_slow)
 settings.load_profile(EXTENT)
 
 

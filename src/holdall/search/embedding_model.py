@@ -51,11 +51,11 @@ class EmbeddingModel:
             vectors = yield from self._embedder.embed_documents(list(chain.from_iterable(texts)))
         except EmbeddingError as error:
             # If the model itself fails, a caller that coalesced this batch need not try its parts one by one.
-            error._fails_for_all_texts = len(batch) > 1 and not (yield from self._answers())
+            error._fails_for_all_texts = len(batch) > 1 and not (yield from self._is_working())
             raise
         return _with_vectors(batch, texts, model, vectors, self._metric)
 
-    def _answers(self) -> StoreProgram[bool]:
+    def _is_working(self) -> StoreProgram[bool]:
         """Whether the model works: it can still embed the probe."""
         if self._probe is None:
             return False
@@ -77,7 +77,7 @@ class EmbeddingModel:
         while True:
             model = yield from self.get_model()
             try:
-                return (yield from write([ops.Check(_HOME, _KEY, model), *_numbered(batch, model)]))[1:]
+                return (yield from write([ops.Check(_HOME, _KEY, model), *_with_model(batch, model)]))[1:]
             except Conflict as conflict:
                 if conflict.namespace[:1] != (keys.RESERVED,) or conflict.key != _KEY:
                     raise
@@ -87,12 +87,12 @@ class EmbeddingModel:
 
     def embed_query(self, query: str) -> StoreProgram[ops.Vector]:
         """Embed a query."""
-        model = yield from self._look()
+        model = yield from self._find_model()
         return ops.Vector(model, (yield from self._embedder.embed_query(query)), self._metric)
 
     def use_query(self, vector: Sequence[float]) -> StoreProgram[ops.Vector]:
         """Check the vector of a query that the caller has computed with this model."""
-        model = yield from self._look()
+        model = yield from self._find_model()
         return ops.Vector(model, self._embedder.check_vectors([vector])[0], self._metric)
 
     def use_vectors(self, puts: list[ops.Put], vectors: list[Sequence[float]]) -> StoreProgram[list[Any]]:
@@ -100,17 +100,19 @@ class EmbeddingModel:
         model = yield from self.get_model()
         return _with_vectors(puts, [[""]] * len(puts), model, self._embedder.check_vectors(vectors), self._metric)
 
-    def _look(self) -> StoreProgram[int]:
+    def _find_model(self) -> StoreProgram[int]:
         """Return the number of this model; 0 if the store has none yet."""
-        noted: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]  # each time: another process may have replaced it
-        if self._model is None or noted is None or noted.version != self._model:
-            self._model = (yield from self._this_model("look")) or None
+        recorded: Entry | None = (yield [ops.Get(_HOME, _KEY)])[0]  # each time: another process may have replaced it
+        if self._model is None or recorded is None or recorded.version != self._model:
+            self._model = (yield from self._identify("find")) or None
         return self._model or 0
 
     def reindex(
         self, scope: Namespace, default: tuple[str, ...], progress: Callable[[int, int], object] | None
     ) -> StoreProgram[int]:
-        model = self._model = yield from self._this_model("note" if scope else "replace")
+        """Embed all entries in a scope that have no vectors of this model; return how many. For the whole store, this
+        model replaces the recorded one. `progress(done, total)` is called after each slice."""
+        model = self._model = yield from self._identify("record" if scope else "replace")
         done = seen = 0
         total: int = 0 if progress is None else (yield [ops.Count(scope, unembedded=model)])[0]
         walk = ops.Unembedded(model, scope, limit=_SLICE)
@@ -145,15 +147,16 @@ class EmbeddingModel:
         return self._embedder.embed_documents(texts)
 
     def get_model(self) -> StoreProgram[int]:
-        """The number of this model in the store. The first model is recorded."""
+        """Return the number of this model in the store. The first model is recorded."""
         if self._model is None:
-            self._model = yield from self._this_model("note")
+            self._model = yield from self._identify("record")
         return self._model
 
-    def _this_model(self, do: Literal["look", "note", "replace"]) -> StoreProgram[int]:
-        """The number of this model. "note" records it if there is none, "replace" also in place of another.
+    def _identify(self, do: Literal["find", "record", "replace"]) -> StoreProgram[int]:
+        """Return the number of this model; `InvalidInput` if the store has the vectors of another one.
 
-        "look" returns 0, the number of no model, if there is none, so that a search writes nothing.
+        If the store has none yet, "find" returns 0, so that a search writes nothing; "record" records this one.
+        "replace" also records it in place of another.
         """
         probe = self._probe
         if probe is None:
@@ -170,7 +173,7 @@ class EmbeddingModel:
                         f" has {len(probe) // 4}): to replace them, run reindex() on the whole store, or 'holdall URL"
                         " reindex'"
                     )
-            elif do == "look":
+            elif do == "find":
                 return 0
             value = {"probe": base64.b64encode(probe).decode()}
             try:
@@ -213,7 +216,7 @@ def _paths(index: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
     return default if index is None else field_paths.check_paths(decode(index))
 
 
-def _numbered(batch: list[Any], model: int) -> list[Any]:
+def _with_model(batch: list[Any], model: int) -> list[Any]:
     """Set the number of the model in the vectors of a batch."""
     return [
         replace(op, vectors=replace(op.vectors, model=model))

@@ -28,9 +28,9 @@ from ...model import file_values, keys
 from ...ops import OldHead, OldVersion, Page
 from ..sql.bounded_reads import COLUMNS
 from ..sql.dialect import Dialect
-from ..sql.feed import SqlFeed, chosen_by, within
+from ..sql.feed import SqlFeed
 from ..sql.files import PIECE
-from ..sql.statements import Rows, SqlProgram, Statement
+from ..sql.statements import Rows, SqlProgram, Statement, chosen_by, within
 
 #: The name of the setting in the table `state`. Stored data: it must not change.
 SETTING = "history"

@@ -26,9 +26,9 @@ from ...search.embedders import METRICS
 from ...search.ranking import MOST_EXACT
 from ..sql.bounded_reads import process_rows, split_by_bytes
 from ..sql.entries import SqlEntries, is_multi_statement, is_plain_put
-from ..sql.feed import MARK_KEY, MARK_NAMESPACE, SqlFeed, within
+from ..sql.feed import MARK_KEY, MARK_NAMESPACE, SqlFeed
 from ..sql.narrowing import narrow
-from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement
+from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement, within
 from ..sql.text_index import STATE as TEXTS_STATE
 from .dialect import MIGRATIONS, PostgresDialect, new_token, project
 from .ranker import GeneralIndex, IndexBuilder, PostgresRanker, VectorIndex, index_for, read_index

@@ -41,6 +41,7 @@ class Dialect(Fields):
     stamps: Mapping[str, str] = _NOTHING  # further columns that every change sets, and to which expression
     projections: Mapping[str, str] = _NOTHING  # further columns that depend on the value, and are null without one
     single_writer: bool = False  # nothing else changes while a transaction writes, so rows need no lock
+    for_update: str = ""  # follows a query for a row that must not change until the end of the transaction
     misread_check: str = ""  # a query: not 0 if a value is stored whose fields this database may misread
 
     # The feed
@@ -86,15 +87,14 @@ class Dialect(Fields):
     vector_in: tuple[str, Callable[[bytes], dict[str, Any]]] = (":data", lambda data: {"data": data})
     #: The expression that reads a stored vector, and a function that makes bytes of what was read.
     vector_out: tuple[str, Callable[[Any], bytes]] = ("data", bytes)
+
     # Checks (`engines/checks`)
     whole_length: str = "length(data)"  # an expression: how many bytes of content a piece stands for
     indexed_contents: str  # a query: the versions in the index of contents
     clear_contents: Sequence[str]  # statements that empty the index of contents
-    checks: Any
+    checks: Any  # a `TableChecks`
     integrity_check: Sequence[Statement] = ()  # the last one: what the database's own check has found, "ok" for nothing
     is_reference: str = ""  # a condition: a piece is the name of a plain file, and not bytes
-
-    for_update: str = ""  # follows a query for a row that must not change until the end of the transaction
 
     def part(self, piece: Any, start: int, end: int | None) -> bytes:
         """Return the bytes `[start, end)` of a piece of a body."""

@@ -37,7 +37,7 @@ from ..checks.indexes import CONTENTS, TEXTS, IndexChecks
 from ..history.sql import HeldPast, SqlHistory
 from .bounded_reads import BoundedReads, RecordsReader, next_page_size, process_rows, split_by_bytes
 from .dialect import Dialect
-from .feed import DeletedTrees, DeleteTreeSlice, LargeDeleteTree, SqlFeed, put_purge_mark, within
+from .feed import DeletedTrees, DeleteTreeSlice, LargeDeleteTree, SqlFeed, put_purge_mark
 from .files import SqlFiles
 from .ranker import UNEMBEDDED, SqlRanker
 from .statements import (
@@ -49,6 +49,7 @@ from .statements import (
     Statement,
     assignments,
     outside_deleted_trees,
+    within,
 )
 from .text_index import STATE as TEXTS_STATE
 from .text_index import PreparedIndexTexts, SqlTextIndex

@@ -1,4 +1,4 @@
-"""The feed: rows of the table of entries in the order of their changes, and the conditions that select rows.
+"""The feed: rows of the table of entries in the order of their changes, and trees that were deleted as a whole.
 
 A position in the feed is a text. Here it is the version of the last change before it; an engine may have another kind.
 A deleted entry stays in the feed as a tombstone until it is purged. The *purge mark* tells how far that went: the
@@ -23,14 +23,22 @@ from ...ops import Change, Namespace, Page
 from ...runtime.programs import Work
 from .dialect import Dialect
 from .narrowing import narrow
-from .statements import LIVE, UNEXPIRED, Rows, SqlProgram, Statement, in_deleted_tree, outside_deleted_trees
+from .statements import (
+    AT_OR_BELOW,
+    LIVE,
+    UNEXPIRED,
+    Rows,
+    SqlProgram,
+    Statement,
+    at_or_below,
+    chosen_by,
+    in_deleted_tree,
+    outside_deleted_trees,
+    within,
+)
 
 # Stored data: the names must not change.
 MARK_NAMESPACE, MARK_KEY = (keys.RESERVED, "history"), "forgotten"
-
-#: The condition that a row is the entry at a path or one below it; `at_or_below` has its parameters.
-AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
-
 
 #: A tree with more entries than this is deleted by a note of its range.
 LARGE_TREE = 1000
@@ -423,40 +431,6 @@ def insert_first_entry(version: int) -> Statement:
     )
     mark = encode({"mark": version})
     return sql, {"version": version, "ns": keys.encode(MARK_NAMESPACE), "key": MARK_KEY, "value": mark}
-
-
-def within(prefix: Namespace, recursive: bool, params: dict[str, Any], hides: bool = False) -> str:
-    """Return the condition that a row is in a namespace, or below it too, and add its parameters.
-
-    `hides`: and not in a hidden namespace below it.
-    """
-    low = keys.encode(prefix)
-    if not recursive:
-        params["low"] = low
-        return "AND ns = :low"
-    if hides:
-        params["dots_low"], params["dots_high"] = keys.hidden_below(low)
-        return f"{within(prefix, True, params)} AND NOT (ns >= :dots_low AND ns < :dots_high)"
-    low, high = keys.below(low)
-    if high is None:
-        params.update(hidden_low=keys.HIDDEN[0], hidden_high=keys.HIDDEN[1])
-        return "AND NOT (ns >= :hidden_low AND ns < :hidden_high)"
-    params.update(low=low, high=high)
-    return "AND ns >= :low AND ns < :high"
-
-
-def chosen_by(op: ops.Forget, params: dict[str, Any]) -> str:
-    """Return the condition that a row is one that `Forget` names, and add its parameters."""
-    if op.key is None:
-        return within(op.namespace, op.recursive, params)
-    params.update(ns=keys.encode(op.namespace), key=op.key)
-    return "AND ns = :ns AND key = :key"
-
-
-def at_or_below(ns: str, path: str) -> dict[str, Any]:
-    """Return the parameters of `AT_OR_BELOW`."""
-    low, high = keys.in_folder(path.rstrip("/") + "/")
-    return {"ns": ns, "key": path, "low": low, "high": high}
 
 
 def _changed_within(op: ops.Changes | ops.ChangedRecords, params: dict[str, Any]) -> str:

@@ -22,8 +22,7 @@ from ...model.globs import compile_glob
 from ...model.values import ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Page
 from .dialect import Dialect, choose_grams
-from .feed import AT_OR_BELOW, at_or_below
-from .statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement, assignments, live
+from .statements import AT_OR_BELOW, LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement, assignments, at_or_below, live
 
 #: The size of the pieces of a content that is written at once; appended pieces may be smaller.
 PIECE = 1 << 16

@@ -21,8 +21,8 @@ from ...search.text_index import texts
 from ...search.tokens import has_phrases, parse_query
 from .bounded_reads import BoundedReads, process_rows, split_by_bytes
 from .dialect import Dialect
-from .feed import SqlFeed, within
-from .statements import LIVE, Rows, SqlProgram, SqlRequest, Statement, live
+from .feed import SqlFeed
+from .statements import LIVE, Rows, SqlProgram, SqlRequest, Statement, live, within
 from .text_index import SqlTextIndex
 
 if TYPE_CHECKING:

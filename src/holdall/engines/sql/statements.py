@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
+from ... import ops
+from ...model import keys
+from ...ops import Namespace
 from ...runtime.programs import Work
 
 #: SQL with named parameters (`:ns`), and their values.
@@ -18,6 +21,7 @@ T = TypeVar("T")
 SqlRequest: TypeAlias = Iterable[Statement | ManyTimes] | Work
 SqlProgram: TypeAlias = Generator[SqlRequest, Any, T]
 
+# Live rows -----------------------------------------------------------------------------------------------------------
 
 #: The table of `feed.DeletedTrees`, as these conditions name it.
 TREES = "holdall_trees"
@@ -53,6 +57,49 @@ UNEXPIRED = "(expires IS NULL OR expires > :now)"
 OLD_IS_LIVE = live("old.")
 #: The same at the time that the insert writes, so that the database need not compute `:now` again.
 OLD_IS_LIVE_THEN = OLD_IS_LIVE.replace(":now", "excluded.updated")
+
+
+# Rows of a namespace, a folder or a key ------------------------------------------------------------------------------
+
+#: The condition that a row is the entry at a path or one below it; `at_or_below` has its parameters.
+AT_OR_BELOW = "key >= :key AND key < :high AND (key = :key OR key >= :low)"
+
+
+def within(prefix: Namespace, recursive: bool, params: dict[str, Any], hides: bool = False) -> str:
+    """Return the condition that a row is in a namespace, or below it too, and add its parameters.
+
+    `hides`: and not in a hidden namespace below it.
+    """
+    low = keys.encode(prefix)
+    if not recursive:
+        params["low"] = low
+        return "AND ns = :low"
+    if hides:
+        params["dots_low"], params["dots_high"] = keys.hidden_below(low)
+        return f"{within(prefix, True, params)} AND NOT (ns >= :dots_low AND ns < :dots_high)"
+    low, high = keys.below(low)
+    if high is None:
+        params.update(hidden_low=keys.HIDDEN[0], hidden_high=keys.HIDDEN[1])
+        return "AND NOT (ns >= :hidden_low AND ns < :hidden_high)"
+    params.update(low=low, high=high)
+    return "AND ns >= :low AND ns < :high"
+
+
+def chosen_by(op: ops.Forget, params: dict[str, Any]) -> str:
+    """Return the condition that a row is one that `Forget` names, and add its parameters."""
+    if op.key is None:
+        return within(op.namespace, op.recursive, params)
+    params.update(ns=keys.encode(op.namespace), key=op.key)
+    return "AND ns = :ns AND key = :key"
+
+
+def at_or_below(ns: str, path: str) -> dict[str, Any]:
+    """Return the parameters of `AT_OR_BELOW`."""
+    low, high = keys.in_folder(path.rstrip("/") + "/")
+    return {"ns": ns, "key": path, "low": low, "high": high}
+
+
+# Assignments ---------------------------------------------------------------------------------------------------------
 
 
 def assignments(columns: Mapping[str, str]) -> str:

@@ -70,6 +70,11 @@ _CACHE_BYTES = 1 << 26
 _COLUMNS = "version, ns, key, value, size, fields"
 #: The name of the state; stored data.
 STATE = "segments"
+#: The ON CONFLICT clauses of inserts.
+_REPLACE_FORWARD = "(version) DO UPDATE SET entry = excluded.entry, length = excluded.length, data = excluded.data"
+_REPLACE_LIST = "(id) DO UPDATE SET data = excluded.data"
+#: The state of the index of the first schema, in which more documents are removed than an index may have.
+_REBUILD = msgspec.json.encode(["", 1 << 30, 0, 0, 1 << 30, 0]).decode()
 
 
 #: Returns the tokens of each text.
@@ -441,12 +446,12 @@ class SqlTextIndex:
         low = merge.next_term
         high = min(low + running.width, running.terms)
         blocks: list[list[bytes]] = []
-        for shelf in running.parts:
+        for first in running.parts:
             sql = (
                 f"SELECT data FROM {self._dialect.lists} WHERE id < :high AND id >= coalesce("
                 f"(SELECT max(id) FROM {self._dialect.lists} WHERE id <= :low AND id >= :first), :first) ORDER BY id"
             )
-            [rows] = yield [(sql, {"first": shelf, "low": shelf + low, "high": shelf + high})]
+            [rows] = yield [(sql, {"first": first, "low": first + low, "high": first + high})]
             blocks.append([bytes(data) for (data,) in rows])
         rows = yield Work(running.step, (low, high, blocks))
         is_last = high >= running.terms
@@ -852,9 +857,3 @@ def _score_rows(
     scores.add(documents, 0, len(rows), kernel().find_terms([bytes(row[2]) for row in rows], numbers))
     scores.add_scored(scored)
     return scores.ranked()
-
-
-_REPLACE_FORWARD = "(version) DO UPDATE SET entry = excluded.entry, length = excluded.length, data = excluded.data"
-#: The state of the index of the first schema, in which more documents are removed than an index may have.
-_REBUILD = msgspec.json.encode(["", 1 << 30, 0, 0, 1 << 30, 0]).decode()
-_REPLACE_LIST = "(id) DO UPDATE SET data = excluded.data"

@@ -91,7 +91,7 @@ class LargeMerge:
         removed: Container[int],
     ) -> None:
         self.output, self.terms = output, terms
-        self.parts = [shelf for shelf, _ in parts]  # the first row of each part of a large segment
+        self.parts = [first for first, _ in parts]  # the id of the first row of each part of a large segment
         self._documents = [documents for _, documents in parts]
         order = Order([*self._documents, *(small.documents for small in smalls)], removed)
         self._numbers = order.numbers

@@ -4,12 +4,12 @@ A slice of changes becomes a *small* segment, which is one row. Eight segments o
 Large ones are cut into *parts* of at most `PART` documents. The documents of a segment are in the order of their
 namespaces, so a namespace is one range of documents in each segment.
 
-Rows are named by one number: the segment, a shelf in it, and a position on the shelf.
+The id of a row is made of three numbers: the segment, a section in it, and a position in the section.
 
-    small segment   shelf 0, position 0: everything
-    large segment   shelf P, position T: a block of posting lists of part P, whose first term is T
-                    shelf `DIRECTORIES`, position P: the documents of part P
-    counts          shelf 0, position N: how many documents have each of the terms of page N
+    small segment   section 0, position 0: everything
+    large segment   section P, position T: a block of posting lists of part P, whose first term is T
+                    section `DIRECTORIES`, position P: the documents of part P
+    counts          section 0, position N: how many documents have each of the terms of page N
 
 The counts are those of all large segments together. A small segment has its own, which may be negative: it also counts
 the documents that were removed. So the sum is exact, although the lists still name removed documents.
@@ -33,6 +33,7 @@ SMALL = 1 << 13
 FACTOR = 8
 #: So many terms have their counts in one row.
 PAGE = 1 << 10
+#: The section of a large segment that has its documents.
 DIRECTORIES = 15
 #: Seconds after which another process may take over from one that merges.
 CLAIM = 60.0
@@ -91,9 +92,9 @@ class State(msgspec.Struct, array_like=True, frozen=True):
         return [segment for segment in self.segments if segment.number not in inputs]
 
 
-def row_id(segment: int, shelf: int, position: int) -> int:
-    """Return the number of a row."""
-    return (segment << 4 | shelf) << 32 | position
+def row_id(segment: int, section: int, position: int) -> int:
+    """Return the id of a row."""
+    return (segment << 4 | section) << 32 | position
 
 
 def find_merge(state: State) -> list[Segment]:
