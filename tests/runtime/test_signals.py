@@ -31,6 +31,8 @@ from support.servers import Postgres, Redis
 from support.stores import ENGINES, new_location, open_at
 from support.threads import TimeIsUp
 
+pytestmark = pytest.mark.timed
+
 NUMBERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 

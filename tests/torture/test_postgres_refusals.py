@@ -26,6 +26,8 @@ from holdall.ops import Put
 from support.face_calls import Calls
 from support.servers import Postgres, Proxy
 
+pytestmark = pytest.mark.timed
+
 HOME = ("home",)
 AT_ONCE = 5.0  # seconds, of the 30 that `timeout` is by default: the machine may be slow
 

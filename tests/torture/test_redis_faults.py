@@ -20,6 +20,8 @@ from holdall.ops import Changes, Get, Put
 from support.server_kills import write_while_killed
 from support.servers import Proxy, Redis, RedisCluster, free_port
 
+pytestmark = pytest.mark.timed
+
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 

@@ -140,6 +140,7 @@ def test_a_single_server_url_of_a_cluster_node_is_refused() -> None:
         assert refused == 2
 
 
+@pytest.mark.timed
 def test_a_slot_that_moves_to_another_node_is_followed() -> None:
     """Key by key, in either order: while both nodes have keys of the slot, no read or write sees half of them."""
     with (
@@ -180,6 +181,7 @@ def test_a_slot_that_moves_to_another_node_is_followed() -> None:
             assert shards.connections.address_of(slot)[1] == target.port
 
 
+@pytest.mark.timed
 def test_a_read_of_all_roots_waits_for_a_node_that_does_not_answer_no_longer_than_it_may() -> None:
     with RedisCluster() as cluster, holdall.open(cluster.url, timeout=0.5, sweep_interval=None) as store:
         store.put(("a",), "k", {})
@@ -197,6 +199,7 @@ def test_a_read_of_all_roots_waits_for_a_node_that_does_not_answer_no_longer_tha
             cluster.nodes[1].thaw()
 
 
+@pytest.mark.timed
 def test_a_node_that_is_gone_is_reported_and_recovered_from(caplog: pytest.LogCaptureFixture) -> None:
     """Its entries are unavailable until it is back, and no call hangs."""
     durable = RedisCluster("--appendonly", "yes", "--appendfsync", "always")

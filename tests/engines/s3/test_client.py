@@ -24,6 +24,8 @@ from support.extent import IS_SHORT
 from support.http_proxy import Fault, HttpProxy
 from support.servers import s3_credentials, s3_server
 
+pytestmark = pytest.mark.timed
+
 _numbers = itertools.count()
 
 

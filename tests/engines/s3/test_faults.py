@@ -23,6 +23,8 @@ from support.bucket_checks import check_caches, engine_of
 from support.http_proxy import Fault, HttpProxy
 from support.servers import s3_credentials, s3_server
 
+pytestmark = pytest.mark.timed
+
 _numbers = itertools.count()
 
 

@@ -18,6 +18,8 @@ from holdall.errors import Timeout, Unavailable
 from holdall.ops import Get, Put
 from support.processes import Process, hear, start, tell
 
+pytestmark = pytest.mark.timed
+
 AT_ONCE = 5.0  # seconds in which an answer must come that waits for nobody, however busy the machine
 
 

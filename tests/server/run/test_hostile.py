@@ -22,6 +22,8 @@ from holdall.server import RIGHTS, Tokens
 from server.conftest import connect
 from support.serve_command import Serving, serving
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:

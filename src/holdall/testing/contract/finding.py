@@ -254,10 +254,10 @@ class FindContract(Contract):
         self, volume: FilesCaller, pattern: str
     ) -> None:
         volume.write("/f", "aabb")
-        began = time.monotonic()
+        began = time.process_time()
         with pytest.raises(InvalidInput, match="regular expression"):
             volume.grep(pattern, regex=True)
-        assert time.monotonic() - began < 0.5
+        assert time.process_time() - began < 0.5
 
     def test_a_text_of_any_length_can_be_looked_for(self, volume: FilesCaller) -> None:
         text = "no such text " * 10_000
