@@ -170,6 +170,23 @@ def test_a_rewind_of_more_changes_than_one_transaction_takes_needs_slices(
         assert store.count(NS, filter={"n": 1}) == store.count(NS) == 2500
 
 
+@pytest.mark.parametrize("kind", ["item", "file"])
+def test_a_rewind_of_more_bytes_than_one_transaction_takes_needs_slices(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert versions.MOST_BYTES == 1 << 30
+    monkeypatch.setattr(versions, "MOST_BYTES", 1500)
+    with holdall.open("memory:", history=3600) as store:
+        for key in map("/{}".format, range(16)):
+            store.put(NS, key, {"text": "x" * 100}) if kind == "item" else store.files(NS).write(key, "x" * 100)
+        start = store.cursor()
+        store.delete_tree(NS)
+        with pytest.raises(InvalidInput, match="sliced=True"):
+            store.rewind(NS, start)
+        assert store.count() == 0
+        assert store.rewind(NS, start, sliced=True).restored == 16
+
+
 @pytest.mark.skipif(IS_SHORT, reason="in make test-all: it takes half a minute")
 def test_a_rewind_of_100_000_changes_is_one_transaction_and_one_more_is_refused(tmp_path: Path) -> None:
     with open_at(new_location("sqlite", tmp_path), history=3600) as store:

@@ -7,6 +7,7 @@ undone in the same way.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from ..core.store import Store
     from ..live.leases import Lease
 
-#: The most changes, and bytes of files, that `rewind` makes in one transaction.
-MOST_ATOMIC, _MOST_BYTES = 100_000, 1 << 30
+#: The most changes, and bytes of values and files, that `rewind` makes in one transaction. It holds them in memory.
+MOST_ATOMIC, MOST_BYTES = 100_000, 1 << 30
 _SLICE = 500  # changes in one transaction of a sliced rewind
 
 
@@ -259,20 +260,23 @@ def _rewind(
         deleted += sum(old is None for old, _ in changed)
         if not dry_run:
             pending += changed
-            size = sum((old.size or 0) for old, _ in pending if old is not None)
             if sliced:
                 yield from _write_slices(store, pending, now, lease)
                 pending = []
-            elif len(pending) > MOST_ATOMIC or size > _MOST_BYTES:
-                raise InvalidInput(
-                    f"rewind would change more than {MOST_ATOMIC:,} entries, or 1 GiB of files, in one transaction:"
-                    " pass sliced=True to do it in several, or name a smaller prefix"
-                )
+            elif len(pending) > MOST_ATOMIC:
+                raise _too_large()
         if mark is None:
             break
     if not dry_run and not sliced:  # also if nothing is to be done: the lease may be lost
-        yield from _write_old(store, pending, now, lease)
+        yield from _write_old(store, pending, now, lease, MOST_BYTES)
     return Rewound(restored, deleted)
+
+
+def _too_large() -> InvalidInput:
+    return InvalidInput(
+        f"rewind would change more than {MOST_ATOMIC:,} entries, or 1 GiB of values and files, in one transaction:"
+        " pass sliced=True to do it in several, or name a smaller prefix"
+    )
 
 
 def _write_slices(store: Store, pairs: list[Any], now: int, lease: Lease | None) -> StoreProgram[None]:
@@ -291,8 +295,13 @@ def _by_bytes(pairs: list[Any]) -> Iterator[list[Any]]:
         yield [by_head[id(head)] for head in group]
 
 
-def _write_old(store: Store, pairs: Sequence[Any], now: int, lease: Lease | None) -> StoreProgram[None]:
-    """Write what some entries were, in one transaction. `Conflict` if one of them has changed since it was listed."""
+def _write_old(
+    store: Store, pairs: Sequence[Any], now: int, lease: Lease | None, room: float = math.inf
+) -> StoreProgram[None]:
+    """Write what some entries were, in one transaction. `Conflict` if one of them has changed since it was listed.
+
+    `room` is for how many bytes of values and files.
+    """
     batch: list[Any] = []
     heads = [old for old, _ in pairs if old is not None]
     found: dict[Any, ops.OldEntry] = {}
@@ -302,6 +311,9 @@ def _write_old(store: Store, pairs: Sequence[Any], now: int, lease: Lease | None
             if old is None:
                 raise HistoryGone("the history of that moment was purged during the rewind; nothing was changed")
             found[_place(head)] = old
+            room -= len(encode_plain(old.entry.value) if old.file is None else old.file.content)
+            if room < 0:
+                raise _too_large()
     for old_head, present in pairs:
         expect = ABSENT if present is None else present.version
         head = old_head or present

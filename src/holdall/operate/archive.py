@@ -13,7 +13,8 @@ that was changed, removed, repeated or moved is found. The blocks are, in this o
     X   the file whose pieces came before is not whole, because it has changed: ignore it
     E   the end, JSON: how much there is
 
-Data is checked against the types of `ops.Record` when it is read, and nothing in it is executed.
+Data is checked against the types of `ops.Record` when it is read, and nothing in it is executed. Exports and
+imports open local files by `reading` and `writing`, too.
 """
 
 from __future__ import annotations
@@ -164,30 +165,30 @@ class ArchiveReader:
                 f"{self.path!r} has format {version}, made by a newer holdall; this one reads up to {FORMAT}: upgrade"
             )
         if version == 0:
-            raise self._damaged("its format number is 0")
+            raise self.damaged("its format number is 0")
 
-    def read_block(self) -> tuple[bytes, bytes] | None:
-        """Return the next block's letter and data; None after the end, once the checksum of the whole is right."""
+    def read_block(self) -> tuple[bytes, bytes]:
+        """Return the letter and the data of the next block; of the end, once the checksum of the whole is right."""
         kind, length, stored_length, checksum = _BLOCK.unpack(self._read(_BLOCK.size, "a block"))
         if max(length, stored_length) > _LARGEST_BLOCK:
-            raise self._damaged("the length of a block is damaged")
+            raise self.damaged("the length of a block is damaged")
         stored = self._read(stored_length, "a block")
         self._last = _checksum(self._last, kind, length, stored)
         if self._last != checksum:
-            raise self._damaged("a block does not match its checksum")
+            raise self.damaged("a block does not match its checksum")
         inflater = zlib.decompressobj()
         try:
             data = inflater.decompress(stored, length + 1)
         except zlib.error as error:
-            raise self._damaged(f"a block cannot be decompressed ({error})") from error
+            raise self.damaged(f"a block cannot be decompressed ({error})") from error
         if len(data) != length or not inflater.eof or inflater.unused_data:
-            raise self._damaged("a block has not the length that it should have")
+            raise self.damaged("a block has not the length that it should have")
         if kind == b"E":
             whole = self._whole.digest()
             if self._read(_END_BYTES, "its checksum") != whole:
-                raise self._damaged("the file does not match its checksum")
+                raise self.damaged("the file does not match its checksum")
             if self._file.read(1):
-                raise self._damaged("something follows its end")
+                raise self.damaged("something follows its end")
             self.digest = whole
         return kind, data
 
@@ -200,23 +201,24 @@ class ArchiveReader:
         try:
             return _decoder.decode(data)
         except msgspec.MsgspecError as error:
-            raise self._damaged(f"a record cannot be read: {error}") from error
+            raise self.damaged(f"a record cannot be read: {error}") from error
 
     def read_json(self, data: bytes) -> dict[str, Any]:
         """Decode the header or the end."""
         try:
             return msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            raise self._damaged(f"its header cannot be read: {error}") from error
+            raise self.damaged(f"its header cannot be read: {error}") from error
 
     def _read(self, size: int, what: str) -> bytes:
         data = self._file.read(size)
         if len(data) < size:
-            raise self._damaged(f"the file ends in {what}: it was cut, or not written to its end")
+            raise self.damaged(f"the file ends in {what}: it was cut, or not written to its end")
         self._whole.update(data)
         return data
 
-    def _damaged(self, why: str) -> Corrupt:
+    def damaged(self, why: str) -> Corrupt:
+        """Return the error for an archive that is not as it was written."""
         return Corrupt(f"the backup {shown(self.path)} is damaged, and nothing of it was loaded: {why}")
 
     def close(self) -> None:

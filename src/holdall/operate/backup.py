@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -180,13 +180,14 @@ def _check(reader: ArchiveReader, progress: Progress = None) -> tuple[BackupInfo
     """Read an archive to its end; return what it has, the model of its vectors, and since when it has old versions."""
     header: dict[str, Any] | None = None
     left = 0  # bytes of a large file that have to follow
-    for kind, data in _blocks(reader):
+    while True:
+        kind, data = reader.read_block()
         if progress is not None:
             progress(*reader.position())
         if kind == b"H":
             header = reader.read_json(data)
         elif header is None:
-            raise reader._damaged("it has no header")
+            raise reader.damaged("it has no header")
         elif kind == b"R" and left == 0:
             records = reader.read_records(data)
             for record in records:
@@ -200,15 +201,7 @@ def _check(reader: ArchiveReader, progress: Progress = None) -> tuple[BackupInfo
             info = _describe(reader, header, reader.read_json(data))
             return info, _model_of(reader, header), _since_of(reader, header)
         else:
-            raise reader._damaged("its blocks are not in order")
-    raise AssertionError("unreachable")
-
-
-def _blocks(reader: ArchiveReader) -> Iterator[tuple[bytes, bytes]]:
-    while (block := reader.read_block()) is not None:
-        yield block
-        if block[0] == b"E":
-            return
+            raise reader.damaged("its blocks are not in order")
 
 
 def _missing_bytes(records: list[Record]) -> int:
@@ -227,7 +220,7 @@ def _check_record(reader: ArchiveReader, record: Record) -> None:
         if record.content is not None and len(record.content) != record.size:
             raise Corrupt("a content has not the size of its file")
     except (InvalidInput, Corrupt, ValueError) as error:
-        raise reader._damaged(f"the record {record.key!r} is not valid: {error}") from error
+        raise reader.damaged(f"the record {record.key!r} is not valid: {error}") from error
 
 
 def _describe(reader: ArchiveReader, header: dict[str, Any], end: dict[str, Any]) -> BackupInfo:
@@ -240,7 +233,7 @@ def _describe(reader: ArchiveReader, header: dict[str, Any], end: dict[str, Any]
             holdall=str(header["holdall"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise reader._damaged(f"its header is not valid: {error}") from error
+        raise reader.damaged(f"its header is not valid: {error}") from error
 
 
 def _model_of(reader: ArchiveReader, header: dict[str, Any]) -> tuple[int, bytes] | None:
@@ -248,14 +241,14 @@ def _model_of(reader: ArchiveReader, header: dict[str, Any]) -> tuple[int, bytes
     try:
         return None if model is None else (int(model["number"]), bytes.fromhex(model["probe"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise reader._damaged(f"its note on the model is not valid: {error}") from error
+        raise reader.damaged(f"its note on the model is not valid: {error}") from error
 
 
 def _since_of(reader: ArchiveReader, header: dict[str, Any]) -> int | None:
     try:
         return int(header["history"]["since"]) if "history" in header else None
     except (KeyError, TypeError, ValueError) as error:
-        raise reader._damaged(f"its note on the history is not valid: {error}") from error
+        raise reader.damaged(f"its note on the history is not valid: {error}") from error
 
 
 # Loading -------------------------------------------------------------------------------------------------------------

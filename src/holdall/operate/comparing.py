@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 from .. import ops
@@ -77,7 +77,8 @@ def compare(
         if here == there:
             what: Any = () if only_extra else (yield from _compare_records(first, second, vectors))
             record, side = first.record, first
-            yield from _advance_both(first, second)
+            yield from first.advance()
+            yield from second.advance()
         elif there is None or (here is not None and here < there):
             what, record, side = () if only_extra else ONLY_FIRST, first.record, first
             yield from first.advance()
@@ -88,11 +89,6 @@ def compare(
             assert record is not None
             found.differences.append(Difference(record.namespace[len(side.prefix) :], record.key, tuple(what)))
     return found
-
-
-def _advance_both(first: _Side, second: _Side) -> Generator[Any, Any, None]:
-    yield from first.advance()
-    yield from second.advance()
 
 
 def _compare_records(first: _Side, second: _Side, vectors: bool) -> StoreProgram[list[str]]:

@@ -6,6 +6,7 @@ A record has everything that is stored of an entry (`ops.Record`). Ops made here
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -100,8 +101,6 @@ def note_model(store: Dispatcher, known: tuple[int, bytes] | None) -> StoreProgr
     """Note the model of a source in a destination that has none; return under which number its vectors go there."""
     if known is None:
         return Models()
-    import base64
-
     number, probe = known
     value: Any = encode({"probe": base64.b64encode(probe).decode()})
     while True:

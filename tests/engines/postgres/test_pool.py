@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -147,7 +146,7 @@ def test_waiting_for_a_connection_ends_with_timeout(
 ) -> None:
     with holdall.open(server.url, schema=schema, pool_max=1, pool_timeout=60) as store:
         engine: Any = store._engine_handle.engine  # a busy machine needs more time to open it
-        monkeypatch.setattr(engine, "_options", replace(engine._options, timeout=0.5))
+        monkeypatch.setattr(engine, "_options", holdall.ops.replace(engine._options, timeout=0.5))
         connection = pool_of(store).acquire(lambda: pytest.fail("one is idle"), time.monotonic())
         began = time.monotonic()
         with pytest.raises(Timeout, match="pool_max"):
