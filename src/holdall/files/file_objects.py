@@ -96,15 +96,18 @@ class OpenFile:
         return os.getpid() != self._process
 
     def finish(self) -> StoreProgram[None]:
-        """Make what "wb" has written visible at its path. Raises an error if a piece could not be written."""
+        """Make what "wb" has written visible at its path. Raises an error if a piece could not be written.
+
+        A file that was opened for writing exists afterwards, also if nothing was written.
+        """
         if self.has_failed:
             with contextlib.suppress(HoldallError):
                 yield from self.discard()
         self._check_complete()
+        namespace = self.files.namespace
+        if not self._begun and (self.mode == "wb" or (yield [ops.Stat(namespace, self.path)])[0] is None):
+            yield from self.write(b"")
         if self.mode == "wb":
-            if not self._begun:
-                yield from self.write(b"")
-            namespace = self.files.namespace
             move = ops.Move(namespace, self._upload, self.path, self._upload_home, DEFAULT)
             try:
                 yield from self.files._change([ops.CheckPath(namespace, self.path), move], self.lease)

@@ -103,6 +103,9 @@ def test_an_open_file_is_read_in_ranges_and_written_at_its_end(fs: HoldallFileSy
     assert fs.cat("big") == content + b"end"
     with pytest.raises(FileExistsError):
         fs.open("big", "xb")
+    for mode in ("wb", "ab", "xb"):
+        fs.open(f"nothing-{mode}", mode).close()
+        assert fs.cat_file(f"nothing-{mode}") == b""
 
 
 def test_a_transaction_writes_at_its_end_and_nothing_if_it_fails(fs: HoldallFileSystem) -> None:

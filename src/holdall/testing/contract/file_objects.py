@@ -64,6 +64,11 @@ class FileObjectContract(Contract):
         with volume.open("/new", "ab") as file:
             file.write(b"x")
         assert volume.read("/new") == b"x"
+        before = volume.stat("/new")
+        for path in ("/new", "/empty"):  # nothing is written: a missing file is created, another is left as it is
+            with volume.open(path, "ab"):
+                pass
+        assert volume.stat("/new") == before and volume.read("/empty") == b""
 
     @pytest.mark.parametrize("size", [10, len(PIECE) * 5], ids=["small", "large"])
     def test_what_is_written_shows_when_it_is_closed(
