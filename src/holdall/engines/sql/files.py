@@ -129,7 +129,7 @@ class SqlFiles:
 
     def stat_statement(self, op: ops.Stat, now: int | None) -> Statement:
         low, high = keys.in_folder(op.path + "/")
-        return self._stat, {"ns": keys.encode(op.namespace), "key": op.path, "low": low, "high": high, "now": now}
+        return self._stat, {"ns": keys.encode(op.namespace), "now": now, "key": op.path, "low": low, "high": high}
 
     def stat_result(self, op: ops.Stat, rows: Rows) -> FileInfo | None:
         if not rows:
@@ -141,12 +141,15 @@ class SqlFiles:
         params: dict[str, Any] = {"ns": keys.encode(op.namespace), "key": op.key, "now": now}
         if op.start == 0 and op.end is None:
             return self._all_pieces if self._dialect.reads_pieces else self._whole, params
-        return self._range, {**params, "start": op.start, "end": 2**62 if op.end is None else op.end}
+        return self._range, {"end": 2**62 if op.end is None else op.end, "start": op.start, **params}
 
     def range_result(self, op: ops.ReadRange, rows: Rows) -> bytes | None:
         """Return the bytes of such a statement's rows; None if there is no file."""
         if not rows:
             return None
+        if op.start == 0 and op.end is None and len(rows) == 1 and self._dialect.reads_pieces:
+            data = rows[0][1]  # all of a small file
+            return b"" if data is None else self._dialect.part(data, 0, None)
         if not self._is_one_value(op):
             if len(rows) > _MANY_PIECES:  # large files have many, but full ones
                 small = sum(type(data) is bytes and len(data) < PIECE // 2 for _, data in rows)
