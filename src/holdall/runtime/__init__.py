@@ -1,5 +1,5 @@
 """How code runs.
 
-It has programs for sync and async callers, deferred signals, threads that close resources, and errors for renamed
-arguments.
+It has programs for sync and async callers, deferred signals, worker threads, threads that close resources, and errors
+for renamed arguments.
 """

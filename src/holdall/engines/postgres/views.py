@@ -10,7 +10,24 @@ before a field is converted to a time or a list.
 
 from __future__ import annotations
 
-VIEWS = r"""
+#: The query of the first view.
+_LIVE_ENTRIES = """
+        SELECT
+            {schema}.labels(ns) AS namespace,
+            key,
+            {schema}.shown(value) AS value,
+            version,
+            {schema}.moment(created) AS created_at,
+            {schema}.moment(updated) AS updated_at,
+            {schema}.moment(expires) AS expires_at,
+            size
+        FROM {schema}.entries
+        WHERE value IS NOT NULL
+            AND (expires IS NULL OR expires > date_part('epoch', statement_timestamp()) * 1000000)
+            AND NOT (ns >= '__holdall__' || chr(1) AND ns < '__holdall__' || chr(2))"""
+
+VIEWS = (
+    r"""
     -- The labels of a namespace, decoded from its stored form (`holdall.model.keys`).
     CREATE FUNCTION {schema}.labels(ns text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         SELECT array_agg(replace(replace(label, chr(2) || chr(2), chr(1)), chr(2) || chr(3), chr(2)) ORDER BY number)
@@ -33,20 +50,9 @@ VIEWS = r"""
         RETURN NULL;
     END
     $$;
-    CREATE VIEW {schema}.holdall_entries AS
-        SELECT
-            {schema}.labels(ns) AS namespace,
-            key,
-            {schema}.shown(value) AS value,
-            version,
-            {schema}.moment(created) AS created_at,
-            {schema}.moment(updated) AS updated_at,
-            {schema}.moment(expires) AS expires_at,
-            size
-        FROM {schema}.entries
-        WHERE value IS NOT NULL
-            AND (expires IS NULL OR expires > date_part('epoch', statement_timestamp()) * 1000000)
-            AND NOT (ns >= '__holdall__' || chr(1) AND ns < '__holdall__' || chr(2));
+    CREATE VIEW {schema}.holdall_entries AS"""
+    + _LIVE_ENTRIES
+    + """;
     CREATE VIEW {schema}.holdall_conversations AS
         SELECT
             namespace[2] AS user_id,
@@ -79,23 +85,14 @@ VIEWS = r"""
             CASE WHEN jsonb_typeof(messages) = 'array' THEN messages ELSE '[]' END
         ) WITH ORDINALITY AS each_one (message, number);
 """
+)
 
 #: The first view again, without entries of deleted trees (`feed.DeletedTrees`).
-REPLACED_VIEW = """
-    CREATE OR REPLACE VIEW {schema}.holdall_entries AS
-        SELECT
-            {schema}.labels(ns) AS namespace,
-            key,
-            {schema}.shown(value) AS value,
-            version,
-            {schema}.moment(created) AS created_at,
-            {schema}.moment(updated) AS updated_at,
-            {schema}.moment(expires) AS expires_at,
-            size
-        FROM {schema}.entries
-        WHERE value IS NOT NULL
-            AND (expires IS NULL OR expires > date_part('epoch', statement_timestamp()) * 1000000)
-            AND NOT (ns >= '__holdall__' || chr(1) AND ns < '__holdall__' || chr(2))
+REPLACED_VIEW = (
+    """
+    CREATE OR REPLACE VIEW {schema}.holdall_entries AS"""
+    + _LIVE_ENTRIES
+    + """
             AND NOT EXISTS (
                 SELECT 1 FROM {schema}.trees AS tree
                 WHERE version <= tree.until AND ns >= tree.low AND ns < tree.high
@@ -104,3 +101,4 @@ REPLACED_VIEW = """
                         AND (key = tree.path OR key >= tree.path_low)))
             );
 """
+)

@@ -47,6 +47,7 @@ class ArrayKernel:
     def count(self, documents: Sequence[Sequence[int]]) -> _Ints:
         lengths = np.fromiter(map(len, documents), np.int64, len(documents))
         postings: _Ints = np.concatenate([*map(_to_array, documents), _NONE])
+        # One number for each occurrence of a term. Sorted, those of a term in a document are together, and are counted.
         postings <<= TERM
         postings |= np.repeat(np.arange(len(documents)) << DOCUMENT, lengths)
         postings.sort()
@@ -58,22 +59,25 @@ class ArrayKernel:
         return postings
 
     def forward(self, postings: _Ints, documents: int) -> list[bytes]:
-        # In one number, because numpy sorts numbers much faster than it finds the order of others.
+        # A *run* is the terms of a document that occur once, or those that occur several times: two for each document.
+        # Sort by run, then by term: in one number, because numpy sorts numbers much faster than it finds their order.
         run = (postings >> DOCUMENT & DOCUMENT_MASK) << 1 | postings >> SEVERAL & 1
         ordered = run << 39 | (postings >> TERM) << 8 | postings & 255
         ordered.sort()
         run = ordered >> 39
         terms = ordered >> 8 & TERM_MASK
-        gaps = np.diff(terms, prepend=0)
+        gaps = np.diff(terms, prepend=0)  # the first of a run is the term itself
         first = _changes(run)
         gaps[first] = terms[first]
         lengths = np.bincount(run, minlength=2 * documents)
-        # Both lengths, then the gaps, of each document.
+        # The numbers to store: both lengths, then the gaps, of each document. `header` is where the lengths are.
         before = np.cumsum(lengths) - lengths
         header = np.arange(2 * documents) + before[np.arange(2 * documents) // 2 * 2]
         numbers = np.empty(len(gaps) + 2 * documents, np.int64)
         numbers[header] = lengths
         numbers[np.arange(len(gaps)) + 2 * (run >> 1) + 2] = gaps
+        # How many bytes each number takes, and where they begin: after the earlier numbers, and the counts of earlier
+        # documents.
         widths = np.ones(len(numbers), np.int64)
         for bits in (7, 14, 21, 28):
             widths += numbers >= 1 << bits
@@ -81,11 +85,13 @@ class ArrayKernel:
         of_number = np.repeat(np.arange(documents), lengths[::2] + counted + 2)
         count_bytes = np.cumsum(counted) - counted
         at = np.cumsum(widths) - widths + count_bytes[of_number]
+        # Write the last byte of every number, then the bytes before it of longer ones.
         data = np.empty(int(widths.sum() + counted.sum()), np.uint8)
         data[at + widths - 1] = numbers >> 7 * (widths - 1)
         for byte in range(4):
             here = np.flatnonzero(widths > byte + 1)
             data[at[here] + byte] = numbers[here] >> 7 * byte & 127 | 128
+        # The counts of a document are at its end.
         ends = np.cumsum(np.add.reduceat(widths, header[::2]) + counted) if documents else _NONE
         has_count = np.flatnonzero(run & 1)
         data[np.arange(len(has_count)) + np.repeat(ends - counted - count_bytes, counted)] = ordered[has_count] & 255
@@ -95,6 +101,7 @@ class ArrayKernel:
     def encode(self, postings: _Ints, documents: int, size: int) -> list[tuple[int, bytes]]:
         if not len(postings):
             return []
+        # For each term: where its postings begin, how many there are, and how many words its two lists take.
         terms = postings >> TERM
         first = _changes(terms)
         terms = terms[first]
@@ -104,6 +111,7 @@ class ArrayKernel:
         words = bitmap_words(documents)
         once_words, several_words = np.minimum(once, words), np.minimum(several, words)
         list_words = once_words + several_words
+        # Cut the terms into blocks, and find where each block starts and ends; a block begins at an even byte.
         sizes = 8 + 2 * list_words + several
         begin = np.array(_cut(np.cumsum(sizes).tolist(), size - 4))
         of_block = np.repeat(np.arange(len(begin)), np.diff(begin, append=len(terms)))
@@ -113,18 +121,22 @@ class ArrayKernel:
         sizes = 4 + 8 * count + 2 * block_words + counts_bytes + (counts_bytes & 1)
         end = np.cumsum(sizes)
         start = end - sizes
+        # All blocks are written at once, as words of 2 bytes. `place` is where the next part of a block begins: first
+        # by block, for the count of its terms, and then by term.
         data = np.zeros(int(end[-1]) // 2, np.uint16)
         place = start // 2
         data[place], data[place + 1] = count & 0xFFFF, count >> 16
-        inside = np.arange(len(terms)) - begin[of_block]
+        inside = np.arange(len(terms)) - begin[of_block]  # the index of a term in its block
         place = place[of_block] + 2
         data[place + 2 * inside], data[place + 2 * inside + 1] = terms & 0xFFFF, terms >> 16
         place += 2 * count[of_block]
         data[place + inside], data[place + count[of_block] + inside] = once, several
         place += 2 * count[of_block]
-        # The lists begin here: each term's, minus what the terms of earlier blocks take.
+        # The lists of each term begin after those of the terms before it in its block.
         before = np.cumsum(list_words) - list_words
         place += before - before[begin][of_block]
+        # A posting is at the same distance from the first of its term as its number from the first of the list, unless
+        # the list before it is stored as bits.
         numbers = postings >> DOCUMENT & DOCUMENT_MASK
         is_several = (postings >> SEVERAL & 1).astype(bool)
         shift = np.repeat(place - first, lengths)
@@ -142,6 +154,7 @@ class ArrayKernel:
             for index in np.flatnonzero(several > words).tolist():
                 low = first[index] + once[index]
                 _set_bits(data, int(place[index] + once_words[index]), words, numbers[low : low + several[index]])
+        # The counts follow the lists of a block, a byte each.
         as_bytes = data.view(np.uint8)
         if counts_bytes.any():
             counts = (postings & 255)[is_several]
@@ -277,6 +290,7 @@ def _changes(numbers: _Ints) -> _Ints:
 
 
 def _set_bits(data: _Array, at: int, words: int, numbers: _Ints) -> None:
+    """Write a list as bits."""
     bits = np.zeros(16 * words, np.uint8)
     bits[numbers] = 1
     data[at : at + words] = np.packbits(bits, bitorder="little").view(np.uint16)

@@ -10,7 +10,7 @@ local changed_ids, is_changed = {}, {} -- the IDs that the batch has changed, as
 local bodies = {} -- changed bodies by name: `base` bytes are stored already, and `text` is appended
 local added_trees = {}
 local kept = {} -- what the batch replaces, while history is on
-if meta[5] and deleted_trees[1] then
+if history and deleted_trees[1] then
   return { 'reclaim' } -- what replaces an entry of a deleted tree must find its tombstone
 end
 local early_reply -- set by an op that cannot run now: what the client has to do first
@@ -188,7 +188,9 @@ local function delete_tree(index, low, high, acting)
       end
     end
   end
-  local tree = { index = index, low = low, high = high, v = last_version, next = last_version, now = now, acting = acting }
+  local tree = {
+    index = index, low = low, high = high, v = last_version, next = last_version, now = now, acting = acting,
+  }
   deleted_trees[#deleted_trees + 1], added_trees[#added_trees + 1] = tree, tree
   last_version = last_version + stored_count * shard_count
   return count
@@ -542,8 +544,8 @@ local function transfer(is_move)
   return record and format_head(record) or 1
 end
 
--- Move some files of the folder `src`, whose files are from `low` to before `high`, to the folder `dst`. A file stays if
--- its new ID is taken. Returns the ID of the last one, or false if there was none.
+-- Move some files of the folder `src`, whose files are from `low` to before `high`, to the folder `dst`. A file stays
+-- if its new ID is taken. Returns the ID of the last one, or false if there was none.
 ops.move_slice = function()
   local src, low, high, dst, limit, acting = next_arg(), next_arg(), next_arg(), next_arg(), next_arg(), next_arg()
   if deleted_trees[1] and not added_trees[1] then

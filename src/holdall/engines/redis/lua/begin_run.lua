@@ -11,7 +11,7 @@ local last_before = to_text(last_version)
 -- A second ahead of the clock: a deleted tree may have used as many versions as it had entries, and the clock of a
 -- server that was a replica may be slow.
 last_version = math.max(last_version, tonumber(ARGV[3]), read_server_time() + 1000000) + 1
-if not meta[1] then
+if not stored_version then
   call('HSET', PREFIX, 'f', to_text(last_version))
 else
   call('ZADD', PREFIX .. ':l', to_text(last_version), last_before)

@@ -2,8 +2,8 @@
 -- ARGV[4]; or, if ARGV[5] is not '', those of that ID and of IDs that begin with ARGV[6]. At most ARGV[7] changes are
 -- looked at. ARGV[8] is what to return of each: 'h' the head, 'c' all of an entry, 'l' all of live entries and no
 -- others, 't' all of an entry and its document in the text index of epoch ARGV[10], 'r' the record of an entry with its
--- vectors, or the head of a tombstone. Of a content, at most ARGV[9] bytes
--- are read. ARGV[11] is the version of the client's cursor, '' for none.
+-- vectors, or the head of a tombstone. Of a content, at most ARGV[9] bytes are read. ARGV[11] is the version of the
+-- client's cursor, '' for none.
 --
 -- Returns the changes, the version to go on after, whether there may be more, the last version of the feed, the last
 -- purged version, the change number of the text index, and whether the cursor is valid. A cursor is not valid if it is

@@ -18,7 +18,7 @@ if previous then
     return { 'superseded' }
   end
 end
-if client ~= '' and (meta[3] or '') ~= ARGV[7] then
+if client ~= '' and (fields_stamp or '') ~= ARGV[7] then
   return { 'declare' }
 end
 

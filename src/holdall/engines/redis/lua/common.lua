@@ -81,13 +81,18 @@ local function format_head(record)
   }, ' ')
 end
 
+-- The state of the shard; false for what it does not have. `stored_version` is the last version before this script,
+-- `fields_stamp` that of the declared fields. `keeps_order` is set once a search has asked for neighbours. `history` is
+-- the setting of the history, while it is on.
+local stored_version, tree_count, fields_stamp, keeps_order, history = unpack(
+  call('HMGET', PREFIX, 'v', 'g', 'x', 'o', 'h'))
+local last_version = tonumber(stored_version or '0')
+
 -- Trees that were deleted as a whole, and whose entries are not all tombstones yet. Each is stored with the fields
 -- `index` ('p': all entries, 'f': files only), `low` and `high` (the range of IDs), `v` (entries up to this version are
 -- deleted), `next` (the last version that a tombstone of it took) and `now` (the time of the deletion).
-local meta = call('HMGET', PREFIX, 'v', 'g', 'x', 'o', 'h')
-local last_version = tonumber(meta[1] or '0')
 local deleted_trees = {}
-if meta[2] and meta[2] ~= '0' then
+if tree_count and tree_count ~= '0' then
   for _, text in ipairs(call('LRANGE', PREFIX .. ':g', 0, -1)) do
     deleted_trees[#deleted_trees + 1] = cmsgpack.unpack(text)
   end

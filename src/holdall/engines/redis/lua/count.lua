@@ -1,5 +1,5 @@
--- Count the entries (ARGV[2] is 'p') or only the files ('f') in ranges of IDs. ARGV has, from 3 on, the ends of each range,
--- in the form of ZRANGEBYLEX. Returns 'sweep' if many entries have expired: the client sweeps them first.
+-- Count the entries (ARGV[2] is 'p') or only the files ('f') in ranges of IDs. ARGV has, from 3 on, the ends of each
+-- range, in the form of ZRANGEBYLEX. Returns 'sweep' if many entries have expired: the client sweeps them first.
 
 local expired = call('ZRANGEBYSCORE', PREFIX .. ':x', '-inf', now_number + 8, 'LIMIT', 0, MOST_EXPIRED + 1)
 if #expired > MOST_EXPIRED then

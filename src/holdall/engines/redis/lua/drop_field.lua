@@ -1,5 +1,5 @@
--- Drop the learned field ARGV[4]: its index, and its number in the list of indexed fields. Its number stays taken, under a
--- name that no field has, because the next number is the length of the list.
+-- Drop the learned field ARGV[4]: its index, and its number in the list of indexed fields. Its number stays taken,
+-- under a name that no field has, because the next number is the length of the list.
 
 local number = call('HGET', PREFIX .. ':y', ARGV[4])
 call('HDEL', PREFIX .. ':k', ARGV[4])

@@ -3,7 +3,7 @@
 -- values. Returns versions and IDs in turn, 'too many' if there are more than ARGV[5], or 'declare' if the stamp is
 -- another one.
 
-if (meta[3] or '') ~= ARGV[6] then
+if (fields_stamp or '') ~= ARGV[6] then
   return { 'ok', 'declare' }
 end
 local prefix, hidden, limit = ARGV[3], ARGV[4], tonumber(ARGV[5])

@@ -1,7 +1,7 @@
--- Measure up to ARGV[4] entries (ARGV[2] is 'p') or entries with old records ('hp') from ARGV[3] on. ARGV[5] begins the IDs
--- of holdall's own entries, of which only leases count: their namespaces contain ARGV[6]. Returns the number of vectors, of
--- leases that are held, where to go on ('' for the end), and the first label of each namespace with the bytes of values
--- and contents.
+-- Measure up to ARGV[4] entries (ARGV[2] is 'p') or entries with old records ('hp') from ARGV[3] on. ARGV[5] begins the
+-- IDs of holdall's own entries, of which only leases count: their namespaces contain ARGV[6]. Returns the number of
+-- vectors, of leases that are held, where to go on ('' for the end), and the first label of each namespace with the
+-- bytes of values and contents.
 
 local index, limit = ARGV[2], tonumber(ARGV[4])
 local ids = call('ZRANGEBYLEX', PREFIX .. ':' .. index, ARGV[3], '+', 'LIMIT', 0, limit)

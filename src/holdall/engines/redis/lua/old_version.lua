@@ -1,5 +1,6 @@
--- Read version ARGV[3] of entry ARGV[2], which may be the present one. ARGV[4] is '1' to read a content too, from ARGV[5]
--- to before ARGV[6] ('' for its end). Returns its head, value, search fields and content; nothing if it is not kept.
+-- Read version ARGV[3] of entry ARGV[2], which may be the present one. ARGV[4] is '1' to read a content too, from
+-- ARGV[5] to before ARGV[6] ('' for its end). Returns its head, value, search fields and content; nothing if it is not
+-- kept.
 
 local id = ARGV[2]
 local found = call('HMGET', PREFIX .. ':e:' .. id, 'h', 'd', 'x')

@@ -1,6 +1,7 @@
--- List entries as they were at a moment, in key order: IDs from ARGV[2] to ARGV[3] (in the form of ZRANGEBYLEX), of which
--- at most ARGV[4] are looked at. ARGV[5] is 't' for a time, 'p' for a version, ARGV[6] the moment. Returns IDs and heads,
--- where to go on ('' for the end), the setting of the history, and the last version that ended a purged record.
+-- List entries as they were at a moment, in key order: IDs from ARGV[2] to ARGV[3] (in the form of ZRANGEBYLEX), of
+-- which at most ARGV[4] are looked at. ARGV[5] is 't' for a time, 'p' for a version, ARGV[6] the moment. Returns IDs
+-- and heads, where to go on ('' for the end), the setting of the history, and the last version that ended a purged
+-- record.
 
 local limit, by_time, moment = tonumber(ARGV[4]), ARGV[5] == 't', tonumber(ARGV[6])
 
@@ -66,4 +67,4 @@ for _, id in ipairs(ids) do
     heads[#heads + 1] = { id, head }
   end
 end
-return { 'ok', heads, last and '(' .. last or '', meta[5], call('HGET', PREFIX, 'hp') or '0' }
+return { 'ok', heads, last and '(' .. last or '', history, call('HGET', PREFIX, 'hp') or '0' }

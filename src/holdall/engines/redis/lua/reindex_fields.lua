@@ -1,8 +1,8 @@
--- Index the fields of stored entries. ARGV[4] is the stamp of the indexed fields that the client knows; if it is another
--- one, the tokens may lack a field, and 0 is returned. ARGV has, from 5 on, the ID, version and tokens of each entry. An
--- entry that has changed since is skipped: the client that wrote it has indexed its fields.
+-- Index the fields of stored entries. ARGV[4] is the stamp of the indexed fields that the client knows; if it is
+-- another one, the tokens may lack a field, and 0 is returned. ARGV has, from 5 on, the ID, version and tokens of each
+-- entry. An entry that has changed since is skipped: the client that wrote it has indexed its fields.
 
-if (meta[3] or '') ~= ARGV[4] then
+if (fields_stamp or '') ~= ARGV[4] then
   return 0
 end
 for at = 5, #ARGV, 3 do

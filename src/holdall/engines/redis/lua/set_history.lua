@@ -7,8 +7,8 @@ if ARGV[4] == '' then
   return false
 end
 local keep, since, position = ARGV[4], now, to_text(last_version)
-if meta[5] then
-  local old_keep, old_since, old_position = string.match(meta[5], '^(%d+) (%d+) (%d+)$')
+if history then
+  local old_keep, old_since, old_position = string.match(history, '^(%d+) (%d+) (%d+)$')
   since = old_keep == keep and old_since or to_text(math.max(tonumber(old_since), now_number - tonumber(old_keep)))
   position = old_position
 end

@@ -1,7 +1,7 @@
 -- Read entries by version. ARGV has, from 5 on, a version and its entry's ID ('' if not known) in turn. If the ID is
 -- known, the entry is found also after it has changed. IDs begin with ARGV[2] and not with ARGV[3]. ARGV[4] is what to
--- read of each entry; 'w' is its ID, head and vectors; 'i' is nothing. Returns pairs of a version's index in the list and
--- an entry, and how many versions were looked at. For 'i' it is the index alone, negative if the entry has changed.
+-- read of each entry; 'w' is its ID, head and vectors; 'i' is nothing. Returns pairs of a version's index in the list
+-- and an entry, and how many versions were looked at. For 'i' it is the index alone, negative if the entry has changed.
 
 local prefix, hidden, want = ARGV[2], ARGV[3], ARGV[4]
 local found, looked_at = {}, 0

@@ -73,15 +73,17 @@ local function update_field_index(tokens, command, id)
   end
 end
 
--- While history is on (meta[5]), a change keeps the record that it replaces, and its body. Not of hidden namespaces, whose
+-- While history is on, a change keeps the record that it replaces, and its body. Not of hidden namespaces, whose
 -- labels begin with '.holdall.': what is there has a past of its own, as the checkpoints of a thread do.
 local HIDDEN = '__holdall__\1'
 local function is_kept(id, old)
-  return meta[5] and old and old.kind == 'p' and string.sub(id, 1, #HIDDEN) ~= HIDDEN
+  return history and old and old.kind == 'p' and string.sub(id, 1, #HIDDEN) ~= HIDDEN
     and not string.find('\1' .. split_id(id), '\1.holdall.', 1, true)
 end
 
--- Keep a record that `new` replaces. A record that was written before this script has its parts in its key.
+-- Keep a record that `new` replaces. A record that was written before this script has its parts in its key. What is
+-- kept is a list: the head (1), value (2), search fields (3), time (4) and author (5) of the old record; and the
+-- version (6), kind (7), time (8) and author (9) of the change that replaced it.
 local function keep_old(id, old, new)
   local found = call('HMGET', PREFIX .. ':e:' .. id, 'd', 'x', 'a', 'c')
   local is_stored = old.acting == nil
@@ -136,8 +138,8 @@ local function store_record(id, old, new, is_kept_already)
       call('ZADD', PREFIX .. ':n:' .. ns, new.version, name)
     end
   end
-  -- The order of creation is kept only where a search has asked for neighbours (meta[4]).
-  if meta[4] then
+  -- The order of creation is kept only where a search has asked for neighbours.
+  if keeps_order then
     local before, after = was_entry and old.created, is_entry and new.created
     if before and before ~= after then
       call('ZREM', PREFIX .. ':o:' .. ns, member_of(before, name))
@@ -160,8 +162,8 @@ local function store_record(id, old, new, is_kept_already)
   elseif old_expiry ~= '-' then
     call('ZREM', PREFIX .. ':x', id)
   end
-  -- An entry has indexed fields only where some are declared (meta[3]).
-  if was_entry and meta[3] and (new == nil or new.tokens or not is_entry) then
+  -- An entry has indexed fields only where some are declared.
+  if was_entry and fields_stamp and (new == nil or new.tokens or not is_entry) then
     local tokens = call('HGET', key, 'i')
     if tokens then
       update_field_index(tokens, 'ZREM', id)
@@ -250,7 +252,7 @@ end
 -- written already.
 local function finish_write()
   call('HSET', PREFIX, 'v', last_version)
-  if first_version and not meta[1] and shard_count == 1 then -- after a flush, earlier changes are not known
+  if first_version and not stored_version and shard_count == 1 then -- after a flush, earlier changes are not known
     call('HSET', PREFIX, 'f', to_text(first_version - 1))
   end
   redis.pcall(shard_count > 1 and 'SPUBLISH' or 'PUBLISH', PREFIX .. ':feed', '')
