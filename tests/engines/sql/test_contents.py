@@ -72,3 +72,33 @@ def _count_segments(path: str) -> int:
     with contextlib.closing(apsw.Connection(path)) as connection:
         [(count,)] = connection.execute("SELECT count(DISTINCT segid) FROM holdall_contents_idx")
     return int(count)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_small_appended_pieces_are_merged_for_each_64_kb(tmp_path: Path, engine: str) -> None:
+    """So a log takes little more than its bytes, and is read in few rows, before anybody has read it."""
+    is_sqlite, parts = engine == "sqlite", [bytes([number]) * 1500 for number in range(100)]
+    count = "SELECT count(*) FROM " + ("holdall_chunks" if is_sqlite else "appended.chunks")
+    path = str(tmp_path / "agent.db")
+    with (
+        holdall.open(path, sweep_interval=None)
+        if is_sqlite
+        else holdall.open(postgres_url(), schema="appended", sweep_interval=None) as store
+    ):
+        files = store.files()
+        for part in parts[:40]:
+            files.append("/log", part)
+        assert not store._engine_handle.engine.needs_maintenance  # type: ignore[attr-defined]  # of SQL engines
+        for part in parts[40:]:
+            files.append("/log", part)
+        store.sweep()
+        if is_sqlite:
+            connection = apsw.Connection(path)
+            [(rows,)] = connection.execute(count)
+            connection.close()
+        else:
+            with psycopg.connect(postgres_url()) as admin:
+                [(rows,)] = admin.execute(count)
+        assert rows <= 4
+        assert files.read("/log") == b"".join(parts)
+        assert files.read_range("/log", 64_000, 70_000) == b"".join(parts)[64_000:70_000]

@@ -56,7 +56,9 @@ def statements() -> Iterator[Statements]:
 
 @pytest.fixture
 def store(tmp_path: Path, statements: Statements) -> Iterator[holdall.Store]:
-    with holdall.open(tmp_path / "agent.db", filter_fields=DECLARED, durability="relaxed") as store:
+    with holdall.open(
+        tmp_path / "agent.db", filter_fields=DECLARED, durability="relaxed", sweep_interval=None
+    ) as store:
         values = [{"type": f"t{i % 20}", "user": {"id": i}, "score": i / 2, "other": i} for i in range(200)]
         store.execute([Put(("home", str(value["other"] % 10)), str(value["other"]), value) for value in values])
         yield store

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 import weakref
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,11 +217,9 @@ def rewrite_log(saver: HoldallSaver, source: Address, target: Address, edit: Cal
     files = saver.store.files((*saver.namespace, source.thread_id))
     content, frames, at = files.read(source.path), [], 0
     while at < len(content):
-        _, number, length, id_length = log._header.unpack_from(content, at)
-        kind, start = bytes([number]), at + log._header.size + id_length
-        payload = content[start : start + length]
-        if payload[:1] == log._PACKED:
-            payload = zlib.decompressobj(wbits=-15, zdict=log._USUAL).decompress(payload[1:])
+        _, length, id_length = log._header.unpack_from(content, at)
+        kind, start = content[at + 1 : at + 2], at + log._header.size + id_length
+        payload = log.decompress_payload(content[start : start + length])
         edited = edit(kind, msgspec.msgpack.decode(payload))
         frames.append(log.encode_frame(kind, content[at + log._header.size : start], edited))
         at = start + length
@@ -342,7 +339,7 @@ def test_a_damaged_log_is_corrupt(saver: HoldallSaver) -> None:
     files = saver.store.files((*saver.namespace, "t"))
     content = files.read("/main/log")
     frame = min(Log(Codec(JsonPlusSerializer(), "t", ""), content)._checkpoints.values())
-    _, _, size, id_size = log._header.unpack_from(content, frame)
+    _, size, id_size = log._header.unpack_from(content, frame)
     id, payload, end = (frame + log._header.size + extra for extra in (0, id_size, id_size + size))
     no_text = (b"\xd9" + bytes([min(size - 2, 255)])).ljust(size, b"\xfe")
     for damaged in (
@@ -356,6 +353,20 @@ def test_a_damaged_log_is_corrupt(saver: HoldallSaver) -> None:
         saver._known.clear()
         with pytest.raises(errors.Corrupt, match="damaged at byte"):
             list(saver.list(thread("t")))
+
+
+def test_a_log_that_was_compressed_with_the_first_dictionary_is_read_and_goes_on(saver: HoldallSaver) -> None:
+    home = (*saver.namespace, "t")
+    old = (Path(__file__).parents[2] / "fixtures" / "thread.log").read_bytes()
+    saver.store.put(home, "generation", {}, search_fields=False)
+    saver.store.files(home).write("/main/log", old)
+    graph, said = chat(saver), ["hello", "answer to hello", "and again", "answer to and again"]
+    assert texts(graph, "t") == said
+    assert [found.metadata["step"] for found in saver.list(thread("t"))] == [4, 3, 2, 1, 0, -1]
+    say(graph, "t", "at last")
+    saver._known.clear()
+    assert texts(graph, "t") == [*said, "at last", "answer to at last"]
+    assert saver.store.files(home).read("/main/log").startswith(old)
 
 
 def test_equal_values_of_an_encrypted_thread_are_stored_once(tmp_path: Path) -> None:

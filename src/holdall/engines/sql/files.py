@@ -20,7 +20,7 @@ from ...engine import check_transfer, check_unblocked, conflict, item_exists, to
 from ...model import file_values, keys
 from ...model.globs import compile_glob
 from ...model.values import ttl_microseconds
-from ...ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Page
+from ...ops import ABSENT, ANY, KEEP, FileInfo, Op, Page
 from .dialect import Dialect, choose_grams
 from .statements import AT_OR_BELOW, LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement, assignments, at_or_below, live
 
@@ -30,6 +30,8 @@ PIECE = 1 << 16
 INDEXED_SIZE = 1 << 20
 #: A file with more pieces than this should be merged.
 _MANY_PIECES = 64
+#: How many files may wait to be merged.
+_MANY_FILES = 64
 #: How many runs of small pieces one transaction merges.
 _RUNS_AT_ONCE = 32
 #: How many files may wait to be indexed before maintenance is requested.
@@ -55,7 +57,8 @@ class SqlFiles:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self.needs_maintenance = False  # whether maintenance would help
-        self._fragmented: set[tuple[str, str]] = set()  # namespaces and keys of files that have many pieces
+        #: The namespaces and keys of files that have many small pieces, and the offset from which on they are merged.
+        self._fragmented: dict[tuple[str, str], int] = {}
         self._lock = "" if dialect.single_writer else " FOR UPDATE"
         table, chunks = self._table, self._chunks = dialect.table, dialect.chunks
         grow = (
@@ -153,11 +156,11 @@ class SqlFiles:
         if not self._is_one_value(op):
             if len(rows) > _MANY_PIECES:  # large files have many, but full ones
                 small = sum(type(data) is bytes and len(data) < PIECE // 2 for _, data in rows)
-                self._note_pieces(op.namespace, op.key, small)
+                self._note_pieces(op, small)
             return self._cut(rows, op.start, op.end)
         [(pieces, content)] = rows
         if pieces is not None:
-            self._note_pieces(op.namespace, op.key, pieces)
+            self._note_pieces(op, pieces)
         return self._dialect.part(content or b"", 0, None)
 
     def _is_one_value(self, op: ops.ReadRange) -> bool:
@@ -173,9 +176,14 @@ class SqlFiles:
             if data is not None
         )
 
-    def _note_pieces(self, namespace: Namespace, key: str, pieces: int) -> None:
-        if pieces > _MANY_PIECES and len(self._fragmented) < _MANY_PIECES:
-            self._fragmented.add((keys.encode(namespace), key))
+    def _note_pieces(self, op: ops.ReadRange, pieces: int) -> None:
+        if pieces > _MANY_PIECES:
+            self._merge_soon(keys.encode(op.namespace), op.key, 0)
+
+    def _merge_soon(self, ns: str, key: str, start: int) -> None:
+        """Have maintenance merge the small pieces of a file, from an offset on."""
+        if len(self._fragmented) < _MANY_FILES:
+            self._fragmented[ns, key] = min(start, self._fragmented.get((ns, key), start))
             self.needs_maintenance = True
 
     # Several statements each -----------------------------------------------------------------------------------------
@@ -231,6 +239,8 @@ class SqlFiles:
                 (self._insert_piece, {"body": body, "start": offset + start, "data": piece})
                 for start, piece in split_into_pieces(data)
             ]
+        if len(data) < PIECE // 2 and offset // PIECE < size // PIECE:  # once for about each piece that is full
+            self._merge_soon(here["ns"], here["key"], max(0, offset // PIECE - 1) * PIECE)
         return offset
 
     def _copy_body(self, here: dict[str, Any], body: int, own: int, size: int) -> SqlProgram[None]:
@@ -264,7 +274,8 @@ class SqlFiles:
         done = (yield from self._remove_from_queue(gone, is_gone=True)) if gone else 0
         done += (yield from self._remove_from_queue(new, is_gone=False)) if new else 0
         if self._fragmented:
-            yield from self._merge(*self._fragmented.pop(), now)
+            (ns, key), start = self._fragmented.popitem()
+            yield from self._merge(ns, key, start, now)
         has_to_merge = False if has_more else (yield from dialect.merge_contents())
         self.needs_maintenance = bool((has_more and done) or has_to_merge or self._fragmented)
         return self.needs_maintenance
@@ -300,8 +311,8 @@ class SqlFiles:
             yield [(f"DELETE FROM {queue} WHERE {among}", params)]
         return len(rows)
 
-    def _merge(self, ns: str, key: str, now: int | None) -> SqlProgram[None]:
-        """Merge small neighbouring pieces of a file, up to the usual size."""
+    def _merge(self, ns: str, key: str, start: int, now: int | None) -> SqlProgram[None]:
+        """Merge small neighbouring pieces of a file, up to the usual size, from an offset on."""
         unshared = f"{_FILES} AND key = :key AND shared IS NULL"
         [found] = yield [
             (f"SELECT body FROM {self._table} WHERE {unshared}{self._lock}", {"ns": ns, "key": key, "now": now})
@@ -309,11 +320,14 @@ class SqlFiles:
         if not found:
             return
         [(body,)] = found
-        sizes = f"SELECT start, {self._dialect.piece_length} FROM {self._chunks} WHERE body_id = :body ORDER BY start"
-        [pieces] = yield [(sizes, {"body": body})]
+        sizes = (
+            f"SELECT start, {self._dialect.piece_length} FROM {self._chunks}"
+            " WHERE body_id = :body AND start >= :start ORDER BY start"
+        )
+        [pieces] = yield [(sizes, {"body": body, "start": start})]
         runs = _small_runs(pieces)
         if len(runs) > _RUNS_AT_ONCE:
-            self._fragmented.add((ns, key))
+            self._merge_soon(ns, key, runs[_RUNS_AT_ONCE][0])
         for start, end in runs[:_RUNS_AT_ONCE]:
             inside = {"body": body, "start": start, "end": end}
             which = "body_id = :body AND start >= :start AND start < :end"

@@ -8,6 +8,7 @@ takes 0.4 ms, serialising them takes 10 ms.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -17,6 +18,7 @@ from .log import Codec, LogWriter, Typed
 _ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
 #: Stand for all that are empty, so that the garbage collector has less to do.
 _EMPTY: dict[type, Any] = {dict: {}, list: [], tuple: ()}
+_fields_of, _extra_of = attrgetter("__dict__"), attrgetter("__pydantic_extra__")
 _OPAQUE = object()  # the copy of an element that can only be compared by its serialised form
 
 
@@ -31,16 +33,29 @@ class _Copies:
         self.values: list[Any] = [] if before is None else before.values.copy()
         self.types: list[type] = [] if before is None else before.types.copy()
         self.is_opaque: bool = before is not None and before.is_opaque
+        #: Whether all are messages of classes without private attributes.
+        self.are_messages: bool = before is None or before.are_messages
         for element in elements:
-            copy = _copy_element(element)
+            kind, copy = type(element), _copy_element(element)
             self.values.append(copy)
-            self.types.append(type(element))
+            self.types.append(kind)
             self.is_opaque = self.is_opaque or copy is _OPAQUE
+            self.are_messages = self.are_messages and issubclass(kind, BaseMessage) and not kind.__private_attributes__
 
     def cut(self, size: int) -> _Copies:
         part = _Copies()
-        part.values, part.types, part.is_opaque = self.values[:size], self.types[:size], self.is_opaque
+        part.values, part.types = self.values[:size], self.types[:size]
+        part.is_opaque, part.are_messages = self.is_opaque, self.are_messages
         return part
+
+    def equal(self, elements: list[Any]) -> bool:
+        """Whether as many elements are all equal to these."""
+        if list(map(type, elements)) != self.types:
+            return False
+        if not self.are_messages:
+            return [_view(element) for element in elements] == self.values
+        # Without a call for each message: a third of the time, 0.4 ms less for 4,000.
+        return not any(map(_extra_of, elements)) and list(map(_fields_of, elements)) == self.values
 
 
 class StoredList:
@@ -74,10 +89,8 @@ class StoredList:
         head = value if len(value) == size else value[:size]
         if copies.is_opaque or len(copies.values) < size:
             return self.common(head, codec) == size
-        if list(map(type, head)) != copies.types:
-            return False
         try:
-            return _views(head) == copies.values
+            return copies.equal(head)
         except _NotPlain:  # a message that has got further fields since
             return False
 
@@ -100,6 +113,9 @@ class StoredList:
     def cut(self, most: int) -> StoredList:
         """Return the longest part, from the beginning, that ends with a link and has at most so many elements."""
         part = StoredList()
+        if most >= len(self):
+            part.typed, part.ends, part._copies = self.typed.copy(), self.ends.copy(), self._copies
+            return part
         part.ends = {link: end for link, end in self.ends.items() if end <= most}
         size = max(part.ends.values(), default=0)
         part.typed, part._copies = self.typed[:size], self._copies.cut(size)
@@ -139,15 +155,6 @@ def _is_equal(element: Any, stored: Any) -> bool:
         return type(element) is type(stored) and _copy(_view(element)) == _view(stored)
     except _NotPlain:
         return False
-
-
-def _views(elements: list[Any]) -> list[Any]:
-    """Return `_view` of each. For messages it takes a third of the time: 0.3 ms less for 4,000."""
-    if not all(issubclass(kind, BaseMessage) for kind in set(map(type, elements))):
-        return [_view(element) for element in elements]
-    if any(each.__pydantic_extra__ or each.__pydantic_private__ for each in elements):
-        raise _NotPlain
-    return [element.__dict__ for element in elements]
 
 
 def _view(element: Any) -> Any:

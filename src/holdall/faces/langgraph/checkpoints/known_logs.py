@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from .... import Entry
 from .grown_lists import StoredList
-from .log import Checkpoint, Link, Log, Part
+from .log import Checkpoint, Log, Part
 
 _MAIN, _SUB = "/main", "/sub/"
 #: The name of the file in its folder.
@@ -168,21 +168,17 @@ class Loader:
             return self.read(pointer[0], channel)
         if pointer in self._values:
             return self._values[pointer]
-        new: list[tuple[bytes, Link]] = []  # the last link first
-        id = pointer
-        while id and id not in self._lists:
-            link = self._log.link(id)
-            if link.before is None:
-                self._values[pointer] = self.read(link.parts[0], channel)
-                return self._values[pointer]
-            new.append((id, link))
-            id = link.before
-        elements, end = self._lists.get(id, ([], 0))
+        new, before = self._log.chain(pointer, self._lists)
+        if before is None:
+            self._values[pointer] = self.read(new[0][1].parts[0], channel)
+            return self._values[pointer]
+        elements, end = self._lists.get(before, ([], 0))
         if len(elements) > end:  # the rest is of a fork
             elements = elements[:end]
-        typed = [self._log.typed(channel, part) for _, link in reversed(new) for part in link.parts]
+        new.reverse()
+        typed = [self._log.typed(channel, part) for _, link in new for part in link.parts]
         elements += self._log.codec.deserialise_all(typed)
-        for link_id, link in reversed(new):
+        for link_id, link in new:
             end += len(link.parts)
             self._lists[link_id] = elements, end
         return elements[:end]
@@ -199,23 +195,14 @@ class KnownLoader(Loader):
         if isinstance(pointer, list):
             return self.read(pointer[0], channel)
         lists = self._known.lists.get(channel, ())
-        ids: list[bytes] = []  # of new links, the last first
-        links: list[Link] = []
-        id, stored = pointer, StoredList()
-        while id:
-            known = next((each for each in lists if id in each.ends), None) if lists else None
-            if known is not None:
-                stored = known.cut(known.ends[id])
-                break
-            link = self._log.link(id)
-            if link.before is None:
-                return self.read(link.parts[0], channel)
-            ids.append(id)
-            links.append(link)
-            id = link.before
-        for link_id, link in zip(reversed(ids), reversed(links), strict=True):
-            stored.add(link_id, [self._log.typed(channel, part) for part in link.parts])
-        if ids:
+        new, before = self._log.chain(pointer, *(each.ends for each in lists))
+        if before is None:
+            return self.read(new[0][1].parts[0], channel)
+        known = next((each for each in lists if before in each.ends), None)
+        stored = StoredList() if known is None else known.cut(known.ends[before])
+        for id, link in reversed(new):
+            stored.add(id, [self._log.typed(channel, part) for part in link.parts])
+        if new:
             self._known.add_lists({channel: stored})
         return self._log.codec.deserialise_all(stored.typed)
 

@@ -49,19 +49,45 @@ _LARGEST_PACKED = 1 << 14
 _MARK = 0xFF
 _LARGE_PART = 1  # the code of the Ext
 _DIGEST = 16
-_header = struct.Struct(">BBIB")  # mark, kind, size of the payload, size of the ID
-#: The first byte of a payload that is compressed; msgpack never uses it.
-_PACKED = b"\xc1"
-#: What checkpoints and writes usually contain, so that even a short one can be compressed.
-_USUAL = (
-    b"langchain_core.messages.toolToolMessagetool_call_idartifactstatussuccess"
-    b"__interrupt____error____resume____no_writes____pregel_tasks__root____pregel_push~__pregel_pull, agenttools"
-    b"langchain_core.messages.humanHumanMessagelangchain_core.messages.aiAIMessagecontentadditional_kwargs"
-    b"response_metadatatypehumanainameidtool_callsinvalid_tool_callsusage_metadatainput_tokensoutput_tokens"
-    b"total_tokensmodel_validate_jsonthread_iduser_idrun_idupdateforkinputsourceloopstepparents"
-    b"v\x04ts2026-01-01T00:00:00.000000+00:00channel_versions__start__messagesbranch:to:modelbranch:to:agent"
-    b"versions_seen__input____start__updated_channelsmessages"
+_header = struct.Struct(">HIB")  # mark and kind, size of the payload, size of the ID
+_KEY_MARK, _VALUE_MARK, _CHECKPOINT_MARK, _WRITES_MARK = (
+    _MARK << 8 | kind[0] for kind in (KEY, VALUE, CHECKPOINT, WRITES)
 )
+#: What checkpoints and writes usually contain, so that even a short one can be compressed: by the first byte of a
+#: payload that was compressed with it, with which no array begins in msgpack. Only the last is still written.
+_USUAL = {
+    0xC1: (
+        b"langchain_core.messages.toolToolMessagetool_call_idartifactstatussuccess"
+        b"__interrupt____error____resume____no_writes____pregel_tasks__root____pregel_push~__pregel_pull, agenttools"
+        b"langchain_core.messages.humanHumanMessagelangchain_core.messages.aiAIMessagecontentadditional_kwargs"
+        b"response_metadatatypehumanainameidtool_callsinvalid_tool_callsusage_metadatainput_tokensoutput_tokens"
+        b"total_tokensmodel_validate_jsonthread_iduser_idrun_idupdateforkinputsourceloopstepparents"
+        b"v\x04ts2026-01-01T00:00:00.000000+00:00channel_versions__start__messagesbranch:to:modelbranch:to:agent"
+        b"versions_seen__input____start__updated_channelsmessages"
+    ),
+    # As msgpack has it, the most usual last: the parts of frames in the order in which they are there.
+    0xC0: (
+        b"\xabartifact\xc0\xactool_call_id\xa6status\xa7success\xbclangchain_core.messages.tool\xabToolMessage"
+        b"\xa9__error__\xaa__resume__\xad__no_writes__\xae__pregel_tasks\xa8__root__\xad__interrupt__"
+        b"\xa4name\xa4args\xa2id\xa4type\xa9tool_call\xacinput_tokens\xadoutput_tokens\xactotal_tokens\xaftoken_usage"
+        b"\xaamodel_name\xadfinish_reason\xa4stop\xa9thread_id\xa7user_id\xa6run_id\xa6update\xa4fork\xa5tools\xa5agent"
+        b"\x93\xa9__start__\x91\xc5\x81\xa8messages\x91\xc8\x05\x94\xbdlangchain_core.messages.human\xacHumanMessage\x86"
+        b"\xa7content\xda\x01\xb1additional_kwargs\x80\xb1response_metadata\x80\xa4type\xa5human\xa4name\xc0\xa2id\xc0"
+        b"\xb3model_validate_json\xc0\x93\xb9~__pregel_pull, __start__\xd9$\x92\x93\x00\xa8messages\xc5\x91\xc7\x93\x01"
+        b"\xafbranch:to:agent\xafbranch:to:model\x92\xa4null\xc4\x00\x93\xb5~__pregel_pull, model\xd9$\x91\x93\x00"
+        b"\xa8messages\xc5\x02\x91\xc8\x02\x05\x94\xbalangchain_core.messages.ai\xa9AIMessage\x89\xa7content\xda\x01"
+        b"\xb1additional_kwargs\x80\xb1response_metadata\x80\xa4type\xa2ai\xa4name\xc0\xa2id\xc0\xaatool_calls\x90"
+        b"\xb2invalid_tool_calls\x90\xaeusage_metadata\xc0\xb3model_validate_json\xb0updated_channels\x91\xa9__start__"
+        b"\xc4\x1b\x83\xa6source\xa5input\xa4step\xcc\xa7parents\x80\x82\xa8messages\xc4\x10\xb0updated_channels\x92"
+        b"\xafbranch:to:model\xa8messages\xc4\x1a\x83\xa6source\xa4loop\xa4step\xcd\x01\xa7parents\x80\x82\xa8messages"
+        b"\xc4\x10\xafbranch:to:model\x91\x92\xa4null\xc4\x00\x85\xa1v\x04\xa2ts\xd9 2026-01-01T00:00:00.000000+00:00"
+        b"\xb0channel_versions\x83\xa9__start__\xcd\x01\xa8messages\xcd\x01\xafbranch:to:model\xcd\x01\xadversions_seen\x83"
+        b"\xa9__input__\x80\xa9__start__\x81\xa9__start__\xcd\x01\xa5model\x81\xafbranch:to:model\xcd\x01"
+        b"\xb0updated_channels\x91\xa8messages\xc4\x1a\x83\xa6source\xa4loop\xa4step\xcd\x01\xa7parents\x80\x81\xa8messages"
+        b"\xc4\x10\x94\xd9$"
+    ),
+}
+_PACKED = tuple(bytes([first]) for first in _USUAL)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -212,11 +238,18 @@ def encode_frame(kind: bytes, id: bytes, payload: Any) -> bytes:
     data = _encode(payload)
     is_packed = payload[2] is None if kind == VALUE else kind != KEY
     if is_packed and len(data) < _LARGEST_PACKED:
-        packer = zlib.compressobj(wbits=-15, zdict=_USUAL)
-        packed = packer.compress(data) + packer.flush()
+        packer = zlib.compressobj(wbits=-15, zdict=_USUAL[_PACKED[-1][0]])
+        packed = _PACKED[-1] + packer.compress(data) + packer.flush()
         if len(packed) < len(data):
-            data = _PACKED + packed
-    return _header.pack(_MARK, kind[0], len(data), len(id)) + id + data
+            data = packed
+    return _header.pack(_MARK << 8 | kind[0], len(data), len(id)) + id + data
+
+
+def decompress_payload(data: bytes | bytearray) -> bytes | bytearray:
+    """Return the payload of a frame as it was before it was compressed, if it was."""
+    if not data.startswith(_PACKED):
+        return data
+    return zlib.decompressobj(wbits=-15, zdict=_USUAL[data[0]]).decompress(data[1:])
 
 
 class LogWriter:
@@ -308,27 +341,29 @@ class Log:
         size, start = len(content), 0
         unpack, header = _header.unpack_from, _header.size
         values, checkpoints, writes = self.values, self._checkpoints, self._writes
-        value_kind, checkpoint_kind, writes_kind, key_kind = VALUE[0], CHECKPOINT[0], WRITES[0], KEY[0]
+        is_value, is_checkpoint, is_writes = _VALUE_MARK, _CHECKPOINT_MARK, _WRITES_MARK
         latest = b"" if self.latest is None else self.latest.encode()
         try:
             while start < size:
-                mark, kind, length, id_length = unpack(content, start)
+                mark, length, id_length = unpack(content, start)
                 at = start + header + id_length
                 end = at + length
-                if mark != _MARK or end > size:
-                    raise struct.error("a frame does not begin or end where it should")
+                if end > size:
+                    raise struct.error("a frame does not end where it should")
                 id = content[start + header : at]
-                if kind == value_kind:
+                if mark == is_value:
                     values.setdefault(id, base + start)
-                elif kind == checkpoint_kind:
+                elif mark == is_checkpoint:
                     checkpoints[id] = base + start
                     if id > latest:
                         latest = id
-                elif kind == writes_kind:
+                elif mark == is_writes:
                     writes.setdefault(id, []).append(base + start)
-                elif kind == key_kind:
+                elif mark == _KEY_MARK:
                     self._key_frames.append(content[start:end])
                     self.codec.use_key(content[at:end])
+                elif mark >> 8 != _MARK:
+                    raise struct.error("a frame does not begin where it should")
                 start = end
             self.latest = latest.decode() or None
         except (struct.error, UnicodeDecodeError) as error:
@@ -382,6 +417,22 @@ class Log:
             raise Corrupt("a checkpoint names a value that its log does not have; restore a copy of the store")
         link: Link = self._decode_at(start, _decode_link)
         return link
+
+    def chain(self, id: bytes, *known: Container[bytes]) -> tuple[list[tuple[bytes, Link]], bytes | None]:
+        """Return a link, the one before it, and so on, up to one whose ID is known; and that ID.
+
+        In place of that ID it is b"" after the first link of a list, and None after a value that is no list.
+        """
+        found: list[tuple[bytes, Link]] = []
+        before: bytes | None = id
+        while before:
+            for ids in known:
+                if before in ids:
+                    return found, before
+            link = self.link(before)
+            found.append((before, link))
+            before = link.before
+        return found, before
 
     def typed(self, channel: str, part: Part) -> Typed:
         """Return a stored part as its type and its bytes."""
@@ -469,18 +520,17 @@ class Log:
 
     def _decode_at(self, start: int, decode: Callable[[bytes | bytearray], Any] = _decode) -> Any:
         """Decode the payload of the frame at an offset."""
-        at, end = self._bounds(start)
-        data = self._content[at:end]
+        _, length, id_length = _header.unpack_from(self._content, start)
+        at = start + _header.size + id_length
+        data = self._content[at : at + length]
         try:
-            if data[:1] == _PACKED:
-                data = zlib.decompressobj(wbits=-15, zdict=_USUAL).decompress(data[1:])
-            return decode(data)
+            return decode(decompress_payload(data))
         except (zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _damaged(start, self.size) from error
 
     def _bounds(self, start: int) -> tuple[int, int]:
         """Return where the payload of a frame begins, and where it ends."""
-        _, _, length, id_length = _header.unpack_from(self._content, start)
+        _, length, id_length = _header.unpack_from(self._content, start)
         at = start + _header.size + id_length
         return at, at + length
 
