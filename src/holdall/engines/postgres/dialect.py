@@ -570,6 +570,11 @@ class PostgresDialect(Dialect):
     def is_indexed(self, path: Path) -> bool:
         return path in self._indexed
 
+    @property
+    def has_declared_fields(self) -> bool:
+        """Whether fields are declared by `filter_fields=`, each of which has an index."""
+        return bool(self._indexed)
+
     def missing_indexes(self, present: Mapping[str, str]) -> Iterator[str]:
         """Yield the statement of each declared index that is missing. `present` maps names to definitions."""
         for path in sorted(self._indexed):
