@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.store import Store
     from ..live.leases import Lease
 
-#: The most changes, and bytes of values and files, that `rewind` makes in one transaction. It holds them in memory.
+#: The most changes, and bytes of values and files, that `rewind` makes in one transaction. All are in memory.
 MOST_ATOMIC, MOST_BYTES = 100_000, 1 << 30
 _SLICE = 500  # changes in one transaction of a sliced rewind
 
@@ -305,15 +305,18 @@ def _write_old(
     batch: list[Any] = []
     heads = [old for old, _ in pairs if old is not None]
     found: dict[Any, ops.OldEntry] = {}
+    room -= sum(head.size or 0 for head in heads)  # of files; the sizes of values are only known later
     for group in split_by_bytes(heads):
+        if room < 0:
+            raise _too_large()
         results = yield [ops.GetVersion(keys.Home(head.namespace), head.key, head.version) for head in group]
         for head, old in zip(group, results, strict=True):
             if old is None:
                 raise HistoryGone("the history of that moment was purged during the rewind; nothing was changed")
             found[_place(head)] = old
-            room -= len(encode_plain(old.entry.value) if old.file is None else old.file.content)
-            if room < 0:
-                raise _too_large()
+            room -= len(encode_plain(old.entry.value)) if old.file is None else 0
+    if room < 0:
+        raise _too_large()
     for old_head, present in pairs:
         expect = ABSENT if present is None else present.version
         head = old_head or present
