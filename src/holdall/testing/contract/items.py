@@ -31,9 +31,11 @@ json_values = st.recursive(
 )
 objects = st.dictionaries(texts, json_values, max_size=5)
 
-# Each example overwrites the last one's entry, so one store serves them all.
+# Each example overwrites the last one's entry, so one store serves them all. A profile of hypothesis may ask for fewer.
 many = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=min(60, settings().max_examples),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
