@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import holdall
@@ -19,7 +21,7 @@ from holdall.engines.s3 import Client, bucket, compaction
 from holdall.engines.s3.effects import Effects
 from holdall.engines.s3.engine import S3Engine
 from holdall.engines.s3.objects import Floor, is_blob, log_name
-from holdall.errors import InvalidInput, Unavailable
+from holdall.errors import Corrupt, InvalidInput, Unavailable
 from holdall.ops import Delete, Put
 from support.bucket_checks import check_caches, engine_of
 from support.http_proxy import Fault, HttpProxy
@@ -114,6 +116,30 @@ def test_a_cache_whose_builder_was_killed_is_built_by_the_next(url: str, tmp_pat
         assert store.count() == 2000
         assert not [path for path in folder.iterdir() if path.name.endswith("-new")]
         check_caches(url, tmp_path, engine_of(store))
+
+
+@pytest.mark.not_short  # 12 MB, so that SQLite writes some of it
+def test_a_cache_whose_segments_are_erased_while_it_is_built_is_whole(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of them is rolled back. It is more than SQLite keeps in memory."""
+    with open_at(url, tmp_path / "one") as one:
+        one.execute([Put(("a",), str(number), {"text": "x" * 5000}) for number in range(2500)])
+        engine_of(one)._compact()
+        read = compaction.SegmentReader.read
+
+        def read_and_lose(reader: compaction.SegmentReader) -> Iterator[Any]:
+            yield from read(reader)
+            monkeypatch.undo()
+            one.put(("a",), "later", {})
+            engine_of(one)._compact()
+            raise Corrupt("as if a segment of the floor before had been erased")
+
+        monkeypatch.setattr(compaction.SegmentReader, "read", read_and_lose)
+        with open_at(url, tmp_path / "two") as two:
+            assert two.count() == 2501
+            with contextlib.closing(apsw.Connection(engine_of(two)._path)) as connection:
+                assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def measure_opening(url: str, endpoint: str, cache: str) -> None:

@@ -350,6 +350,23 @@ def test_a_write_that_another_machine_compacts_at_once_is_done_once(
         check_caches(url, tmp_path, engine_of(one), engine_of(two))
 
 
+def test_a_write_that_the_cache_cannot_take_is_done_once(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is in the bucket, so no error, of whatever kind, may have it written again."""
+    with open_machine(url, tmp_path, "one") as one:
+        one.files().append("/log", "first\n")
+
+        def fail(*_: Any) -> None:
+            monkeypatch.undo()
+            raise MemoryError
+
+        monkeypatch.setattr(engine_of(one), "_advance", fail)
+        one.files().append("/log", "second\n")
+        assert one.files().read_text("/log") == "first\nsecond\n"
+        check_caches(url, tmp_path, engine_of(one))
+
+
 def test_a_write_that_was_won_but_not_confirmed_has_an_unknown_outcome(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,8 +128,8 @@ def purge(bucket: Bucket, newest: Floor, patience: float) -> None:
     def erase(seq: int) -> None:
         deadline = time.monotonic() + patience
         record = client.get(log_name(seq), deadline)
-        if record is not None:
-            client.put(log_name(seq), erase_record(record), deadline)
+        if record is not None and (header := erase_record(record)) != record:  # an earlier erasure may have done it
+            client.put(log_name(seq), header, deadline)
 
     with ThreadPoolExecutor(_AT_ONCE, "holdall-collect") as executor:
         for number in range(newest.collected + 1, newest.number + 1):

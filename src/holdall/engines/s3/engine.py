@@ -295,16 +295,15 @@ class S3Engine(SqliteEngine):
     def _transact(self, members: list[Submission]) -> None:
         """Run batches in one transaction, once the cache is up to date where others write at the same time."""
         writer = self._writer or self._open()
-        batches = [member for member in members if type(member.batch[0]) is not _CatchUp]
+        catch_ups = [member.batch[0] for member in members if isinstance(member.batch[0], _CatchUp)]
+        batches = [member for member in members if not isinstance(member.batch[0], _CatchUp)]
         # To build the cache may take longer than the timeout, and must not leave a write without time.
         deadline = max(members[0].began, time.monotonic() - self._options.timeout / 2) + self._options.timeout
         self._deadline = deadline
         try:
             with self._translating():
-                if len(batches) < len(members):
-                    [known] = [member.batch[0] for member in members if member not in batches][:1]
-                    assert isinstance(known, _CatchUp)
-                    self._catch_up(writer, deadline, known.seq, known.first)
+                if catch_ups:  # one look is for all of them
+                    self._catch_up(writer, deadline, catch_ups[0].seq, catch_ups[0].first)
                 if batches:
                     self._commit_to_bucket(writer, batches, deadline)
         except (OutcomeUnknown, Unavailable) as error:  # for all of them: each alone would wait for as long again
@@ -334,9 +333,11 @@ class S3Engine(SqliteEngine):
                         " pause; nothing was written: try again"
                     ) from None
                 self._catch_up(writer, deadline, taken.seq - 1, taken.record)
-            except (apsw.Error, HoldallError) as error:
+            except Exception as error:  # any error: a record that is in the bucket must not be written twice
                 if not self._has_won:
-                    if isinstance(error, apsw.Error | Unavailable) or not self._has_more(writer, deadline):
+                    if not isinstance(error, HoldallError) or isinstance(error, Unavailable):
+                        raise
+                    if not self._has_more(writer, deadline):
                         raise
                     continue  # the cache was not up to date, so the error may be wrong
                 # The record is in the bucket, so the batches are committed; the cache gets it when it can.
@@ -519,8 +520,7 @@ class S3Engine(SqliteEngine):
         """
         while True:
             path = f"{self._path}-rewrite-{make_nonce()}"
-            with self._build_file(path) as (connection, effects):
-                Path(path).unlink()  # now, so that it does not stay if this process is killed
+            with self._build_file(path, is_temporary=True) as (connection, effects):
                 floor = read_floor(connection)
                 header = Header(make_nonce(), read_position(connection).t, effects.columns)
                 referenced, lines = find_referenced(connection), effects.dump(connection)
@@ -622,7 +622,7 @@ class S3Engine(SqliteEngine):
         return True
 
     def _prepare_file(self) -> None:
-        """Build a cache that does not exist, in a file that gets its name when it is whole. So it needs no journal."""
+        """Build a cache that does not exist, in a file that gets its name when it is whole."""
         path, new = Path(self._path), Path(self._path + "-new")
         if path.exists():
             return
@@ -638,11 +638,14 @@ class S3Engine(SqliteEngine):
             raise Unavailable(f"cannot build the cache {self._path!r}: {error.strerror}; nothing is lost") from error
 
     @contextlib.contextmanager
-    def _build_file(self, path: str) -> Iterator[tuple[Connection, Effects]]:
+    def _build_file(self, path: str, is_temporary: bool = False) -> Iterator[tuple[Connection, Effects]]:
         """Make a database with what the newest floor has. In the end it is deleted, unless it has another name."""
         connection = Connection(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, self._options.timeout)
         try:
-            pragma(connection, "journal_mode", "off")
+            if is_temporary:
+                Path(path).unlink()  # now, so that it does not stay if this process is killed
+            # In memory: a segment may be gone while it is read. Pages that are new need no journal, so it stays small.
+            pragma(connection, "journal_mode", "memory")
             connection.set_synchronous("OFF")
             self._migrate(connection)
             effects = Effects(connection)
