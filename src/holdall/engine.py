@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from .errors import (
     AlreadyExists,
@@ -162,6 +162,7 @@ __all__ = [
     "OldVersion",
     "Op",
     "Options",
+    "PoolState",
     "Program",
     "PurgeHistory",
     "PurgeTombstones",
@@ -231,6 +232,15 @@ def system_clock() -> int:
     return time.time_ns() // 1000
 
 
+class PoolState(NamedTuple):
+    """Connections of an engine to its server: open, idle, how many may be open; and callers that wait for one."""
+
+    open: int
+    idle: int
+    most: int
+    waiting: int
+
+
 class Capabilities(FrozenStruct, frozen=True):
     """What an engine guarantees. The store and the contract suite rely on nothing else."""
 
@@ -272,6 +282,8 @@ class Engine(Protocol):
     An engine that talks to a server may have a method `aexecute_joined(ops)`. It runs gets, or puts of items under no
     condition, that several tasks send at once and that need no common outcome. It returns the result or the exception
     of each op, or None if nothing was done and each op must be executed alone. One op must not hold up the others.
+
+    An engine with a pool of connections may have a method `describe_pool()`, which returns a `PoolState` for metrics.
 
     An engine that can wait for changes by other processes may have a method `listen(notify)`. It returns a `Listener`,
     which calls `notify()` once it has started, and soon after each commit by any process, from any thread. Extra calls

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..engine import Capabilities
+from ..engine import Capabilities, PoolState
 from ..files.volume import Files, replacing, split_lines
 from ..live.leases import Lease
 from ..model import file_values
@@ -130,6 +130,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "is_same_model",
     "is_same_storage",
     "options_of",
+    "pool_of",
     # Checks of arguments: each raises `InvalidInput`.
     "check_count",
     "check_folder",
@@ -306,6 +307,12 @@ def with_author(store: Store, find_author: Callable[[], tuple[str, str | None] |
 def capabilities_of(store: Store) -> Capabilities:
     """Return what the engine of a store guarantees."""
     return store._engine_handle.engine.capabilities
+
+
+def pool_of(store: Store) -> PoolState | None:
+    """Return the state of the engine's pool of connections, if it has one."""
+    describe = getattr(store._engine_handle.engine, "describe_pool", None)
+    return None if describe is None else describe()
 
 
 def options_of(store: Store) -> StoreOptions:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from starlette.applications import Starlette
 from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,7 +38,7 @@ _HEADERS = (
 #: Headers that pages of other sites may send.
 _CORS_HEADERS = (
     "authorization, x-api-key, content-type, if-match, if-none-match, if-range, range, last-event-id,"
-    " holdall-author, holdall-reason, holdall-lease"
+    " holdall-author, holdall-reason, holdall-lease, accept, mcp-protocol-version, mcp-session-id, mcp-method, mcp-name"
 )
 
 #: The starts of paths that go to the endpoint of a route directly.
@@ -55,16 +56,21 @@ class Service:
 
     def finish(self, request: Request, route: str, response: Response, access: Access | None, seconds: float) -> None:
         """Add the headers that every answer has, and record the request."""
-        given = {name for name, _ in response.raw_headers}
-        response.raw_headers += [header for header in _HEADERS if header[0] not in given]
+        self.add_headers(request, response.raw_headers)
+        self.record(request, route, response.status_code, access, seconds)
+
+    def add_headers(self, request: Request, raw: list[tuple[bytes, bytes]]) -> None:
+        """Add the headers that every answer has to those of an answer."""
+        given = {name for name, _ in raw}
+        raw += [header for header in _HEADERS if header[0] not in given]
         origin = request.headers.get("origin")
         if origin is not None and self.gate.allows_origin(origin):
-            response.headers["Access-Control-Allow-Origin"] = origin
-            response.headers.add_vary_header("Origin")
-            response.headers["Access-Control-Allow-Headers"] = _CORS_HEADERS
-            response.headers["Access-Control-Allow-Methods"] = "GET, HEAD, PUT, POST, PATCH, DELETE"
-            response.headers["Access-Control-Expose-Headers"] = "etag, content-range"
-        self.record(request, route, response.status_code, access, seconds)
+            headers = MutableHeaders(raw=raw)
+            headers["Access-Control-Allow-Origin"] = origin
+            headers.add_vary_header("Origin")
+            headers["Access-Control-Allow-Headers"] = _CORS_HEADERS
+            headers["Access-Control-Allow-Methods"] = "GET, HEAD, PUT, POST, PATCH, DELETE"
+            headers["Access-Control-Expose-Headers"] = "etag, content-range, mcp-session-id"
 
     def record(self, request: Request, route: str, status: int, access: Access | None, seconds: float) -> None:
         """Count a request, and write it to the access log."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.requests import Request
 
+from ..core import face_api
 from ..errors import HoldallError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class _Counts(msgspec.Struct):
     buckets: dict[str, list[int]] = {}
     seconds: dict[str, float] = {}
     watchers: int = 0
+    pool: dict[str, int] = {}
 
 
 class OperationSummary(msgspec.Struct):
@@ -82,10 +84,10 @@ class Metrics:
 
     async def share(self, service: Service) -> None:
         """Write the counts of this worker to its file, until cancelled."""
-        written = -1
+        written: Any = None
         try:
             while self._file is not None:
-                now = self._requests.total() + service.watchers
+                now = self._requests.total() + service.watchers, _describe_pool(service)
                 if now != written:
                     written = now
                     self._write(service)
@@ -104,7 +106,12 @@ class Metrics:
 
     def _counts(self, service: Service) -> _Counts:
         return _Counts(
-            dict(self._requests), self._conflicts, dict(self._buckets), dict(self._seconds), service.watchers
+            dict(self._requests),
+            self._conflicts,
+            dict(self._buckets),
+            dict(self._seconds),
+            service.watchers,
+            _describe_pool(service),
         )
 
     def _of_all_workers(self, service: Service) -> list[_Counts]:
@@ -159,8 +166,24 @@ class Metrics:
         lines += ["# TYPE holdall_conflicts_total counter", f"holdall_conflicts_total {conflicts}"]
         lines += ["# TYPE holdall_watchers gauge", f"holdall_watchers {sum(one.watchers for one in counts)}"]
         lines += ["# TYPE holdall_workers gauge", f"holdall_workers {len(counts)}"]
+        for name in sorted({name for one in counts for name in one.pool}):
+            total = sum(one.pool.get(name, 0) for one in counts)
+            lines += [f"# TYPE holdall_pool_{name} gauge", f"holdall_pool_{name} {total}"]
         lines += await _store_lines(service)
         return "\n".join(lines) + "\n"
+
+
+def _describe_pool(service: Service) -> dict[str, int]:
+    """The connections of this worker to the server of its store, by what they do; empty without such a server."""
+    state = face_api.pool_of(service.store)
+    if state is None:
+        return {}
+    return {
+        "connections": state.open,
+        "idle_connections": state.idle,
+        "most_connections": state.most,
+        "waiting_callers": state.waiting,
+    }
 
 
 def _sum_buckets(counts: list[_Counts], name: str) -> list[int]:

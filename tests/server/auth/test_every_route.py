@@ -224,6 +224,27 @@ def test_pages_of_a_listed_site_may_send_every_header_that_a_route_takes() -> No
         assert page.headers["access-control-allow-origin"] == site["Origin"]
         assert {"Accept-Encoding", "Origin"} <= set(page.headers["vary"].split(", "))
         assert "access-control-allow-origin" not in client.get("/v1/me").headers
+        asked = client.options("/mcp", headers=site | {"Access-Control-Request-Method": "POST"})
+        assert asked.status_code == 204
+        assert asked.headers["access-control-allow-origin"] == site["Origin"]
+        assert {"mcp-protocol-version", "mcp-session-id"} <= set(
+            asked.headers["access-control-allow-headers"].split(", ")
+        )
+        answer = client.post("/mcp", headers=site, content=b"{}")
+        assert answer.headers["access-control-allow-origin"] == site["Origin"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        for other in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+            assert client.options("/mcp", headers=other).status_code in (403, 421)
+
+
+def test_mcp_without_a_token_is_refused_but_for_what_a_browser_asks_before(tmp_path: Path) -> None:
+    with (
+        holdall.open(f"{tmp_path}/store.db") as store,
+        TestClient(app(store, origins=["https://site.example"]), base_url="http://localhost") as client,
+    ):
+        assert client.options("/mcp").content == b""
+        for method in ("GET", "POST", "DELETE", "PUT", "HEAD"):
+            assert client.request(method, "/mcp").status_code == 401
 
 
 def test_every_route_obeys_or_refuses_the_headers_on_which_a_write_depends(tmp_path: Path) -> None:

@@ -200,6 +200,17 @@ def test_new_checkpoints_are_streamed(client: httpx.Client, store: holdall.Store
         assert data["thread_id"] == "t"
 
 
+def test_a_stream_of_checkpoints_resumes_after_the_last_one_that_was_received(
+    client: httpx.Client, store: holdall.Store
+) -> None:
+    talk(store, "t", "one")
+    talk(store, "t", "two")
+    ids = sorted(one["checkpoint_id"] for one in client.get("/v1/checkpoints/t").json()["checkpoints"])
+    with client.stream("GET", "/v1/thread-changes/t", headers={"Last-Event-ID": ids[0]}) as events:
+        received = (line[4:] for line in events.iter_lines() if line.startswith("id: "))
+        assert [next(received) for _ in ids[1:]] == ids[1:]
+
+
 def test_a_backup_is_downloaded_and_loaded_again(client: httpx.Client, store: holdall.Store) -> None:
     store.put(("a", "b"), "k", {"n": 1})
     store.files().write("/f", b"x" * 100_000)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+from ...engine import PoolState
 from ...errors import InvalidInput, StoreClosed, Timeout, shown
 from ...model.values import duration_seconds
 from ...runtime.signals import SIGNAL_CHECK_INTERVAL, HandlerRaised, run_pending_handlers
@@ -80,6 +81,12 @@ class Pool:
     def size(self) -> int:
         """How many connections are open, or being opened."""
         return self._size
+
+    def describe(self) -> PoolState:
+        """Return how many connections there are, and how many callers wait for one."""
+        with self._lock:
+            idle = sum(len(connections) for connections in self._idle.values())
+            return PoolState(self._size, idle, self._max_size, len(self._waiters))
 
     def acquire(self, connect: Callable[[], Any], deadline: float) -> Any:
         """Return an idle connection of the threads, or a new one from `connect`; wait for one at the limit."""

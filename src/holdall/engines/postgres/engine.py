@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from ...engine import Capabilities, Options, conflict, put_entry
+from ...engine import Capabilities, Options, PoolState, conflict, put_entry
 from ...errors import (
     Conflict,
     HoldallError,
@@ -207,6 +207,9 @@ class PostgresEngine:
         self._closed = True
         self._index_builder.close()
         self._pool.close()
+
+    def describe_pool(self) -> PoolState | None:
+        return self._pool.describe() if isinstance(self._pool, Pool) else None
 
     def before_fork(self) -> None:
         """Do nothing: a child leaves the parent's sockets alone."""

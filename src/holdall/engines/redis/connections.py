@@ -25,6 +25,7 @@ from redis.connection import Connection as DriverConnection
 from redis.connection import parse_url
 from redis.retry import Retry
 
+from ...engine import PoolState
 from ...errors import HoldallError, InvalidInput, Unavailable, shown
 from ...runtime.programs import Sleep, Work
 from ...runtime.signals import run_pending_handlers
@@ -298,6 +299,11 @@ class Connections:
                     if self._closed:
                         pool.close()
         return pool, address
+
+    def describe_pools(self) -> PoolState:
+        """Return the sum of the pools of all nodes."""
+        pools = [pool.describe() for pool in list(self._pools.values())]
+        return PoolState(*map(sum, zip(PoolState(0, 0, 0, 0), *pools, strict=True)))
 
     # The cluster -----------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ... import ops
-from ...engine import Capabilities, Options
+from ...engine import Capabilities, Options, PoolState
 from ...errors import InvalidInput, OutcomeUnknown, SchemaTooNew, StoreClosed, Unavailable, shown
 from ...model.keys import RESERVED
 from ...model.keys import decode as decode_namespace
@@ -193,6 +193,9 @@ class RedisEngine:
     def close(self) -> None:
         self._closed = True
         self._shards.connections.close()
+
+    def describe_pool(self) -> PoolState:
+        return self._shards.connections.describe_pools()
 
     def before_fork(self) -> None:
         """Do nothing: a child never uses the parent's sockets."""

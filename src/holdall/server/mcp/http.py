@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ... import Store
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _access: ContextVar[Access] = ContextVar("holdall_mcp_access")
 _PATH = "/mcp"
+_METHODS = "DELETE, GET, POST"
 
 
 class McpEndpoint:
@@ -60,18 +62,20 @@ class McpEndpoint:
         request = Request(scope)
         try:
             self._service.gate.check_host(request)
+            if scope["method"] == "OPTIONS":  # a browser asks without a token what it may send
+                return await self._refuse(request, Response(status_code=204, headers={"Allow": _METHODS}), began, send)
             access = await self._service.gate.admit(request)
         except HoldallError as error:
-            response = to_response(error)
-            self._service.finish(request, _PATH, response, None, time.perf_counter() - began)
-            await response(scope, receive, send)
-            return response.status_code
+            return await self._refuse(request, to_response(error), began, send)
         status = 500  # unless an answer begins
 
         async def note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = list(message.get("headers", ()))
+                self._service.add_headers(request, headers)
+                message = {**message, "headers": headers}
             await send(message)
 
         token = _access.set(access)
@@ -81,6 +85,12 @@ class McpEndpoint:
             _access.reset(token)
             self._service.record(request, _PATH, status, access, time.perf_counter() - began)
         return status
+
+    async def _refuse(self, request: Request, response: Response, began: float, send: Send) -> int:
+        """Answer without MCP, and return the status."""
+        self._service.finish(request, _PATH, response, None, time.perf_counter() - began)
+        await response(request.scope, request.receive, send)
+        return response.status_code
 
 
 def _store_of(right: str) -> Store:

@@ -199,12 +199,13 @@ async def list_checkpoints(call: Call) -> Response:
     return answer(CheckpointPage(checkpoints[:limit], following))
 
 
-@takes(checkpoint_ns=TEXT)
+@takes("last-event-id", checkpoint_ns=TEXT)
 async def watch_thread(call: Call) -> Response:
-    """Stream the checkpoints of a thread that are put from now on, as server-sent events."""
+    """Stream the checkpoints of a thread that are put from now on, or after Last-Event-ID, as server-sent events."""
     thread = _thread_id(call, "/v1/thread-changes/")
     call.access.require("read")
-    found = _saver(call).awatch(thread, checkpoint_ns=call.text("checkpoint_ns") or "")
+    last = call.request.headers.get("last-event-id") or None
+    found = _saver(call).awatch(thread, checkpoint_ns=call.text("checkpoint_ns") or "", after=last)
     return stream_events(call, _describe_checkpoints(found), found.aclose)  # type: ignore[attr-defined]  # a generator
 
 

@@ -649,20 +649,25 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     threads = sync_method(_threads)
     athreads = async_method(_threads)
 
-    def watch(self, thread_id: str, *, checkpoint_ns: str = "") -> Iterator[CheckpointTuple]:
-        """Iterate over the checkpoints of a thread that are put from now on, by any process, as they come."""
+    def watch(self, thread_id: str, *, checkpoint_ns: str = "", after: str | None = None) -> Iterator[CheckpointTuple]:
+        """Iterate over the checkpoints of a thread that are put from now on, by any process, as they come.
+
+        With `after`, the id of a checkpoint, those after it that exist already come first.
+        """
         address = Address(_check_thread_id(thread_id), checkpoint_ns)
-        seen = set(self._run(self._read(address)).log.ids)
+        seen = _up_to(after, self._run(self._read(address)).log.ids)
         with self.store.watch(self._home(address.thread_id), since=self.store.cursor()) as changes:
             yield from self._run(self._load_new(address, seen))
             for change in changes:
                 if change.key == address.path:
                     yield from self._run(self._load_new(address, seen))
 
-    async def awatch(self, thread_id: str, *, checkpoint_ns: str = "") -> AsyncIterator[CheckpointTuple]:
+    async def awatch(
+        self, thread_id: str, *, checkpoint_ns: str = "", after: str | None = None
+    ) -> AsyncIterator[CheckpointTuple]:
         """`watch`, as an async iterator."""
         address = Address(_check_thread_id(thread_id), checkpoint_ns)
-        seen = set((await self._arun(self._read(address))).log.ids)
+        seen = _up_to(after, (await self._arun(self._read(address))).log.ids)
         async with self.store.awatch(self._home(address.thread_id), since=await self.store.acursor()) as changes:
             for found in await self._arun(self._load_new(address, seen)):
                 yield found
@@ -836,6 +841,11 @@ def _summarise_again(address: Address, log: Log, kept: Iterable[str]) -> dict[st
 
 def _thread_id(config: RunnableConfig) -> str:
     return _check_thread_id(config.get("configurable", {}).get("thread_id"))
+
+
+def _up_to(last: str | None, ids: Iterable[str]) -> set[str]:
+    """Return the ids of the checkpoints up to one, which need not exist any more; without one, all ids."""
+    return {id for id in ids if last is None or id <= last}
 
 
 def _check_thread_id(thread_id: Any) -> str:
