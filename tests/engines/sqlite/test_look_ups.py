@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -14,12 +13,8 @@ import apsw
 import pytest
 
 import holdall
-from holdall import ops
-from holdall.engines.sql.entries import LOOK_UPS as KINDS
 from holdall.engines.sqlite import engine as sqlite
 from holdall.engines.sqlite.connection import BusyWait
-from holdall.engines.sqlite.dialect import SqliteDialect
-from holdall.engines.sqlite.entries import SqliteEntries
 from holdall.engines.sqlite.readers import ReaderPool
 
 NS = ("home",)
@@ -213,13 +208,3 @@ def test_no_connection_is_taken_while_a_fork_waits_for_all_to_be_closed() -> Non
     pausing.join()
     assert made == [reader]
     readers.resume()
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS, key=lambda kind: kind.__name__))
-def test_parameters_of_a_look_up_are_in_the_order_in_which_its_statement_names_them(kind: type[Any]) -> None:
-    entries = SqliteEntries(SqliteDialect(()), lambda: 1)
-    parts: list[tuple[int | None, ...]] = [(0,), (3,), (3, 5)] if kind is ops.ReadRange else [()]
-    for part in parts:
-        op = kind(NS, "/key", *part)
-        sql, params = entries.statement(op)
-        assert list(dict.fromkeys(re.findall(r":([a-z]+)", sql))) == list(params)
