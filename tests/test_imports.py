@@ -77,7 +77,15 @@ RULES = {
     | {"engines/sql/", "engines/sqlite/vectors/", "engines/learned/", "engines/history/", "engines/checks/"},
     "engines/sqlite/vectors/": BELOW_ENGINES | {"engines/sql/"},
     "engines/postgres/": BELOW_ENGINES
-    | {"engines/sql/", "engines/net/", "engines/learned/", "engines/history/", "engines/checks/"},
+    | {
+        "engines/sql/",
+        "engines/postgres/indexes/",
+        "engines/net/",
+        "engines/learned/",
+        "engines/history/",
+        "engines/checks/",
+    },
+    "engines/postgres/indexes/": BELOW_ENGINES | {"engines/sql/", "engines/postgres/"},
     "engines/redis/": BELOW_ENGINES | {"engines/redis/search/", "engines/net/", "engines/learned/", "engines/history/"},
     "engines/redis/search/": BELOW_ENGINES | {"engines/redis/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},

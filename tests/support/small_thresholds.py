@@ -12,6 +12,7 @@ from holdall.engines.memory import engine as memory
 from holdall.engines.memory import ranker as memory_search
 from holdall.engines.postgres import entries as postgres_entries
 from holdall.engines.postgres import ranker as postgres_search
+from holdall.engines.postgres.indexes import background as postgres_indexes
 from holdall.engines.redis import walks
 from holdall.engines.redis.search import postings
 from holdall.engines.redis.search import ranker as redis_search
@@ -36,7 +37,8 @@ SMALL: dict[Any, dict[str, float]] = {
     feed: {"LARGE_TREE": 1, "_LARGEST_SLICE": 2},
     sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
     postgres_entries: {"MOST_EXACT": 3},
-    postgres_search: {"MOST_EXACT": 3, "_MIN_ROWS": 2, "_MOST_APPROXIMATE": 5, "_QUIET": 0, "_PAUSE": 0},
+    postgres_search: {"MOST_EXACT": 3, "_MIN_ROWS": 2, "_MOST_APPROXIMATE": 5},
+    postgres_indexes: {"MOST_EXACT": 3, "_QUIET": 0, "_PAUSE": 0},
     sql_texts: {
         "_SLICE_BYTES": 200,
         "_FEW_CHANGES": 3,

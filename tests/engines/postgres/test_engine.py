@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdall
-from holdall.engines.postgres import engine, ranker
+from holdall.engines.postgres import engine
 from holdall.engines.postgres.dialect import MIGRATIONS, PostgresDialect, hash_of, new_token
+from holdall.engines.postgres.indexes import background
 from holdall.errors import Conflict, InvalidInput, NotFound, SchemaTooNew, Unavailable
 from holdall.model import filters
 from holdall.ops import ABSENT, Append, Check, Delete, Get, Put
@@ -462,7 +463,7 @@ _GENERAL_INDEX = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass
 def test_the_general_index_is_built_only_once_a_filter_was_slow_in_a_large_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ranker, "LEAST_ENTRIES", 100)
+    monkeypatch.setattr(background, "LEAST_ENTRIES", 100)
     schema = "general_index"
     with holdall.open(postgres_url(), schema=schema) as store:
         store.execute([Put(("home",), str(n), {"n": n}) for n in range(100)])
@@ -490,7 +491,7 @@ def test_the_general_index_is_built_only_once_a_filter_was_slow_in_a_large_store
 def test_a_role_that_may_not_build_the_general_index_notes_it_and_setup_builds_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ranker, "LEAST_ENTRIES", 10)
+    monkeypatch.setattr(background, "LEAST_ENTRIES", 10)
     schema = "general_index_of_a_role"
     with holdall.open(postgres_url(), schema=schema) as store:
         store.execute([Put(("home",), str(n), {"n": n}) for n in range(20)])

@@ -19,6 +19,7 @@ import pytest
 import holdall
 from holdall.engines.postgres import entries as postgres_entries
 from holdall.engines.postgres import ranker as postgres_ranker
+from holdall.engines.postgres.indexes import background
 from holdall.engines.postgres.ranker import PostgresRanker
 from holdall.ops import Put
 from support.extent import IS_SHORT
@@ -38,9 +39,10 @@ def _small_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
 def use_small_threshold(patch: Any) -> None:
     """Make a few hundred vectors many."""
     patch(postgres_ranker, "MOST_EXACT", FEW)
+    patch(background, "MOST_EXACT", FEW)
     patch(postgres_entries, "MOST_EXACT", FEW)
-    patch(postgres_ranker, "_QUIET", 0.2)
-    patch(postgres_ranker, "_PAUSE", 0.0)
+    patch(background, "_QUIET", 0.2)
+    patch(background, "_PAUSE", 0.0)
 
 
 class Model:
@@ -78,7 +80,7 @@ def put(store: holdall.Store, numbers: Sequence[int], namespace: tuple[str, ...]
 def put_without_index(model: Model, schema: str) -> None:
     """Make a store with many vectors, as an older release left it."""
     with (
-        mock.patch.object(postgres_ranker, "MOST_EXACT", 10_000),
+        mock.patch.object(background, "MOST_EXACT", 10_000),
         holdall.open(postgres_url(), schema=schema, embed=model) as store,
     ):
         put(store, range(500))

@@ -33,7 +33,7 @@ from ..history.sql import copy_row, is_kept
 from ..sql.dialect import ContentQuery, Dialect
 from ..sql.narrowing import Binder, Path, index_name
 from ..sql.statements import TREES, SqlProgram, Statement, in_deleted_tree, outside_deleted_trees
-from .trigrams import TrigramIndex
+from .indexes.trigrams import TrigramIndex
 from .views import REPLACED_VIEW, VIEWS
 
 #: SQL with numbered parameters, and the name of each.

@@ -79,8 +79,9 @@ from .connections import (
 from .dialect import PostgresDialect, new_token
 from .entries import PostgresEntries
 from .external_pool import ExternalPool
+from .indexes.background import GeneralIndex, IndexBuilder
 from .listener import LISTENER_CHECK_INTERVAL, NOTIFY_INTERVAL, Channel, NotifyListener
-from .ranker import GeneralIndex, IndexBuilder, NeedsSnapshot
+from .ranker import NeedsSnapshot
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -31,7 +31,8 @@ from ..sql.narrowing import narrow
 from ..sql.statements import LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement, within
 from ..sql.text_index import STATE as TEXTS_STATE
 from .dialect import MIGRATIONS, PostgresDialect, new_token, project
-from .ranker import GeneralIndex, IndexBuilder, PostgresRanker, VectorIndex, index_for, read_index
+from .indexes.background import GeneralIndex, IndexBuilder, VectorIndex, index_for, read_index
+from .ranker import PostgresRanker
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ import itertools
 from collections import defaultdict
 from typing import Any
 
-from ..sql.dialect import MOST_FOUND, ContentQuery, choose_grams
-from ..sql.statements import Rows, SqlProgram, Statement
+from ...sql.dialect import MOST_FOUND, ContentQuery, choose_grams
+from ...sql.statements import Rows, SqlProgram, Statement
 
 #: The largest width of a merged part, in bytes: the bits of a gram must fit in their row.
 _MAX_WIDTH = 1024
