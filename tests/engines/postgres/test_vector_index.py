@@ -151,7 +151,7 @@ def building(schema: str) -> list[int]:
 def test_of_the_ten_nearest_it_finds_99_in_100_by_every_metric(scaled: Callable[[int, int], int]) -> None:
     count, asked, schema = scaled(20_000, 20_000), scaled(60, 60), new_schema()
     model = Model(count + asked, clusters=200)
-    with holdall.open(postgres_url(), schema=schema, embed=model) as store:
+    with holdall.open(postgres_url(), schema=schema, embed=model, timeout=300) as store:  # for a busy machine
         put(store, range(count))
         for number, metric in enumerate(("cosine", "dot", "l2")[: 1 if IS_SHORT else 3], 1):
             view: Any = store.with_embedder(model, metric=metric)  # type: ignore[arg-type]  # a metric
