@@ -20,6 +20,7 @@ from pydantic_ai.models.function import FunctionModel
 
 import holdall
 from holdall.faces.pydantic_ai import HoldallConversationStore
+from holdall.testing import Clock
 from support.processes import finish_together, start, tell, wait_to_begin
 from support.stores import new_location, open_at
 
@@ -114,6 +115,31 @@ def test_new_messages_may_have_any_parent_before_them(make: Any) -> None:
         with pytest.raises(ConversationConflict):
             nowhere = ConversationRecord(conversation_id="other", head_id="missing")
             await store.write_record(nowhere, new_entries=[root], expected_revision=None)
+
+    asyncio.run(main())
+
+
+def test_a_conversation_outlives_its_expired_messages() -> None:
+    async def main() -> None:
+        clock = Clock()
+        async with HoldallConversationStore("memory:", ttl=100, refresh_on_read=True, clock=clock) as store:
+            messages: list[Any] = [ModelRequest(parts=[UserPromptPart(f"message {n}")]) for n in range(40)]
+            for count in (20, 40):
+                conversation = await store.load("chat") or Conversation(conversation_id="chat")
+                conversation.messages[:] = messages[:count]
+                await store.save(conversation)
+                clock.advance(60)
+            assert texts(await store.load("chat")) == [f"message {n}" for n in range(20, 40)]
+            assert texts(await store.load("chat", limit=2)) == ["message 38", "message 39"]
+            await store.fork("chat", new_conversation_id="fork")
+            record = await store.read_record("chat")
+            assert record is not None
+            await store.delete_record("chat", expected_revision=record.revision)
+            assert len(texts(await store.load("fork")) or []) == 20
+            clock.advance(60)  # only the last message was written again, by the fork
+            assert texts(await store.load("fork")) == ["message 39"]
+            clock.advance(60)
+            assert await store.load("fork") is None
 
     asyncio.run(main())
 

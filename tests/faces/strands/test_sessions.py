@@ -20,6 +20,7 @@ from strands.types.session import Session, SessionAgent, SessionMessage, Session
 
 import holdall
 from holdall.faces.strands import HoldallMemoryStore, HoldallSessionRepository, HoldallStorage
+from holdall.testing import Clock
 from support.face_writers import FaceWriter, check_kills, check_several, run_writer
 from support.strands_models import ScriptedModel
 
@@ -152,6 +153,20 @@ FACES: dict[str, type[FaceWriter]] = {kind.__name__: kind for kind in (StorageFi
 def write(at: dict[str, str], face: str, name: str, count: int) -> None:
     """In a process: write through a face."""
     run_writer(FACES[face], at, name, count)
+
+
+def test_a_session_that_is_used_does_not_expire() -> None:
+    clock = Clock()
+    with holdall.open("memory:", ttl=100, clock=clock) as store:
+        repository = HoldallSessionRepository(store)
+        repository.create_session(session())
+        repository.create_agent("s", agent())
+        for number in range(4):
+            clock.advance(60)
+            repository.create_message("s", "a", message(number, "hello"))
+        assert [one.message_id for one in repository.list_messages("s", "a")] == [2, 3]
+        clock.advance(101)
+        assert repository.read_session("s") is None and repository.read_agent("s", "a") is None
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -74,7 +74,8 @@ class HoldallCheckpointStorage(NamespaceFace):
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """Return a checkpoint. A missing one is `WorkflowCheckpointException`."""
         with _translate():
-            entry = await self.store.aget(self._namespace, checkpoint_id)
+            # Without a refresh: with `refresh_on_read=`, a checkpoint would outlive its place in the lists.
+            entry = await self.store.aget(self._namespace, checkpoint_id, refresh=False)
             if entry is None:
                 raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
             return self._decode(entry)
@@ -94,7 +95,7 @@ class HoldallCheckpointStorage(NamespaceFace):
         """Return the checkpoint of a workflow with the latest timestamp; None if there is none."""
         while found := await self._list(workflow_name):
             latest = max(found, key=lambda entry: datetime.fromisoformat(entry.value["timestamp"]))
-            entry = await self.store.aget(self._namespace, latest.key)
+            entry = await self.store.aget(self._namespace, latest.key, refresh=False)
             if entry is not None:  # not deleted in the meantime
                 with _translate():
                     return self._decode(entry)

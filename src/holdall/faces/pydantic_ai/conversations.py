@@ -50,7 +50,7 @@ class HoldallConversationStore(NamespaceFace, ConversationStore):
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return the record of a conversation, or None."""
-        entry = await self.store.aget(self._records, conversation_id)
+        entry = await self.store.aget(self._records, conversation_id, refresh=False)  # it expires with its messages
         return None if entry is None else _RECORD.validate_python(entry.value["record"])
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
@@ -65,14 +65,17 @@ class HoldallConversationStore(NamespaceFace, ConversationStore):
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """Return one message."""
-        entry = await self.store.aget(self._messages, entry_id)
+        entry = await self.store.aget(self._messages, entry_id, refresh=False)
         if entry is None:
             raise LookupError(f"there is no message {entry_id!r}")
         return _ENTRY.validate_python(entry.value["entry"])
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        """Return the messages from the first up to `head_id`, or the last `limit` of them."""
-        entries = await self._arun(self._read_chain(head_id, limit))
+        """Return the messages from the first up to `head_id`, or the last `limit` of them.
+
+        With `ttl=`, the first is the oldest that has not expired.
+        """
+        entries = await self._arun(self._read_history(head_id, limit))
         return [_ENTRY.validate_python(entry.value["entry"]) for entry in reversed(entries)]
 
     async def write_record(
@@ -106,6 +109,8 @@ class HoldallConversationStore(NamespaceFace, ConversationStore):
                     family = entry.value.get("family", record.forked_from)  # stores of older versions have none
                     # A new version of the parent: a deletion that has already looked for forks fails, and looks again.
                     batch.append(ops.Put(self._messages, key, entry.value, expect=entry))
+                elif key == record.head_id and entry.expires_at is not None:  # a record needs its last message
+                    batch.append(ops.Refresh(self._messages, key))
             for one in new_entries:
                 before = earlier[one.parent_id][:_EARLIER]
                 value = {"entry": _ENTRY.dump_python(one, mode="json"), "earlier": before, "family": family}
@@ -159,15 +164,25 @@ class HoldallConversationStore(NamespaceFace, ConversationStore):
                 found[entry.key] = entry
         return found
 
+    def _read_history(self, tip: str | None, limit: int | None) -> StoreProgram[list[Entry]]:
+        """`_read_chain`, or `LookupError` if the last message is not there, or was deleted while this read."""
+        if tip is None:
+            return []
+        found = yield from self._read_chain(tip, limit)
+        is_whole = len(found) == limit or (found and found[-1].value["entry"]["parent_id"] is None)
+        if not is_whole and (yield [ops.Get(self._messages, tip)]) == [None]:
+            raise LookupError(f"there is no message {tip!r}")
+        return found
+
     def _read_chain(self, tip: str | None, limit: int | None) -> StoreProgram[list[Entry]]:
-        """Return a message and those before it, the last first."""
+        """Return a message and those before it that have not expired, the last first."""
         found: list[Entry] = []
         wanted = [] if tip is None else [tip]
         while wanted and (limit is None or len(found) < limit):
             entries: list[Entry | None] = yield [ops.Get(self._messages, key) for key in wanted]
-            for key, entry in zip(wanted, entries, strict=True):
+            for entry in entries:
                 if entry is None:
-                    raise LookupError(f"there is no message {key!r}")
+                    return found if limit is None else found[:limit]
                 found.append(entry)
             wanted = found[-1].value["earlier"]
         return found if limit is None else found[:limit]

@@ -153,6 +153,8 @@ class HoldallSessionRepository(NamespaceFace, SessionRepository):
                 if entry is None:
                     raise SessionException(f"{_name(parent)} does not exist")
                 batch.append(ops.Check(*parent, entry))
+                if entry.expires_at is not None:  # what is above must not expire before what is below
+                    batch.append(ops.Refresh(*parent))
             if is_new is not None and is_new is not (old is None):
                 raise SessionException(f"{_name(address)} {'already exists' if is_new else 'does not exist'}")
             kept = {} if old is None or "created_at" not in old.value else {"created_at": old.value["created_at"]}
