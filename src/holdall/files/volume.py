@@ -141,27 +141,47 @@ class Files:
     aread_lines = arun(_read_lines)
 
     def _edit(
-        self, path: str, old: str, new: str, *, replace_all: bool = False, lease: Lease | None = None
+        self,
+        path: str,
+        old: str,
+        new: str,
+        *,
+        replace_all: bool = False,
+        expect: Expectation | FileInfo = ANY,
+        lease: Lease | None = None,
     ) -> StoreProgram[int]:
         r"""Replace a text in a file, and return how often. If the file changed in the meantime, do it again.
+
+        With `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
 
         `old` must be there exactly once, unless `replace_all` is set: else `NoMatch` or `AmbiguousMatch`. If it is not
         there exactly as given, its \n matches any line end, and the line ends of `new` become the same.
         """
         path = keys.check_path(path)
-        return (yield from self._change_text(path, replacing(path, old, new, replace_all=replace_all), lease=lease))
+        change = replacing(path, old, new, replace_all=replace_all)
+        return (yield from self._change_text(path, change, expect=expect, lease=lease))
 
     def _change_text(
-        self, path: str, change: Callable[[str], tuple[str, T]], *, lease: Lease | None = None
+        self,
+        path: str,
+        change: Callable[[str], tuple[str, T]],
+        *,
+        expect: Expectation | FileInfo = ANY,
+        lease: Lease | None = None,
     ) -> StoreProgram[T]:
         """Replace the text of a file by what `change(text)` returns, and return its second result.
 
-        If the file changed in the meantime, do it again. The file keeps its TTL.
+        If the file changed in the meantime, do it again, unless a version is expected. The file keeps its TTL.
         """
         path = keys.check_path(path)
+        checks = self._checks(path, expect)
 
         def attempt() -> StoreProgram[T]:
-            info, content = yield [ops.Stat(self._namespace, path), ops.ReadRange(self._namespace, path, 0)]
+            *_, info, content = yield [
+                *checks,
+                ops.Stat(self._namespace, path),
+                ops.ReadRange(self._namespace, path, 0),
+            ]
             if content is None:
                 raise _missing(path, info)
             text, result = change(_to_text(path, content))
@@ -169,7 +189,7 @@ class Files:
             yield from self._change([ops.Put(self._namespace, path, file, KEEP, info.version)], lease)
             return result
 
-        return (yield from retry_conflicts(attempt))
+        return (yield from attempt() if checks else retry_conflicts(attempt))
 
     edit = run(_edit)
     aedit = arun(_edit)
@@ -247,10 +267,15 @@ class Files:
 
     # Parts of files --------------------------------------------------------------------------------------------------
 
-    def _append(self, path: str, data: Data, *, lease: Lease | None = None) -> StoreProgram[int]:
-        """Add text or bytes to the end of a file, and return their offset. A missing file is created."""
+    def _append(
+        self, path: str, data: Data, *, expect: Expectation | FileInfo = ANY, lease: Lease | None = None
+    ) -> StoreProgram[int]:
+        """Add text or bytes to the end of a file, and return their offset. A missing file is created.
+
+        With `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
+        """
         path, content = keys.check_path(path), _to_bytes(data)
-        append = ops.Append(self._namespace, path, content)
+        append = ops.Append(self._namespace, path, content, _version(expect))
         offset: int = (yield from self._change([ops.CheckPath(self._namespace, path), append], lease))[1]
         return offset
 
@@ -458,33 +483,47 @@ class Files:
 
     # Trees -----------------------------------------------------------------------------------------------------------
 
-    def _delete(self, path: str, *, recursive: bool = False, lease: Lease | None = None) -> StoreProgram[int]:
+    def _delete(
+        self,
+        path: str,
+        *,
+        recursive: bool = False,
+        expect: Expectation | FileInfo = ANY,
+        lease: Lease | None = None,
+    ) -> StoreProgram[int]:
         """Remove a file, or with `recursive` also a folder with everything in it, in one transaction.
 
         Returns how many files were removed: 0 if there is nothing. Without `recursive`, a folder is `IsADirectory`.
+        With `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
         """
         keys.check_flag("recursive", recursive)
         target = keys.check_folder(path)[:-1] or "/"
+        checks = self._checks(target, expect)
         if recursive:
-            count: int = (yield from self._change([ops.DeleteTree(self._namespace, target)], lease))[0]
+            count: int = (yield from self._change([*checks, ops.DeleteTree(self._namespace, target)], lease))[-1]
             return count
         info = yield from self._find(path)
         if info is not None and info.is_dir:
             raise IsADirectory(f"{path!r} is a folder; pass recursive=True to delete it with everything in it")
         # Without a version: a disk store that is full accepts only unconditional deletes.
         batch: list[ops.PointOp] = [] if info is None else [ops.Delete(self._namespace, target)]
-        return sum((yield from self._change(batch, lease)))
+        results = yield from self._change([*checks, *batch], lease)
+        return sum(results[len(checks) :])
 
     delete = run(_delete)
     adelete = arun(_delete)
 
-    def _move(self, src: str, dst: str, *, lease: Lease | None = None) -> StoreProgram[FileInfo]:
+    def _move(
+        self, src: str, dst: str, *, expect: Expectation | FileInfo = ANY, lease: Lease | None = None
+    ) -> StoreProgram[FileInfo]:
         """Move a file or folder without copying it, in one transaction. Replaces a file, not a folder.
 
         A folder of more than 1,000 files is moved in slices, each in one transaction: at every moment, each file is at
-        one of its two paths. If the move is interrupted, call it again: it goes on.
+        one of its two paths. If the move is interrupted, call it again: it goes on. With `expect=`, as in `Store.put`,
+        a file that has another version is a `Conflict`.
         """
-        return (yield from move(self._store, ops.Move(self._namespace, *keys.check_paths(src, dst)), lease))
+        op = ops.Move(self._namespace, *keys.check_paths(src, dst))
+        return (yield from move(self._store, op, lease, self._checks(op.src, expect)))
 
     move = run(_move)
     amove = arun(_move)
@@ -520,6 +559,11 @@ class Files:
 
     def _change(self, batch: list[PointOp], lease: Lease | None) -> StoreProgram[list[Any]]:
         return self._store._change(batch, lease)
+
+    def _checks(self, path: str, expect: Expectation | FileInfo) -> list[ops.Check]:
+        """Return the op that raises `Conflict` unless a file has the expected version."""
+        version = _version(expect)
+        return [] if version is ANY else [ops.Check(self._namespace, path, version)]
 
     def _resolved(self) -> Namespace:
         """The namespace inside the store's scope, as walks need it."""

@@ -69,7 +69,17 @@ async def use_every_tool(client: Client) -> None:
     assert (await call(client, "file_read", path="/notes/a.md", limit=1)) == {
         "text": "one", "total": 2, "next": 1, "version": written["version"]
     }  # fmt: skip
-    assert (await call(client, "file_edit", path="/notes/a.md", old="two", new="2"))["replaced"] == 1
+    for tool, given in (
+        ("file_edit", {"path": "/notes/a.md", "old": "two", "new": "2"}),
+        ("file_append", {"path": "/notes/a.md", "text": "x"}),
+        ("file_move", {"src": "/notes/a.md", "dst": "/b.md"}),
+        ("file_delete", {"path": "/notes/a.md"}),
+    ):
+        stale = await client.call_tool(tool, {**given, "expect": written["version"] + 1})
+        assert stale.is_error, tool
+        assert "Conflict" in str(stale.content), tool
+    edit = {"path": "/notes/a.md", "old": "two", "new": "2", "expect": written["version"]}
+    assert (await call(client, "file_edit", **edit))["replaced"] == 1
     await call(client, "file_append", path="/notes/a.md", text="three\n")
     assert (await call(client, "file_grep", pattern="three"))["matches"][0]["line"] == 3
     assert [one["path"] for one in (await call(client, "file_list"))["files"]] == ["/notes/"]

@@ -231,27 +231,31 @@ def _add_writes(server: MCPServer[Any], store_of: StoreOf) -> None:
 
     @server.tool(annotations=_REPLACES)
     @_safely
-    async def file_edit(path: str, old: str, new: str, replace_all: bool = False) -> dict[str, Any]:
-        """Replace a text in a file. The old text must occur exactly once, unless replace_all is true. Changes by others are kept."""  # noqa: E501  # one line for a model
-        return {"replaced": await store_of("write").files().aedit(path, old, new, replace_all=replace_all)}
+    async def file_edit(
+        path: str, old: str, new: str, replace_all: bool = False, expect: int | None = None
+    ) -> dict[str, Any]:
+        """Replace a text in a file. The old text must occur exactly once, unless replace_all is true. Changes by others are kept; pass expect with the version you have read to get an error if there are any."""  # noqa: E501  # one line for a model
+        files = store_of("write").files()
+        return {"replaced": await files.aedit(path, old, new, replace_all=replace_all, expect=_expect(expect))}
 
     @server.tool(annotations=_ADDS)
     @_safely
-    async def file_append(path: str, text: str) -> dict[str, Any]:
-        """Add a text to the end of a file, which is created if it is missing. Write the line end yourself."""
-        return {"offset": await store_of("write").files().aappend(path, text)}
+    async def file_append(path: str, text: str, expect: int | None = None) -> dict[str, Any]:
+        """Add a text to the end of a file, which is created if it is missing. Write the line end yourself. Pass expect with the version you have read (0: there must be no file) if nobody else may have changed it."""  # noqa: E501  # one line for a model
+        return {"offset": await store_of("write").files().aappend(path, text, expect=_expect(expect))}
 
     @server.tool(annotations=_REPLACES)
     @_safely
-    async def file_move(src: str, dst: str) -> dict[str, Any]:
-        """Move or rename a file or folder. A file at the destination is replaced."""
-        return _info(await store_of("write").files().amove(src, dst))
+    async def file_move(src: str, dst: str, expect: int | None = None) -> dict[str, Any]:
+        """Move or rename a file or folder. A file at the destination is replaced. For a file, pass expect with the version you have read."""  # noqa: E501  # one line for a model
+        return _info(await store_of("write").files().amove(src, dst, expect=_expect(expect)))
 
     @server.tool(annotations=_REPLACES)
     @_safely
-    async def file_delete(path: str, recursive: bool = False) -> dict[str, Any]:
-        """Delete a file; with recursive=true also a folder and everything in it."""
-        return {"deleted": await store_of("write").files().adelete(path, recursive=recursive)}
+    async def file_delete(path: str, recursive: bool = False, expect: int | None = None) -> dict[str, Any]:
+        """Delete a file; with recursive=true also a folder and everything in it. For a file, pass expect with the version you have read."""  # noqa: E501  # one line for a model
+        files = store_of("write").files()
+        return {"deleted": await files.adelete(path, recursive=recursive, expect=_expect(expect))}
 
 
 def _add_history(server: MCPServer[Any], store_of: StoreOf, read_only: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -109,6 +110,34 @@ class FileContract(Contract):
             volume.write("/f", "3", expect=None)
         assert volume.read("/f") == b"2"
         assert volume.write("/f", "3", expect=second.version).size == 1
+
+    def test_expect_guards_every_other_change_of_a_file(self, volume: FilesCaller) -> None:
+        first = volume.write("/f", "one")
+        volume.append("/f", " two", expect=first)
+        second = volume.stat("/f")
+        changes: list[Callable[[Any], Any]] = [
+            lambda expect: volume.edit("/f", "one", "1", expect=expect),
+            lambda expect: volume.edit("/f", "not there", "1", expect=expect),
+            lambda expect: volume.append("/f", "three", expect=expect),
+            lambda expect: volume.move("/f", "/g", expect=expect),
+            lambda expect: volume.delete("/f", expect=expect),
+            lambda expect: volume.delete("/f", recursive=True, expect=expect),
+        ]
+        for change in changes:
+            for stale in (first, first.version, ABSENT):
+                with pytest.raises(Conflict):
+                    change(stale)
+            with pytest.raises(InvalidInput):
+                change(None)
+        assert volume.stat("/f") == second
+        assert volume.edit("/f", "one", "1", expect=second) == 1
+        moved = volume.move("/f", "/g", expect=volume.stat("/f"))
+        assert volume.read("/g") == b"1 two"
+        for path in ("/f", "/folder"):
+            with pytest.raises(Conflict):
+                volume.delete(path, expect=moved)
+        assert volume.delete("/g", expect=volume.stat("/g")) == 1
+        assert volume.append("/new", "x", expect=ABSENT) == 0
 
     def test_a_missing_file_raises_not_found(self, volume: FilesCaller) -> None:
         volume.write("/folder/f", "x")
