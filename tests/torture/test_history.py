@@ -42,7 +42,7 @@ def test_each_value_is_kept_once_when_writers_are_killed(tmp_path: Path, engine:
         store.erase(("a",), recursive=True)
         for _ in range(2):
             writers = [subprocess.Popen([sys.executable, "-c", WRITER, url]) for _ in range(3)]
-            target, until = _count(store) + 20, time.monotonic() + 30
+            target, until = _count(store) + 20, time.monotonic() + 120
             while _count(store) < target and time.monotonic() < until:
                 time.sleep(0.01)
             for writer in writers:
