@@ -7,6 +7,7 @@ The parts, each a module here, may be measured alone:
 - `vectors`: SQLite with 1,000,000 vectors of 256 dimensions: time, recall, memory, hybrid search.
 - `postgres`: 100,000 such vectors, beside langgraph's `PostgresStore` with its HNSW index.
 - `redis`: hybrid search among 50,000.
+- `moves`: a move of a folder of 100,000 files on each engine, beside another writer.
 
 The environment variable `HOLDALL_SCALE` holds options, such as `--entries 10000 --only text`; the same options follow
 `python -m benchmarks.scale`. All that is stored is made from fixed seeds, and nothing is kept between runs.
@@ -25,7 +26,7 @@ from pathlib import Path
 from ..harness import Bench
 from .costs import Costs
 
-PARTS = ("text", "vectors", "postgres", "redis")
+PARTS = ("text", "vectors", "postgres", "redis", "moves")
 OPTIONS = "HOLDALL_SCALE"
 
 
@@ -37,12 +38,13 @@ class Sizes:
     vectors: int
     postgres: int
     redis: int
+    moves: int
     costs: Costs = field(default_factory=Costs)
 
 
 def run(bench: Bench) -> None:
     options = parse(shlex.split(os.environ.get(OPTIONS, "")))
-    sizes = Sizes(tuple(options.entries), options.vectors, options.postgres, options.redis)
+    sizes = Sizes(tuple(options.entries), options.vectors, options.postgres, options.redis, options.moves)
     for part in options.only:
         measure: Callable[[Bench, Sizes], None] = importlib.import_module(f"{__package__}.{part}").measure
         measure(bench, sizes)
@@ -70,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--vectors", type=int, default=1_000_000, help="vectors on SQLite")
     made.add_argument("--postgres", type=int, default=100_000, help="vectors on PostgreSQL")
     made.add_argument("--redis", type=int, default=50_000, help="vectors on Redis")
+    made.add_argument("--moves", type=int, default=100_000, help="files in a folder that is moved, on each engine")
     made.add_argument("--plot", type=Path, metavar="FILE", help="draw cost against size there, as SVG")
     return made
 
