@@ -32,7 +32,7 @@ def measure(bench: Bench, sizes: Sizes) -> None:
             "SQLite": str(bench.folder / "moves.db"),
             "PostgreSQL": next(stack.enter_context(new_postgres(bench))),
             "Redis": stack.enter_context(new_redis(folder)),
-            "disk": f"disk://{bench.folder}/moves",
+            "disk": f"disk:///{bench.folder}/moves",
         }
         for engine, url in urls.items():
             bench.part = f"a move of {sizes.moves:,} files on {engine}"
