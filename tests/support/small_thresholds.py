@@ -28,16 +28,16 @@ from holdall.search.segments import state as segments
 from holdall.search.vector_index import building, index
 
 SMALL: dict[Any, dict[str, float]] = {
-    ranking: {"_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "LENDERS": 3, "WINDOW": 2},
+    ranking: {"_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "_OUTDATED": 1, "LENDERS": 3, "WINDOW": 2},
     scoring: {"FUSED_SHORT": 3, "FUSED": 5, "SHORT_PAGE": 2},
     memory_search: {"FEW": 3, "_SPARE": 3},
     memory: {"PAGE_BYTES": 30},
     bounded_reads: {"_SMALL": 6, "PAGE_BYTES": 30, "_LARGEST_PAGE": 8},
     large_moves: {"LARGE_FOLDER": 1, "_SMALLEST_SLICE": 1, "_LARGEST_SLICE": 2, "_PAGE": 2},
     feed: {"LARGE_TREE": 1, "_LARGEST_SLICE": 2},
-    sql_search: {"FEW": 3, "_PAGE": 2, "_LOOKED_AT": 3},
+    sql_search: {"FEW": 3, "FEW_ENTRIES": 1, "_PAGE": 2, "_LOOKED_AT": 3},
     postgres_entries: {"MOST_EXACT": 3},
-    postgres_search: {"MOST_EXACT": 3, "_MIN_ROWS": 2, "_MOST_APPROXIMATE": 5},
+    postgres_search: {"MOST_EXACT": 3, "_MIN_ROWS": 2, "_SPARE_ROWS": 1, "_MOST_APPROXIMATE": 5},
     postgres_indexes: {"MOST_EXACT": 3, "_QUIET": 0, "_PAUSE": 0},
     sql_texts: {
         "_SLICE_BYTES": 200,
@@ -45,7 +45,7 @@ SMALL: dict[Any, dict[str, float]] = {
         "_FEW_BYTES": 100,
         "_PAGE": 2,
         "_DELETED": 3,
-        "_FEW_ENTRIES": 1,
+        "FEW_ENTRIES": 1,
         "_CACHE_BYTES": 1000,
     },
     segments: {"PART": 4, "MOST_PARTS": 3, "SMALL": 4, "FACTOR": 2, "PAGE": 3, "CLAIM": 0, "SPARE": 4},

@@ -34,6 +34,7 @@ FEW = 2000
 #: the nearest from an approximate index, unless `Search.exact` is set. Scores are exact in any case.
 MOST_EXACT = 10_000
 _FIRST_LOOK, _LARGEST_LOOK = 64, 4096
+_OUTDATED = 8  # so many more are looked at, because some may be outdated
 _LONG = 1 << 20  # characters of file contents; after a step with so many, the next step is not larger
 #: Neighbours were created at most so long after each other, in microseconds.
 LARGEST_GAP = 3_600_000_000
@@ -210,14 +211,16 @@ class _MatchingRanking(Generic[RequestT]):
     def __init__(self, ranker: Ranker[RequestT], op: Search, ranking: Ranking[RequestT]) -> None:
         self._ranker, self._op, self._ranking = ranker, op, ranking
         has_phrases = op.query is not None and bool(parse_query(op.query).phrases)
-        self._is_checked = getattr(ranking, "is_checked", False) and op.filter is None and not has_phrases
+        self._is_filtered = op.filter is not None or has_phrases
+        self._is_checked = getattr(ranking, "is_checked", False) and not self._is_filtered
         self._ready: list[_Scored] = []
         self._ended = False
 
     def take(self, want: int, known: Collection[int] = ()) -> Program[RequestT, list[_Scored]]:
         """The next results that are not known yet; fewer at the end."""
         ready = [pair for pair in self._ready if pair[0] not in known]
-        size = min(want + len(known) if self._is_checked else max(want, _FIRST_LOOK), _LARGEST_LOOK)
+        size = max(want, _FIRST_LOOK) if self._is_filtered else want + len(known)
+        size = min(size if self._is_checked else size + _OUTDATED, _LARGEST_LOOK)
         while len(ready) < want and not self._ended:
             look = yield from self._ranking.take(size)
             unknown = [version for version, _ in look if version not in known]

@@ -252,18 +252,26 @@ def test_a_namespace_is_one_range_of_documents(group: list[tuple[str, list[int]]
 # Which segments are merged -------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(1, 5000), max_size=300))
-def test_segments_stay_few(slices: list[int]) -> None:
+@given(st.lists(st.integers(1, 5000), max_size=300), st.booleans())
+def test_segments_stay_few(slices: list[int], is_idle: bool) -> None:
     """However large the slices are, each size has fewer segments than are merged at once; and merging ends."""
     state = State()
     for number, count in enumerate(slices, 1):
         state = state.change(segments=(*state.segments, Segment(number, count, 0)), count=state.count + count)
-        while chosen := find_merge(state):
+        while chosen := find_merge(state, is_idle):
             assert len(chosen) > 1
             merged = Segment(-number, sum(segment.documents for segment in chosen), 0)
             assert merged.documents <= sizes.PART * sizes.MOST_PARTS
             state = state.change(segments=(*(one for one in state.segments if one not in chosen), merged))
-    assert len(state.segments) < 6 * sizes.FACTOR
+    assert len(state.segments) < 6 * sizes.FACTOR // (2 if is_idle else 1)
+
+
+def test_half_as_many_segments_are_merged_while_nothing_waits_to_be_indexed() -> None:
+    segments = tuple(Segment(number, 4096, 0) for number in range(1, sizes.FACTOR))
+    assert find_merge(State(count=sizes.FACTOR * 4096, segments=segments)) == []
+    assert find_merge(State(count=sizes.FACTOR * 4096, segments=segments), is_idle=True) == [*segments]
+    few = segments[: sizes.FACTOR // 2 - 1]
+    assert find_merge(State(count=sizes.FACTOR * 4096, segments=few), is_idle=True) == []
 
 
 def test_segments_with_many_removed_documents_are_merged_and_those_of_a_merge_are_left_alone() -> None:

@@ -23,7 +23,7 @@ from .bounded_reads import BoundedReads, process_rows, split_by_bytes
 from .dialect import Dialect
 from .feed import SqlFeed
 from .statements import LIVE, Rows, SqlProgram, SqlRequest, Statement, live, within
-from .text_index import SqlTextIndex
+from .text_index import FEW_ENTRIES, SqlTextIndex
 
 if TYPE_CHECKING:
     from ...search.vectors import Matrix
@@ -106,13 +106,15 @@ class SqlRanker:
     def find_few(self, op: ops.Search) -> SqlProgram[Collection[int] | None]:
         if not op.prefix and op.filter is None:
             return None
-        params: dict[str, Any] = {"now": self._clock(), "limit": FEW + 1}
+        is_by_words = op.vector is None and op.filter is None
+        few = FEW_ENTRIES if is_by_words else FEW  # of more, the text index does not use the versions
+        params: dict[str, Any] = {"now": self._clock(), "limit": few + 1}
         where, is_indexed = yield from self._feed.search_condition(op, params)
         if not is_indexed:
-            params = {"now": params["now"], "limit": FEW + 1}
+            params = {"now": params["now"], "limit": few + 1}
             where, _ = yield from self._feed.search_condition(ops.Search(op.prefix, recursive=op.recursive), params)
         [rows] = yield [(f"SELECT version FROM {self._table} WHERE {where} LIMIT :limit", params)]
-        return None if len(rows) > FEW else {version for (version,) in rows}
+        return None if len(rows) > few else {version for (version,) in rows}
 
     def rank_by_text(self, op: ops.Search, among: Collection[int] | None) -> SqlProgram[Ranking[SqlRequest]]:
         assert op.query is not None

@@ -60,7 +60,7 @@ _FEW_CHANGES, _FEW_BYTES = 16, 1 << 14
 #: How many bytes are tokenised or parsed, and how many documents scored, without a worker thread.
 _SHORT_TEXTS, _SHORT_ROWS, _FEW_DOCUMENTS = 1 << 12, 1 << 16, 512
 #: A namespace with at most so many entries is scored from their forward lists.
-_FEW_ENTRIES = 128
+FEW_ENTRIES = 128
 #: How many changes are read at a time.
 _PAGE = 512
 #: How many rows of a deleted segment one step removes.
@@ -247,7 +247,9 @@ class SqlTextIndex:
     def _has_work(self, state: State) -> bool:
         """Whether this process has a merge or a deletion to do."""
         is_ours = state.merge is not None and state.merge.owner == self._owner_number()
-        return bool(state.garbage or state.has_old or is_ours or (state.merge is None and find_merge(state)))
+        return bool(
+            state.garbage or state.has_old or is_ours or (state.merge is None and find_merge(state, is_idle=True))
+        )
 
     def _prepare(self, limit: int, state: State, only_changes: bool, is_committed: bool) -> SqlProgram[Prepared | None]:
         yield from self._load_kernel()
@@ -262,7 +264,7 @@ class SqlTextIndex:
                     return prepared
         prepared = yield from self._prepare_slice(limit, state, is_committed)
         if prepared is None and not only_changes:
-            prepared = yield from self._prepare_merge(state)
+            prepared = yield from self._prepare_merge(state, is_idle=True)
             if prepared is None and state.has_old:
                 prepared = yield from self._prepare_deletion_of_old()
         return prepared
@@ -392,11 +394,11 @@ class SqlTextIndex:
 
     # Merging
 
-    def _prepare_merge(self, state: State) -> SqlProgram[Prepared | None]:
+    def _prepare_merge(self, state: State, is_idle: bool = False) -> SqlProgram[Prepared | None]:
         merge = state.merge
         if merge is not None and merge.owner != self._owner_number() and merge.until < time.time():
             return Prepared([], _abandon(merge))
-        chosen = find_merge(state)
+        chosen = find_merge(state, is_idle)
         if (
             chosen
             and sum(segment.documents for segment in chosen) <= sizes.SMALL
@@ -632,7 +634,7 @@ class SqlTextIndex:
             for version, length, counts in unindexed.added
             if any(term in counts for term in terms)
         }
-        if among is not None and (op.filter is not None or len(among) <= _FEW_ENTRIES):
+        if among is not None and (op.filter is not None or len(among) <= FEW_ENTRIES):
             return (yield from self._rank_few(weights, numbers, among, scored))
         return (yield from self._rank_range(op, state, weights, numbers, smalls, scored))
 

@@ -97,16 +97,20 @@ def row_id(segment: int, section: int, position: int) -> int:
     return (segment << 4 | section) << 32 | position
 
 
-def find_merge(state: State) -> list[Segment]:
-    """Return the segments to merge next; none if there are enough of no size."""
+def find_merge(state: State, is_idle: bool = False) -> list[Segment]:
+    """Return the segments to merge next; none if there are enough of no size.
+
+    While no changes wait to be indexed (`is_idle`), half as many are enough: a search reads each segment.
+    """
     # Not while another merge runs: it may drop enough, and what waits for it may hold nothing that could be dropped.
     if state.merge is None and state.indexed > 2 * state.count + SPARE:
         return _take(state.waiting)  # the oldest; the merge drops removed documents, and its output is the newest
     by_size: defaultdict[int, list[Segment]] = defaultdict(list)
     for segment in state.waiting:
         by_size[_size_class(segment.documents)].append(segment)
+    enough = FACTOR // 2 if is_idle else FACTOR
     for size in sorted(by_size):
-        if len(by_size[size]) >= FACTOR:
+        if len(by_size[size]) >= enough:
             chosen = _take(sorted(by_size[size], key=lambda segment: segment.documents)[:FACTOR])
             if len(chosen) > 1:
                 return chosen
