@@ -6,7 +6,10 @@ from typing import Any
 
 from cryptography.fernet import Fernet
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
+
+from holdall.faces.langgraph import HoldallSaver
 
 
 def thread(name: str, **configurable: Any) -> Any:
@@ -19,6 +22,12 @@ def chat(saver: Any) -> Any:
     builder.add_node("model", lambda state: {"messages": [AIMessage(f"answer to {state['messages'][-1].content}")]})
     builder.add_edge(START, "model")
     return builder.compile(checkpointer=saver)
+
+
+def put_empty(saver: HoldallSaver, name: str, **metadata: Any) -> None:
+    """Put a checkpoint without values. LangGraph's type of metadata lacks the fields that an app adds."""
+    details: Any = metadata
+    saver.put(thread(name), empty_checkpoint(), details, {})
 
 
 def say(graph: Any, name: str, text: str, **metadata: Any) -> None:

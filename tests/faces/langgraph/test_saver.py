@@ -36,7 +36,7 @@ from holdall.faces.langgraph.checkpoints import log
 from holdall.faces.langgraph.checkpoints.known_logs import Address, KnownLog
 from holdall.faces.langgraph.checkpoints.log import Checkpoint, Codec, Log, LogWriter
 from support.extent import IS_SHORT
-from support.langgraph_threads import FernetCipher, chat, say, texts, thread
+from support.langgraph_threads import FernetCipher, chat, put_empty, say, texts, thread
 from support.servers import postgres_url
 from support.stores import new_location, open_at
 
@@ -104,7 +104,7 @@ def test_a_scope_reaches_no_threads_of_others(saver_store: holdall.Store) -> Non
     other = HoldallSaver(saver_store.scoped(("walls", "b")))
     for saver in (other, outside):
         for _ in range(3):
-            saver.put(thread("t"), empty_checkpoint(), {"run_id": "r"}, {})  # type: ignore[typeddict-unknown-key]
+            put_empty(saver, "t", run_id="r")
     for id in ("t", "../b/t", "../../b/.holdall.threads/t", "b"):
         assert inside.get_tuple(thread(id)) is None
         assert list(inside.list(thread(id))) == []
@@ -386,9 +386,9 @@ def test_nothing_is_unpickled(saver: HoldallSaver) -> None:
     class Custom:
         pass
 
-    checkpoint = {**empty_checkpoint(), "channel_values": {"a": Custom()}, "channel_versions": {"a": 1}}
+    checkpoint: Any = {**empty_checkpoint(), "channel_values": {"a": Custom()}, "channel_versions": {"a": 1}}
     with pytest.raises(TypeError):
-        saver.put(thread("t"), checkpoint, {}, {"a": 1})  # type: ignore[typeddict-item]
+        saver.put(thread("t"), checkpoint, {}, {"a": 1})
     assert saver.get_tuple(thread("t")) is None
 
 
@@ -545,7 +545,7 @@ def test_a_subgraph_that_begins_while_the_last_log_is_deleted_is_listed(tmp_path
                 return found
 
         with Slow(url) as slow:
-            slow.put(thread("t"), empty_checkpoint(), {"run_id": "r"}, {})  # type: ignore[typeddict-unknown-key]
+            put_empty(slow, "t", run_id="r")
             assert other.get_tuple(thread("t", checkpoint_ns="sub:1")) is None
             slow.delete_for_runs(["r"])
             assert slow.get_tuple(thread("t")) is None
@@ -564,8 +564,8 @@ def test_a_thread_that_is_deleted_or_pruned_elsewhere_goes_on_whole(tmp_path: Pa
         before = one.get_tuple(thread("t"))
         assert before is not None
         other.delete_thread("t")
-        checkpoint = {**before.checkpoint, "id": "ffffffff-0000-6000-8000-000000000000"}
-        one.put(before.config, checkpoint, {"step": 9}, {})  # type: ignore[arg-type]  # it refers to what is deleted
+        checkpoint: Any = {**before.checkpoint, "id": "ffffffff-0000-6000-8000-000000000000"}
+        one.put(before.config, checkpoint, {"step": 9}, {})  # it refers to what is deleted
         assert len(texts(chat(other), "t")) == 4
         with pytest.raises(errors.AlreadyExists):
             one.copy_thread("t", "t")

@@ -304,9 +304,10 @@ def test_a_graph_whose_saver_forgets_between_steps_sees_the_same(saver_store: ho
 
     class Forgetful(Driver):
         def record(self, answer: Any) -> None:
-            self.graph.checkpointer._known.clear()  # type: ignore[union-attr]
+            saver: Any = self.graph.checkpointer
+            saver._known.clear()
             super().record(answer)
-            self.graph.checkpointer._known.clear()  # type: ignore[union-attr]
+            saver._known.clear()
 
     ours = scenario(lambda builder: Forgetful(builder, _new_saver(saver_store), False, "sync")).seen
     theirs = scenario(lambda builder: Driver(builder, InMemorySaver(), False, "sync")).seen

@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 import holdall
 from holdall import errors
 from holdall.faces.langgraph import HoldallSaver
-from support.langgraph_threads import chat, say, texts, thread
+from support.langgraph_threads import chat, put_empty, say, texts, thread
 
 # Listing -------------------------------------------------------------------------------------------------------------
 
@@ -69,10 +69,11 @@ def test_pages_of_threads_lack_none_while_threads_change(saver_store: holdall.St
     saver = HoldallSaver(saver_store, namespace=("pages", "threads"))
     other = HoldallSaver(saver_store, namespace=("pages", "threads"))
     for number in range(12):
-        saver.put(thread(f"t{number}"), empty_checkpoint(), {"user_id": "ada"}, {})  # type: ignore[typeddict-unknown-key]
-    for options in ({}, {"filter": {"user_id": "ada"}}, {"query": "ada"}):
+        put_empty(saver, f"t{number}", user_id="ada")
+    each_options: list[Any] = [{}, {"filter": {"user_id": "ada"}}, {"query": "ada"}]
+    for options in each_options:
         seen: list[str] = []
-        page = saver.threads(limit=3, **options)  # type: ignore[arg-type]
+        page = saver.threads(limit=3, **options)
         for number in range(100):
             seen += [found.id for found in page]
             if page.next is None:
@@ -80,11 +81,11 @@ def test_pages_of_threads_lack_none_while_threads_change(saver_store: holdall.St
             # The next thread, which was on no page yet, moves to the front. One goes, and a new one comes.
             late = next((f"t{n}" for n in reversed(range(12)) if f"t{n}" not in seen), "t0")
             if number < 3:
-                other.put(thread(late), empty_checkpoint(), {"user_id": "ada"}, {})  # type: ignore[typeddict-unknown-key]
+                put_empty(other, late, user_id="ada")
                 other.put(thread(f"new-{number}"), empty_checkpoint(), {}, {})
                 other.delete_thread(f"new-{number - 1}")
                 other.retain(keep_last=1, thread_ids=[seen[0]])
-            page = saver.threads(limit=3, cursor=page.next, **options)  # type: ignore[arg-type]
+            page = saver.threads(limit=3, cursor=page.next, **options)
         assert page.next is None
         assert {f"t{number}" for number in range(12)} <= set(seen)
         other.delete_thread("new-2")
@@ -106,7 +107,7 @@ def test_every_thread_is_searched_for_runs_while_threads_change(
 
     slow = Slow(saver_store, namespace=("moving", "threads"))
     for number in range(10):
-        slow.put(thread(f"t{number}"), empty_checkpoint(), {"run_id": "r"}, {})  # type: ignore[typeddict-unknown-key]
+        put_empty(slow, f"t{number}", run_id="r")
     slow.delete_for_runs(["r"])
     assert [found.metadata for found in slow.list(None)] == [{}, {}]
     assert {found.id: found.checkpoints for found in slow.threads()} == {"t0": 1, "t5": 1}
@@ -130,7 +131,9 @@ def test_a_thread_is_listed_with_what_is_left_when_its_last_run_is_deleted(saver
     saver.delete_for_runs(["r2"])
     [found] = saver.threads()
     assert (found.preview, found.step, found.checkpoints, found.metadata["run_id"]) == ("answer to public", 1, 3, "r1")
-    assert found.checkpoint_id == saver.get_tuple(thread("t")).checkpoint["id"]  # type: ignore[union-attr]
+    last = saver.get_tuple(thread("t"))
+    assert last is not None
+    assert found.checkpoint_id == last.checkpoint["id"]
     assert saver.threads(query="secret") == []
     saver.put(thread("t", checkpoint_ns="sub"), empty_checkpoint(), {}, {})
     saver.delete_for_runs(["r1"])  # only the subgraph is left
@@ -222,13 +225,18 @@ def test_retain_deletes_old_checkpoints_and_keeps_the_state(saver_store: holdall
 
 
 def test_writes_keep_a_thread_alive(saver_store: holdall.Store) -> None:
-    saver = HoldallSaver(saver_store, namespace=("working", "threads"), ttl=10)
+    saver = HoldallSaver(saver_store, namespace=("working", "threads"), ttl=1000)
     config = saver.put(thread("t"), empty_checkpoint(), {}, {})
     before = saver_store.get(saver.namespace, "t")
-    time.sleep(0.6)  # more than a twentieth of the TTL
+    saver._refreshed.clear()  # as if a twentieth of the TTL had passed
+    time.sleep(0.01)
     saver.put_writes(config, [("a", 1)], "task")
     after = saver_store.get(saver.namespace, "t")
-    assert after.expires_at > before.expires_at  # type: ignore[union-attr,operator]
+    assert before is not None
+    assert after is not None
+    assert before.expires_at is not None
+    assert after.expires_at is not None
+    assert after.expires_at > before.expires_at
 
 
 def test_retain_deletes_old_checkpoints_of_subgraphs_too(saver: HoldallSaver) -> None:

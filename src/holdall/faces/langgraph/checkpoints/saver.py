@@ -533,7 +533,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     def _rewrite(self, address: Address, choose: Choose) -> StoreProgram[int]:
         home = self._home(address.thread_id)
-        for tries in itertools.count(1):
+
+        def attempt() -> StoreProgram[int]:
             listed, generation, new_log, info, content = yield [
                 ops.Get(self.namespace, address.thread_id),
                 ops.Get(home, _GENERATION),
@@ -571,14 +572,11 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                     summary = _summarise_again(address, log, kept)
                     changed.append(ops.Put(self.namespace, address.thread_id, summary, ttl, listed, SEARCHED))
                 changed.append(ops.Put(home, _GENERATION, value, ttl, generation, False))
-            try:
-                yield changed
-            except Conflict as conflict:
-                yield from face_api.before_retry(conflict, tries)
-                continue
+            yield changed
             self._known.forget(address)
             return len(ids) - len(kept)
-        raise AssertionError("unreachable")
+
+        return (yield from face_api.retry_conflicts(attempt))
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> StoreProgram[None]:
         """Copy a thread with all its checkpoints and writes; the target must be a new thread."""
@@ -691,7 +689,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """Give a thread a TTL of its own, in seconds, which begins again with each use. None keeps it for ever."""
         thread_id = _check_thread_id(thread_id)
         home, seconds = self._home(thread_id), face_api.ttl_seconds(ttl, _OR_NONE)
-        for tries in itertools.count(1):
+
+        def attempt() -> StoreProgram[None]:
             addresses = yield from self._addresses(thread_id)
             generation, listed = yield [ops.Get(home, _GENERATION), ops.Get(self.namespace, thread_id)]
             if generation is None or listed is None:
@@ -712,13 +711,10 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                     ops.Move(home, address.path, "/moved"),
                     ops.Move(home, "/moved", address.path, ttl=seconds),
                 ]
-            try:
-                yield batch
-            except Conflict as conflict:
-                yield from face_api.before_retry(conflict, tries)
-                continue
+            yield batch
             self._known.forget_thread(thread_id)
-            return
+
+        yield from face_api.retry_conflicts(attempt)
 
     set_ttl = sync_method(_set_ttl)
     aset_ttl = async_method(_set_ttl)
