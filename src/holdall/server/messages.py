@@ -1,7 +1,4 @@
-"""Starlette's requests, answers and routing with less work for the most frequent requests.
-
-Measured in CPU time, for a get of an item without the store: 30 us instead of 85 us.
-"""
+"""Starlette's requests, answers and routing with less work for the most frequent requests."""
 
 from __future__ import annotations
 
