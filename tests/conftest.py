@@ -31,10 +31,16 @@ _THIRD_ENGINES = ("postgres", "redis", "disk")
 #: Single tests of these modules take up to half a minute: they run first, so that no worker waits for one at the end.
 _FIRST = ("test_demo.py", "test_docs.py", "test_examples.py")
 
-# Without limits of time, which a busy machine exceeds.
+# Without limits of time, which a busy machine exceeds. The short form tries the same examples each time, so that a
+# failure is the fault of the change; the others try new ones.
 for _extent, _examples in (("short", 20), ("all", 100), ("long", 300)):
-    _slow = [HealthCheck.too_slow]
-    settings.register_profile(_extent, max_examples=_examples, deadline=None, suppress_health_check=_slow)
+    settings.register_profile(
+        _extent,
+        max_examples=_examples,
+        deadline=None,
+        derandomize=IS_SHORT,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.load_profile(EXTENT)
 
 

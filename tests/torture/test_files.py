@@ -305,8 +305,8 @@ def test_what_kill_9_leaves_is_whole(
     files: Files, where: dict[str, str], scaled: Callable[[int, int], int], deed: str
 ) -> None:
     """The state is that of the last step that was told, or of the one after it: never between, and never older."""
-    rounds, steps = scaled(4, 30), 0
-    for number in range(rounds):
+    rounds, steps, number = scaled(4, 30), 0, 0
+    while number < rounds or (steps == number and number < 10 * rounds):  # a busy machine kills many before they write
         files.delete("/", recursive=True)
         prepare(files, deed)
         writer = start(work_until_killed, where=doomed(where), deed=deed)
@@ -315,7 +315,8 @@ def test_what_kill_9_leaves_is_whole(
         check(files, deed, told[-1])
         files.append(f"/after/{number}", "the store still works")
         steps += len(told)
-    assert steps > rounds, "the writers were killed before they could write: this showed nothing"
+        number += 1
+    assert steps > number, "the writers were killed before they could write: this showed nothing"
 
 
 def kill_at_a_random_moment(writer: Process) -> list[int]:
