@@ -564,6 +564,7 @@ class Remember(Op, frozen=True):
     number: int
     ttl: float
     expect: Expectation = ABSENT
+    checksum: int = 0
 
 
 class IndexTexts(Op, frozen=True):

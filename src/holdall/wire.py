@@ -7,6 +7,7 @@ members of a problem document (RFC 9457), on every route of the server.
 from __future__ import annotations
 
 import base64
+import zlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Union
@@ -69,6 +70,11 @@ _reply_decoder = msgspec.msgpack.Decoder(Reply)
 def encode(message: Batch | Reply) -> bytes:
     """Encode a batch or a reply."""
     return _encoder.encode(message)
+
+
+def checksum(batch: Sequence[Op]) -> int:
+    """A number of the ops of a batch, by which the server knows whether a write that is sent again is the same."""
+    return zlib.crc32(_encoder.encode(batch))
 
 
 def decode_batch(body: bytes) -> Batch:
@@ -220,7 +226,7 @@ def to_record(op: ops.Remember, batch: Sequence[Op], results: Sequence[Any]) -> 
         None if type(one) in ops.READS else encode_result(one, done) for one, done in zip(batch, results, strict=False)
     ]
     packed = base64.b64encode(_encoder.encode(kept)).decode()
-    value: Any = encode_plain({"number": op.number, "results": packed})
+    value: Any = encode_plain({"number": op.number, "checksum": op.checksum, "results": packed})
     return ops.Put(op.namespace, op.key, value, op.ttl, op.expect)
 
 

@@ -19,7 +19,7 @@ from ..files.large_moves import is_large, move
 from ..history.versions import encode_acting
 from ..live.leases import lease_home
 from ..model import file_values, filters, globs, keys
-from ..model.values import decode, duration_seconds, to_datetime
+from ..model.values import MAX_TTL, decode, duration_seconds, to_datetime
 from ..ops import ABSENT, READS, WALKS, Entry, Namespace, Op, Page, replace
 from ..runtime.programs import StoreProgram
 from .store import Store
@@ -29,8 +29,11 @@ Allow: TypeAlias = Callable[[str], None]
 
 _LARGE_TREE = 500  # entries: a larger tree is deleted in steps, and the record of the batch is written before
 _CLIENT = re.compile(r"[0-9a-f]{16,64}")
-_MAINTENANCE = (ops.PurgeTombstones, ops.PurgeHistory, ops.Maintain, ops.LearnFields, ops.IndexTexts, ops.IndexOrder)
+_MAINTENANCE = (ops.PurgeTombstones, ops.PurgeHistory, ops.IndexTexts)
 _ADMITTED = frozenset({*ops.POINT_OPS, ops.GetSearchFields, ops.CountVectors, ops.Embed, ops.GetVersion, ops.SetChange})
+#: Ops whose numbers `Store._prepare` checks, and walks for which a limit of 0 has a meaning.
+_PREPARED = frozenset({ops.Get, ops.Put, ops.Delete, ops.Check, ops.Refresh, ops.Append, ops.ReadRange, ops.Backdate})
+_MAY_BE_EMPTY = (ops.Search, ops.Namespaces, ops.Changes, ops.ListVersions)
 _ON_LEASES = (ops.Put, ops.Get, ops.Check, ops.Refresh, ops.Delete)
 _ON_UPLOADS = (ops.Put, ops.Append, ops.Delete)
 _ON_MODEL = (ops.Get, ops.Check, ops.Put)
@@ -52,6 +55,7 @@ def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wir
         raise InvalidInput("an empty batch")
     for op in batch.ops:
         allow(_right_of(op))
+        _check_numbers(op)
     first: Any = batch.ops[0]
     if type(first) not in _ADMITTED and len(batch.ops) > 1:
         raise InvalidInput(f"a batch with {type(first).__name__} has no other ops")
@@ -119,7 +123,9 @@ def _run_once(store: Store, batch: wire.Batch, admitted: list[Op]) -> StoreProgr
         )
     home = _record_home(store, admitted)
     key = _record_key(store, slot)
-    expect: Any = ABSENT if slot.expect is None else slot.expect
+    expect: Any = ABSENT
+    if slot.expect is not None:
+        _check_integer("expect", expect := slot.expect)
     is_retry = slot.age > 0
     record: Entry | None = (yield [ops.Get(home, key)])[0] if is_retry else None
     while True:
@@ -150,21 +156,22 @@ def _write_with_record(
     store: Store, batch: wire.Batch, admitted: list[Op], home: Namespace, key: str, expect: Any
 ) -> StoreProgram[wire.Reply]:
     assert batch.slot is not None
-    number = batch.slot.number
+    number, checksum = batch.slot.number, wire.checksum(batch.ops)
     is_large = yield from _takes_steps(store, admitted)
     if store._engine_handle.engine.capabilities.remembers and not is_large:
-        remember = ops.Remember(store._resolve_namespace(home), key, number, wire.REPLY_TTL, expect)
+        remember = ops.Remember(store._resolve_namespace(home), key, number, wire.REPLY_TTL, expect, checksum)
         results = yield from store._write_batch([*admitted, remember], None)
         version = results.pop()
     else:
         # Two steps: a retry between them finds a record without results.
-        begun = ops.Put(home, key, {"number": number}, wire.REPLY_TTL, expect)
+        begun = ops.Put(home, key, {"number": number, "checksum": checksum}, wire.REPLY_TTL, expect)
         if is_large:
             yield [begun]
             results = yield from _write(store, admitted)
         else:
             results = (yield from store._write_batch([begun, *admitted], None))[1:]
-        kept = wire.to_record(ops.Remember(home, key, number, wire.REPLY_TTL), admitted, results)
+        remember = ops.Remember(home, key, number, wire.REPLY_TTL, checksum=checksum)
+        kept = wire.to_record(remember, admitted, results)
         version = (yield [replace(kept, value=decode(kept.value), expect=ops.ANY)])[0].version  # type: ignore[arg-type]  # Json
     done = [wire.encode_result(op, result) for op, result in zip(batch.ops, results, strict=True)]
     return wire.Reply(done, version)
@@ -172,6 +179,9 @@ def _write_with_record(
 
 def _replay(batch: wire.Batch, admitted: list[Op], record: Entry) -> StoreProgram[wire.Reply]:
     """Return the results of a batch that was run before. What it read is read again."""
+    checksum = wire.checksum(batch.ops)
+    if record.value.get("checksum", checksum) != checksum:  # an earlier holdall kept none
+        raise InvalidInput("another write was sent with this number before; nothing was done")
     if "results" not in record.value:
         raise OutcomeUnknown(
             "the connection was lost during this write, and its results were not kept: read and decide"
@@ -350,7 +360,31 @@ def _to_time(microseconds: Any) -> Any:
         raise InvalidInput(f"not a time in microseconds: {shown(microseconds)}") from None
 
 
+def _check_numbers(op: Any) -> None:
+    """Check the numbers of an op that a client has made without a store: engines pass them to a database."""
+    if type(op) in _PREPARED:
+        return
+    for name in ("limit", "offset", "max_depth"):
+        if getattr(op, name, None) is not None:
+            least = 1 if name == "limit" and not isinstance(op, _MAY_BE_EMPTY) else 0
+            keys.check_count(name, getattr(op, name), least=least)
+    for name in ("version", "before", "model", "unembedded"):
+        if getattr(op, name, None) is not None:
+            _check_integer(name, getattr(op, name))
+    for name in ("at", "since", "time", "expires"):
+        if isinstance(getattr(op, name, None), int):
+            _to_time(getattr(op, name))
+    for name in ("age", "keep"):
+        if getattr(op, name, None) is not None:
+            duration_seconds(name, getattr(op, name), least=0, most=MAX_TTL)
+
+
+def _check_integer(name: str, value: Any) -> None:
+    keys.check_count(name, value, least=-(2**63), most=2**63)
+
+
 def _check_vectors(vectors: ops.Vectors) -> None:
+    _check_integer("model", vectors.model)
     for data in vectors.data:
         if not data or len(data) % 4 or len(data) > _MOST_VECTOR_BYTES:
             raise InvalidInput("a vector is float32 numbers, little-endian")
@@ -446,13 +480,8 @@ def _upload_key(store: Store, key: str) -> str:
 
 def _walk(store: Store, op: Any) -> StoreProgram[Any]:
     """Check a walk, move it into the scope, and run it."""
-    for name in ("limit", "offset", "max_depth"):
-        if getattr(op, name, None) is not None:
-            keys.check_count(name, getattr(op, name))
     if hasattr(op, "limit") and op.limit > wire.MOST_IN_PAGE and not (isinstance(op, ops.Children) and op.bare):
         op = replace(op, limit=wire.MOST_IN_PAGE)
-    if isinstance(op, ops.Scan | ops.Records | ops.ChangedRecords | ops.ListPast | ops.Unembedded):
-        keys.check_count("limit", op.limit, least=1)
     if getattr(op, "filter", None) is not None:
         filters.load(op.filter)
     if isinstance(op, ops.Scan | ops.Unembedded | ops.Records | ops.ListPast) and op.after is not None:

@@ -174,7 +174,7 @@ def load(text: str) -> Filter:
     """Parse the text that `encode` wrote."""
     try:
         plain = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"a filter is the JSON text of a dict, not {shown(text)}: {error}") from None
     return Filter(_object(plain, 0))
 

@@ -336,8 +336,10 @@ async def read_chunks(request: Request, limits: Limits, most: int) -> AsyncItera
                 chunk = inflate.decompress(chunk, most - size + 1)
             except zlib.error:
                 raise InvalidInput("the body is not compressed as its content encoding says") from None
+            if inflate.unused_data:
+                raise InvalidInput("data follows the end of the compressed body; compress the whole body in one piece")
         size += len(chunk)
-        if size > most:
+        if max(size, received) > most:
             raise _too_large(most)
         if chunk:
             yield chunk

@@ -60,6 +60,8 @@ async def get_item(call: Call) -> Response:
         raise InvalidInput("the argument key is missing")
     labels = _labels((call.text("namespace") or "").split("."))
     refresh = call.flag("refresh_ttl") if call.text("refresh_ttl") is not None else None
+    if refresh:
+        call.access.require("write")
     entry = await call.store.aget(labels, key, refresh=refresh)
     return answer(None if entry is None else _item(entry))
 
@@ -74,6 +76,8 @@ async def delete_item(call: Call) -> Response:
 async def search_items(call: Call) -> Response:
     """Find items."""
     given = await call.json(_Search)
+    if given.refresh_ttl:
+        call.access.require("write")
     limit = min(given.limit, call.service.limits.page)
     prefix = _labels(given.namespace_prefix)
     hits = await call.store.asearch(

@@ -14,21 +14,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 class IndexedHeaders(Headers):
     """The headers of a request in a dict. Starlette's own class decodes them and compares all of them at each look-up.
 
-    If a header is repeated, the first counts, as in Starlette.
+    The values of a repeated header are joined by commas (RFC 9110), so that no condition of a request is ignored.
     """
 
     def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
         super().__init__(raw=raw)
-        self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}
+        self._values: dict[str, str] = {}
+        for encoded, value in raw:
+            name, text = encoded.decode("latin-1"), value.decode("latin-1")
+            self._values[name] = f"{self._values[name]}, {text}" if name in self._values else text
 
     def __getitem__(self, key: str) -> str:
-        return self._first[key.lower()]
+        return self._values[key.lower()]
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key.lower() in self._first
+        return isinstance(key, str) and key.lower() in self._values
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self._first.get(key.lower(), default)
+        return self._values.get(key.lower(), default)
 
 
 class IndexedRequest(Request):

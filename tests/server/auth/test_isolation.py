@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import itertools
 import json
+import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -21,6 +24,7 @@ import holdall
 from holdall import ops, wire
 from holdall.server import Tokens, app
 from holdall.server.mcp.tools import build_server
+from server.conftest import connect
 from support.extent import IS_SHORT
 
 A, B = ("users", "ada"), ("users", "bob")
@@ -282,6 +286,29 @@ def test_bodies_have_limits(client: httpx.Client, store: holdall.Store) -> None:
     assert store.count() == 0
 
 
+@pytest.mark.parametrize("rest", [gzip.compress(b"second"), b"\0", b"x" * 100_000])
+def test_data_after_the_end_of_a_compressed_body_is_refused(
+    client: httpx.Client, store: holdall.Store, rest: bytes
+) -> None:
+    """It was left out of what was written, and kept in memory without a limit."""
+    sent = gzip.compress(b"first") + rest
+    assert client.put("/v1/files/a", content=sent, headers={"Content-Encoding": "gzip"}).status_code == 400
+    chunks = iter([gzip.compress(b"first"), rest])
+    assert client.put("/v1/files/a", content=chunks, headers={"Content-Encoding": "gzip"}).status_code == 400
+    assert store.count() == 0
+
+
+def test_a_compressed_body_that_has_no_contents_is_limited(url: str, new_token: Callable[..., str]) -> None:
+    """Empty blocks add nothing to the contents."""
+    packer = zlib.compressobj(wbits=31)
+    head = packer.compress(b"x") + packer.flush(zlib.Z_SYNC_FLUSH)
+    empty = b"\0\0\0\xff\xff" * (1 << 18)
+    with connect(url, new_token()) as client, contextlib.suppress(httpx.WriteError, httpx.ReadError):
+        sent = itertools.chain([head], itertools.repeat(empty, 60))  # 75 MiB
+        answer = client.put("/v1/files/a", content=sent, headers={"Content-Encoding": "gzip"})
+        assert answer.status_code == 413
+
+
 def test_a_read_only_token_only_reads(url: str, new_token: Callable[..., str], store: holdall.Store) -> None:
     store.put(("a",), "k", {"n": 1})
     with httpx.Client(base_url=url, headers={"x-api-key": new_token(allow=["read"])}) as client:
@@ -297,8 +324,11 @@ def test_a_read_only_token_only_reads(url: str, new_token: Callable[..., str], s
             ("GET", "/v1/tokens"),
             ("GET", "/metrics"),
             ("POST", "/v1/rewind"),
+            ("GET", "/v1/items/a/k?refresh=true"),
+            ("GET", "/store/items?namespace=a&key=k&refresh_ttl=true"),
         ]:
             assert client.request(method, path, content=b"{}").status_code == 403, path
+        assert client.post("/store/items/search", json={"refresh_ttl": True}).status_code == 403
         put = {"op": "put", "namespace": ["a"], "key": "k", "value": {}}
         assert client.post("/v1/batch", json={"ops": [put]}).status_code == 403
         batch = wire.encode(wire.Batch([ops.Delete(("a",), "k")]))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.types import Implementation
 
 import holdall
@@ -47,6 +48,36 @@ def test_writes_carry_the_name_of_the_client() -> None:
     asyncio.run(main())
 
 
+def test_answers_are_bounded_and_the_rest_can_be_read() -> None:
+    async def main() -> None:
+        with holdall.open("memory:", history=3600) as store:
+            value = {"text": "tea " * 50_000}
+            for number in range(30):
+                store.put(("long",), str(number), value)
+            store.put(("long",), "0", value)
+            store.files().write("/line", "x" * 100_000)
+            store.files().write("/large", b"x" * (11 << 20))
+            async with Client(make_server(store)) as client:
+                text, offset = "", 0
+                while offset is not None:
+                    part = await call(client, "memory_get", namespace=["long"], key="0", offset=offset)
+                    text, offset = text + part["text"], part["next"]
+                assert json.loads(text) == value
+                for tool, given in [
+                    ("memory_search", {"query": "tea", "limit": 30}),
+                    ("history", {"namespace": ["long"], "key": "0"}),
+                    ("file_read", {"path": "/line"}),
+                ]:
+                    assert len(json.dumps(await call(client, tool, **given))) < 60_000, tool
+                assert (await call(client, "file_read", path="/line"))["is_cut"]
+                with pytest.raises(MCPError, match="file_read"):
+                    await client.read_resource("holdall://files/large")
+                with pytest.raises(MCPError, match="FileNotFound"):
+                    await client.read_resource("holdall://files/missing")
+
+    asyncio.run(main())
+
+
 async def use_every_tool(client: Client) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert all(tool.description and tool.output_schema and tool.annotations for tool in tools.values())
@@ -67,7 +98,8 @@ async def use_every_tool(client: Client) -> None:
     assert (await call(client, "memory_delete", namespace=["facts", "ada"], key="tea"))["deleted"]
     written = await call(client, "file_write", path="/notes/a.md", text="one\ntwo\n", expect=0)
     assert (await call(client, "file_read", path="/notes/a.md", limit=1)) == {
-        "text": "one", "total": 2, "next": 1, "version": written["version"]
+        "text": "one", "total": 2, "next": 1, "version": written["version"],
+        "is_cut": False,
     }  # fmt: skip
     for tool, given in (
         ("file_edit", {"path": "/notes/a.md", "old": "two", "new": "2"}),

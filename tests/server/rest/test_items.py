@@ -28,6 +28,8 @@ def test_an_item_has_its_version_as_etag_and_conditional_writes_hold(client: htt
     assert client.get("/v1/items/users/ada/name").json()["value"] == {"n": 2}
     again = client.get("/v1/items/users/ada/name", headers={"If-None-Match": second.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    two = [("If-Match", second.headers["etag"]), ("If-Match", tag)]  # of which the second was ignored
+    assert client.put("/v1/items/users/ada/name", json={"n": 3}, headers=two).status_code == 400
     assert client.delete("/v1/items/users/ada/name", headers={"If-Match": tag}).status_code == 412
     assert client.delete("/v1/items/users/ada/name").status_code == 204
     assert client.get("/v1/items/users/ada/name").status_code == 404

@@ -15,17 +15,18 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.subscriptions import SubscriptionBus
 from mcp.types import ToolAnnotations
 
 from ... import ABSENT, ANY, Entry, FileInfo, Store
 from ...core import face_api
-from ...errors import HoldallError
+from ...errors import HoldallError, InvalidInput
 
 P = ParamSpec("P")
 
-_MOST_CHARACTERS = 40_000  # of a file in one answer
+_MOST_CHARACTERS = 40_000  # of values, or of a file, in one answer
+_MOST_RESOURCE = 10 << 20  # bytes of a file that is read as a resource, in one piece
 _MOST_RESULTS = 50
 _MOST_NAME = 200  # characters of a client's name
 _client: ContextVar[str] = ContextVar("holdall_mcp_client", default="")
@@ -123,10 +124,18 @@ def _add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
 
     @server.tool(annotations=_READS)
     @_safely
-    async def memory_get(namespace: list[str], key: str) -> dict[str, Any]:
-        """Read one memory by its namespace (a list of labels) and key. Returns value and version, or found=false."""
+    async def memory_get(namespace: list[str], key: str, offset: int = 0) -> dict[str, Any]:
+        """Read one memory by its namespace (a list of labels) and key. Returns value and version, or found=false. A very long value comes as parts of its JSON text instead: to read on, call again with offset=next."""  # noqa: E501  # one line for a model
         entry = await store_of("read").aget(tuple(namespace), key)
-        return {"found": False} if entry is None else {"found": True, **_entry(entry)}
+        if entry is None:
+            return {"found": False}
+        face_api.check_count("offset", offset)
+        text = face_api.encode_value(entry.value)
+        if not offset and len(text) <= _MOST_CHARACTERS:
+            return {"found": True, **_entry(entry)}
+        end = offset + _MOST_CHARACTERS
+        part = {"text": text[offset:end], "next": end if end < len(text) else None}
+        return {"found": True, **_address(entry), **part}
 
     @server.tool(annotations=_READS)
     @_safely
@@ -137,11 +146,12 @@ def _add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
         limit: int = 10,
         cursor: str | None = None,
     ) -> dict[str, Any]:
-        """Find memories by what they are about (query), by fields of their values (filter, such as {"type": "note"}), or both, in a namespace and below it. The best come first. To get more, call again with the same arguments and cursor=next."""  # noqa: E501  # one line for a model
+        """Find memories by what they are about (query), by fields of their values (filter, such as {"type": "note"}), or both, in a namespace and below it. The best come first. To get more, call again with the same arguments and cursor=next. A long value is cut to its beginning, in preview: read it with memory_get."""  # noqa: E501  # one line for a model
         page = await store_of("read").asearch(
             tuple(namespace or ()), query=query or None, filter=filter, limit=min(limit, _MOST_RESULTS), cursor=cursor
         )
-        return {"memories": [{**_entry(hit), "score": hit.score} for hit in page], "next": page.next}
+        most = _MOST_CHARACTERS // max(len(page), 1)
+        return {"memories": [{**_entry(hit, most), "score": hit.score} for hit in page], "next": page.next}
 
     @server.tool(annotations=_READS)
     @_safely
@@ -154,7 +164,7 @@ def _add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
     @server.tool(annotations=_READS)
     @_safely
     async def file_read(path: str, offset: int = 0, limit: int = 500) -> dict[str, Any]:
-        """Read lines of a text file, from line `offset` (the first is 0). Returns the text, the total number of lines and the version. To read on, call again with offset=next."""  # noqa: E501  # one line for a model
+        """Read lines of a text file, from line `offset` (the first is 0). Returns the text, the total number of lines and the version. To read on, call again with offset=next. is_cut is true if a line is too long to be shown whole."""  # noqa: E501  # one line for a model
         files = store_of("read").files()
         info = await files.astat(path)
         window = await files.aread_lines(path, offset, min(limit, 2000))
@@ -167,7 +177,14 @@ def _add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
             lines.append(line[:_MOST_CHARACTERS])
         end = offset + len(lines)
         following = end if end < window.total else None
-        return {"text": "\n".join(lines), "total": window.total, "next": following, "version": info.version}
+        is_cut = any(len(line) > _MOST_CHARACTERS for line in window.lines[: len(lines)])
+        return {
+            "text": "\n".join(lines),
+            "total": window.total,
+            "next": following,
+            "version": info.version,
+            "is_cut": is_cut,
+        }
 
     @server.tool(annotations=_READS)
     @_safely
@@ -199,7 +216,16 @@ def _add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
 
     @server.resource("holdall://files/{+path}", name="file", description="A file of the memory, by its path.")
     async def file(path: str) -> str:
-        return await store_of("read").files().aread_text("/" + path.lstrip("/"))
+        absolute = "/" + path.lstrip("/")
+        try:
+            files = store_of("read").files()
+            if (await files.astat(absolute)).size > _MOST_RESOURCE:
+                raise InvalidInput(
+                    f"{absolute!r} has more than {_MOST_RESOURCE:,} bytes: read its lines with file_read"
+                )
+            return await files.aread_text(absolute)
+        except HoldallError as error:
+            raise ResourceError(f"{type(error).__name__}: {error}") from error
 
     @server.prompt(name="keep_a_memory", description="Teaches a model to keep a memory with these tools.")
     def keep_a_memory() -> str:
@@ -262,15 +288,16 @@ def _add_history(server: MCPServer[Any], store_of: StoreOf, read_only: bool) -> 
     @server.tool(annotations=_READS)
     @_safely
     async def history(namespace: list[str], key: str, limit: int = 20) -> dict[str, Any]:
-        """List the old versions of a memory, newest first, with their values and authors. For a file, use the namespace ["filesystem"] and its path as key."""  # noqa: E501  # one line for a model
+        """List the old versions of a memory, newest first, with their values and authors. Long values are cut to their beginnings, in preview: with a smaller limit, more of each is shown. For a file, use the namespace ["filesystem"] and its path as key."""  # noqa: E501  # one line for a model
         found = await store_of("history").ahistory(tuple(namespace), key, limit=min(limit, _MOST_RESULTS))
+        most = _MOST_CHARACTERS // max(len(found), 1)
         return {
             "versions": [
                 {
                     "version": one.version,
                     "kind": one.kind,
                     "time": one.time.isoformat(),
-                    "value": one.value,
+                    **_value(one.value, most),
                     "author": one.author,
                 }
                 for one in found
@@ -293,14 +320,24 @@ def _expect(version: int | None) -> Any:
     return ANY if version is None else ABSENT if version == 0 else version
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: Entry, most: int = _MOST_CHARACTERS) -> dict[str, Any]:
+    return {**_address(entry), **_value(entry.value, most)}
+
+
+def _address(entry: Entry) -> dict[str, Any]:
     return {
         "namespace": list(entry.namespace),
         "key": entry.key,
-        "value": entry.value,
         "version": entry.version,
         "updated_at": entry.updated_at.isoformat(),
     }
+
+
+def _value(value: dict[str, Any] | None, most: int) -> dict[str, Any]:
+    """A value; or the beginning of its JSON text, if that has more characters than `most`."""
+    if value is None or len(text := face_api.encode_value(value)) <= most:
+        return {"value": value}
+    return {"preview": text[:most]}
 
 
 def _info(info: FileInfo) -> dict[str, Any]:

@@ -31,6 +31,7 @@ async def get_item(call: Call) -> Response:
     namespace, key = item_address(call, _START)
     refresh = call.flag("refresh") if call.text("refresh") is not None else None
     if refresh:
+        call.access.require("write")
         refuse_past(call, "no TTL can be restarted")
     entry = await call.store.aget(namespace, key, refresh=refresh)
     if entry is None:
