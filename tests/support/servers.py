@@ -34,7 +34,13 @@ def postgres_url() -> str:
     folder = Path(tempfile.mkdtemp(prefix="holdall-postgres-"))
     folder.chmod(0o755)  # under root the server runs as a user of its own
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # runs after the server's own, which stops it
-    server = get_server(folder / "data", cleanup_mode="delete")
+    for attempt in range(6):
+        try:
+            server = get_server(folder / "data", cleanup_mode="delete")
+            break
+        except subprocess.TimeoutExpired:  # after ten seconds, which is little on a busy machine; it is still starting
+            if attempt == 5:
+                raise
     url = str(server.get_uri())
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")  # no test cuts the power
@@ -53,8 +59,7 @@ class Postgres:
         self._folder = Path(tempfile.mkdtemp(prefix="holdall-postgres-"))
         if _user():
             shutil.chown(self._folder, _user())
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         self.data = self._folder / "data"
         copy = ["cp", "-a", _new_data_folder(), self.data]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from langgraph_sdk.client import SyncLangGraphClient
 
 import holdall
 from holdall.faces.langgraph import HoldallSaver
+from support.servers import free_port
 
 APP = """
 from typing import TypedDict
@@ -71,8 +71,7 @@ CONFIG = {
 def served(folder: Path) -> Iterator[SyncLangGraphClient]:
     (folder / "app.py").write_text(APP)
     (folder / "langgraph.json").write_text(json.dumps(CONFIG))
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [Path(sys.executable).with_name("langgraph"), "dev", "--no-browser", "--no-reload", "--port", str(port)]
     quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"}
     with (folder / "log").open("wb") as log:
