@@ -46,6 +46,18 @@ def test_an_export_imports_as_equal_entries(
     assert target.get(("filesystem",), "/item.txt").value == store.get(("filesystem",), "/item.txt").value
 
 
+@pytest.mark.parametrize("name", ["large.jsonl", "large.parquet"])
+def test_rows_with_large_values_are_imported_a_few_at_a_time(name: str, store: holdall.Store, tmp_path: Path) -> None:
+    for number in range(24):
+        store.put(("large",), str(number), {"text": "x" * (1 << 20)})
+    store.export_entries(tmp_path / name)
+    batches: list[int] = []
+    with holdall.open("memory:", on_op=lambda event: batches.append(len(event.ops))) as target:
+        assert target.import_entries(tmp_path / name) == 24
+        assert target.count() == 24
+    assert max(batches) <= 18  # of 48: two for each row
+
+
 def test_rows_of_another_tool_are_imported_with_a_mapping(target: holdall.Store, tmp_path: Path) -> None:
     path = tmp_path / "notes.jsonl"
     first = {"id": 7, "title": "Tea", "body": "green", "made": "2026-01-02T03:04:05"}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], object] | None
 
-_PAGE = 500
+_PAGE, _PAGE_BYTES = 500, 8 << 20  # rows and bytes in one transaction
 _FIELDS = ("namespace", "key", "value", "content", "created_at", "updated_at", "expires_at", "ttl", "search_fields")
 _TIMES = ("created_at", "updated_at", "expires_at")
 
@@ -209,18 +209,19 @@ def _check_columns(columns: Any) -> dict[str, Any]:
     return dict(columns)
 
 
-def _take(rows: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    page, room = [], 8 << 20
-    for number, row in rows:
+def _take(rows: Iterator[tuple[int, Any, int]]) -> list[tuple[int, Any]]:
+    """Take the rows of one transaction."""
+    page, room = [], _PAGE_BYTES
+    for number, row, size in rows:
         page.append((number, row))
-        room -= len(row["content"]) if isinstance(row, dict) and isinstance(row.get("content"), str | bytes) else 1000
+        room -= size
         if len(page) == _PAGE or room < 0:
             break
     return page
 
 
-def _read_rows(source: Any, format: str) -> Iterator[tuple[int, Any]]:
-    """Yield the numbered rows of a file, which is closed at the end if it was opened here."""
+def _read_rows(source: Any, format: str) -> Iterator[tuple[int, Any, int]]:
+    """Yield the rows of a file with their numbers and sizes. It is closed at the end if it was opened here."""
     read = _read_parquet if format == "parquet" else _read_jsonl
     if not isinstance(source, str | os.PathLike):
         yield from read(source)
@@ -229,16 +230,16 @@ def _read_rows(source: Any, format: str) -> Iterator[tuple[int, Any]]:
         yield from read(file)
 
 
-def _read_jsonl(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
+def _read_jsonl(file: IO[bytes]) -> Iterator[tuple[int, Any, int]]:
     for number, line in enumerate(file, 1):
         if line.strip():
             try:
-                yield number, json.loads(line)
+                yield number, json.loads(line), len(line)
             except (ValueError, RecursionError) as error:  # nested too deeply
                 raise InvalidInput(f"line {number} is not JSON: {error}") from error
 
 
-def _read_parquet(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
+def _read_parquet(file: IO[bytes]) -> Iterator[tuple[int, Any, int]]:
     pyarrow = _import_pyarrow()
     try:
         table = pyarrow.parquet.ParquetFile(file)
@@ -247,9 +248,12 @@ def _read_parquet(file: IO[bytes]) -> Iterator[tuple[int, Any]]:
     number = 0
     with table:
         for batch in table.iter_batches(batch_size=_PAGE):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+            size = batch.nbytes // max(batch.num_rows, 1)  # on average
+            step = max(1, _PAGE_BYTES // max(size, 1))
+            for start in range(0, batch.num_rows, step):
+                for row in batch.slice(start, step).to_pylist():
+                    number += 1
+                    yield number, row, size
 
 
 def _to_ops(row: Any, home: Namespace | None, mapping: dict[str, Any]) -> list[Any]:

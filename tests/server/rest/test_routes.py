@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Callable
@@ -236,6 +237,8 @@ def test_a_table_is_exported_and_imported(client: httpx.Client, store: holdall.S
     assert done.json() == {"entries": 2}
     assert client.get("/v1/items/notes/2").json()["value"] == {"text": "coffee"}
     assert client.post("/v1/import?format=csv", content=rows).status_code == 400
+    bomb = gzip.compress(b'"' + b"x" * (65 << 20) + b'"')
+    assert client.post("/v1/import", content=bomb, headers={"Content-Encoding": "gzip"}).status_code == 413
 
 
 def test_a_token_of_a_scope_backs_up_and_erases_its_scope(

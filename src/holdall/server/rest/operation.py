@@ -88,16 +88,26 @@ class Written(msgspec.Struct):
 @takes(namespace=TEXT, format=_FORMAT, columns=TEXT)
 async def import_entries(call: Call) -> Response:
     """Put an entry for each row of a table, which is the body. `columns`, as JSON, names the column of each part."""
-    columns = call.text("columns")
+    columns, kind = call.text("columns"), _table_format(call)
     with _temporary_folder() as kept:
         await call.save_body(kept.path / "table")
+        if kind == "jsonl":
+            await asyncio.to_thread(_check_lines, kept.path / "table", call.service.limits.body)
         number = await call.store.aimport_entries(
             kept.path / "table",
             namespace=_optional_namespace(call, "namespace"),
             columns=None if columns is None else decode_json(columns.encode(), dict[str, str | list[str]]),
-            format=_table_format(call),
+            format=kind,
         )
         return answer(Written(number))
+
+
+def _check_lines(path: Path, most: int) -> None:
+    """Refuse a table with a row that is larger than a request may be: each row is read into memory."""
+    with path.open("rb") as file:
+        while line := file.readline(most + 1):
+            if len(line) > most:
+                raise HttpError(413, f"a row of a table has at most {most:,} bytes")
 
 
 class Check(msgspec.Struct, forbid_unknown_fields=True):
