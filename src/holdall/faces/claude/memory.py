@@ -99,7 +99,8 @@ class _Commands(FilesFace):
 
     def _list_visible(self, folder: str) -> StoreProgram[list[FileInfo]]:
         found = yield from face_api.ls(self.files, folder)
-        return [info for info in found if not info.path[len(folder) :].startswith(".")]
+        visible = [info for info in found if not info.path[len(folder) :].startswith(".")]
+        return sorted(visible, key=lambda info: info.path.rstrip("/"))  # "a" before "a.md", also if "a" is a folder
 
     def _do_create(self, command: BetaMemoryTool20250818CreateCommand) -> StoreProgram[str]:
         """Create a file. An existing one is an error, also if another session has just created it."""
@@ -188,8 +189,7 @@ class _Commands(FilesFace):
         source, target = _inside(command.old_path), _inside(command.new_path)
         if source == "/":
             raise ToolError("Cannot rename the /memories directory itself")
-        is_refused = target == "/" or f"{target}/".startswith(f"{source}/")  # by the store, with other messages
-        if is_refused and (yield from face_api.exists(self.files, target)):
+        if (yield from face_api.exists(self.files, target)):
             raise ToolError(f"The destination {command.new_path} already exists")
         try:
             ns = self.files.namespace
@@ -242,10 +242,11 @@ def _inside(path: str) -> str:
     """Return the path inside the namespace. ".." is resolved, and may not lead out of /memories."""
     if not path.startswith(_ROOT):
         raise ToolError(f"Path must start with /memories, got: {path}")
-    relative = posixpath.normpath(path[len(_ROOT) :].lstrip("/") or ".")
-    if relative == ".." or relative.startswith("../"):
+    relative = path.removeprefix(_ROOT).lstrip("/")
+    folder, _, inside = posixpath.normpath(f"memories/{relative}").partition("/")
+    if folder != "memories":
         raise _escapes(path)
-    return "/" if relative == "." else f"/{relative}"
+    return f"/{inside}"
 
 
 def _find_all(text: str, old: str) -> list[int]:
@@ -262,8 +263,8 @@ def _number(lines: list[str], first: int) -> str:
 
 def _size(size: int) -> str:
     power = min(max(size.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
-    short = f"{size / 1024**power:.1f}".removesuffix(".0")
-    return f"{short}{_UNITS[power]}"
+    whole, rest = divmod(size, 1024**power)
+    return f"{size / 1024**power:.1f}{_UNITS[power]}" if rest else f"{whole}{_UNITS[power]}"
 
 
 def _escapes(path: str) -> ToolError:
