@@ -36,6 +36,9 @@ class SQLiteSession(HoldallSession):
         except StoreClosed as error:
             raise RuntimeError("SQLiteSession is closed") from error
 
+    async def _get_compaction_snapshot(self, limit: int, *, prune_prefix: Any = None) -> Any:
+        return await self._read_snapshot(limit, prune_prefix) if type(self) is SQLiteSession else None
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out the tests that do not use `SQLiteSession`."""

@@ -21,7 +21,7 @@ class ScriptedModel(Model):
         message = ResponseOutputMessage(
             id=f"message-{len(self.inputs)}", type="message", role="assistant", status="completed", content=[text]
         )
-        return ModelResponse(output=[message], usage=Usage(), response_id=None)
+        return ModelResponse(output=[message], usage=Usage(), response_id=f"response-{len(self.inputs)}")
 
     def stream_response(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

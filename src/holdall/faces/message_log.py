@@ -7,6 +7,7 @@ a log is listed and found by its head.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
@@ -14,7 +15,7 @@ from typing import Any, Self, TypeAlias
 from .. import ABSENT, Entry, Store, ops
 from ..core import face_api
 from ..core.face_api import StoreProgram, retry_conflicts
-from ..errors import NotFound
+from ..errors import Conflict, NotFound
 from ..ops import Namespace, Value
 
 Head: TypeAlias = dict[str, Any]
@@ -116,16 +117,31 @@ class MessageLog:
             if head is None or not -len(entries) <= number < len(entries):
                 return None
             removed, *behind = entries[number % len(entries) :]
-            first, length = int(removed.key), int(entries[-1].key)
-            batch: list[ops.PointOp] = [
-                ops.Put(self.heads, self.name, {**head.value, "length": length}, expect=head),
-                *(ops.Put(self.messages, _key(first + index), entry.value) for index, entry in enumerate(behind)),
-                ops.Delete(self.messages, _key(length)),
-            ]
+            batch = self._write_from(int(removed.key), [entry.value for entry in behind], head, head.value)
             yield from face_api.execute(self.store, batch)
             return removed.value
 
         return (yield from retry_conflicts(attempt))
+
+    def replace_end(
+        self, seen: Entry, number: int, messages: Sequence[Value], is_unwanted: Callable[[Any], bool] | None = None
+    ) -> StoreProgram[bool]:
+        """Replace the messages from `number` on, and return True: False if the head is not `seen` any more.
+
+        Messages at the beginning of the log for which `is_unwanted` is true are removed in the same transaction.
+        """
+        kept: list[Value] = []
+        if is_unwanted is not None:
+            _, entries = yield from self.read_entries()
+            before = [entry.value for entry in entries if int(entry.key) < number]
+            wanted = list(itertools.dropwhile(is_unwanted, before))
+            if len(wanted) < len(before):
+                number, kept = 0, wanted
+        try:
+            yield from face_api.execute(self.store, self._write_from(number, [*kept, *messages], seen, seen.value))
+        except Conflict:
+            return False
+        return True
 
     def pop(self) -> StoreProgram[dict[str, Any] | None]:
         """Remove the last message and return it: None if there is none."""
@@ -176,20 +192,23 @@ class MessageLog:
 
         def attempt() -> StoreProgram[Entry]:
             head = yield from self.read_head()
-            before = 0 if head is None else head.value["length"]
             start, messages, value = change(head)
-            start = min(start, before)
-            end = start + len(messages)
-            batch: list[ops.PointOp] = [
-                ops.Put(self.heads, self.name, {**value, "length": end}, expect=ABSENT if head is None else head),
-                *(ops.Put(self.messages, _key(start + index), message) for index, message in enumerate(messages)),
-                *(ops.Delete(self.messages, _key(number)) for number in range(end, before)),
-                *further,
-            ]
+            batch = [*self._write_from(start, messages, head, value), *further]
             written: Entry = (yield from face_api.execute(self.store, batch))[0]
             return written
 
         return (yield from retry_conflicts(attempt))
+
+    def _write_from(self, start: int, messages: Sequence[Value], head: Entry | None, value: Head) -> list[ops.PointOp]:
+        """Return the ops that write messages from a number on, and the head, if it is still `head`."""
+        before = 0 if head is None else head.value["length"]
+        start = min(start, before)
+        end = start + len(messages)
+        return [
+            ops.Put(self.heads, self.name, {**value, "length": end}, expect=ABSENT if head is None else head),
+            *(ops.Put(self.messages, _key(start + index), message) for index, message in enumerate(messages)),
+            *(ops.Delete(self.messages, _key(number)) for number in range(end, before)),
+        ]
 
 
 def _key(number: int) -> str:

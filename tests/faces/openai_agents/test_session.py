@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agents import Agent, Runner, SQLiteSession
+from agents import Agent, RunConfig, Runner, SQLiteSession
+from agents.memory import OpenAIResponsesCompactionSession
 from agents.memory.session import Session
 from agents.memory.session_settings import SessionSettings
 
@@ -128,3 +131,61 @@ def test_a_cancelled_call_is_done_whole_or_not_at_all(tmp_path: Path) -> None:
             assert await session.pop_item() == said("after")
 
     asyncio.run(main())
+
+
+def compacting(session: HoldallSession, compact: Callable[..., Any]) -> OpenAIResponsesCompactionSession:
+    """Return the session as the SDK compacts it, with an API that calls `compact`."""
+    client: Any = SimpleNamespace(responses=SimpleNamespace(compact=compact))
+    return OpenAIResponsesCompactionSession(
+        session.session_id,
+        session,
+        client=client,
+        compaction_mode="input",
+        should_trigger_compaction=lambda _: True,
+    )
+
+
+async def run_with_last_item(session: OpenAIResponsesCompactionSession) -> None:
+    agent = Agent("helper", model=ScriptedModel(["done"]))
+    await Runner.run(agent, "go on", session=session, run_config=RunConfig(session_settings=SessionSettings(limit=1)))
+
+
+def test_a_compaction_replaces_the_end_that_the_model_has_seen(
+    any_store: holdall.Store, place: tuple[str, ...]
+) -> None:
+    summary = {"type": "compaction", "id": "cmp", "encrypted_content": "summary"}
+
+    async def compact(**kwargs: Any) -> Any:
+        return SimpleNamespace(output=[summary])
+
+    async def main() -> None:
+        ours = HoldallSession("s", any_store, namespace=place)
+        await ours.add_items([said(str(n)) for n in range(4)])
+        await run_with_last_item(compacting(ours, compact))
+        assert await ours.get_items() == [said("0"), said("1"), said("2"), summary]
+
+    asyncio.run(main())
+
+
+def test_what_is_added_while_a_session_is_compacted_stays(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    async def main() -> None:
+        ours = HoldallSession("s", any_store, namespace=place)
+        await ours.add_items([said(str(n)) for n in range(4)])
+
+        async def compact(**kwargs: Any) -> Any:
+            await HoldallSession("s", any_store, namespace=place).add_items([said("of another process")])
+            return SimpleNamespace(output=[])
+
+        await run_with_last_item(compacting(ours, compact))
+        items: Any = await ours.get_items()
+        assert len(items) == 7 and items[:4] == [said(str(n)) for n in range(4)]
+        assert items[-1] == said("of another process")
+
+    asyncio.run(main())
+
+
+def test_a_session_that_changes_its_items_is_not_compacted_behind_its_back() -> None:
+    class Encrypting(HoldallSession):
+        pass
+
+    assert asyncio.run(Encrypting("s", "memory:")._get_compaction_snapshot(10)) is None

@@ -7,6 +7,7 @@ A session is a message log (`holdall.faces.message_log`). `add_items` and `pop_i
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -38,6 +39,18 @@ class SessionInfo:
     items: int
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The last items of a session, as the SDK reads them before it compacts a session.
+
+    `replace_suffix` replaces the items from a number on in one transaction. It returns False if they have changed.
+    """
+
+    items: list[TResponseInputItem]
+    complete: bool
+    replace_suffix: Callable[[int, list[TResponseInputItem]], Awaitable[bool]]
 
 
 class HoldallSession(NamespaceFace, SessionABC):
@@ -86,6 +99,28 @@ class HoldallSession(NamespaceFace, SessionABC):
     async def clear_session(self) -> None:
         """Remove all items."""
         await self._arun(self._log.delete())
+
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None
+    ) -> _Snapshot | None:
+        """Return the last items for `OpenAIResponsesCompactionSession`, which replaces the end of them by a summary.
+
+        The SDK looks for this method. Of a session without it, it removes all items before it adds the summary, in two
+        transactions. A subclass has none: its own methods may change items on their way.
+        """
+        return await self._read_snapshot(limit, prune_prefix) if type(self) is HoldallSession else None
+
+    async def _read_snapshot(self, limit: int, prune_prefix: Callable[[TResponseInputItem], bool] | None) -> _Snapshot:
+        head, entries = await self._arun(self._log.read_entries(limit))
+
+        async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
+            if head is None or start >= len(entries):
+                return False
+            number, items = int(entries[start].key), cast("list[dict[str, Any]]", output)
+            return await self._arun(self._log.replace_end(head, number, items, prune_prefix))
+
+        is_complete = head is None or head.value["length"] <= limit
+        return _Snapshot([entry.value for entry in entries], is_complete, replace_suffix)
 
     async def list_sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[SessionInfo]:
         """List the sessions of the namespace, the last changed first. `page.next` is the cursor of the next page."""
