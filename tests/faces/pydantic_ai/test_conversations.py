@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic_ai import Agent, ModelRequest, ModelResponse, TextPart, UserPromptPart
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import (
@@ -16,6 +19,7 @@ from pydantic_ai.conversation_store import (
     ConversationRecord,
     InMemoryConversationStore,
 )
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.models.function import FunctionModel
 
 import holdall
@@ -216,3 +220,74 @@ def save_some(at: dict[str, str], name: int) -> None:
         return done
 
     tell(asyncio.run(main()))
+
+
+def said(text: str) -> ModelRequest:
+    return ModelRequest(parts=[UserPromptPart(text)])
+
+
+names = st.sampled_from(["ada", "b/c", "名"])
+step = st.one_of(
+    st.tuples(st.just("extend"), names, st.none() | st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("rewrite"), names, st.integers(0, 4), st.integers(0, 3)),
+    st.tuples(st.just("branch"), names, st.integers(0, 6), st.none()),
+    st.tuples(st.just("branch back"), names, st.none(), st.none()),
+    st.tuples(st.just("fork"), names, names, st.integers(0, 6)),
+    st.tuples(st.just("save old"), names, st.none(), st.none()),
+    st.tuples(st.just("delete"), names, st.sampled_from([None, "team", "other"]), st.none()),
+)
+
+
+async def take(store: Any, old: dict[str, Conversation], number: int, do: str, name: str, one: Any, more: Any) -> Any:
+    """Do a step, and return what the store then shows of all conversations."""
+    new = [said(f"{number}.{index}") for index in range(more or 0)]
+    try:
+        if do == "extend":
+            conversation = await store.load(name, limit=one) or Conversation(conversation_id=name)
+            old.setdefault(name, copy.deepcopy(conversation))
+            conversation.messages.extend(new)
+            await store.save(conversation, scope="team")
+        elif do == "rewrite":
+            loaded = await store.load(name)
+            revision = None if loaded is None else loaded.revision
+            kept = [] if loaded is None else loaded.messages[:one]
+            await store.save(Conversation(conversation_id=name, messages=[*kept, *new], revision=revision))
+        elif do == "branch":
+            loaded = await store.load(name)
+            await store.branch(name, at=one, expected_revision=None if loaded is None else loaded.revision)
+        elif do == "branch back":
+            record = await store.read_record(name)
+            if record is not None and record.branches:
+                await store.branch(name, from_entry=record.branches[0], expected_revision=record.revision)
+        elif do == "fork":
+            await store.fork(name, at=more, new_conversation_id=one, scope="other")
+        elif do == "save old" and name in old:
+            await store.save(copy.deepcopy(old[name]))
+        elif do == "delete":
+            await store.delete(name, scope=one)
+        seen: list[Any] = []
+    except UserError as error:
+        seen = [type(error)]
+    for each in ("ada", "b/c", "名"):
+        seen += [texts(await store.load(each)), texts(await store.load(each, limit=2))]
+        record = await store.read_record(each)
+        if record is not None:
+            lines = [await store.read_history(tip) for tip in record.branches]
+            seen += [record.forked_from, [[entry.message.parts[0].content for entry in line] for line in lines]]
+    for scope, limit in ((None, None), ("team", 1), ("other", None)):
+        seen.append([record.conversation_id for record in await store.list_conversations(scope=scope, limit=limit)])
+    return seen
+
+
+@given(steps=st.lists(step, max_size=15))
+def test_random_steps_give_what_the_store_in_memory_gives(steps: list[tuple[str, str, Any, Any]]) -> None:
+    async def main() -> None:
+        theirs, olds = InMemoryConversationStore(), ({}, {})
+        async with HoldallConversationStore("memory:") as ours:
+            for number, each in enumerate(steps):
+                seen = [await take(store, old, number, *each) for store, old in zip((ours, theirs), olds, strict=True)]
+                assert seen[0] == seen[1], each
+            kept = {hit.key for hit in ours.store.search((*ours._namespace, "messages"), limit=1000)}
+            assert len(kept) == len(theirs._entries)
+
+    asyncio.run(main())
