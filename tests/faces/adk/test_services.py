@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,24 @@ def test_events_carry_their_author() -> None:
         asyncio.run(talk())
         [event] = list(store.scan(("adk", "app", "events")))
         assert store.history(event.namespace, event.key)[0].author == "user"
+
+
+@pytest.mark.parametrize("make", [InMemorySessionService, lambda: HoldallSessionService("memory:")])
+def test_an_event_that_is_passed_again_is_stored_once(make: Callable[[], Any]) -> None:
+    async def main() -> None:
+        service = make()
+        session = await service.create_session(**WHO, session_id="one")
+        stale = await service.get_session(**WHO, session_id="one")
+        events = [said("hello"), said("hello").model_copy(update={"id": "another"}), said("bye")]
+        for event in [events[0], events[0], *events, events[1].model_copy(deep=True)]:
+            await service.append_event(session, event)
+        stored = (await service.get_session(**WHO, session_id="one")).events
+        assert [event.id for event in stored] == [event.id for event in events]
+        assert [event.id for event in session.events] == [event.id for event in events]
+        await service.append_event(stale, said("of a stale session"))
+        assert len((await service.get_session(**WHO, session_id="one")).events) == 4
+
+    asyncio.run(main())
 
 
 def test_a_session_may_have_any_name_and_an_empty_query_finds_nothing() -> None:

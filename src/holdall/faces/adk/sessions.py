@@ -32,6 +32,7 @@ from ..base import NamespaceFace, read_all
 from ..message_log import Head, MessageLog
 
 _MOST_AUTHOR = 200  # characters
+_RECENT = 100  # events among which one that is passed again is found
 
 
 class HoldallSessionService(NamespaceFace, BaseSessionService):
@@ -97,9 +98,24 @@ class HoldallSessionService(NamespaceFace, BaseSessionService):
         return await self._arun(self._read_state(self._inside(app_name, "user-state", user_id)))
 
     async def append_event(self, session: Session, event: Event) -> Event:
-        """Add an event to a session, and apply its change of state, in one transaction."""
+        """Add an event to a session, and apply its change of state, in one transaction.
+
+        The session may be stale: what others have appended stays. An event that is passed again, after an error for
+        example, is stored once.
+        """
         if event.partial:
             return event
+        store = self.store.acting(event.author[:_MOST_AUTHOR]) if event.author else self.store
+        try:
+            await face_api.arun(store, self._append(session, event))
+        except NotFound:
+            raise SessionNotFoundError(f"Session {session.id} not found.") from None
+        if event not in session.events:
+            await super().append_event(session=session, event=event)  # changes the caller's object
+            session.last_update_time = event.timestamp
+        return event
+
+    def _append(self, session: Session, event: Event) -> StoreProgram[None]:
         delta = dict(event.actions.state_delta) if event.actions else {}
         own, shared = self._split_state(session.app_name, session.user_id, delta)
         stored = event.model_dump(mode="json", exclude_none=True)
@@ -112,14 +128,12 @@ class HoldallSessionService(NamespaceFace, BaseSessionService):
             return {**head, "state": head["state"] | own, "updated": event.timestamp}
 
         log = self._log(session.app_name, session.user_id, session.id)
-        store = self.store.acting(event.author[:_MOST_AUTHOR]) if event.author else self.store
-        try:
-            await face_api.arun(store, log.append([stored], change, create=False, further=shared))
-        except NotFound:
-            raise SessionNotFoundError(f"Session {session.id} not found.") from None
-        await super().append_event(session=session, event=event)  # changes the caller's object
-        session.last_update_time = event.timestamp
-        return event
+        head = yield from log.read_head()
+        if head is not None and head.value["updated"] >= event.timestamp:
+            _, recent = yield from log.read(_RECENT)
+            if stored in recent:
+                return
+        yield from log.append([stored], change, create=False, further=shared)
 
     def _split_state(self, app: str, user: str, state: dict[str, Any]) -> tuple[dict[str, Any], list[ops.PointOp]]:
         """Return the session's own state, and the writes of what is the user's and the app's. `temp:` is left out."""
