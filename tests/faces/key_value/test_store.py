@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from hashlib import sha256
 
 import pytest
 from key_value.aio.errors import InvalidKeyError, SerializationError
@@ -76,5 +77,22 @@ def test_it_closes_only_the_store_that_it_opened() -> None:
             async with HoldallKeyValue(store) as shared:
                 await shared.put("k", {})
             assert store.count() == 1
+
+    asyncio.run(main())
+
+
+def test_names_may_be_long(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    async def main() -> None:
+        store = HoldallKeyValue(any_store, namespace=place)
+        names = ["c" * 1500, "c" * 1501, "名" * 400, "c"]
+        for name in names:
+            await store.put(collection=name, key="k", value={"in": name})
+            await store.put(collection="keys", key=name * 5, value={"is": name})
+        for name in names:
+            assert await store.get(collection=name, key="k") == {"in": name}
+            assert await store.get(collection="keys", key=name * 5) == {"is": name}
+        assert f"sha256:{sha256(b'c' * 7500).hexdigest()}" in await store.keys(collection="keys")
+        for name in await store.collections():
+            assert await store.destroy_collection(name)
 
     asyncio.run(main())

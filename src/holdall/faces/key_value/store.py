@@ -7,6 +7,7 @@ A collection is a namespace below the store's own, and a value is an item in it:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -35,6 +36,7 @@ from ...errors import InvalidInput, InvalidValue
 from ...ops import Namespace
 from ..base import open_store
 
+_LONGEST_COLLECTION, _LONGEST_KEY = 500, 1500  # bytes; the store's own limits are a little higher
 _MANY = 10_000  # the most keys or collections in a list, as in py-key-value's own stores
 
 
@@ -49,7 +51,8 @@ class HoldallKeyValue(
     """The collections below one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
-    `holdall.open` if a URL is given. Writes of several keys are one transaction.
+    `holdall.open` if a URL is given. Writes of several keys are one transaction. Very long names are kept by their
+    SHA-256.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class HoldallKeyValue(
     async def _get_managed_entries(self, *, collection: str, keys: Sequence[str]) -> list[ManagedEntry | None]:
         inside = self._inside(collection)
         with _translate():
-            found: list[Entry | None] = await self.store.aexecute([ops.Get(inside, key) for key in keys])
+            found: list[Entry | None] = await self.store.aexecute(
+                [ops.Get(inside, _shorten(key, _LONGEST_KEY)) for key in keys]
+            )
         return [_describe(entry) for entry in found]
 
     async def _put_managed_entry(self, *, collection: str, key: str, managed_entry: ManagedEntry) -> None:
@@ -98,7 +103,8 @@ class HoldallKeyValue(
     async def _put(self, collection: str, keys: Sequence[str], entries: Sequence[ManagedEntry]) -> None:
         inside = self._inside(collection)
         batch: list[ops.PointOp] = []
-        for key, entry in zip(keys, entries, strict=True):
+        for name, entry in zip(keys, entries, strict=True):
+            key = _shorten(name, _LONGEST_KEY)
             entry.value_as_json  # noqa: B018  # raises SerializationError: we would store a datetime as text
             batch.append(ops.Put(inside, key, entry.value_as_dict, None))
             if entry.expires_at is not None:
@@ -112,7 +118,7 @@ class HoldallKeyValue(
     async def _delete_managed_entries(self, *, keys: Sequence[str], collection: str) -> int:
         inside = self._inside(collection)
         with _translate():
-            return sum(await self.store.aexecute([ops.Delete(inside, key) for key in keys]))
+            return sum(await self.store.aexecute([ops.Delete(inside, _shorten(key, _LONGEST_KEY)) for key in keys]))
 
     async def _get_collection_keys(self, *, collection: str, limit: int | None = None) -> list[str]:
         with _translate():
@@ -136,7 +142,13 @@ class HoldallKeyValue(
         await self.store.asweep()
 
     def _inside(self, collection: str) -> Namespace:
-        return (*self._namespace, collection)
+        return (*self._namespace, _shorten(collection, _LONGEST_COLLECTION))
+
+
+def _shorten(name: str, longest: int) -> str:
+    """Return the name in the store: the SHA-256 of one that is very long, as in py-key-value's own stores."""
+    encoded = name.encode(errors="surrogatepass")
+    return name if len(encoded) <= longest else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
 
 def _describe(entry: Entry | None) -> ManagedEntry | None:
