@@ -125,6 +125,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "SCHEMES",
     "VERSION",
     "capabilities_of",
+    "is_closed",
     "count_vectors",
     "Metric",
     "is_same_model",
@@ -292,6 +293,11 @@ def read_history_setting(store: Store) -> StoreProgram[HistoryReach | None]:
         return None
     reach: HistoryReach | None = (yield [SetHistory()])[0]
     return reach
+
+
+def is_closed(store: Store) -> bool:
+    """Whether a store was closed, or the one that it is a view of."""
+    return store._is_closed
 
 
 def scope_of(store: Store) -> Namespace:

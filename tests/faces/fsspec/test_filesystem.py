@@ -237,6 +237,22 @@ def test_each_store_has_a_file_system_of_its_own(tmp_path: Path, monkeypatch: py
     HoldallFileSystem.clear_instance_cache()
 
 
+def test_a_file_system_that_is_kept_is_of_an_open_store_in_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        kept.append(fsspec.filesystem("holdall", url="agent.db"))
+        kept[-1].pipe_file(name, b"")
+        assert kept[-1].find("") == [f"/{name}"]
+        assert fsspec.filesystem("holdall", url="agent.db") is kept[-1]
+    kept[-1].store.close()
+    assert fsspec.filesystem("holdall", url="agent.db").find("") == ["/two"]
+    HoldallFileSystem.clear_instance_cache()
+
+
 def test_no_file_and_folder_have_one_name(fs: HoldallFileSystem) -> None:
     fs.mkdir("folder/below")
     for path in ("folder", "folder/below"):
@@ -245,6 +261,8 @@ def test_no_file_and_folder_have_one_name(fs: HoldallFileSystem) -> None:
         with pytest.raises(IsADirectoryError):
             fs.open(path, "wb")
     fs.pipe_file("file", b"x")
+    with pytest.raises(FileExistsError):
+        fs.makedirs("file", exist_ok=True)
     for path in ("file/below", "file/below/deep"):
         with pytest.raises(NotADirectoryError):
             fs.mkdir(path)

@@ -12,6 +12,7 @@ import io
 import os
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 try:
@@ -22,6 +23,7 @@ except ModuleNotFoundError as missing:
     raise explain_missing(missing, "a file system for fsspec", "fsspec") from missing
 
 from ... import ABSENT, FileInfo, Files, Store, ops
+from ...core import face_api
 from ...errors import Conflict, FileNotFound, InvalidInput, IsADirectory, NotADirectory
 from ..base import open_store
 
@@ -32,8 +34,21 @@ _MARKER = "/.folder"  # the name of a marker
 class _CachedByUrl(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec has no types
     """fsspec keeps file systems by the text of their arguments, which does not tell one store from another.
 
-    So only those of a URL are kept, by the URL that `HOLDALL_URL` has when they are made.
+    So only those of a URL are kept, by the URL that `HOLDALL_URL` has when they are made, and by the working directory,
+    which a URL may be relative to. One whose store was closed is made again.
     """
+
+    @property
+    def working_directory(cls) -> str:
+        """A part of the name that fsspec keeps a file system by."""
+        try:
+            return str(Path.cwd())
+        except FileNotFoundError:  # it was deleted
+            return ""
+
+    def _check_instance_cache(cls, token: str) -> Any:
+        found = super()._check_instance_cache(token)
+        return None if found is None or face_api.is_closed(found.store) else found
 
     def __call__(cls, url: Any = None, *args: Any, **storage: Any) -> Any:
         url = os.environ.get("HOLDALL_URL") if url is None else url
@@ -53,6 +68,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
 
     protocol = "holdall"
     root_marker = "/"
+    _extra_tokenize_attributes = ("working_directory",)
 
     def __init__(
         self, url: Any = None, namespace: Sequence[str] = ("filesystem",), *, options: Any = None, **storage: Any
@@ -217,7 +233,7 @@ class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ig
         try:
             self.mkdir(path)
         except FileExistsError:
-            if not exist_ok:
+            if not exist_ok or self.isfile(path):
                 raise
 
     def rmdir(self, path: str) -> None:
