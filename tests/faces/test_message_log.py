@@ -54,6 +54,21 @@ def test_messages_are_read_in_order_from_the_end(any_store: holdall.Store, place
     assert any_store.count(place) == 0
 
 
+def test_the_end_of_a_log_is_replaced_if_nothing_has_changed(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    log = log_of(any_store, place)
+    seen = face_api.run(any_store, log.append([{"n": number} for number in range(6)]))
+    assert face_api.run(any_store, log.replace_end(seen, 4, [{"n": 7}])) is True
+    assert numbers(any_store, log) == [0, 1, 2, 3, 7]
+    assert face_api.run(any_store, log.replace_end(seen, 4, [{"n": 8}])) is False
+    head = face_api.run(any_store, log.read_head())
+    assert head is not None
+    assert face_api.run(any_store, log.replace_end(head, 4, [{"n": 9}], lambda message: message["n"] in (0, 1, 3, 7)))
+    assert numbers(any_store, log) == [2, 3, 9]
+    head = face_api.run(any_store, log.read_head())
+    assert head is not None and head.value["length"] == 3
+    assert any_store.count(log.messages) == 3
+
+
 def test_a_message_that_cannot_be_stored_leaves_the_log_as_it_was() -> None:
     with holdall.open("memory:") as store:
         log = log_of(store)

@@ -35,13 +35,12 @@ class Suite:
 
 _ASYNC = ("-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto")
 _SQLITE = "it looks into the tables, connections or locks of `SQLiteSession`"
-_COMPACTION = "it needs `_get_compaction_snapshot`, a private method of `SQLiteSession`, without which that fails, too"
 _FOLDER = "it looks at the folder or the sandbox of `LocalFileStorage`"
 _OPENING = "it replaces the private method `_validate_path`, or watches how the SDK's own tool opens a file"
 _LINKS = (
-    "it reads through symbolic links in the folder; a store has none: what they lead to is not listed and not there"
+    "it puts symbolic links into the folder of the SDK's own tool; a store has none, and reads nothing through a link"
 )
-_MODES = "it looks at the modes of a folder; a store has none"
+_MODES = "it looks at the modes of the folder of the SDK's own tool"
 _PATHS = "it looks at the files of `FileSessionManager`"
 
 SUITES = (
@@ -71,10 +70,7 @@ SUITES = (
         reasons={
             r"connections?_?|_connection|corrupt|file_lock|write_lock|failed_clear|post_commit": _SQLITE,
             r"settled_(clear|pop)_failure": _SQLITE,
-            r"_suffix.py::test_(cancelled_suffix|expired_prefix|failed_encrypted|new_backend)": _COMPACTION,
-            r"_suffix.py::test_(partial_compaction_(does_not_split|preserves)|prefix_clean)": _COMPACTION,
-            r"_suffix.py::test_(repeated_ttl|suffix_transaction_rolls|unverifiable_rows)": _COMPACTION,
-            r"rollback_budget\[True|does_not_reload_unbounded|read_limit_cannot_hide|expired_read_over": _COMPACTION,
+            r"_suffix.py::test_(cancelled_suffix|failed_encrypted|suffix_transaction_rolls)": _SQLITE,
         },
     ),
     Suite(

@@ -130,7 +130,7 @@ class MessageLog:
 
         Messages at the beginning of the log for which `is_unwanted` is true are removed in the same transaction.
         """
-        kept: list[Value] = []
+        kept: Sequence[Value] = ()
         if is_unwanted is not None:
             _, entries = yield from self.read_entries()
             before = [entry.value for entry in entries if int(entry.key) < number]

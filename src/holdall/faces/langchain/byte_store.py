@@ -62,14 +62,15 @@ class HoldallByteStore(NamespaceFace, ByteStore):
     def yield_keys(self, *, prefix: str | None = None) -> Iterator[str]:
         """Iterate over the keys, or those that begin with `prefix`."""
         for entry in self.store.scan(self._namespace):
-            if self._is_wanted(entry, prefix):
+            if entry.namespace != self._namespace:  # those below it come last
+                return
+            if entry.key.startswith(prefix or ""):
                 yield entry.key
 
     async def ayield_keys(self, *, prefix: str | None = None) -> AsyncIterator[str]:
         """`yield_keys`, as an async iterator."""
         async for entry in self.store.ascan(self._namespace):
-            if self._is_wanted(entry, prefix):
+            if entry.namespace != self._namespace:
+                return
+            if entry.key.startswith(prefix or ""):
                 yield entry.key
-
-    def _is_wanted(self, entry: Entry, prefix: str | None) -> bool:
-        return entry.namespace == self._namespace and entry.key.startswith(prefix or "")
