@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,9 @@ async def file_steps(store: Any) -> list[Any]:
     for bad in ("../x", "/x", "", "a/../b"):
         with pytest.raises(ValueError):
             await store.read(bad)
+    for bad, pattern in itertools.product(("../x", "/x", "a/../b"), ("two", "t.o")):
+        with pytest.raises(ValueError):
+            await store.search(bad, pattern)
     seen += [await store.read("a.txt"), await store.delete("a.txt"), await store.read("a.txt"), await store.read("sub")]
     seen += [await store.file_exists("sub"), await store.file_exists("new.txt")]
     return seen

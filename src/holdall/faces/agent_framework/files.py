@@ -74,9 +74,9 @@ class HoldallFileStore(FilesFace, AgentFileStore):
         self, directory: str, regex_pattern: str, glob_pattern: str | None = None, *, recursive: bool = False
     ) -> list[str]:
         """Return the files that a search must read: with a literal pattern, those that contain it."""
+        folder = _absolute(directory, is_folder=True)
         if not _LITERAL.fullmatch(regex_pattern):
             return await super().find_matching_files(directory, regex_pattern, glob_pattern, recursive=recursive)
-        folder = _absolute(directory, is_folder=True)
         found = await self.files.agrep(regex_pattern, folder, ignore_case=True)
         paths = dict.fromkeys(match.path for match in found)
         start = len(folder.rstrip("/")) + 1

@@ -120,7 +120,8 @@ class HoldallSession(NamespaceFace, SessionABC):
             return await self._arun(self._log.replace_end(head, number, items, prune_prefix))
 
         is_complete = head is None or head.value["length"] <= limit
-        return _Snapshot([entry.value for entry in entries], is_complete, replace_suffix)
+        found = cast("list[TResponseInputItem]", [entry.value for entry in entries])
+        return _Snapshot(found, is_complete, replace_suffix)
 
     async def list_sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[SessionInfo]:
         """List the sessions of the namespace, the last changed first. `page.next` is the cursor of the next page."""
