@@ -140,5 +140,6 @@ def app(
         exception_handlers={404: _not_found},
         middleware=[Middleware(DirectRoutes, direct)],
     )
+    made.router.redirect_slashes = False  # behind a proxy with TLS, a client would repeat its token over plain HTTP
     made.state.service = service
     return made
