@@ -79,7 +79,7 @@ def fill_store(store: holdall.Store) -> None:
         store.put(("teams", "research", "papers"), f"paper-{number:03}", paper)
 
 
-def add_threads(store: holdall.Store) -> None:
+def add_threads(store: holdall.Store, turns: int = 1) -> None:
     """Let a graph talk in two threads, with a tool."""
 
     def answer(state: MessagesState) -> dict[str, Any]:
@@ -102,7 +102,8 @@ def add_threads(store: holdall.Store) -> None:
     graph = builder.compile(checkpointer=HoldallSaver(store))
     for thread, text in {"trip-to-lisbon": "Find a table for two in Lisbon, please.", "train": "And dinner?"}.items():
         config: Any = {"configurable": {"thread_id": thread}, "metadata": {"user_id": "ada"}}
-        graph.invoke({"messages": [HumanMessage(text)]}, config)
+        for _ in range(turns):
+            graph.invoke({"messages": [HumanMessage(text)]}, config)
 
 
 def make_png(width: int, height: int) -> bytes:

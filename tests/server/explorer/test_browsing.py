@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdall
+from holdall.faces.langgraph import HoldallSaver
 from holdall.ops import Put
 from holdall.testing import embed
 from support.explorer_views import add_threads
@@ -218,16 +219,69 @@ def test_the_tree_shows_more_of_a_namespace_that_has_entries_and_many_below(
 
 
 @pytest.mark.parametrize(
-    "address", ["#/browse?ns=%25&entry=%25", "#/browse?filter=5", "#/browse?filter={", "#/nothing"]
+    "address",
+    [
+        "#/browse?ns=%25&entry=%25",
+        "#/browse?filter=5",
+        "#/browse?filter={",
+        "#/browse?folder=/../../items/",
+        "#/browse?order=odd&tab=odd",
+        "#/nothing",
+    ],
 )
 def test_a_damaged_address_shows_the_whole_store(
     url: str, filled: holdall.Store, open_page: Callable[..., Any], address: str
 ) -> None:
-    page = open_page(f"{url}#/{address}")
+    page = open_page(f"{url}{address}")
     page.get_by_text("5 entries").wait_for()
     assert page.locator(".toast").count() == 0
     page.goto(f"{url}#/history?since=yesterday")
     page.get_by_text("5 entries differ").wait_for()
+    page.goto(f"{url}#/search?q=peanuts&mode=semantic")
+    page.get_by_text("2 found in").wait_for()
+
+
+def test_an_address_that_cannot_be_shown_says_why(
+    url: str, filled: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(f"{url}#/browse?at=garbage&ns=users")
+    page.locator(".empty", has_text="not a cursor of this store").wait_for()
+    page.get_by_role("link", name="Back to now").click()
+    page.get_by_text("5 entries").wait_for()
+
+
+def test_the_history_of_a_key_that_no_path_can_have_is_not_that_of_another_entry(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.put(("a", "b", ".."), "k", {"text": "wanted"})
+    store.put(("a",), "k", {"text": "another"})
+    page = open_page(f"{url}#/browse?ns=a&entry=a/b/../k")
+    page.get_by_role("link", name='"wanted"').wait_for()
+    page.get_by_role("button", name="History").click()
+    page.locator(".empty", has_text="use the command line").wait_for()
+    assert "another" not in page.locator(".detail-pane").inner_text()
+
+
+def test_a_line_far_down_a_long_file_is_shown(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    lines = [f"line {number} of a log" for number in range(1, 100_001)]
+    lines[79_999] = "the needle"
+    store.files(("logs",)).write("/long.log", "\n".join(lines))
+    page = open_page(f"{url}#/browse?ns=logs&folder=/")
+    page.get_by_label("Find lines in these files").fill("needle")
+    page.get_by_role("link", name="the needle").click()
+    page.locator(".code .is-marked", has_text="the needle").wait_for()
+    assert page.locator(".code .is-marked").get_attribute("data-line") == "80000"
+    assert page.locator('.detail-pane [data-line="80001"]').inner_text() == "line 80001 of a log"
+
+
+def test_a_step_of_a_long_thread_is_shown_by_its_address(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    add_threads(store, turns=20)
+    steps = list(HoldallSaver(store).list({"configurable": {"thread_id": "train"}}))
+    assert len(steps) == 100
+    page = open_page(f"{url}#/threads?thread=train&step={steps[-3].checkpoint['id']}")
+    page.locator(".step-bar", has_text="Step 1 of 98").wait_for()
 
 
 def test_a_huge_text_is_shown_in_parts(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:

@@ -86,6 +86,71 @@ def test_an_edit_does_not_overwrite_what_another_process_wrote_meanwhile(
     assert entry.value == {"text": "mine"}
 
 
+def test_a_text_that_was_not_saved_is_kept_when_another_entry_is_opened(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.put(("notes",), "a", {"text": "first"})
+    store.put(("notes",), "b", {"text": "other"})
+    page = open_page(f"{url}#/browse?ns=notes&entry=notes/a")
+    closes = """() => dispatchEvent(new Event("beforeunload", {cancelable: true}))"""
+    edit(page, '{"text": "typed for an hour"}')
+    page.get_by_role("row", name="b", exact=False).last.click()
+    page.get_by_role("link", name='"other"').wait_for()
+    page.get_by_text("Your changes of a are not saved.").wait_for()
+    assert page.evaluate(closes) is False, "the browser asks before it closes the page"
+    page.go_back()
+    assert page.get_by_role("textbox", name="Content").input_value() == '{"text": "typed for an hour"}'
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Saved.", exact=True).wait_for()
+    entry = store.get(("notes",), "a")
+    assert entry is not None
+    assert entry.value == {"text": "typed for an hour"}
+    page.get_by_role("link", name='"typed for an hour"').wait_for()
+    assert page.evaluate(closes) is True
+    edit(page, '{"text": "unwanted"}')
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("link", name='"typed for an hour"').wait_for()
+    page.get_by_role("row", name="b", exact=False).last.click()
+    page.go_back()
+    page.get_by_role("link", name='"typed for an hour"').wait_for()
+
+
+def test_a_file_that_has_changed_is_neither_deleted_nor_moved(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    files = store.files(("f",))
+    files.write("/a.txt", "seen")
+    page = open_page(f"{url}#/browse?ns=f&folder=/&entry=f/%252Fa.txt")
+    page.locator(".code", has_text="seen").wait_for()
+    for action in ("Delete", "Move"):
+        page.get_by_role("button", name=action, exact=True).click()
+        if action == "Move":
+            page.get_by_label("New path").fill("/b.txt")
+        files.write("/a.txt", f"changed before {action}")
+        page.locator(".code", has_text=f"changed before {action}").wait_for()
+        page.get_by_role("dialog").get_by_role("button", name=action).click()
+        page.locator(".toast.error", has_text="expected it at version").wait_for()
+        assert files.read_text("/a.txt") == f"changed before {action}"
+        page.get_by_role("button", name="Dismiss").click()
+
+
+def test_older_versions_are_shown_on_demand_and_by_an_address(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    for number in range(130):
+        store.put(("notes",), "a", {"number": number})
+    page = open_page(f"{url}#/browse?ns=notes&entry=notes/a&tab=history")
+    page.locator(".revision").nth(98).click()
+    page.locator(".diff .removed", has_text="30").wait_for()
+    page.get_by_role("button", name="Show older versions").click()
+    page.locator(".revision").nth(129).wait_for()
+    first = store.history(("notes",), "a", limit=200)[-1]
+    page.goto("about:blank")
+    page.goto(f"{url}#/browse?ns=notes&entry=notes/a&tab=history&version={first.version}")
+    page.locator(".diff", has_text=f"Version {first.version}").wait_for()
+    page.locator(".diff", has_text="Before: nothing").wait_for()
+
+
 def test_an_entry_is_made_and_deleted_and_brought_back(
     url: str, store: holdall.Store, open_page: Callable[..., Any]
 ) -> None:

@@ -93,6 +93,32 @@ def test_stored_markup_is_text_in_every_view(url: str, store: holdall.Store, ope
     assert hacked(page) is None
 
 
+def test_stored_text_does_not_turn_around_what_is_beside_it(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    turned = "\u202eeb dluohs"
+    acting = store.acting(f"author{turned}", reason=f"reason{turned}")
+    acting.put(("notes",), "a", {"text": f"value{turned}", f"name{turned}": 1})
+    files = acting.files(("notes",))
+    files.write(f"/a{turned}.txt", "x")
+    page = open_page(f"{url}#/live")
+    page.locator('[data-status="live"]').wait_for()
+    acting.put(("notes",), "a", {"text": f"new value{turned}", f"name{turned}": 1})
+    page.locator(".change .added").first.wait_for()
+    for view in (
+        "live",
+        "browse?ns=notes&entry=notes/a",
+        "browse?ns=notes&entry=notes/a&tab=history",
+        "browse?ns=notes&folder=/&list=history",
+        "search?q=value",
+        "history?since=2020-01-01T00:00:00Z",
+    ):
+        page.evaluate("view => { location.hash = `#/${view}` }", view)
+        page.locator(".pane", has_text="u202e").or_(page.locator(".pane", has_text="u{202e}")).last.wait_for()
+        page.wait_for_timeout(200)
+        assert "\u202e" not in page.locator("body").inner_text(), view
+
+
 def test_markdown_runs_nothing_and_links_only_to_the_web(
     url: str, store: holdall.Store, open_page: Callable[..., Any]
 ) -> None:
@@ -237,6 +263,28 @@ def test_what_needs_history_explains_that_there_is_none(tmp_path: Path, open_pag
             assert "at=" not in page.url
             page.keyboard.press("3")
             page.get_by_text("This store keeps no history.").wait_for()
+
+
+def test_what_was_chosen_while_the_server_was_down_is_shown_once_it_is_back(
+    tmp_path: Path, open_page: Callable[..., Any]
+) -> None:
+    database = f"{tmp_path}/store.db"
+    with holdall.open(database) as store:
+        store.put(("notes",), "first", {"n": 0})
+        store.put(("other",), "second", {"n": 0})
+        with serving(database, tmp_path, "--auth", "none", workers=1) as first:
+            port = int(first.url.rpartition(":")[2])
+            page = open_page(f"{first.url}/#/browse?ns=notes&pane=main")
+            page.get_by_role("row", name="first").wait_for()
+            os.killpg(first.process.pid, signal.SIGKILL)
+            page.locator('[data-status="lost"]').wait_for()
+        page.locator(".tree-row", has_text="other").click()
+        page.get_by_text("This cannot be shown.").wait_for()
+        assert page.get_by_role("row", name="first").count() == 0, "what is shown is not that of another namespace"
+        with serving(database, tmp_path, "--auth", "none", workers=1, port=port):
+            page.get_by_role("row", name="second").wait_for(timeout=60_000)
+            page.get_by_role("link", name="Operation").click()
+            page.get_by_text("Leases held").wait_for()
 
 
 AGENT = """

@@ -26,6 +26,17 @@ def test_a_file_is_written_read_in_parts_edited_and_deleted(client: httpx.Client
     assert client.patch("/v1/files/notes/a.txt?op=append", content=b"!").json() == {"offset": 11}
     assert client.get("/v1/files/notes/a.txt").text == "hello there!"
     assert client.patch("/v1/files/notes/a.txt", json={"old": "gone", "new": ""}).status_code == 422
+    edit, move = {"old": "hello", "new": "lost"}, {"src": "/notes/a.txt", "dst": "/b.txt"}
+    assert client.patch("/v1/files/notes/a.txt", json=edit, headers=stale).status_code == 412
+    assert client.patch("/v1/files/notes/a.txt?op=append", content=b"lost", headers=stale).status_code == 412
+    assert client.post("/v1/move", json=move, headers=stale).status_code == 412
+    assert client.delete("/v1/files/notes/a.txt", headers=stale).status_code == 412
+    got = client.get("/v1/files/notes/a.txt")
+    assert got.text == "hello there!"
+    current = {"If-Match": got.headers["etag"]}
+    moved = client.post("/v1/move", json=move, headers=current).json()
+    back = {"src": "/b.txt", "dst": "/notes/a.txt"}
+    assert client.post("/v1/move", json=back, headers={"If-Match": f'"{moved["version"]}"'}).status_code == 200
     assert client.delete("/v1/files/notes/a.txt").status_code == 204
     assert client.get("/v1/files/notes/a.txt").status_code == 404
 

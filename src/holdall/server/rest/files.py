@@ -174,25 +174,26 @@ class Edited(msgspec.Struct):
     replaced: int
 
 
-@takes("holdall-lease", namespace=TEXT, op={"enum": ["append", "edit"]})
+@takes(*CONDITIONS, namespace=TEXT, op={"enum": ["append", "edit"]})
 async def patch_file(call: Call) -> Response:
     """Append the body to a file (`?op=append`), or edit it: the body is `{"old", "new", "replace_all"}`."""
     files, path, how = _files(call), _path(call), call.text("op") or "edit"
-    lease = lease_argument(call)
+    conditions: Any = {"expect": expectation(call), "lease": lease_argument(call)}
     if how == "append":
-        return answer(Appended(await files.aappend(path, await call.body(), lease=lease)))
+        return answer(Appended(await files.aappend(path, await call.body(), **conditions)))
     if how != "edit":
         raise InvalidInput("op is 'append' or 'edit'")
     given = decode_json(await call.body(), Edit)
-    count = await files.aedit(path, given.old, given.new, replace_all=given.replace_all, lease=lease)
+    count = await files.aedit(path, given.old, given.new, replace_all=given.replace_all, **conditions)
     return answer(Edited(count))
 
 
-@takes("holdall-lease", namespace=TEXT, recursive=FLAG)
+@takes(*CONDITIONS, namespace=TEXT, recursive=FLAG)
 async def delete_file(call: Call) -> Response:
     """Delete a file; with `recursive`, a folder and everything in it."""
-    path = _path(call)
-    count = await _files(call).adelete(path, recursive=call.flag("recursive"), lease=lease_argument(call))
+    path, recursive = _path(call), call.flag("recursive")
+    expect, lease = expectation(call), lease_argument(call)
+    count = await _files(call).adelete(path, recursive=recursive, expect=expect, lease=lease)
     if not count:
         raise FileNotFound(f"there is no {path!r}")
     return no_content()
@@ -270,11 +271,12 @@ class Transfer(msgspec.Struct, forbid_unknown_fields=True):
     dst: str
 
 
-@takes("holdall-lease", namespace=TEXT)
+@takes(*CONDITIONS, namespace=TEXT)
 async def move_file(call: Call) -> Response:
     """Move a file or folder."""
     given = await call.json(Transfer)
-    return answer(await _files(call).amove(given.src, given.dst, lease=lease_argument(call)))
+    expect, lease = expectation(call), lease_argument(call)
+    return answer(await _files(call).amove(given.src, given.dst, expect=expect, lease=lease))
 
 
 @takes("holdall-lease", namespace=TEXT)

@@ -1,6 +1,6 @@
 // The table of entries: key, beginning of the value, version, age and time to live.
 
-import { encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
+import { encodeAddress, isSame, showName, showNamespace, showText } from "../data/names.js";
 import { Rows } from "../data/rows.js";
 import { go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
@@ -111,7 +111,7 @@ export class EntryTable {
     if (below.length) row.parts.below.textContent = `${showNamespace(below)} / `;
     row.parts.name.textContent = showName(entry.key);
     key.title = showNamespace([...below, entry.key]);
-    value.textContent = entry.preview;
+    value.textContent = showText(entry.preview);
     version.textContent = entry.version;
     changed.textContent = age(entry.updated_at);
     changed.title = moment(entry.updated_at);

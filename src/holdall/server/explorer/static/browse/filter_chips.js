@@ -1,6 +1,7 @@
 // The filter of a list: made by clicks on values, shown as chips, each of which can be removed.
 
 import { parseExactly } from "../data/api.js";
+import { showJson, showName } from "../data/names.js";
 import { addressOf, go, state } from "../shell/state.js";
 import { fill, h } from "../show/dom.js";
 
@@ -27,7 +28,7 @@ export function showFilter(element) {
     h(
       "span",
       { class: "chip" },
-      h("span", {}, `${name} = ${JSON.stringify(value)}`),
+      h("span", {}, `${showName(name)} = ${showJson(value)}`),
       h("button", { type: "button", "aria-label": `Remove the filter ${name}`, onclick: () => remove(name) }, "×"),
     ),
   );

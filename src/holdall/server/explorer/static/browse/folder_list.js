@@ -1,6 +1,6 @@
 // The files of a namespace as folders: open, find lines, upload, make, delete.
 
-import { deleteFile, folderVersions, grep, listFolder, readLines, writeFile } from "../data/api.js";
+import { deleteFolder, folderVersions, grep, listFolder, readLines, writeFile } from "../data/api.js";
 import { encodeAddress, showFileName, showName } from "../data/names.js";
 import { ask, confirm } from "../shell/dialogs.js";
 import { mayLookBack, mayUndo, mayWrite } from "../shell/session.js";
@@ -223,12 +223,12 @@ export class FolderList {
       if (!(await confirm(`Replace ${showFileName(path)}?`, text, "Replace"))) return false;
       await writeFile(state.ns, path, content, error.document.actual);
     }
-    toast(`${path} is stored.`);
+    toast(`${showName(path)} is stored.`);
     return true;
   }
 
   async #create() {
-    const name = await ask("New file", `Name, in ${state.folder}`, "notes.md", "Create");
+    const name = await ask("New file", `Name, in ${showName(state.folder)}`, "notes.md", "Create");
     if (!name) return;
     const path = state.folder + name.replace(/^\/+/, "");
     await attempt(async () => {
@@ -240,10 +240,10 @@ export class FolderList {
   async #deleteFolder() {
     const { folder } = state;
     const text = mayUndo() ? "Everything in it is deleted. The history of each file is kept." : "Everything in it is deleted, and cannot be brought back.";
-    if (!(await confirm(`Delete ${folder}?`, text, "Delete folder"))) return;
+    if (!(await confirm(`Delete ${showName(folder)}?`, text, "Delete folder"))) return;
     await attempt(async () => {
-      await deleteFile(state.ns, folder.slice(0, -1), true);
-      toast(`${folder} is deleted.`);
+      await deleteFolder(state.ns, folder.slice(0, -1));
+      toast(`${showName(folder)} is deleted.`);
       go({ folder: folder.replace(/[^/]+\/$/, ""), entry: "" });
     });
   }

@@ -1,7 +1,7 @@
 // The REST API. Every request of the page goes through here.
 
 import { state } from "../shell/state.js";
-import { encodeAddress, encodeNamespace, fitsInPath } from "./names.js";
+import { encodeAddress, encodeNamespace, fitsInPath, showName } from "./names.js";
 
 const BASE = new URL("v1/", document.baseURI);
 
@@ -78,10 +78,10 @@ export async function signOut() {
 
 // Lists ---------------------------------------------------------------------------------------------------------------
 
-export async function namespaces(prefix, { counts = false, offset = 0, limit = 200, depth } = {}) {
+export async function namespaces(prefix, { counts = false, offset = 0, limit = 200 } = {}) {
   const query = {
     prefix: encodeNamespace(prefix),
-    max_depth: depth ?? prefix.length + 1,
+    max_depth: prefix.length + 1,
     limit,
     offset,
     counts: counts ? "true" : null,
@@ -158,7 +158,11 @@ const expecting = (version) =>
 
 // Files ---------------------------------------------------------------------------------------------------------------
 
-const pathOf = (path) => `files${path.split("/").map(encodeURIComponent).join("/")}`;
+function pathOf(path) {
+  const names = path.split("/");
+  if (names[0] !== "" || !fitsInPath(names)) throw new Error(`This is not the path of a file: ${showName(path)}`);
+  return `files${names.map(encodeURIComponent).join("/")}`;
+}
 const volume = (namespace) => ({ namespace: encodeNamespace(namespace) });
 
 export function listFolder(namespace, folder, after) {
@@ -186,12 +190,17 @@ export function writeFile(namespace, path, body, version) {
   return json("PUT", pathOf(path), { query: volume(namespace), body, raw: true, headers: expecting(version) });
 }
 
-export function deleteFile(namespace, path, recursive) {
-  return send("DELETE", pathOf(path), { query: { ...volume(namespace), recursive: recursive ? "true" : null } });
+export function deleteFile(namespace, path, version) {
+  return send("DELETE", pathOf(path), { query: volume(namespace), headers: expecting(version) });
 }
 
-export function moveFile(namespace, src, dst) {
-  return json("POST", "move", { query: volume(namespace), body: { src, dst } });
+/** Delete a folder with everything in it. */
+export function deleteFolder(namespace, path) {
+  return send("DELETE", pathOf(path), { query: { ...volume(namespace), recursive: "true" } });
+}
+
+export function moveFile(namespace, src, dst, version) {
+  return json("POST", "move", { query: volume(namespace), body: { src, dst }, headers: expecting(version) });
 }
 
 export function grep(namespace, { pattern, path, glob, regex, ignoreCase, signal }) {
@@ -205,7 +214,8 @@ export async function readLines(namespace, path, offset, limit) {
 
 // History -------------------------------------------------------------------------------------------------------------
 
-export async function versions(namespace, key, limit = 100) {
+/** The versions of an entry, newest first. */
+export async function versions(namespace, key, limit) {
   if (key.startsWith("/")) {
     try {
       const query = { ...volume(namespace), path: key, limit };
@@ -214,6 +224,7 @@ export async function versions(namespace, key, limit = 100) {
       if (error.status !== 404) throw error;
     }
   }
+  if (!fitsInPath([...namespace, key])) throw new Error(`A browser cannot ask for the history of an entry in "." or "..", or named so: use the command line.`);
   const response = await send("GET", `history/${encodeAddress(namespace, key)}`, { query: { limit } });
   return parseExactly(await response.text()).versions;
 }
@@ -242,6 +253,7 @@ export const threads = (query, cursor) => json("GET", "threads", { query: { quer
 
 /** The checkpoints of a thread, newest first. */
 export function checkpoints(thread, before) {
+  if (!fitsInPath([thread])) throw new Error(`A browser cannot ask for the thread "${thread}".`);
   return json("GET", `checkpoints/${encodeURIComponent(thread)}`, { query: { before, limit: 50, ...past() } });
 }
 

@@ -25,6 +25,16 @@ export function showName(text) {
   return /[\p{L}\p{N}\p{P}\p{S}]/u.test(shown) ? shown : [...shown].map(toCode).join("");
 }
 
+/** A text for people: as `showName`, but its lines and blanks stay. */
+export function showText(text) {
+  return PLAIN.test(text) ? text : text.replace(UNSEEN, (character) => (/[\t\r\n]/.test(character) ? character : toCode(character)));
+}
+
+/** A value as JSON for people. What cannot be seen, or would turn the text around, is escaped. */
+export function showJson(value) {
+  return JSON.stringify(value).replace(UNSEEN, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 const PLAIN = /^[!-~]([ -~]*[!-~])?$/;
 const UNSEEN = /[\p{Cc}\u00ad\u061c\u115f\u1160\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufeff\uffa0]/gu;
 const toCode = (character) => `\\u{${character.codePointAt(0).toString(16)}}`;

@@ -1,7 +1,7 @@
 // The entry beside the list: an item or a file, its times, its history, and what can be done with it.
 
 import { countVectors, deleteEntry, deleteFile, fileAddress, getEntry, moveFile, restore, statFile } from "../data/api.js";
-import { decodeAddress, encodeAddress, fileName, showFileName, showName, showNamespace } from "../data/names.js";
+import { decodeAddress, encodeAddress, fileName, showFileName, showName, showNamespace, showText } from "../data/names.js";
 import { ask, confirm } from "../shell/dialogs.js";
 import { mayLookBack, mayUndo, mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
@@ -19,21 +19,37 @@ export class Detail {
     this.element = h("article", { class: "detail" }, this.head, this.note, this.body);
     this.editor = null;
     this.subject = null;
+    this.drafts = new Map(); // editors that were left before their text was saved, by address
   }
 
   get isEditing() {
     return this.editor !== null;
   }
 
+  /** Whether closing the page would lose a text. */
+  get hasUnsaved() {
+    return this.drafts.size > 0 || Boolean(this.editor?.isChanged);
+  }
+
   leave() {
-    this.editor = null;
+    this.#leaveEditor();
     this.subject = null;
+  }
+
+  /** Keep the editor if its text is not saved, so that it is there again when the entry is shown again. */
+  #leaveEditor() {
+    const { editor } = this;
+    this.editor = null;
+    if (!editor?.isChanged) return;
+    const { namespace, key } = editor.subject;
+    this.drafts.set(encodeAddress(namespace, key), editor);
+    toast(`Your changes of ${showName(key)} are not saved. They are kept here until you close the page.`);
   }
 
   async show() {
     const wanted = state.entry;
     const { namespace, key } = decodeAddress(wanted);
-    this.editor = null;
+    this.#leaveEditor();
     this.note.hidden = true;
     try {
       const subject = await read(namespace, key);
@@ -48,6 +64,12 @@ export class Detail {
   }
 
   async #drawBody() {
+    const draft = this.drafts.get(state.entry);
+    if (draft && !state.tab && mayWrite()) {
+      this.drafts.delete(state.entry);
+      this.#startEditor(draft);
+      return;
+    }
     if (state.tab === "history" && mayLookBack()) {
       const { showTimeline } = await import("./timeline.js");
       await showTimeline(this.body, this.subject, () => this.show());
@@ -122,9 +144,24 @@ export class Detail {
       return;
     }
     const { Editor } = await import("./editor.js");
-    this.editor = await Editor.open(this.subject, () => this.show());
-    if (this.editor) fill(this.body, this.editor.element);
-    this.editor?.focus();
+    const { subject } = this;
+    const editor = await Editor.open(subject, () => this.#endEditor(editor));
+    if (editor && this.subject === subject) this.#startEditor(editor);
+  }
+
+  #startEditor(editor) {
+    this.editor = editor;
+    fill(this.body, editor.element);
+    editor.focus();
+  }
+
+  /** The text was saved or given up. */
+  async #endEditor(editor) {
+    const { namespace, key } = editor.subject;
+    this.drafts.delete(encodeAddress(namespace, key));
+    if (this.editor !== editor) return; // saved after another entry was opened
+    this.editor = null;
+    await this.show();
   }
 
   async #delete() {
@@ -134,7 +171,7 @@ export class Detail {
     const text = canUndo ? "Its history is kept, so this can be undone." : "This store keeps no history: it cannot be brought back.";
     if (!(await confirm(`Delete ${name}?`, text, "Delete"))) return;
     await attempt(async () => {
-      if (isFile) await deleteFile(namespace, key);
+      if (isFile) await deleteFile(namespace, key, version);
       else await deleteEntry(namespace, key, version);
       const undo = async () => {
         await restore(namespace, key, version, isFile);
@@ -146,16 +183,16 @@ export class Detail {
   }
 
   async #move() {
-    const { namespace, key } = this.subject;
+    const { namespace, key, version } = this.subject;
     const target = await ask("Move or rename", "New path", key, "Move");
     if (!target || target === key) return;
     await attempt(async () => {
-      const info = await moveFile(namespace, key, target);
+      const info = await moveFile(namespace, key, target, version);
       const undo = async () => {
-        await moveFile(namespace, info.path, key);
+        await moveFile(namespace, info.path, key, info.version);
         go({ entry: encodeAddress(namespace, key) });
       };
-      toast(`It is now ${info.path}.`, { undo });
+      toast(`It is now ${showName(info.path)}.`, { undo });
       go({ entry: encodeAddress(namespace, info.path) });
     });
   }
@@ -166,7 +203,7 @@ export class Detail {
     if (change && change.version === this.subject.version) return;
     if (this.isEditing) {
       this.note.hidden = false;
-      this.note.textContent = `${change?.author ?? "Somebody"} has changed this entry since you began to edit. Nothing is overwritten: when you save, you see both.`;
+      this.note.textContent = `${change?.author ? showText(change.author) : "Somebody"} has changed this entry since you began to edit. Nothing is overwritten: when you save, you see both.`;
       return;
     }
     const scroll = this.body.scrollTop;

@@ -28,11 +28,16 @@ export class Editor {
     this.element = h("div", { class: "editing" }, this.conflict, this.field, this.error, this.tools);
     this.element.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.save();
-      if (event.key === "Escape" && this.field.value === this.original) {
+      if (event.key === "Escape" && !this.isChanged) {
         event.stopPropagation();
         onDone();
       }
     });
+  }
+
+  /** Whether the text is another than the one that was read. */
+  get isChanged() {
+    return this.field.value !== this.original;
   }
 
   /** Let the field have a text. It shows every end of a line as "\n". */

@@ -1,12 +1,13 @@
 // A file: text with line numbers and colours, markdown, an image, or bytes.
 
-import { readFile } from "../data/api.js";
+import { readFile, readLines } from "../data/api.js";
 import { state } from "../shell/state.js";
 import { button, emptyState, fill, h } from "../show/dom.js";
-import { bytes, plural } from "../show/times.js";
+import { bytes, count, plural } from "../show/times.js";
 
 const MOST_BYTES = 1_000_000; // read at first
 const MOST_LINES = 2000; // drawn at first
+const AROUND = 100; // lines before and after the one that an address names
 /** The types of images by their first bytes. What a name claims does not count. */
 const IMAGES = [
   ["image/png", [0x89, 0x50, 0x4e, 0x47]],
@@ -34,7 +35,7 @@ async function showContent(element, file, content) {
   const ways = [];
   if (kind) ways.push(["Image", () => showImage(content, kind)]);
   if (text !== null && /\.(md|markdown)$/i.test(file.key)) ways.push(["Rendered", () => showMarkdown(text)]);
-  if (text !== null) ways.push(["Text", () => showText(text, file.key)]);
+  if (text !== null) ways.push(["Text", () => showText(text, file, content.length < file.size)]);
   ways.push(["Bytes", () => showBytes(content)]);
   const body = h("div", { class: "file-body" });
   const tools = h("div", { class: "content-tools" });
@@ -53,7 +54,7 @@ async function showContent(element, file, content) {
 }
 
 /** The text of bytes; null if they are not UTF-8. A character that was cut off at the end is left out. */
-function decode(content, isCut) {
+export function decode(content, isCut) {
   const end = isCut ? content.length - 4 : content.length;
   for (const size of isCut ? [end, end + 1, end + 2, end + 3] : [end]) {
     try {
@@ -73,6 +74,7 @@ function imageKind(content) {
 const isSvg = (path, text) => /\.svg$/i.test(path) && text.includes("<svg");
 
 function showImage(content, kind) {
+  if (imageAddress) URL.revokeObjectURL(imageAddress);
   imageAddress = URL.createObjectURL(new Blob([content], { type: kind }));
   const image = h("img", { class: "stored-image", alt: "The stored image", src: imageAddress });
   const frame = h("div", { class: "image-frame" }, kind === SVG ? null : image);
@@ -101,15 +103,20 @@ async function showMarkdown(text) {
   return h("div", { class: "markdown" }, renderMarkdown(text));
 }
 
-async function showText(text, path) {
+async function showText(text, file, isCut) {
   const { colour } = await import("../show/syntax.js");
-  const lines = colour(text, path);
+  const lines = colour(text, file.key);
   if (lines.length > 1 && text.endsWith("\n")) lines.pop();
   const code = h("ol", { class: "code" });
-  const add = (start, end) => {
-    for (const [index, line] of lines.slice(start, end).entries()) code.append(h("li", { dataset: { line: String(start + index + 1) } }, h("code", {}, line)));
-  };
-  const wanted = Math.max(MOST_LINES, Number(state.line) + 100 || 0);
+  const append = (some, first) => code.append(...some.map((line, index) => h("li", { dataset: { line: String(first + index) } }, h("code", {}, line))));
+  const line = Number(state.line) || 0;
+  if (isCut && line >= lines.length) {
+    const first = line - AROUND;
+    append(await readLines(file.namespace, file.key, first - 1, AROUND * 2), first);
+    return [h("p", { class: "hint" }, `Lines from ${count(first)} on.`), code];
+  }
+  const add = (start, end) => append(lines.slice(start, end), start + 1);
+  const wanted = Math.max(MOST_LINES, line + AROUND);
   add(0, wanted);
   const left = lines.length - wanted;
   const more = left > 0 && button(`Show ${plural(left, "more line")}`, null, () => (more.remove(), add(wanted, lines.length)), { class: "link" });

@@ -1,7 +1,7 @@
 // The dialog that makes a new entry.
 
 import { putEntry } from "../data/api.js";
-import { decodeNamespace, encodeAddress, encodeNamespace } from "../data/names.js";
+import { decodeNamespace, encodeAddress, encodeNamespace, showName } from "../data/names.js";
 import { dialog } from "../shell/dialogs.js";
 import { go } from "../shell/state.js";
 import { toast } from "../shell/toasts.js";
@@ -40,6 +40,6 @@ export async function createEntry(namespace) {
     );
   });
   if (!made) return;
-  toast(`${made.key} is stored.`);
+  toast(`${showName(made.key)} is stored.`);
   go({ view: "browse", ns: made.namespace, entry: encodeAddress(made.namespace, made.key), folder: "", filter: "" });
 }

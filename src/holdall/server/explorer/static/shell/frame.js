@@ -3,14 +3,14 @@
 import { NamespaceTree } from "../browse/namespace_tree.js";
 import { signOut } from "../data/api.js";
 import { onChange, onStatus } from "../data/changes.js";
-import { decodeAddress, encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
-import { button, debounce, fill, h, icon } from "../show/dom.js";
+import { decodeAddress, encodeAddress, isSame, showName, showNamespace, showText } from "../data/names.js";
+import { button, debounce, emptyState, fill, h, icon } from "../show/dom.js";
 import { moment } from "../show/times.js";
 import { showKeys } from "./keyboard.js";
 import { may, mayLookBack, session } from "./session.js";
 import { addressOf, go, onState, state } from "./state.js";
 import { toggleTheme } from "./theme.js";
-import { attempt, toast } from "./toasts.js";
+import { attempt, isForReader, toast } from "./toasts.js";
 
 const NAMES = { browse: "Browse", live: "Live", history: "History", threads: "Threads", operation: "Operation" };
 const LOADERS = {
@@ -33,6 +33,7 @@ export class Frame {
     this.tree = new NamespaceTree();
     this.views = new Map();
     this.detail = null;
+    this.hasFailed = false;
     this.tabs = h("nav", { class: "tabs", "aria-label": "Views" });
     this.searchBox = h("input", {
       id: "search",
@@ -74,6 +75,7 @@ export class Frame {
     this.#drawTabs();
     onState((before) => attempt(() => this.#show(before)));
     onStatus((status) => {
+      if (status === "live" && this.hasFailed) attempt(() => this.#show(null));
       this.status.dataset.status = status;
       this.status.lastChild.textContent = STATUS[status];
       this.status.title = STATUS[status];
@@ -93,7 +95,7 @@ export class Frame {
       "div",
       { class: "account" },
       h("p", {}, h("strong", {}, scope), h("span", { class: "badge" }, rights)),
-      !isOpen && h("p", { class: "hint" }, session.label || `Token ${session.token.slice(0, 6)}…`, " · ", h("button", { type: "button", class: "link", onclick: () => this.#leave() }, "Sign out")),
+      !isOpen && h("p", { class: "hint" }, showText(session.label) || `Token ${session.token.slice(0, 6)}…`, " · ", h("button", { type: "button", class: "link", onclick: () => this.#leave() }, "Sign out")),
     );
   }
 
@@ -141,7 +143,21 @@ export class Frame {
       if (isPastChanged) attempt(() => this.tree.root.refresh());
       attempt(() => this.tree.select());
     }
-    await Promise.all([this.#showView(isPastChanged ? null : before), this.#showDetail(isPastChanged ? null : before)]);
+    const known = isPastChanged || this.hasFailed ? null : before;
+    this.hasFailed = false;
+    await Promise.all([this.#fillPane(this.main, () => this.#showView(known)), this.#fillPane(this.aside, () => this.#showDetail(known))]);
+  }
+
+  /** Fill a pane. If that fails, the pane shows why, and not what it showed before. */
+  async #fillPane(pane, fillIt) {
+    const wanted = location.hash;
+    try {
+      await fillIt();
+    } catch (error) {
+      if (location.hash !== wanted || !isForReader(error)) return;
+      this.hasFailed = true;
+      fill(pane, emptyState("This cannot be shown.", error.message, button("Try again", null, () => attempt(() => this.#show(null)))));
+    }
   }
 
   #title() {
@@ -150,14 +166,13 @@ export class Frame {
 
   async #showView(before) {
     const name = state.view;
-    if (!this.views.has(name)) this.views.set(name, LOADERS[name]().then((module) => new module.View(this)));
-    const view = await this.views.get(name);
+    const { View } = await LOADERS[name]();
     if (state.view !== name) return;
-    if (this.main.firstChild !== view.element) {
-      this.current?.leave?.();
-      this.current = view;
-      this.main.replaceChildren(view.element);
-    }
+    if (!this.views.has(name)) this.views.set(name, new View());
+    const view = this.views.get(name);
+    if (this.current !== view) this.current?.leave?.();
+    this.current = view;
+    if (this.main.firstChild !== view.element) this.main.replaceChildren(view.element);
     await view.show(before?.view === name ? before : null);
   }
 

@@ -6,7 +6,7 @@ import { startKeyboard } from "./keyboard.js";
 import { askForToken, loadSession, may, useTokenOfAddress } from "./session.js";
 import { startState } from "./state.js";
 import { startTheme } from "./theme.js";
-import { startToasts, toast } from "./toasts.js";
+import { isForReader, startToasts, toast } from "./toasts.js";
 
 async function signIn() {
   try {
@@ -26,13 +26,14 @@ async function start() {
   document.body.replaceChildren(...frame.elements);
   startToasts();
   startKeyboard(frame);
+  addEventListener("beforeunload", (event) => frame.detail?.hasUnsaved && event.preventDefault());
   document.addEventListener("signed-out", () => location.reload(), { once: true });
   await frame.start();
   if (may("watch") && status === "off") startChanges();
 }
 
 addEventListener("unhandledrejection", (event) => {
-  if (event.reason?.name !== "AbortError" && event.reason?.status !== 401) toast(event.reason?.message ?? "Something failed.", { kind: "error" });
+  if (isForReader(event.reason)) toast(event.reason?.message ?? "Something failed.", { kind: "error" });
 });
 
 await start();

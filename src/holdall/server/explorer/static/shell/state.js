@@ -6,6 +6,8 @@ import { session } from "./session.js";
 
 const VIEWS = ["browse", "search", "live", "history", "threads", "operation"];
 const TEXTS = ["entry", "tab", "folder", "q", "mode", "filter", "at", "order", "thread", "step", "since", "pane", "line", "list", "version"];
+const CHOICES = { mode: ["lexical", "semantic", "hybrid"], order: ["newest"], list: ["history"], tab: ["history"] };
+const FOLDER = /^\/(?:(?!\.\.?\/)[^/]+\/)*$/; // an absolute path without "." and ".."
 
 /**
  * The state: `view`, `ns` (a list of labels), and the texts above. Change it with `go`. Names are relative to the scope
@@ -50,6 +52,8 @@ function readText(name, text) {
   try {
     if (name === "filter" && text && !isObject(JSON.parse(text))) return "";
     if (name === "since" && Number.isNaN(Date.parse(text))) return "";
+    if (name === "folder" && !FOLDER.test(text)) return "";
+    if (name in CHOICES && !CHOICES[name].includes(text)) return "";
   } catch {
     return "";
   }

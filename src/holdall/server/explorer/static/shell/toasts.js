@@ -33,12 +33,15 @@ export function toast(text, { undo, kind = "done" } = {}) {
   setTimeout(close, kind === "error" ? LIFETIME * 2 : LIFETIME);
 }
 
+/** Whether a reader must know of an error: not of a request that was given up, nor of the end of the session. */
+export const isForReader = (error) => error?.name !== "AbortError" && error?.status !== 401;
+
 /** Run something that may fail, and show why it did. */
 export async function attempt(run) {
   try {
     return await run();
   } catch (error) {
-    if (error.name !== "AbortError" && error.status !== 401) toast(error.message, { kind: "error" });
+    if (isForReader(error)) toast(error.message, { kind: "error" });
     return undefined;
   }
 }

@@ -1,5 +1,6 @@
 // The difference between two texts, line by line, side by side.
 
+import { showText } from "../data/names.js";
 import { h } from "./dom.js";
 import { count } from "./times.js";
 
@@ -52,7 +53,11 @@ function align(a, b) {
   return pairs;
 }
 
-const shorten = (line) => (line === null ? "" : line.length > LONGEST ? `${line.slice(0, LONGEST)} … (${count(line.length - LONGEST)} characters more)` : line);
+function shorten(line) {
+  if (line === null) return "";
+  const cut = line.length > LONGEST ? ` … (${count(line.length - LONGEST)} characters more)` : "";
+  return showText(line.slice(0, LONGEST)) + cut;
+}
 
 /** A table of two texts. Long equal parts are left out. */
 export function sideBySide(left, right, leftName, rightName) {

@@ -1,5 +1,6 @@
 // A JSON value as text that folds. A click on a value offers it as a filter.
 
+import { showJson, showName } from "../data/names.js";
 import { h, icon } from "./dom.js";
 import { count } from "./times.js";
 
@@ -58,7 +59,7 @@ const isContainer = (value) => value !== null && typeof value === "object" && !i
 
 function name(path) {
   const last = path.at(-1);
-  return typeof last === "string" && h("span", { class: "json-name" }, JSON.stringify(last), h("span", { class: "json-colon" }, ": "));
+  return typeof last === "string" && h("span", { class: "json-name" }, showJson(last), h("span", { class: "json-colon" }, ": "));
 }
 
 /** A text of which more is shown on demand. */
@@ -79,9 +80,9 @@ function longText(text, className) {
 
 function scalar(value, path, pick) {
   const kind = value === null ? "null" : isRaw(value) ? "number" : typeof value;
-  const text = JSON.stringify(value);
+  const text = showJson(value);
   const isPickable = pick && !path.some((part) => typeof part === "number") && !OPERATOR.test(path.join(".")) && text.length < 200;
   if (!isPickable) return longText(text, `json-${kind}`);
-  const label = `Find entries where ${path.join(".")} is ${text}`;
+  const label = `Find entries where ${showName(path.join("."))} is ${text}`;
   return h("a", { class: `pick json-${kind}`, title: label, href: pick(path, value) }, text);
 }

@@ -2,7 +2,7 @@
 
 import { onChange, onStatus } from "../data/changes.js";
 import { getEntry, versions } from "../data/api.js";
-import { encodeAddress, isBelow, showName, showNamespace } from "../data/names.js";
+import { encodeAddress, isBelow, showName, showNamespace, showText } from "../data/names.js";
 import { KINDS } from "../detail/timeline.js";
 import { may, mayLookBack } from "../shell/session.js";
 import { go, state } from "../shell/state.js";
@@ -12,6 +12,7 @@ import { plural } from "../show/times.js";
 
 const MOST = 500; // changes kept
 const MOST_DETAILS = 30; // changes whose difference is read
+const MOST_VERSIONS = 50; // read to find the value before a change
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
 const kept = []; // newest first; also while another view is shown
@@ -103,8 +104,8 @@ export class View {
         h("span", { class: `kind ${change.kind}` }, KINDS[change.kind]),
         icon(change.key.startsWith("/") ? "file" : "item"),
         h("span", { class: "change-name" }, h("span", { class: "below" }, `${showNamespace(change.namespace)} / `), showName(change.key)),
-        change.author && h("span", { class: "badge" }, change.author),
-        change.reason && h("span", { class: "hint" }, change.reason),
+        change.author && h("span", { class: "badge" }, showText(change.author)),
+        change.reason && h("span", { class: "hint" }, showText(change.reason)),
       ),
       details,
     );
@@ -129,9 +130,9 @@ async function readBoth(change) {
   const name = encodeAddress(namespace, key);
   const text = (value) => (value === null || value === undefined ? "" : JSON.stringify(value, null, 2));
   if (mayLookBack() && !key.startsWith("/")) {
-    const found = await versions(namespace, key, 50);
+    const found = await versions(namespace, key, MOST_VERSIONS);
     const at = found.findIndex((version) => version.version === change.version);
-    if (at >= 0 && (found[at + 1] || at === found.length - 1)) return [text(found[at + 1]?.value), text(found[at].value)];
+    if (at >= 0 && (found[at + 1] || found.length < MOST_VERSIONS)) return [text(found[at + 1]?.value), text(found[at].value)];
   }
   const before = seen.get(name) ?? "";
   const after = change.kind === "put" ? text((await getEntry(namespace, key)).value) : "";
@@ -153,4 +154,4 @@ function lines(before, after) {
   return [...rows.slice(0, 6), left > 0 && h("div", { class: "hint" }, `and ${plural(left, "more line")}`)];
 }
 
-const shorten = (line) => (line.length > 300 ? `${line.trim().slice(0, 300)}…` : line.trim());
+const shorten = (line) => showText(line.length > 300 ? `${line.trim().slice(0, 300)}…` : line.trim());

@@ -1,7 +1,7 @@
 // How the store and its server are: sizes, rates, latencies, index lag, leases and tokens.
 
 import { metrics, namespaces, stats, tokens } from "../data/api.js";
-import { showName, showNamespace } from "../data/names.js";
+import { showName, showNamespace, showText } from "../data/names.js";
 import { may, session } from "../shell/session.js";
 import { state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
@@ -72,7 +72,7 @@ export class View {
       writes: sums.writes / seconds,
       readTime: sums.reads ? sums.readTime / sums.reads : 0,
       writeTime: sums.writes ? sums.writeTime / sums.writes : 0,
-      lag: this.stats.text_index_lag ?? 0,
+      lag: this.stats.text_index_lag,
     });
     if (this.readings.length > MOST) this.readings.shift();
   }
@@ -105,7 +105,7 @@ export class View {
     return [
       lineChart("Requests", [["Reads", values("reads"), rate(newest.reads)], ["Writes", values("writes"), rate(newest.writes)]], "This page's own requests are counted too."),
       lineChart("Mean latency", [["Reads", values("readTime"), took(newest.readTime)], ["Writes", values("writeTime"), took(newest.writeTime)]]),
-      lineChart("Text index lag", [["Changes behind", values("lag"), count(newest.lag)]]),
+      newest.lag !== null && lineChart("Text index lag", [["Changes behind", values("lag"), count(newest.lag)]]),
     ];
   }
 
@@ -114,7 +114,7 @@ export class View {
       h(
         "tr",
         {},
-        h("td", {}, one.label || h("span", { class: "hint" }, one.id)),
+        h("td", {}, showText(one.label) || h("span", { class: "hint" }, one.id)),
         h("td", {}, one.scope.length ? showNamespace(one.scope) : "whole store"),
         h("td", {}, one.allow.join(", ")),
         h("td", {}, age(one.created_at)),

@@ -2,7 +2,7 @@
 
 import { parseFilter, showFilter } from "../browse/filter_chips.js";
 import { search } from "../data/api.js";
-import { encodeAddress, isSame, showName, showNamespace } from "../data/names.js";
+import { encodeAddress, isSame, showName, showNamespace, showText } from "../data/names.js";
 import { session } from "../shell/session.js";
 import { go, state } from "../shell/state.js";
 import { button, emptyState, fill, h, icon } from "../show/dom.js";
@@ -33,7 +33,7 @@ export class View {
   }
 
   #drawHead() {
-    const chosen = state.mode || (session.features.embeds ? "hybrid" : "lexical");
+    const chosen = session.features.embeds ? state.mode || "hybrid" : "lexical"; // an address may be of another store
     fill(
       this.actions,
       state.ns.length > 0 && h("span", { class: "chip" }, `in ${showNamespace(state.ns)}`, h("button", { type: "button", "aria-label": "Search everywhere", onclick: () => go({ ns: [] }) }, "×")),
@@ -87,9 +87,9 @@ export class View {
 
   /** The parts of the entry that match, or its beginning. */
   #excerpts(item) {
-    if (!item.highlights?.length) return h("span", { class: "result-text" }, highlight(item.preview, state.q), item.is_cut && "…");
+    if (!item.highlights?.length) return h("span", { class: "result-text" }, highlight(showText(item.preview), state.q), item.is_cut && "…");
     return item.highlights.map(({ path, parts }) =>
-      h("span", { class: "result-text" }, h("span", { class: "json-name" }, `${path}: `), parts.map((part) => (part.match ? h("mark", {}, part.text) : part.text))),
+      h("span", { class: "result-text" }, h("span", { class: "json-name" }, `${showName(path)}: `), parts.map((part) => (part.match ? h("mark", {}, showText(part.text)) : showText(part.text)))),
     );
   }
 

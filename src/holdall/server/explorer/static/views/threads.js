@@ -1,14 +1,14 @@
 // The threads of LangGraph's checkpointer: each as a conversation, step by step, with its state.
 
 import { checkpoints, threads } from "../data/api.js";
-import { showName } from "../data/names.js";
+import { showName, showText } from "../data/names.js";
 import { go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
 import { button, debounce, emptyState, fill, h, throttle } from "../show/dom.js";
 import { jsonTree } from "../show/json_tree.js";
 import { age, moment, plural } from "../show/times.js";
 
-const ROLES = { human: "You", user: "You", ai: "Assistant", assistant: "Assistant", system: "System", tool: "Tool", function: "Tool" };
+const ROLES = { human: "User", user: "User", ai: "Assistant", assistant: "Assistant", system: "System", tool: "Tool", function: "Tool" };
 
 export class View {
   constructor() {
@@ -74,7 +74,7 @@ export class View {
         "button",
         { type: "button", class: "result", dataset: { thread: thread.id }, onclick: () => go({ thread: thread.id, step: "" }) },
         h("span", { class: "result-head" }, h("span", { class: "result-key" }, showName(thread.id)), h("span", { class: "hint", title: moment(thread.updated_at) }, age(thread.updated_at))),
-        h("span", { class: "result-text" }, thread.preview ?? ""),
+        h("span", { class: "result-text" }, showText(thread.preview ?? "")),
         h("span", { class: "hint" }, plural(thread.checkpoints, "checkpoint")),
       ),
     );
@@ -99,6 +99,9 @@ export class View {
       if (state.thread !== wanted) return;
       this.steps = page.checkpoints;
       this.next = page.next;
+      // An address may name a step of an older page. The ids of checkpoints are in the order of time.
+      while (this.next && state.step && state.step < this.steps.at(-1).checkpoint_id) await this.#readOlder();
+      if (state.thread !== wanted) return;
     } catch (error) {
       if (error.status !== 422) throw error;
       fill(this.conversation, emptyState("This thread is encrypted.", error.message));
@@ -107,11 +110,10 @@ export class View {
     this.#draw();
   }
 
-  async #older() {
+  async #readOlder() {
     const page = await checkpoints(state.thread, this.next);
     this.steps.push(...page.checkpoints);
     this.next = page.next;
-    this.#draw();
   }
 
   #draw() {
@@ -145,7 +147,7 @@ export class View {
   }
 
   async #go(index) {
-    if (index >= this.steps.length && this.next) await attempt(() => this.#older());
+    if (index >= this.steps.length && this.next) await attempt(() => this.#readOlder());
     if (this.steps[index]) go({ step: this.steps[index].checkpoint_id }, { replace: true });
   }
 }
@@ -161,8 +163,8 @@ function bubble(message, isNew) {
   const role = message.type ?? message.role ?? "other";
   return h(
     "li",
-    { class: `message ${ROLES[role] === "You" ? "mine" : role}${isNew ? " is-new" : ""}` },
-    h("span", { class: "message-role" }, [ROLES[role] ?? role, message.name].filter(Boolean).join(" · "), isNew && h("span", { class: "badge" }, "new in this step")),
+    { class: `message ${ROLES[role] === "User" ? "mine" : role}${isNew ? " is-new" : ""}` },
+    h("span", { class: "message-role" }, [ROLES[role] ?? role, message.name].filter(Boolean).map(showText).join(" · "), isNew && h("span", { class: "badge" }, "new in this step")),
     textOf(message.content),
     message.tool_calls?.map((call) => h("div", { class: "tool-call" }, h("strong", {}, call.name ?? "tool"), jsonTree(call.args ?? {}))),
   );
@@ -170,7 +172,7 @@ function bubble(message, isNew) {
 
 /** The text of a message: a text, or a list of parts. */
 function textOf(content) {
-  if (typeof content === "string") return content ? h("p", {}, content) : null;
+  if (typeof content === "string") return content ? h("p", {}, showText(content)) : null;
   if (!Array.isArray(content)) return jsonTree(content ?? {});
-  return content.map((part) => (typeof part === "string" || typeof part?.text === "string" ? h("p", {}, part.text ?? part) : jsonTree(part)));
+  return content.map((part) => (typeof part === "string" || typeof part?.text === "string" ? h("p", {}, showText(part.text ?? part)) : jsonTree(part)));
 }
