@@ -422,6 +422,17 @@ def test_a_connection_that_is_ended_while_it_writes_is_not_noticed(
                 ending.join()
 
 
+def test_a_vacuum_whose_connection_is_ended_is_repeated(server: Postgres, runner: asyncio.Runner | None) -> None:
+    with opened(server.url, runner) as store:
+        store.put(HOME, "a", {"n": 0})
+        with psycopg.connect(server.url) as other:
+            other.execute("SELECT FROM holdall.entries LIMIT 1")
+            ending = threading.Thread(target=end_the_blocked, args=(server, other))
+            ending.start()
+            assert store.erase(HOME, "a", compact=True).entries == 1
+            ending.join()
+
+
 def end_the_blocked(server: Postgres, holder: psycopg.Connection[Any]) -> None:
     """End the transaction that waits for a row, then free it."""
     with psycopg.connect(server.url, autocommit=True) as connection:

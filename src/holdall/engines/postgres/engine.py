@@ -12,6 +12,7 @@ gives an answer, the caller gets `OutcomeUnknown`.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -280,12 +281,23 @@ class PostgresEngine:
         rows = yield from self._query(self._sql.list_tables(), self._deadline())
         how = "VACUUM (FULL)" if op.compact else "VACUUM"
         for (table,) in rows:
-            yield Execute((f"{how} {table}", {}), time.monotonic() + _VACUUM_SECONDS)
+            yield from self._vacuum(f"{how} {table}")
         done = "the tables, which were written again" if op.compact else "dead rows of the tables"
         beyond = ["the server's write-ahead log and its archive", "replicas, dumps and other backups"]
         if not op.compact:
             beyond.insert(0, "free space inside the pages of the tables: compact=True writes them again")
         return Scrubbed((*scrubbed.cleared, done), tuple(beyond))
+
+    def _vacuum(self, sql: str) -> ConnectionProgram[None]:
+        """Vacuum a table, which may take long; repeat it if the connection is lost, or in a deadlock."""
+        give_up = math.inf
+        for failures in itertools.count():
+            try:
+                yield Execute((sql, {}), time.monotonic() + _VACUUM_SECONDS)
+                return
+            except RetryableError as error:
+                give_up = min(give_up, self._deadline())
+                yield from self._wait_before_retry(error, failures, give_up)
 
     def _walk(self, op: Op, deadline: float) -> ConnectionProgram[Any]:
         """Run a walk. A reader of the feed that has to wait for tombstones writes them itself."""

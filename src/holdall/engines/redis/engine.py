@@ -459,7 +459,7 @@ class RedisEngine:
         return bool(self._to_reclaim)
 
     def _maintain(self, _op: Op) -> ConnectionProgram[bool]:
-        """Reclaim some entries of the trees that this client has deleted. Whoever walks reclaims them all, before."""
+        """Reclaim some entries of the trees that this client has deleted. A walk reclaims all of them first."""
         for shard in list(self._to_reclaim):
             if not (yield from self._shards.reclaim_some(shard)):
                 self._to_reclaim.discard(shard)
