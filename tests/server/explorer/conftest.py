@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDE = {"width": 1440, "height": 900}
 
 
-@pytest.fixture(scope="package")  # Playwright leaves a running event loop, in which other tests would fail
+@pytest.fixture(scope="module")  # until it stops, Playwright has an event loop running, in which other tests fail
 def browser() -> Iterator[Browser]:
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: run make ui-test")
     chromium = find_chromium()
