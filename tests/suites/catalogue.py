@@ -82,6 +82,13 @@ SUITES = (
         shown="`langchain-tests`: byte stores and caches, sync and async",
     ),
     Suite(
+        "langgraph-checkpoint",
+        "`HoldallCache` of LangGraph",
+        ("tests/test_redis_cache.py",),
+        "langgraph",
+        reasons={"test_corrupted_data": "it writes into Redis, under a key of the private method `_make_key`"},
+    ),
+    Suite(
         "fsspec",
         "`HoldallFileSystem`",
         tuple(f"tests/faces/fsspec/test_filesystem.py::Test{name}" for name in ("Copy", "Get", "Put", "Pipe", "Open")),

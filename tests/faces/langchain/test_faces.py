@@ -18,7 +18,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import CachePolicy
 
 import holdall
-from holdall.errors import InvalidInput, InvalidValue
+from holdall.errors import InvalidInput, InvalidValue, Unavailable
 from holdall.faces.langchain import HoldallByteStore, HoldallCache, HoldallChatMessageHistory
 from holdall.faces.langgraph import HoldallCache as HoldallNodeCache
 
@@ -124,6 +124,18 @@ def test_node_results_expire_and_are_cleared_by_namespace() -> None:
     asyncio.run(cache.aclear([("a",)]))
     assert asyncio.run(cache.aget(keys)) == {keys[1]: "two"}
     cache.close()
+
+
+def test_nodes_also_run_while_their_cache_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    builder: Any = StateGraph(State)
+    builder.add_node("double", lambda state: {"x": state["x"] * 2}, cache_policy=CachePolicy())
+    builder.add_edge(START, "double")
+    with HoldallNodeCache("redis://localhost:1", timeout=0.1) as cache:
+        graph = builder.compile(cache=cache)
+        assert graph.invoke({"x": 2}) == asyncio.run(graph.ainvoke({"x": 2})) == {"x": 4}
+        assert "not kept in the cache: Redis could not be reached" in caplog.text
+        with pytest.raises(Unavailable):
+            cache.clear()
 
 
 def test_nothing_is_asked_for_nothing(any_store: holdall.Store, place: tuple[str, ...]) -> None:

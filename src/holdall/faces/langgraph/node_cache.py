@@ -8,6 +8,7 @@ A result is an item with the bytes of LangGraph's serializer.
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,15 +23,19 @@ except ModuleNotFoundError as missing:
 from ... import Entry, ops
 from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
+from ...errors import Unavailable
 from ...ops import Namespace
 from ..base import NamespaceFace, read_all
+
+logger = logging.getLogger("holdall")
 
 
 class HoldallCache(NamespaceFace, BaseCache[Any]):
     """Results of nodes, below one namespace of a holdall store.
 
     `store_or_url` is what `holdall.open` takes, a `holdall.Store`, or another face. `options` are passed to
-    `holdall.open` if a URL is given. `serde` is LangGraph's own serializer by default, which unpickles nothing.
+    `holdall.open` if a URL is given. `serde` is LangGraph's own serializer by default, which unpickles nothing. As with
+    LangGraph's `RedisCache`, nodes also run while the storage is unavailable: nothing is found or kept then.
     """
 
     def __init__(
@@ -46,7 +51,12 @@ class HoldallCache(NamespaceFace, BaseCache[Any]):
 
     def _get(self, keys: Sequence[FullKey]) -> StoreProgram[dict[FullKey, Any]]:
         """Return the results that are kept, by their keys."""
-        entries: list[Entry | None] = yield [ops.Get(self._inside(*namespace), key) for namespace, key in keys]
+        entries: list[Entry | None]
+        try:
+            entries = yield [ops.Get(self._inside(*namespace), key) for namespace, key in keys]
+        except Unavailable as error:
+            logger.warning("no result of a node is found in the cache: %s", error)
+            return {}
         return {
             (tuple(namespace), key): self._load(entry.value)
             for (namespace, key), entry in zip(keys, entries, strict=True)
@@ -66,7 +76,10 @@ class HoldallCache(NamespaceFace, BaseCache[Any]):
             kind, data = self.serde.dumps_typed(result)
             value = {"type": kind, "data": base64.b64encode(data).decode()}
             batch.append(ops.Put(self._inside(*namespace), key, value, ttl, search_fields=False))
-        yield from face_api.execute(self.store, batch)
+        try:
+            yield from face_api.execute(self.store, batch)
+        except Unavailable as error:
+            logger.warning("results of nodes are not kept in the cache: %s", error)
 
     set = sync_method(_set)
     aset = async_method(_set)

@@ -103,10 +103,10 @@ class HoldallSession(NamespaceFace, SessionABC):
     async def _get_compaction_snapshot(
         self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None
     ) -> _Snapshot | None:
-        """Return the last items for `OpenAIResponsesCompactionSession`, which replaces the end of them by a summary.
+        """Return the last items for `OpenAIResponsesCompactionSession`, which replaces them by a summary.
 
-        The SDK looks for this method. Of a session without it, it removes all items before it adds the summary, in two
-        transactions. A subclass has none: its own methods may change items on their way.
+        The SDK calls this method of a session that has it. Of others, it removes all items in one transaction, and adds
+        the summary in another. A subclass returns None: its own methods may change items on their way.
         """
         return await self._read_snapshot(limit, prune_prefix) if type(self) is HoldallSession else None
 
