@@ -6,7 +6,7 @@ from typing import Any
 
 from cryptography.fernet import Fernet
 from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
 
 from holdall.faces.langgraph import HoldallSaver
@@ -36,6 +36,18 @@ def say(graph: Any, name: str, text: str, **metadata: Any) -> None:
 
 def texts(graph: Any, name: str) -> list[Any]:
     return [message.content for message in graph.get_state(thread(name)).values["messages"]]
+
+
+def put_values(saver: BaseCheckpointSaver[Any], values: dict[str, Any], parent: Any = None) -> Any:
+    """Put a checkpoint with these values, after another one or as the first. Returns its config."""
+    id = empty_checkpoint()["id"]
+    versions: Any = dict.fromkeys(values, id)
+    checkpoint: Any = {**empty_checkpoint(), "id": id, "channel_values": values, "channel_versions": versions}
+    return saver.put(parent or thread("t"), checkpoint, {}, versions)
+
+
+def size_of_log(saver: HoldallSaver, name: str) -> int:
+    return saver.store.files((".holdall.threads", name)).stat("/main/log").size
 
 
 class FernetCipher:

@@ -55,7 +55,7 @@ messages = st.one_of(
     st.builds(ToolMessage, texts, tool_call_id=st.just("call"), artifact=plain_values),
 )
 edits = st.sampled_from(
-    ["append", "append", "append", "edit", "remove", "reverse", "in place", "clear", "replace", "same"]
+    ["append", "append", "append", "edit", "remove", "reverse", "in place", "retype", "clear", "replace", "same"]
 )
 
 
@@ -154,6 +154,8 @@ class SaverMachine(RuleBasedStateMachine):
                 value.reverse()
             case "in place" if value and channel == "messages":
                 value[0].additional_kwargs["seen"] = data.draw(plain_values)
+            case "retype" if value:
+                value[-1] = retype(value[-1])
             case "clear":
                 value.clear()
             case "replace":
@@ -288,6 +290,24 @@ class SaverMachine(RuleBasedStateMachine):
         if hasattr(self, "savers"):
             for which in range(2):
                 self.list_all(which)
+
+
+def retype(value: Any) -> Any:
+    """Return what Python holds for equal to a value, and is serialised in another way."""
+    match value:
+        case bool():
+            return int(value)
+        case int():
+            return value == 1 if value in (0, 1) else float(value) if float(value) == value else value
+        case float():
+            return -value if value == 0 else value
+        case list():
+            return [retype(item) for item in value]
+        case dict():
+            return {name: retype(item) for name, item in reversed(value.items())}
+        case HumanMessage() | AIMessage():
+            value.additional_kwargs = retype(value.additional_kwargs)
+    return value
 
 
 def shown(found: Any) -> Any:

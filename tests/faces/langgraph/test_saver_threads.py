@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 import holdall
 from holdall import errors
 from holdall.faces.langgraph import HoldallSaver
+from holdall.testing import Clock
 from support.langgraph_threads import chat, put_empty, say, texts, thread
 
 # Listing -------------------------------------------------------------------------------------------------------------
@@ -153,6 +154,36 @@ def test_a_checkpoint_that_is_put_late_does_not_become_the_last(saver: HoldallSa
     assert (found.preview, found.step, found.checkpoints) == ("answer to two", 4, 7)
 
 
+def test_of_two_processes_the_last_checkpoint_is_listed(saver: HoldallSaver) -> None:
+    """Also if the one that puts an earlier checkpoint does not know the later one yet."""
+    other = HoldallSaver(saver.store)
+    first, earlier, later = ({**empty_checkpoint(), "id": f"{number:036}"} for number in range(3))
+    config = saver.put(thread("t"), first, {"step": 0}, {})
+    other.put(config, later, {"step": 2}, {})
+    saver.put(config, earlier, {"step": 1}, {})
+    [found] = saver.threads()
+    assert (found.checkpoint_id, found.step, found.checkpoints) == (later["id"], 2, 3)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("content", [None, 5, [None, 5, {"type": "image"}, {"text": 5}]])
+def test_a_message_without_a_text_has_an_empty_preview(saver: HoldallSaver, content: Any) -> None:
+    """As LangChain makes it without validating it."""
+    message = HumanMessage.model_construct(content=content)
+    checkpoint: Any = {**empty_checkpoint(), "channel_values": {"messages": [message]}}
+    saver.put(thread("t"), checkpoint, {}, {})
+    assert saver.threads()[0].preview == ""
+
+
+def test_metadata_that_is_no_json_is_stored_and_not_listed(saver: HoldallSaver) -> None:
+    metadata: Any = {1: "a", "b": {2: "c"}, "d": 3}
+    config = saver.put(thread("t"), empty_checkpoint(), metadata, {})
+    assert saver.threads()[0].metadata == {"d": 3}
+    found = saver.get_tuple(config)
+    assert found is not None
+    assert found.metadata == metadata
+
+
 def test_watch_gives_checkpoints_as_they_come(saver_store: holdall.Store) -> None:
     saver = HoldallSaver(saver_store, namespace=("watching", "threads"))
     graph = chat(saver)
@@ -197,6 +228,41 @@ def test_a_thread_that_is_not_used_expires_with_its_writes(saver_store: holdall.
     assert texts(graph, "unused") == ["again", "answer to again"]
     with pytest.raises(errors.NotFound):
         saver.set_ttl("nothing", 5)
+
+
+@pytest.mark.parametrize("age", [95, 97, 101, 103, 105])
+def test_a_thread_that_has_expired_leaves_no_subgraph_to_the_next_one(age: float) -> None:
+    """Also if the subgraph began between two times at which the TTL of everything is restarted."""
+    clock, child = Clock(), thread("t", checkpoint_ns="child")
+    with holdall.open("memory:", clock=clock) as store:
+        saver = HoldallSaver(store, ttl=100)
+        put_empty(saver, "t")
+        clock.advance(4)
+        saver.put(child, empty_checkpoint(), {}, {})
+        clock.advance(age - 4)
+        after = HoldallSaver(store, ttl=100)
+        is_there = after.get_tuple(thread("t")) is not None
+        assert (after.get_tuple(child) is not None) == is_there
+        put_empty(after, "t")
+        assert (after.get_tuple(child) is not None) == is_there
+
+
+def test_pruning_does_not_restart_a_ttl() -> None:
+    """Otherwise the subgraphs that were not pruned would expire before their thread."""
+    clock, child = Clock(), thread("t", checkpoint_ns="child")
+    with holdall.open("memory:", clock=clock) as store:
+        saver = HoldallSaver(store, ttl=100)
+        put_empty(saver, "t")
+        put_empty(saver, "t")
+        saver.put(child, empty_checkpoint(), {}, {})
+        clock.advance(50)
+        HoldallSaver(store, ttl=100).prune(["t"])
+        clock.advance(49)
+        assert [len(list(saver.list(config))) for config in (thread("t"), child)] == [1, 1]
+        clock.advance(2)
+        after = HoldallSaver(store, ttl=100)
+        assert [after.get_tuple(config) for config in (thread("t"), child)] == [None, None]
+        assert after.threads() == []
 
 
 def test_retain_deletes_old_checkpoints_and_keeps_the_state(saver_store: holdall.Store) -> None:

@@ -16,6 +16,8 @@ from langchain_core.messages import BaseMessage
 from .log import Codec, LogWriter, Typed
 
 _ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
+_NUMBERS = frozenset({int, float, bool})
+_CONTAINERS = frozenset({dict, list, tuple})
 #: Stand for all that are empty, so that the garbage collector has less to do.
 _EMPTY: dict[type, Any] = {dict: {}, list: [], tuple: ()}
 _fields_of, _extra_of = attrgetter("__dict__"), attrgetter("__pydantic_extra__")
@@ -152,7 +154,7 @@ def _is_same(element: Any, copy: Any, typed: Typed, codec: Codec) -> bool:
 def _is_equal(element: Any, stored: Any) -> bool:
     """Whether two elements of plain data are equal: another version of LangChain may have serialised the stored one."""
     try:
-        return type(element) is type(stored) and _copy(_view(element)) == _view(stored)
+        return type(element) is type(stored) and bool(_copy_element(element) == _view(stored))
     except _NotPlain:
         return False
 
@@ -168,7 +170,9 @@ def _view(element: Any) -> Any:
 
 def _copy_element(element: Any) -> Any:
     try:
-        return _copy(_view(element))
+        if not isinstance(element, BaseMessage):
+            return _copy(element)
+        return {name: _Exact(item) if type(item) in _NUMBERS else _copy(item) for name, item in _view(element).items()}
     except _NotPlain:
         return _OPAQUE
 
@@ -176,18 +180,38 @@ def _copy_element(element: Any) -> Any:
 def _copy(value: Any) -> Any:
     """Copy plain data. The texts in it are shared, and so is what is empty."""
     kind = type(value)
+    if kind is float and not (value < 0 or value > 0):  # 0.0 equals -0.0, and NaN equals nothing
+        return _Exact(value)
     if kind in _ATOMS:
         return value
     if not value and kind in _EMPTY:
         return _EMPTY[kind]
-    if kind is dict:
-        same = value.copy()
-        for key, item in value.items():
-            if type(item) not in _ATOMS:
-                same[key] = _copy(item)
-        return same
-    if kind is list:
-        return [item if type(item) in _ATOMS else _copy(item) for item in value]
-    if kind is tuple:
-        return tuple(_copy(item) for item in value)
+    if kind in _CONTAINERS:
+        return _Exact(value)
     raise _NotPlain
+
+
+class _Exact:
+    """A copy that equals only what is serialised to the same: True == 1 == 1.0, and the order of a dict counts."""
+
+    __slots__ = ("_kind", "_parts", "_types")
+    __hash__ = None  # type: ignore[assignment]  # it is only compared
+
+    def __init__(self, value: Any) -> None:
+        self._kind = type(value)
+        parts = _split(value)
+        self._types = list(map(type, parts))
+        self._parts = [_copy(part) for part in parts]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not self._kind:
+            return False
+        parts = _split(other)
+        return list(map(type, parts)) == self._types and parts == self._parts
+
+
+def _split(value: Any) -> list[Any]:
+    """Return what a value consists of; of a number its text."""
+    if type(value) is dict:
+        return [*value, *value.values()]
+    return [repr(value)] if type(value) in _NUMBERS else list(value)

@@ -13,8 +13,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from .... import Entry
+from ....errors import Corrupt, shown
 from .grown_lists import StoredList
-from .log import Checkpoint, Log, Part
+from .log import Checkpoint, Log, Part, Pointer
 
 _MAIN, _SUB = "/main", "/sub/"
 #: The name of the file in its folder.
@@ -34,7 +35,8 @@ class Address(NamedTuple):
     def path(self) -> str:
         if not self.checkpoint_ns:
             return _MAIN + LOG_NAME
-        return _SUB + quote(self.checkpoint_ns, safe=":|") + LOG_NAME
+        name = quote(self.checkpoint_ns, safe=":|")
+        return _SUB + (name if name.strip(".") else name.replace(".", "%2E")) + LOG_NAME  # "." and ".." are no names
 
 
 def checkpoint_ns_of(path: str) -> str:
@@ -142,7 +144,7 @@ class Loader:
         return CheckpointTuple(
             config=make_config(self._address, id),
             checkpoint=checkpoint,
-            metadata=self.read(record.metadata, ""),
+            metadata=self._read_dict(record.metadata),
             parent_config=None if record.parent is None else make_config(self._address, record.parent),
             pending_writes=[
                 (write.task_id, write.channel, self.read(write.part, write.channel)) for write in log.writes(id)
@@ -151,20 +153,30 @@ class Loader:
 
     def body(self, record: Checkpoint, id: str) -> Any:
         """Return a checkpoint without its values."""
-        return {"id": id, **self.read(record.body, "")}
+        return {"id": id, **self._read_dict(record.body)}
 
-    def time(self, id: str) -> datetime:
-        """Return when a checkpoint was made."""
-        return datetime.fromisoformat(self.body(self._log.checkpoint(id), id)["ts"])
+    def time(self, id: str) -> float:
+        """Return when a checkpoint was made, in seconds since 1970."""
+        text = self.body(self._log.checkpoint(id), id).get("ts")
+        try:
+            return datetime.fromisoformat(text).timestamp()
+        except (TypeError, ValueError) as error:
+            raise Corrupt(f"the checkpoint {id} has no time: {shown(text)}; restore a copy of the store") from error
 
     def metadata(self, id: str) -> Any:
-        return self.read(self._log.checkpoint(id).metadata, "")
+        return self._read_dict(self._log.checkpoint(id).metadata)
+
+    def _read_dict(self, part: Part) -> Any:
+        value = self.read(part, "")
+        if type(value) is not dict:
+            raise Corrupt(f"a checkpoint is damaged: {shown(value)} is no dict; restore a copy of the store")
+        return value
 
     def read(self, part: Part, channel: str) -> Any:
         return self._log.codec.deserialise(self._log.typed(channel, part))
 
-    def value(self, channel: str, pointer: bytes | list[Part]) -> Any:
-        if isinstance(pointer, list):
+    def value(self, channel: str, pointer: Pointer) -> Any:
+        if not isinstance(pointer, bytes):
             return self.read(pointer[0], channel)
         if pointer in self._values:
             return self._values[pointer]
@@ -191,8 +203,8 @@ class KnownLoader(Loader):
         super().__init__(address, known.log)
         self._known = known
 
-    def value(self, channel: str, pointer: bytes | list[Part]) -> Any:
-        if isinstance(pointer, list):
+    def value(self, channel: str, pointer: Pointer) -> Any:
+        if not isinstance(pointer, bytes):
             return self.read(pointer[0], channel)
         lists = self._known.lists.get(channel, ())
         new, before = self._log.chain(pointer, *(each.ends for each in lists))
@@ -200,8 +212,11 @@ class KnownLoader(Loader):
             return self.read(new[0][1].parts[0], channel)
         known = next((each for each in lists if before in each.ends), None)
         stored = StoredList() if known is None else known.cut(known.ends[before])
+        typed, ends = stored.typed, stored.ends
         for id, link in reversed(new):
-            stored.add(id, [self._log.typed(channel, part) for part in link.parts])
+            for part in link.parts:  # the usual case without a call, which is 0.1 ms for 400 messages
+                typed.append(("msgpack", part) if type(part) is bytes else self._log.typed(channel, part))
+            ends[id] = len(typed)
         if new:
             self._known.add_lists({channel: stored})
         return self._log.codec.deserialise_all(stored.typed)

@@ -23,22 +23,24 @@ import struct
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from ....errors import Corrupt, InvalidInput
+from ....errors import Corrupt, InvalidInput, shown
 from .messages import MessageMaker
 
+T = TypeVar("T")
 #: A value as it is stored: its bytes in msgpack, or its type and its bytes, or the ID of a large value.
-Part: TypeAlias = bytes | list[Any] | msgspec.msgpack.Ext
+Part: TypeAlias = bytes | tuple[str, bytes] | msgspec.msgpack.Ext
 #: A value that was serialised, and not encrypted yet: its type and its bytes.
 Typed: TypeAlias = tuple[str, bytes]
-#: The values of a checkpoint's channels: an ID, or a list with one part, for a small value.
-Pointers: TypeAlias = dict[str, bytes | list[Part]]
+#: Where the value of a channel is: the ID of a value frame, or the only part of a small value.
+Pointer: TypeAlias = bytes | tuple[Part]
+Pointers: TypeAlias = dict[str, Pointer]
 
 KEY, VALUE, CHECKPOINT, WRITES = b"K", b"V", b"C", b"W"
 #: Serialised values up to this many bytes are in the checkpoint itself.
@@ -46,6 +48,8 @@ _SMALL = 64
 #: Serialised values, and elements of lists, from this many bytes on are stored once in a log.
 LARGE = 4096
 _LARGEST_PACKED = 1 << 14
+#: The ID of a checkpoint in UTF-8 has at most so many bytes: a frame has one byte for their number.
+MOST_ID_BYTES = 255
 _MARK = 0xFF
 _LARGE_PART = 1  # the code of the Ext
 _DIGEST = 16
@@ -89,7 +93,6 @@ _USUAL = {
 }
 _PACKED = tuple(bytes([first]) for first in _USUAL)
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class Checkpoint(NamedTuple):
@@ -105,11 +108,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A value frame: one part, or the elements that were added to a list after the link `before`."""
 
     channel: str
-    parts: list[Any]  # of `Part`
+    parts: list[Part]
     before: bytes | None  # None: not a list
-
-
-_decode_link = msgspec.msgpack.Decoder(Link).decode
 
 
 class Write(NamedTuple):
@@ -120,6 +120,12 @@ class Write(NamedTuple):
     number: int
     channel: str
     part: Part
+
+
+_decode_link = msgspec.msgpack.Decoder(Link).decode
+_decode_checkpoint = msgspec.msgpack.Decoder(Checkpoint).decode
+_decode_writes = msgspec.msgpack.Decoder(tuple[str, str, list[tuple[int, str, Part]]]).decode
+_decode_part = msgspec.msgpack.Decoder(Part).decode
 
 
 class Codec:
@@ -159,19 +165,26 @@ class Codec:
         kind, data = value
         if self.cipher is not None:
             name, data = self.cipher.encrypt(self._binding(channel) + data)
-            return [f"{kind}+{name}", data]
-        return data if kind == "msgpack" else [kind, data]
+            return f"{kind}+{name}", data
+        return data if kind == "msgpack" else (kind, data)
 
     def unseal(self, part: Part, channel: str) -> Typed:
         """Return a stored value as `seal` was given it. `Corrupt` if it was encrypted for another thread or channel."""
         if type(part) is bytes:
             return "msgpack", part
-        assert type(part) is list  # large parts are resolved before
+        if type(part) is not tuple:
+            raise Corrupt("a large value in a checkpoint refers to another one; restore a copy of the store")
         kind, data = part
         if self.cipher is None or not is_sealed(part):
             return kind, data
         kind, name = kind.split("+", 1)
-        plain = self.cipher.decrypt(name, data)
+        try:
+            plain = self.cipher.decrypt(name, data)
+        except Exception as error:  # each cipher has errors of its own
+            raise Corrupt(
+                f"an encrypted value in a checkpoint is damaged, or was encrypted with another key: {shown(error)};"
+                " restore a copy of the store"
+            ) from error
         if plain[:_DIGEST] != self._binding(channel):
             raise Corrupt(
                 f"an encrypted value in a checkpoint does not belong to the channel {channel!r} of this thread: it was"
@@ -189,22 +202,31 @@ class Codec:
         return any(_hash(key, texts) == id for key in self.keys)
 
     def make_key(self) -> bytes:
-        """Make the key of the hashes, and return its frame. Without encryption there is none."""
+        """Make the key of the hashes, and return its frame. Without encryption there is none.
+
+        A key that was made for another append is used: that append may have failed, or may come later.
+        """
         if self.cipher is None:
             return b""
-        self.keys.append(secrets.token_bytes(32))
-        return encode_frame(KEY, b"", self.seal(("bytes", self.keys[-1]), ""))
+        if not self.keys:
+            self.keys.append(secrets.token_bytes(32))
+        return b"".join(encode_frame(KEY, b"", self.seal(("bytes", key), "")) for key in self.keys)
 
     def use_key(self, payload: bytes) -> None:
         """Use the key of the hashes in a stored frame."""
         if self.cipher is None:
             return
         try:
-            self.keys.append(self.unseal(_decode(payload), "")[1])
-        except ValueError as error:  # of LangGraph's AES; other ciphers have errors of their own
+            _, key = self.unseal(_decode_part(payload), "")
+        except Corrupt as error:
+            if error.__cause__ is None:  # it was decrypted
+                raise
             raise InvalidInput(
-                f"this thread was encrypted with another key: {error}; pass as serde= the one that it was written with"
+                f"this thread was encrypted with another key: {shown(error.__cause__)}; pass as serde= the one that it"
+                " was written with"
             ) from error
+        if key not in self.keys:
+            self.keys.append(key)
 
     def _binding(self, channel: str) -> bytes:
         return hashlib.blake2b(f"{self._owner}{channel}".encode(), digest_size=_DIGEST).digest()
@@ -212,7 +234,7 @@ class Codec:
 
 def is_sealed(part: Part) -> bool:
     """Whether a part is encrypted. A thread may have begun before its saver got a cipher."""
-    return type(part) is list and "+" in part[0]
+    return type(part) is tuple and "+" in part[0]
 
 
 def _deserialise(serde: SerializerProtocol, kind: str, data: bytes) -> Any:
@@ -223,6 +245,8 @@ def _deserialise(serde: SerializerProtocol, kind: str, data: bytes) -> Any:
             f"a value of this thread has the type {kind!r}, which the serializer cannot read; pass as serde="
             " the one that it was written with"
         ) from error
+    except ValueError as error:  # the base of what msgpack, JSON and UTF-8 raise
+        raise Corrupt(f"a value of a thread is damaged: {error}; restore a copy of the store") from error
 
 
 def _hash(key: bytes, texts: Iterable[bytes]) -> bytes:
@@ -269,11 +293,11 @@ class LogWriter:
         """Add the key of the hashes, if this thread is encrypted."""
         self._frames.append(self.codec.make_key())
 
-    def add_value(self, channel: str, value: Typed) -> bytes | list[Part]:
+    def add_value(self, channel: str, value: Typed) -> Pointer:
         """Add the whole value of a channel, and return its pointer."""
         kind, data = value
         if len(data) <= _SMALL:
-            return [self.codec.seal(value, channel)]
+            return (self.codec.seal(value, channel),)
         id = self.codec.hash(self._known, b"value", channel.encode(), kind.encode(), data)
         self._add(id, lambda: [channel, [self.codec.seal(value, channel)], None])
         return id
@@ -328,6 +352,13 @@ class Log:
         self._key_frames: list[bytes] = []
         self._scan(content, 0)
 
+    def begin_append(self) -> LogWriter:
+        """Return a writer of what is appended next."""
+        writer = LogWriter(self.codec, self.values)
+        if not self._key_frames:
+            writer.add_key()
+        return writer
+
     def extend(self, more: bytes) -> None:
         """Add what was appended to the content."""
         if isinstance(self._content, bytes):  # most logs are read once, and never extended
@@ -366,7 +397,7 @@ class Log:
                     raise struct.error("a frame does not begin where it should")
                 start = end
             self.latest = latest.decode() or None
-        except (struct.error, UnicodeDecodeError) as error:
+        except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _damaged(base + start, base + size) from error
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
@@ -374,7 +405,10 @@ class Log:
     @property
     def ids(self) -> list[str]:
         """The IDs of all checkpoints, newest first."""
-        return [id.decode() for id in sorted(self._checkpoints, reverse=True)]
+        try:
+            return [id.decode() for id in sorted(self._checkpoints, reverse=True)]
+        except UnicodeDecodeError as error:
+            raise Corrupt("the ID of a checkpoint is damaged; restore a copy of the store") from error
 
     def __contains__(self, id: str) -> bool:
         return id.encode() in self._checkpoints
@@ -383,7 +417,7 @@ class Log:
         return len(self._checkpoints)
 
     def checkpoint(self, id: str) -> Checkpoint:
-        return Checkpoint(*self._decode_at(self._checkpoints[id.encode()]))
+        return self._checkpoint_at(self._checkpoints[id.encode()])
 
     def ancestors(self, id: str | None) -> Iterator[str]:
         """Yield the IDs of a checkpoint's parent, of its parent, and so on."""
@@ -403,7 +437,7 @@ class Log:
         """
         found: dict[tuple[str, int], Write] = {}
         for start in self._writes.get(id.encode(), ()):
-            task_path, task_id, stored = self._decode_at(start)
+            task_path, task_id, stored = self._decode_at(start, _decode_writes)
             for index, channel, part in stored:
                 if index < 0 or (task_id, index) not in found:
                     found[task_id, index] = Write(task_path, task_id, index, channel, part)
@@ -414,9 +448,8 @@ class Log:
     def link(self, id: bytes) -> Link:
         start = self.values.get(id)
         if start is None:
-            raise Corrupt("a checkpoint names a value that its log does not have; restore a copy of the store")
-        link: Link = self._decode_at(start, _decode_link)
-        return link
+            raise _missing()
+        return self._decode_at(start, _decode_link)
 
     def chain(self, id: bytes, *known: Container[bytes]) -> tuple[list[tuple[bytes, Link]], bytes | None]:
         """Return a link, the one before it, and so on, up to one whose ID is known; and that ID.
@@ -450,10 +483,6 @@ class Log:
 
     # Other logs ------------------------------------------------------------------------------------------------------
 
-    @property
-    def has_key(self) -> bool:
-        return bool(self._key_frames)
-
     def select(self, kept: Iterable[str]) -> bytes:
         """Return the content of a log that has only these checkpoints, their writes, and the values of both.
 
@@ -469,9 +498,12 @@ class Log:
             for start in starts
         ]
         for start in checkpoints:
-            self._add_used(Checkpoint(*self._decode_at(start)).pointers, values)
+            self._add_used(self._checkpoint_at(start).pointers, values)
         for start in writes:
-            values.update(dict.fromkeys(_large_ids(part for _, _, part in self._decode_at(start)[2])))
+            _, _, stored = self._decode_at(start, _decode_writes)
+            values.update(dict.fromkeys(_large_ids(part for _, _, part in stored)))
+        if values.keys() - self.values:
+            raise _missing()
         frames += [self._frame(start) for start in (*(self.values[id] for id in values), *checkpoints, *writes)]
         return b"".join(frames)
 
@@ -488,20 +520,20 @@ class Log:
 
         frames = [encode_frame(KEY, b"", target.seal(("bytes", key), "")) for key in target.keys]
         for id, start in self.values.items():
-            link: Link = self._decode_at(start, _decode_link)
+            link = self._decode_at(start, _decode_link)
             parts = [again(part, link.channel) for part in link.parts]
             frames.append(encode_frame(VALUE, id, [link.channel, parts, link.before]))
         for id, start in self._checkpoints.items():
-            record = Checkpoint(*self._decode_at(start))
+            record = self._checkpoint_at(start)
             pointers = {
-                channel: [again(pointer[0], channel)] if isinstance(pointer, list) else pointer
+                channel: pointer if isinstance(pointer, bytes) else (again(pointer[0], channel),)
                 for channel, pointer in record.pointers.items()
             }
             sealed = [record.parent, again(record.body, ""), again(record.metadata, ""), pointers]
             frames.append(encode_frame(CHECKPOINT, id, sealed))
         for id, starts in self._writes.items():
             for start in starts:
-                task_path, task_id, stored = self._decode_at(start)
+                task_path, task_id, stored = self._decode_at(start, _decode_writes)
                 writes = [(index, channel, again(part, channel)) for index, channel, part in stored]
                 frames.append(encode_frame(WRITES, id, [task_path, task_id, writes]))
         return b"".join(frames)
@@ -518,13 +550,16 @@ class Log:
     def _frame(self, start: int) -> bytes:
         return bytes(self._content[start : self._bounds(start)[1]])
 
-    def _decode_at(self, start: int, decode: Callable[[bytes | bytearray], Any] = _decode) -> Any:
+    def _checkpoint_at(self, start: int) -> Checkpoint:
+        return self._decode_at(start, _decode_checkpoint)
+
+    def _decode_at(self, start: int, decode: Callable[[bytes | bytearray], T]) -> T:
         """Decode the payload of the frame at an offset."""
         _, length, id_length = _header.unpack_from(self._content, start)
         at = start + _header.size + id_length
         data = self._content[at : at + length]
         try:
-            return decode(decompress_payload(data))
+            return decode(decompress_payload(data) if data.startswith(_PACKED) else data)
         except (zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _damaged(start, self.size) from error
 
@@ -539,6 +574,10 @@ def _damaged(start: int, size: int) -> Corrupt:
     return Corrupt(
         f"the log of a thread is damaged at byte {start} of {size}; delete the thread, or restore a copy of the store"
     )
+
+
+def _missing() -> Corrupt:
+    return Corrupt("a checkpoint names a value that its log does not have; restore a copy of the store")
 
 
 def _large_ids(parts: Iterable[Part]) -> Iterator[bytes]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TypeAlias
 
 from ....core import face_api
@@ -32,8 +32,8 @@ def choose_to_retain(keep_last: int | None, older_than: Ttl) -> Choose:
         first = 1 if keep_last is None else keep_last
         if age is None:
             return ids[:first]
-        now = datetime.now(UTC)
-        return [id for number, id in enumerate(ids) if number < first or (now - loader.time(id)).total_seconds() <= age]
+        oldest = time.time() - age
+        return [id for number, id in enumerate(ids) if number < first or loader.time(id) >= oldest]
 
     return choose
 

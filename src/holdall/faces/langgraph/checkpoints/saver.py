@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 try:
     from langgraph.checkpoint.base import (
@@ -46,7 +45,7 @@ from .... import ABSENT, FileInfo, Page, Store, ops
 from ....core import face_api
 from ....core.face_api import StoreProgram, Work, async_method, sync_method
 from ....errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
-from ....ops import Namespace, PointOp, Ttl
+from ....ops import KEEP, Namespace, PointOp, Ttl
 from ...base import Face
 from ...importing import Imported, Progress
 from ..conn_strings import open_face
@@ -61,11 +60,10 @@ from .known_logs import (
     Loader,
     checkpoint_ns_of,
     make_config,
-    ttl_of,
 )
-from .log import Checkpoint, Codec, Log, LogWriter, Pointers
+from .log import MOST_ID_BYTES, Checkpoint, Codec, Log, LogWriter, Pointers
 from .retention import Choose, Retention, add_delta_ancestors, choose_to_retain
-from .threads import SEARCHED, Thread, count_for, count_of, make_filter, rename, summarise, to_thread
+from .threads import SEARCHED, Thread, count_for, count_of, make_filter, rename, summarise, summarise_log, to_thread
 
 _GENERATION = "generation"
 #: An item that changes with each new log of a subgraph, so that a thread is not deleted while it gets one.
@@ -80,6 +78,7 @@ _MOST_REFRESHED = 10_000  # threads
 _THREADS_PER_PAGE = 100
 _OR_NONE = " or None"  # what a TTL may be besides a duration
 
+T = TypeVar("T")
 _Logs: TypeAlias = list[tuple[Address, Log]]
 _Addresses: TypeAlias = list[Address]
 _Ops: TypeAlias = list[PointOp]
@@ -134,6 +133,13 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """Connect, create and migrate now, rather than on first use."""
         self.store.setup()
 
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[Any]:
+        """Return a saver on the same store that also makes objects of these classes."""
+        clone = super().with_allowlist(extra_allowlist)
+        if clone is not self and isinstance(clone, HoldallSaver):
+            clone._known = KnownLogs(_MOST_REMEMBERED)  # what is remembered is bound to a serializer
+        return clone
+
     def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ARG002  # LangGraph's signature
         """Return the version after `current`. A thread that LangGraph's own savers began continues with their form."""
         if current is None:
@@ -167,8 +173,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     ) -> Iterator[CheckpointTuple]:
         """Iterate over checkpoints, newest first: of a thread, or of all threads if `config` is None.
 
-        The tuples share the elements of lists, such as messages, that they have in common: copy one before you change
-        it.
+        The tuples share the values that they have in common, and the elements of lists, such as messages: copy one
+        before you change it.
         """
         wanted = _Wanted(config, filter, before, limit)
         for address, log in face_api.pages(self, self._log_pages(config)):
@@ -202,6 +208,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 found = yield from face_api.search(self.store, self.namespace, limit=20, cursor=cursor, recursive=False)
                 thread_ids, following = [hit.key for hit in found], found.next
             checkpoint_ns = None if config is None else config["configurable"].get("checkpoint_ns")
+            if checkpoint_ns:
+                face_api.check_key(checkpoint_ns, "a checkpoint_ns")
             logs: _Logs = []
             for thread_id in thread_ids:
                 if checkpoint_ns is not None:
@@ -245,12 +253,15 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     def _new_log(self, address: Address) -> KnownLog:
         return KnownLog(Log(Codec(self.serde, *address), b""), None, self._ttl)
 
-    def _refresh(self, thread_id: str, known: KnownLog) -> StoreProgram[None]:
-        """Restart the TTL of everything of a thread, unless that was done a short while ago."""
+    def _refresh(self, thread_id: str, known: KnownLog, is_due: bool = False) -> StoreProgram[None]:
+        """Restart the TTL of everything of a thread, unless that was done a short while ago.
+
+        It is due at once for a new log: one that outlives its thread would be found by the next thread with its ID.
+        """
         if known.ttl is None or known.generation is None:
             return
         now = time.monotonic()
-        if now - self._refreshed.get(thread_id, -known.ttl) < known.ttl * _REFRESH_PART:
+        if not is_due and now - self._refreshed.get(thread_id, -known.ttl) < known.ttl * _REFRESH_PART:
             return
         home = self._home(thread_id)
         paths = [address.path for address in (yield from self._addresses(thread_id))]
@@ -287,23 +298,22 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     ) -> StoreProgram[RunnableConfig]:
         """Store a checkpoint, after the one that `config` names. Returns the config of the new one."""
         address, parent = _address_of(config), _checkpoint_id(config)
-        home = self._home(address.thread_id)
+        id, home = _check_id(checkpoint["id"]), self._home(address.thread_id)
         details: Any = get_serializable_checkpoint_metadata(config, metadata)
-        for tries in itertools.count(1):
+
+        def attempt(is_first: bool) -> StoreProgram[RunnableConfig]:
             known = self._known.recall(address)
-            if known is None and parent is None and not address.checkpoint_ns and tries == 1:  # mostly a new thread
+            if known is None and parent is None and not address.checkpoint_ns and is_first:  # mostly a new thread
                 known = self._new_log(address)
             elif known is None or (parent is not None and parent not in known.log):
                 known = yield from self._read(address)
                 if parent is not None and parent in known.log:
                     yield from self._load(KnownLoader(address, known), parent)
-            codec, writer = known.log.codec, LogWriter(known.log.codec, known.log.values)
-            if not known.log.has_key:
-                writer.add_key()
+            writer = known.log.begin_append()
             pointers, lists = self._add_values(address, known, writer, checkpoint, parent, new_versions)
             body = {name: value for name, value in checkpoint.items() if name not in ("channel_values", "id")}
-            sealed = [codec.seal(codec.serialise(part), "") for part in (body, details)]
-            writer.add_checkpoint(checkpoint["id"], Checkpoint(parent, sealed[0], sealed[1], pointers))
+            sealed = [writer.codec.seal(writer.codec.serialise(part), "") for part in (body, details)]
+            writer.add_checkpoint(id, Checkpoint(parent, sealed[0], sealed[1], pointers))
             data = writer.data
             batch: _Ops = [
                 ops.Put(home, _GENERATION, {}, known.ttl, ABSENT, False)
@@ -311,19 +321,14 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 else ops.Check(home, _GENERATION, known.generation),
                 ops.Append(home, address.path, data, ttl=known.ttl),
             ]
-            is_latest = known.log.latest is None or known.log.latest <= checkpoint["id"]
+            is_latest = known.log.latest is None or known.log.latest <= id
             if known.generation is None or (is_latest and not address.checkpoint_ns):
-                count = len(known.log) + (checkpoint["id"] not in known.log)
-                value = summarise(address.thread_id, checkpoint, details, count, is_secret=codec.cipher is not None)
+                count = 0 if address.checkpoint_ns else len(known.log) + (id not in known.log)
+                value = summarise(address.thread_id, checkpoint, details, count, writer.codec.cipher is not None)
                 batch.append(ops.Put(self.namespace, address.thread_id, value, known.ttl, search_fields=SEARCHED))
             elif not known.log.size:
                 batch.append(ops.Put(home, _NEW_LOG, {}, known.ttl, search_fields=False))
-            try:
-                made, offset, *_ = yield batch
-            except Conflict as conflict:
-                self._known.forget(address)
-                yield from face_api.before_retry(conflict, tries)
-                continue
+            made, offset, *_ = yield batch
             is_behind = offset != known.log.size  # another process has put something meanwhile
             with self._known.lock:
                 if known.generation is None:
@@ -331,19 +336,40 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 known.extend(offset, data)
                 known.add_lists(lists)
             self._known.remember(address, known)
-            yield from self._refresh(address.thread_id, known)
+            yield from self._refresh(address.thread_id, known, is_due=offset == 0)
             if (is_behind or not is_latest) and not address.checkpoint_ns:
-                yield from self._count_again(address)
-            return make_config(address, checkpoint["id"])
-        raise AssertionError("unreachable")
+                yield from self._list_again(address)
+            return make_config(address, id)
 
-    def _count_again(self, address: Address) -> StoreProgram[None]:
-        """Correct the number of checkpoints that a thread is listed with. A later put does it itself."""
+        return (yield from self._retry_append(address, attempt))
+
+    def _retry_append(self, address: Address, attempt: Callable[[bool], StoreProgram[T]]) -> StoreProgram[T]:
+        """Run a program that appends to a log; again if another process has rewritten or deleted it in the meantime.
+
+        The program is given whether this is the first attempt.
+        """
+        is_first = True
+
+        def attempt_afresh() -> StoreProgram[T]:
+            nonlocal is_first
+            try:
+                return (yield from attempt(is_first))
+            except Conflict:
+                is_first = False
+                self._known.forget(address)
+                raise
+
+        return (yield from face_api.retry_conflicts(attempt_afresh))
+
+    def _list_again(self, address: Address) -> StoreProgram[None]:
+        """Correct what a thread is listed with: its checkpoints, and the last of them. A later put does it itself."""
         [listed] = yield [ops.Get(self.namespace, address.thread_id)]
         known = yield from self._read(address)
         if listed is None:
             return
         value = {**listed.value, "checkpoints": len(known.log)}
+        if listed.value["checkpoint_id"] != known.log.latest:
+            value = summarise_log(address.thread_id, known.log, known.log.ids)
         with contextlib.suppress(Conflict):
             yield [ops.Put(self.namespace, address.thread_id, value, known.ttl, listed, SEARCHED)]
 
@@ -392,30 +418,25 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         if id is None:
             raise InvalidInput("put_writes needs a checkpoint_id in the config")
         home = self._home(address.thread_id)
-        for tries in itertools.count(1):
+
+        def attempt(_: bool) -> StoreProgram[None]:
             known = self._known.recall(address)
             if known is None:
                 known = yield from self._read(address)
-            codec, writer = known.log.codec, LogWriter(known.log.codec, known.log.values)
-            if not known.log.has_key:
-                writer.add_key()
+            writer = known.log.begin_append()
             typed = [
-                (WRITES_IDX_MAP.get(channel, index), channel, codec.serialise(value))
+                (WRITES_IDX_MAP.get(channel, index), channel, writer.codec.serialise(value))
                 for index, (channel, value) in enumerate(writes)
             ]
             writer.add_writes(id, task_path, task_id, typed)
             guard = [] if known.generation is None else [ops.Check(home, _GENERATION, known.generation)]
             data = writer.data
-            try:
-                *_, offset = yield [*guard, ops.Append(home, address.path, data, ttl=known.ttl)]
-            except Conflict as conflict:
-                self._known.forget(address)
-                yield from face_api.before_retry(conflict, tries)
-                continue
+            *_, offset = yield [*guard, ops.Append(home, address.path, data, ttl=known.ttl)]
             with self._known.lock:
                 known.extend(offset, data)
-            yield from self._refresh(address.thread_id, known)
-            return
+            yield from self._refresh(address.thread_id, known, is_due=offset == 0)
+
+        yield from self._retry_append(address, attempt)
 
     put_writes = sync_method(_put_writes)
     aput_writes = async_method(_put_writes)
@@ -532,6 +553,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         return removed
 
     def _rewrite(self, address: Address, choose: Choose) -> StoreProgram[int]:
+        """Rewrite a log with the checkpoints that are chosen. This is no use of the thread: its TTL goes on."""
         home = self._home(address.thread_id)
 
         def attempt() -> StoreProgram[int]:
@@ -550,11 +572,10 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             kept = add_delta_ancestors(loader, log, choose(loader, ids))
             if len(kept) == len(ids):
                 return 0
-            ttl = ttl_of(generation, self._ttl)
             # A thread goes with its last log. It is listed while it has one.
             is_gone = not kept and (yield from self._addresses(address.thread_id)) == [address]
             changed: _Ops = [
-                ops.Put(home, address.path, face_api.new_file(log.select(kept)), ttl, info.version)
+                ops.Put(home, address.path, face_api.new_file(log.select(kept)), KEEP, info.version)
                 if kept
                 else ops.Delete(home, address.path, info.version)
             ]
@@ -569,9 +590,9 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 if listed.value["checkpoint_id"] in kept:
                     value = {**value, **count_for(listed, len(kept))}
                 elif listed.value["checkpoint_id"] in log:
-                    summary = _summarise_again(address, log, kept)
-                    changed.append(ops.Put(self.namespace, address.thread_id, summary, ttl, listed, SEARCHED))
-                changed.append(ops.Put(home, _GENERATION, value, ttl, generation, False))
+                    summary = summarise_log(address.thread_id, log, kept)
+                    changed.append(ops.Put(self.namespace, address.thread_id, summary, KEEP, listed, SEARCHED))
+                changed.append(ops.Put(home, _GENERATION, value, KEEP, generation, False))
             yield changed
             self._known.forget(address)
             return len(ids) - len(kept)
@@ -581,26 +602,29 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> StoreProgram[None]:
         """Copy a thread with all its checkpoints and writes; the target must be a new thread."""
         source, target = _check_thread_id(source_thread_id), _check_thread_id(target_thread_id)
-        addresses = yield from self._addresses(source)
-        listed, generation, *contents = yield [
-            ops.Get(self.namespace, source),
-            ops.Get(self._home(source), _GENERATION),
-            *(ops.ReadRange(self._home(source), address.path, 0) for address in addresses),
-        ]
+        addresses, is_whole = (yield from self._addresses(source)), False
+        while not is_whole:  # a subgraph may begin meanwhile
+            listed, generation, *contents = yield [
+                ops.Get(self.namespace, source),
+                ops.Get(self._home(source), _GENERATION),
+                *(ops.ReadRange(self._home(source), address.path, 0) for address in addresses),
+            ]
+            before, addresses = addresses, (yield from self._addresses(source))
+            is_whole = addresses == before
         if listed is None or generation is None:
             return
         home = self._home(target)
         summary = rename(listed.value, target, count_of(listed, generation))
-        batch: _Ops = [
-            ops.Put(home, _GENERATION, {}, self._ttl, ABSENT, False),
-            ops.Put(self.namespace, target, summary, self._ttl, ABSENT, SEARCHED),
-        ]
+        batch: _Ops = [ops.Put(home, _GENERATION, {}, self._ttl, ABSENT, False)]
         for address, content in zip(addresses, contents, strict=True):
             if content is None:  # deleted meanwhile
                 continue
             log = yield from self._parse(address, content)
             copied = log.reseal(Codec(self.serde, target, address.checkpoint_ns))
             batch.append(ops.Put(home, address.path, face_api.new_file(copied), self._ttl, ABSENT))
+            if log.latest is not None and not address.checkpoint_ns:  # what is listed may be about to be corrected
+                summary = summarise_log(target, log, log.ids)
+        batch.append(ops.Put(self.namespace, target, summary, self._ttl, ABSENT, SEARCHED))
         try:
             yield batch
         except Conflict as conflict:
@@ -825,16 +849,6 @@ class _Wanted:
             yield loader.load(id)
 
 
-def _summarise_again(address: Address, log: Log, kept: Iterable[str]) -> dict[str, Any]:
-    """Return the value of the item that lists a thread, when its last checkpoint is no longer kept."""
-    ids = sorted(kept)
-    is_secret = log.codec.cipher is not None
-    if not ids:  # it has only subgraphs
-        return summarise(address.thread_id, {"id": "", "channel_values": {}}, {}, 0, is_secret)
-    last = Loader(address, log).load(ids[-1])
-    return summarise(address.thread_id, last.checkpoint, last.metadata, len(ids), is_secret)
-
-
 def _thread_id(config: RunnableConfig) -> str:
     return _check_thread_id(config.get("configurable", {}).get("thread_id"))
 
@@ -858,8 +872,17 @@ def _check_ids(name: str, ids: Any) -> Iterable[Any]:
 
 
 def _address_of(config: RunnableConfig) -> Address:
-    return Address(_thread_id(config), config["configurable"].get("checkpoint_ns") or "")
+    thread_id, checkpoint_ns = _thread_id(config), config["configurable"].get("checkpoint_ns") or ""
+    return Address(thread_id, checkpoint_ns and face_api.check_key(checkpoint_ns, "a checkpoint_ns"))
 
 
 def _checkpoint_id(config: RunnableConfig) -> str | None:
-    return config["configurable"].get("checkpoint_id") or None
+    id = config["configurable"].get("checkpoint_id")
+    return _check_id(id) if id else None
+
+
+def _check_id(id: Any) -> str:
+    checked = face_api.check_key(id, "a checkpoint's id")
+    if len(checked.encode()) > MOST_ID_BYTES:
+        raise InvalidInput(f"a checkpoint's id has at most {MOST_ID_BYTES} bytes: {shown(checked)}")
+    return checked

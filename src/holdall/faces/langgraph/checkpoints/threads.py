@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,8 @@ from langchain_core.messages import BaseMessage
 from .... import Entry
 from ....core import face_api
 from ....errors import InvalidInput, shown
+from .known_logs import Address, Loader
+from .log import Log
 
 _PREVIEW = 200  # characters
 #: The field that a query searches.
@@ -19,6 +21,7 @@ SEARCHED = ("text",)
 #: The fields of a thread that a filter may name; other names are those of its metadata.
 _FIELDS = frozenset({"id", "checkpoints", "checkpoint_id", "step"})
 _LOGICAL = frozenset({"$and", "$or", "$not"})
+_SCALARS = frozenset({int, bool, type(None)})
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -46,10 +49,20 @@ def summarise(
     value = {
         "checkpoint_id": checkpoint["id"],
         "step": metadata.get("step"),
-        "metadata": {name: item for name, item in metadata.items() if _is_json(item)},
+        "metadata": {name: item for name, item in metadata.items() if _is_text(name) and _is_json(item)},
         "preview": None if is_secret else _preview(checkpoint["channel_values"]),
     }
     return rename(value, thread_id, checkpoints)
+
+
+def summarise_log(thread_id: str, log: Log, kept: Iterable[str]) -> dict[str, Any]:
+    """Return the value of the item that lists a thread, from the checkpoints that are kept of its log."""
+    ids = sorted(kept)
+    is_secret = log.codec.cipher is not None
+    if not ids:  # it has only subgraphs
+        return summarise(thread_id, {"id": "", "channel_values": {}}, {}, 0, is_secret)
+    last = Loader(Address(thread_id, ""), log).load(ids[-1])
+    return summarise(thread_id, last.checkpoint, last.metadata, len(ids), is_secret)
 
 
 def rename(value: Mapping[str, Any], thread_id: str, checkpoints: int) -> dict[str, Any]:
@@ -117,13 +130,20 @@ def _of_metadata(filter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_json(value: Any) -> bool:
+    if type(value) in _SCALARS:
+        return True
+    if isinstance(value, str):
+        return _is_text(value)
     if isinstance(value, dict):
-        return all(isinstance(name, str) and _is_json(item) for name, item in value.items())
+        return all(_is_text(name) and _is_json(item) for name, item in value.items())
     if isinstance(value, list | tuple):
         return all(map(_is_json, value))
-    if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)
-    return value is None or isinstance(value, int | bool) or (isinstance(value, float) and value - value == 0)
+    return isinstance(value, int) or (isinstance(value, float) and value - value == 0)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a text without lone surrogates."""
+    return isinstance(value, str) and (value.isascii() or value == value.encode(errors="ignore").decode())
 
 
 def _preview(values: Mapping[str, Any]) -> str | None:
@@ -132,9 +152,15 @@ def _preview(values: Mapping[str, Any]) -> str | None:
         value = values[channel]
         last = value[-1] if isinstance(value, list) and value else None
         if isinstance(last, BaseMessage):
-            content = last.content
-            if not isinstance(content, str):
-                texts = (block if isinstance(block, str) else block.get("text") for block in content)
-                content = next((text for text in texts if isinstance(text, str)), "")
-            return content[:_PREVIEW].encode(errors="replace").decode()
+            return _first_text(last)[:_PREVIEW].encode(errors="replace").decode()
     return None
+
+
+def _first_text(message: BaseMessage) -> str:
+    """Return the first text in the content of a message, which need not be valid: `model_construct` checks nothing."""
+    content: Any = getattr(message, "content", "")
+    for block in content if isinstance(content, list) else [content]:
+        text = block.get("text") if isinstance(block, dict) else block
+        if isinstance(text, str):
+            return text
+    return ""
