@@ -185,16 +185,6 @@ def test_an_element_that_is_replaced_by_an_equal_one_of_another_type_is_stored(
     assert repr(found[0].checkpoint["channel_values"]) == repr(found[1].checkpoint["channel_values"])
 
 
-def test_an_element_with_nan_is_stored_once(saver: HoldallSaver) -> None:
-    config = put_values(saver, {"list": [{"a": float("nan")}, "text " * 100]})
-    size = size_of_log(saver, "t")
-    for _ in range(3):
-        found = saver.get_tuple(config)
-        assert found is not None
-        config = put_values(saver, dict(found.checkpoint["channel_values"]), config)
-    assert size_of_log(saver, "t") - size < 3 * 300
-
-
 def test_what_is_read_is_the_same_before_and_after_it_is_forgotten(saver: HoldallSaver) -> None:
     class Plan(TypedDict):
         steps: Annotated[list[Any], operator.add]
