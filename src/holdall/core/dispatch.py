@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from .. import ops
 from ..engine import system_clock
-from ..errors import Conflict, InvalidInput, StoreClosed, shown
+from ..errors import Conflict, InvalidInput, StoreClosed, Unsupported, shown
 from ..history import past
 from ..history.versions import encode_acting
 from ..model import keys
@@ -84,7 +84,7 @@ class Dispatcher:
         if type(request) is Work:
             return request.function(*request.args)
         if type(request) is EngineBatch:
-            return request.store._execute_unguarded(request.batch)
+            return request.store._require_present()._execute_unguarded(request.batch)
         assert type(request) is Sleep
         return time.sleep(request.seconds)
 
@@ -119,7 +119,7 @@ class Dispatcher:
             result = request.function(*request.args)
             return await result if inspect.isawaitable(result) else result
         if type(request) is EngineBatch:
-            return await request.store._aexecute_guarded(request.batch)
+            return await request.store._require_present()._aexecute_guarded(request.batch)
         import asyncio
 
         if type(request) is Work:
@@ -145,6 +145,15 @@ class Dispatcher:
         if self._closed or (self._parent is not None and self._is_closed):
             raise StoreClosed("this store is closed; open a new one")
         return self._engine_handle
+
+    def _require_present(self) -> Dispatcher:
+        """Return this store; `Unsupported` for a view of the past, which would run such ops on the present."""
+        if self._options.at is not None:
+            raise Unsupported(
+                "store.at(...) cannot be copied, compared, exported, backed up, checked or loaded into: use the store"
+                " itself, or store.rewind"
+            )
+        return self
 
     @property
     def _is_closed(self) -> bool:

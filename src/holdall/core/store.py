@@ -462,7 +462,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
 
     @explain_renamed
     def at(self, when: datetime | str) -> Store:
-        """Return a view of the store as it was at a moment: all that reads works on it, except a `query`.
+        """Return a view of the store as it was at a moment, which can be read, but not ranked by a query or copied.
 
         `when` is an aware datetime, or a cursor, which stands for the moment after its change. Reading raises
         `HistoryGone` if old values of that moment are not kept. An entry is there until its last known expiry; at a

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import io
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,8 +194,9 @@ class HistoryContract(Contract):
         assert kept.count() == 3
         assert kept.at(kept.cursor()).get(NS, "gone") is None
 
-    def test_the_past_cannot_be_written_or_ranked(self, kept: Caller, clock: Clock) -> None:
+    def test_the_past_cannot_be_written_ranked_or_copied(self, kept: Caller, clock: Clock, tmp_path: Path) -> None:
         kept.put(NS, "k", {"text": "a word"})
+        kept.backup(tmp_path / "present")
         then = kept.at(clock.now)
         for call in (
             lambda: then.put(NS, "k", {}),
@@ -203,6 +206,10 @@ class HistoryContract(Contract):
             lambda: then.search(NS, query="word"),
             then.cursor,
             then.sweep,
+            then.check,
+            lambda: then.export_entries(io.BytesIO(), format="jsonl"),
+            lambda: then.backup(tmp_path / "past"),
+            lambda: then.load(tmp_path / "present", into=True),
         ):
             with pytest.raises(Unsupported, match="at"):
                 call()
