@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from functools import partial
@@ -127,6 +128,21 @@ def test_other_files_and_newer_formats_are_refused_with_the_reason(store: holdal
         store.backup(tmp_path)
 
 
+def test_a_device_is_not_replaced_and_a_link_stays_one(store: holdall.Store, tmp_path: Path) -> None:
+    store.put(("a",), "k", {})
+    pipe, link = tmp_path / "pipe", tmp_path / "link"  # as /dev/null is no regular file
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "all.backup")
+    for call in (store.backup, partial(store.export_entries, format="jsonl")):
+        with pytest.raises(InvalidInput, match="no regular file"):
+            call(pipe)
+        assert pipe.is_fifo()
+    for _ in range(2):
+        store.backup(link)
+        assert link.is_symlink()
+    assert holdall.check_backup(tmp_path / "all.backup").entries == 1
+
+
 @pytest.mark.parametrize("path", [5, None, b"x", "", "a\x00b", Path(), Path("/no/such/folder/x.jsonl")], ids=repr)
 def test_a_path_that_cannot_be_used_is_refused(store: holdall.Store, path: Any) -> None:
     calls: list[Any] = [store.backup, store.load, holdall.check_backup]
@@ -151,6 +167,20 @@ def test_a_store_that_is_not_empty_is_refused(store: holdall.Store, target: hold
     assert holdall.compare(store, target).equal
     with pytest.raises(InvalidInput):
         target.load(tmp_path / "b", replace=True, into=True)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_hidden_namespaces_are_no_empty_store_and_are_replaced(engine: str, tmp_path: Path) -> None:
+    threads = (".holdall.threads", "trip")
+    with open_at(new_location("memory", tmp_path)) as store, open_at(new_location(engine, tmp_path)) as target:
+        store.put(("notes",), "k", {})
+        store.backup(tmp_path / "all.backup")
+        target.put(threads, "checkpoint", {})
+        with pytest.raises(AlreadyExists):
+            target.load(tmp_path / "all.backup")
+        target.load(tmp_path / "all.backup", replace=True)
+        assert target.get(threads, "checkpoint") is None
+        assert holdall.compare(store, target).equal
 
 
 def test_a_load_does_not_delete_what_the_backup_never_had(

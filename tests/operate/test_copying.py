@@ -143,14 +143,15 @@ def test_a_copy_that_was_interrupted_for_too_long_can_be_restarted(tmp_path: Pat
         assert destination.get(("a",), "k00001") is None
 
 
+@pytest.mark.parametrize("own", [("a",), (".holdall.threads", "trip")])
 def test_a_restarted_copy_leaves_alone_what_was_in_the_destination_before(
-    source: holdall.Store, destination: holdall.Store
+    source: holdall.Store, destination: holdall.Store, own: tuple[str, ...]
 ) -> None:
-    destination.put(("a",), "own", {})
+    destination.put(own, "own", {})
     put_many(source, 3)
     holdall.copy(source, destination)
     holdall.copy(source, destination, restart=True)
-    assert destination.get(("a",), "own") is not None
+    assert destination.get(own, "own") is not None
 
 
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "memory"])

@@ -126,6 +126,9 @@ def reading(path: Any) -> IO[bytes]:
 def writing(path: Any) -> Iterator[IO[bytes]]:
     """Give a file that takes the place of `path` once it is whole and on the disk."""
     target = _check_path(path)
+    if target.exists() and not target.is_file():  # a device would be replaced
+        raise InvalidInput(f"{str(target)!r} is no regular file; name another one")
+    target = target.resolve()  # a link stays one
     if not target.parent.is_dir():
         raise FileNotFound(f"there is no folder {str(target.parent)!r} for the file {target.name!r}; make it first")
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:40]}.", delete=False) as part:

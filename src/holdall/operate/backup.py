@@ -68,7 +68,7 @@ def _back_up(
     base = store._resolve_prefix(prefix)
     model = yield from find_model(store)
     reach = yield from old_records.read_reach(store)
-    total: int = (yield from execute(store, [ops.Count(base)]))[0] if progress is not None else 0
+    total: int = (yield from execute(store, [ops.Count(base, hidden=True)]))[0] if progress is not None else 0
     created = datetime.now(UTC).isoformat()
     header = {"format": FORMAT, "holdall": made_by, "created": created, "prefix": list(prefix)}
     if model is not None:
@@ -313,7 +313,7 @@ class _Target:
 
 def _make_room(store: Dispatcher, base: Namespace, into: bool, replace: bool) -> StoreProgram[bool]:
     """Make a namespace empty, if that is allowed; return whether it was."""
-    [count] = yield from execute(store, [ops.Count(base)])
+    [count] = yield from execute(store, [ops.Count(base, hidden=True)])
     if count == 0 or into:
         return bool(count == 0)
     if not replace:
@@ -324,10 +324,11 @@ def _make_room(store: Dispatcher, base: Namespace, into: bool, replace: bool) ->
     if base:
         yield from execute(store, [ops.DeleteTree(base)])
         return False
-    while roots := (yield from execute(store, [ops.Namespaces(max_depth=1, limit=1000)]))[0]:
-        for root in roots:
-            yield from execute(store, [ops.DeleteTree(root)])
-    return False
+    while True:
+        page: RecordPage = (yield from execute(store, [ops.Records((), limit=1)]))[0]  # it lists hidden namespaces, too
+        if not page.records:
+            return False
+        yield from execute(store, [ops.DeleteTree(page.records[0].namespace[:1])])
 
 
 def _load_blocks(

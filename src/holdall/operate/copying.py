@@ -264,7 +264,7 @@ class Copier:
         state = _State("copy " + hashlib.blake2b(asked, digest_size=16).hexdigest())
         entry: Entry | None = (yield from execute(self._destination, [ops.Get(OPERATE_NAMESPACE, state.key)]))[0]
         if entry is None:
-            [count] = yield from execute(self._destination, [ops.Count(self._to)])
+            [count] = yield from execute(self._destination, [ops.Count(self._to, hidden=True)])
             state.owned = count == 0
             return state
         state.version = entry.version
