@@ -309,7 +309,7 @@ class Record(FrozenStruct, frozen=True):
 class Fault(FrozenStruct, frozen=True):
     """Something that is wrong with a store: of which kind, what, and whether `RepairFaults` repairs it."""
 
-    kind: str  # "entry", "contents", "vectors", "index", "count" or "database"
+    kind: str  # "entry", "history", "contents", "vectors", "index", "count" or "database"
     message: str
     repairable: bool = False
 

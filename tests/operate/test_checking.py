@@ -40,11 +40,12 @@ def build_indexes(store: holdall.Store) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_store_without_faults_passes(engine: str, tmp_path: Path) -> None:
-    with open_at(new_location(engine, tmp_path), embed=embed) as store:
+    with open_at(new_location(engine, tmp_path), embed=embed, history=3600) as store:
         fill(store)
         store.delete(("notes",), "k0")
+        store.put((".holdall.threads", "trip"), "hidden", {})
         checked = store.check()
-        assert (checked.entries, checked.faults) == (7, [])
+        assert (checked.entries, checked.faults) == (8, [])
         assert asyncio.run(store.acheck(repair=True)).faults == []
         assert store.scoped(("notes",)).check().entries == 4
 
@@ -73,6 +74,12 @@ DAMAGE: dict[str, tuple[str, str, str, bool]] = {
         "lacks 1 entries that have texts",
         True,
     ),
+    "a word too few": ("DELETE FROM {words} WHERE term = 'note'", "index", "words cannot be read", True),
+    "no terms": ("UPDATE {forward} SET data = {blob}", "index", "documents whose words cannot be read", True),
+    "search fields": ("UPDATE {entries} SET fields = '{{' WHERE key = 'k1'", "entry", "'k1'", False),
+    "author": ("UPDATE {entries} SET acting = '{{' WHERE key = 'k1'", "history", "not JSON", False),
+    "old content": ("DELETE FROM {chunks} WHERE length(data) = 700", "history", "has 0 bytes instead of 700", False),
+    "old value": ("UPDATE {history} SET value = '{{'", "history", "'/kept.txt'", False),
     "no word lists": ("DELETE FROM {lists}", "index", "cannot be read", True),
     "a file too few": (
         "DELETE FROM {indexed} WHERE {version} = (SELECT version FROM {entries} WHERE key = '/a.txt')",
@@ -83,7 +90,7 @@ DAMAGE: dict[str, tuple[str, str, str, bool]] = {
 }
 
 
-TABLES = ("entries", "chunks", "vectors", "forward", "lists")
+TABLES = ("entries", "chunks", "vectors", "forward", "words", "lists", "history")
 
 
 def damage_sqlite(at: dict[str, str], sql: str) -> None:
@@ -106,8 +113,10 @@ def test_damage_is_found_and_repaired_if_it_can_be(
 ) -> None:
     at = new_location(engine, tmp_path)
     sql, kind, message, repairable = DAMAGE[name]
-    with open_at(at, embed=embed) as store:
+    with open_at(at, embed=embed, history=3600) as store:
         fill(store)
+        for content in ("old " * 175, "new"):
+            store.files().write("/kept.txt", content)
         build_indexes(store)
         assert store.check().faults == []
     damage(at, sql)

@@ -41,20 +41,21 @@ def read_reach(store: Dispatcher) -> StoreProgram[HistoryReach | None]:
 
 def list_marks(store: Dispatcher, places: Sequence[tuple[Namespace, str]]) -> StoreProgram[list[list[Mark]]]:
     """Return the marks of all versions that a store has of some entries, newest first."""
-    found = yield from _list(store, places)
+    found = yield from list_places(store, places)
     return [[(one.kind, one.time) for one in versions] for versions in found]
 
 
 def list_versions(store: Dispatcher, records: Sequence[Record]) -> StoreProgram[list[list[OldVersion]]]:
     """Return the versions of some entries up to those of their records, newest first."""
-    found = yield from _list(store, [(record.namespace, record.key) for record in records])
+    found = yield from list_places(store, [(record.namespace, record.key) for record in records])
     return [
         [one for one in versions if one.version <= record.version]
         for record, versions in zip(records, found, strict=True)
     ]
 
 
-def _list(store: Dispatcher, places: Sequence[tuple[Namespace, str]]) -> StoreProgram[list[list[OldVersion]]]:
+def list_places(store: Dispatcher, places: Sequence[tuple[Namespace, str]]) -> StoreProgram[list[list[OldVersion]]]:
+    """Return all versions that a store has of some entries, newest first."""
     if not places:
         return []
     found: list[list[OldVersion]] = (yield EngineBatch(store, [ops.ListVersions((*places,), None, _MOST_VERSIONS)]))[0]

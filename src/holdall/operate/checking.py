@@ -14,9 +14,10 @@ from typing import Any
 from .. import ops
 from ..core.dispatch import Dispatcher
 from ..errors import AccessDenied, Corrupt, CursorExpired, InvalidInput, Unsupported
+from ..history import old_records
 from ..model import keys
 from ..model.values import decode
-from ..ops import Fault, Namespace, Record, RecordPage
+from ..ops import Change, Fault, Namespace, OldVersion, Page, Record, RecordPage
 from ..runtime.programs import Call, Sleep, StoreProgram, Work
 from .records import execute
 from .results import Checked
@@ -36,10 +37,14 @@ def check(store: Dispatcher, repair: bool, progress: Callable[[int, int], object
             left = yield from _find_faults(store)
             checked.repaired = [fault for fault in checked.faults if fault not in left]
             checked.faults = left
-    try:
-        yield from _check_entries(store, checked, progress)
-    except Corrupt as error:
-        checked.faults.append(Fault("entry", str(error)))
+    for kind, part in (
+        ("entry", _check_entries(store, checked, progress)),
+        ("history", _check_history(store, checked)),
+    ):
+        try:
+            yield from part
+        except Corrupt as error:
+            checked.faults.append(Fault(kind, str(error)))
     return checked
 
 
@@ -70,7 +75,7 @@ def _check_entries(
     base = store._scope
     for tries in range(_MOST_TRIES):
         start = yield from _position(store, base)
-        total: int = (yield from execute(store, [ops.Count(base)]))[0]
+        total: int = (yield from execute(store, [ops.Count(base, hidden=True)]))[0]
         faults: list[Fault] = []
         by_key = yield from _read_by_key(store, base, faults, progress, total)
         try:
@@ -147,6 +152,9 @@ def _find_problem(record: Record, dims: dict[int, int]) -> str | None:
         keys.check_key(record.key)
         if type(decode(str(record.value))) is not dict:
             return "its value is not an object"
+        fields: Any = [] if record.search_fields is None else decode(record.search_fields)
+        if type(fields) is not list:
+            return "its search fields are not a list"
     except (InvalidInput, Corrupt, ValueError, TypeError) as error:
         return f"it cannot be decoded ({error})"
     if record.content is not None and len(record.content) != record.size:
@@ -155,6 +163,50 @@ def _find_problem(record: Record, dims: dict[int, int]) -> str | None:
         assert record.vectors is not None
         if len(vector) != dims.setdefault(record.vectors.model, len(vector)):
             return f"a vector has {len(vector) // 4} dimensions, others of its model {dims[record.vectors.model] // 4}"
+    return None
+
+
+def _check_history(store: Dispatcher, checked: Checked) -> StoreProgram[None]:
+    """Read the old versions of all entries in the feed."""
+    if (yield from old_records.read_reach(store)) is None:
+        return
+    faults: list[Fault] = []
+    walk = ops.Changes(store._scope)
+    while True:
+        try:
+            page: Page[Change] = (yield from execute(store, [walk]))[0]
+        except CursorExpired:  # an erasure has removed what was to be read
+            faults, walk = [], ops.Changes(store._scope)
+            continue
+        if not page:
+            checked.faults += faults
+            return
+        places = [(change.namespace, change.key) for change in page]
+        listed = yield from old_records.list_places(store, places)
+        for (namespace, key), versions in zip(places, listed, strict=True):
+            for group in old_records.split([one for one in versions if one.kind == "put"]):
+                problem = yield from _find_old_problem(store, namespace, key, group)
+                if problem is not None:
+                    faults.append(Fault("history", f"{key!r} in {namespace!r}: {problem}"))
+        walk = ops.replace(walk, since=page.next)
+
+
+def _find_old_problem(
+    store: Dispatcher, namespace: Namespace, key: str, versions: list[OldVersion]
+) -> StoreProgram[str | None]:
+    """Return what is wrong with some versions of an entry."""
+    try:
+        found: list[Any] = yield from execute(store, [ops.GetVersion(namespace, key, one.version) for one in versions])
+    except Corrupt as error:
+        return f"an old version cannot be read ({error})"
+    for one, old in zip(versions, found, strict=True):
+        if old is None:
+            [left] = yield from old_records.list_places(store, [(namespace, key)])
+            if any(each.version == one.version for each in left):  # it was not purged meanwhile
+                return f"its version {one.version} cannot be read"
+        elif one.size is not None and (old.file is None or len(old.file.content) != one.size):
+            has = 0 if old.file is None else len(old.file.content)
+            return f"the content of its version {one.version} has {has} bytes instead of {one.size}"
     return None
 
 

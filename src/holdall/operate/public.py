@@ -119,7 +119,7 @@ class OperateMethods(Dispatcher):
     def _check(
         self, *, repair: bool = False, progress: Callable[[int, int], object] | None = None
     ) -> StoreProgram[Checked]:
-        """Read every entry, and check that it decodes, and that indexes, contents and vectors agree with it.
+        """Read every entry and its old versions, and check that indexes, contents and vectors agree with them.
 
         On SQLite, the database's own integrity check runs too. `repair` removes contents and vectors that belong to no
         entry, has damaged indexes of texts and contents built again, and lets `reindex` make missing vectors again. In

@@ -11,6 +11,7 @@ import msgspec
 
 from ...errors import Corrupt
 from ...ops import Fault
+from ...search.segments.documents import decode_forward
 from ..sql.dialect import Dialect
 from ..sql.files import INDEXED_SIZE
 from ..sql.statements import Rows, SqlProgram, Statement
@@ -57,9 +58,24 @@ class IndexChecks:
         [[(extra,)]] = yield [(f"SELECT count(*) FROM {forward} WHERE version NOT IN ({current})", {})]
         if extra:
             faults.append(f"has {extra} documents that belong to no entry")
+        if damaged := (yield from self._count_damaged_texts()):
+            faults.append(f"has {damaged} documents whose words cannot be read")
         if missing := (yield from self._count_missing_texts()):
             faults.append(f"lacks {missing} entries that have texts")
         return faults
+
+    def _count_damaged_texts(self) -> SqlProgram[int]:
+        """Count the documents whose terms have no number in the index, or are not as many as their length."""
+        [rows] = yield [(f"SELECT id FROM {self._dialect.words}", {})]
+        known = {row[0] for row in rows}
+        sql = f"SELECT version, length, data FROM {self._dialect.forward} WHERE version > :after"
+        damaged, after = 0, 0
+        while True:
+            [rows] = yield [(f"{sql} ORDER BY version LIMIT {_PAGE}", {"after": after})]
+            damaged += sum(not _is_sound(data, length, known) for _, length, data in rows)
+            if len(rows) < _PAGE:
+                return damaged
+            after = rows[-1][0]
 
     def _count_missing_texts(self) -> SqlProgram[int]:
         """Count the entries that have words, but no document."""
@@ -130,6 +146,15 @@ class IndexChecks:
         wanted = "WHERE body IS NOT NULL AND value IS NOT NULL"
         empty = [*self._dialect.clear_contents, f"DELETE FROM {self._dialect.unindexed}"]
         return [(sql, {}) for sql in (*empty, f"{queue} {wanted}")]
+
+
+def _is_sound(forward: bytes, length: int, known: set[int]) -> bool:
+    """Whether the terms of a document are known and as many as its length."""
+    try:
+        terms, counts = decode_forward(forward)
+    except (Corrupt, ValueError, IndexError):
+        return False
+    return sum(counts) == length and known.issuperset(terms)
 
 
 def _decode(content: Any) -> str | None:

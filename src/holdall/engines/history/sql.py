@@ -24,6 +24,7 @@ import msgspec
 
 from ... import ops
 from ...engine import HistorySetting, Row, no_history, to_old_entry
+from ...errors import Corrupt
 from ...model import file_values, keys
 from ...ops import OldHead, OldVersion, Page
 from ..sql.bounded_reads import COLUMNS
@@ -64,6 +65,14 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     prefix: int  # bytes
     suffix: int
     depth: int  # versions, with this one, that need the next one
+
+    @classmethod
+    def read(cls, text: str) -> Delta:
+        """Read what is stored of one."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"how an old version of a file differs from the next cannot be read: {error}") from error
 
 
 class _Link(NamedTuple):
@@ -384,7 +393,7 @@ class SqlHistory:
                 {**here, "ended": ended},
             ),
         ]
-        depth = msgspec.json.decode(before[0][0], type=Delta).depth + 1 if before and before[0][0] else 1
+        depth = Delta.read(before[0][0]).depth + 1 if before and before[0][0] else 1
         if users > 1 or depth > _MOST_DELTAS or not following:  # versions that share a body cost nothing already
             return 0, 0
         return depth, following[0][0]
@@ -479,7 +488,7 @@ def _locate(chain: dict[int, _Link], version: int, low: int, high: int) -> list[
         return []
     if link.delta is None:
         return [(version, low, high)]
-    delta = msgspec.json.decode(link.delta, type=Delta)
+    delta = Delta.read(link.delta)
     following = chain.get(delta.following)
     if following is None:
         return None
