@@ -71,7 +71,7 @@ def _delete(namespace: Namespace, home: Namespace, key: str | None, recursive: b
     total = 0
     while True:
         page: Page[Any] = (yield [ops.Search(home, limit=500, recursive=False)])[0]
-        if not page:
+        if page:
+            total += sum((yield [ops.Delete(namespace, entry.key) for entry in page]))
+        if page.next is None:  # not until it is empty: others may go on writing
             return total
-        deleted = yield [ops.Delete(namespace, entry.key) for entry in page]
-        total += sum(deleted)

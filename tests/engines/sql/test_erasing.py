@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from datetime import timedelta
 from pathlib import Path
 
+import apsw
 import psycopg
 import pytest
 
@@ -51,6 +53,9 @@ def test_the_text_is_in_no_file(tmp_path: Path, scheme: str) -> None:
     where = tmp_path / "store"
     store = holdall.open(f"{scheme}:///{where}", history=timedelta(days=1), embed=embed)
     fill(store)
+    if scheme == "sqlite":  # as an administrator may do: the statistics have keys
+        with contextlib.closing(apsw.Connection(str(where))) as database:
+            database.execute("ANALYZE")
     assert any(SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     erase(store)
     left = [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
@@ -66,6 +71,11 @@ def test_the_text_is_in_no_table_file_of_postgresql() -> None:
     url = postgres_url().replace("/postgres?", "/erasing?")
     store = holdall.open(url, history=timedelta(days=1), embed=embed)
     fill(store)
+    with psycopg.connect(url, autocommit=True) as admin:  # as the server does by itself: the statistics have values
+        for _ in range(2):
+            admin.execute("ANALYZE")
+        query = "SELECT * FROM pg_stats WHERE schemaname = 'holdall'"
+        assert SECRET in str(admin.execute(query).fetchall())
     erase(store, compact=True)
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("CHECKPOINT")

@@ -279,11 +279,16 @@ class PostgresEngine:
         while (yield from self._write([Maintain()], self._deadline()))[0]:  # removes them from the index of contents
             pass
         rows = yield from self._query(self._sql.list_tables(), self._deadline())
-        how = "VACUUM (FULL)" if op.compact else "VACUUM"
-        for (table,) in rows:
+        how = "VACUUM (FULL, ANALYZE)" if op.compact else "VACUUM (ANALYZE)"
+        # The planner's statistics have some values of each column. A role that may not clear them gets a warning.
+        for table in (*(name for (name,) in rows), "pg_catalog.pg_statistic"):
             yield from self._vacuum(f"{how} {table}")
         done = "the tables, which were written again" if op.compact else "dead rows of the tables"
-        beyond = ["the server's write-ahead log and its archive", "replicas, dumps and other backups"]
+        beyond = [
+            "the server's write-ahead log and its archive",
+            "replicas, dumps and other backups",
+            "old statistics of the server's planner, if the role of this store does not own the database",
+        ]
         if not op.compact:
             beyond.insert(0, "free space inside the pages of the tables: compact=True writes them again")
         return Scrubbed((*scrubbed.cleared, done), tuple(beyond))

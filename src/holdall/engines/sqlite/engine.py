@@ -618,6 +618,8 @@ class SqliteEngine:
         try:
             with self._translating():
                 connection.execute("INSERT INTO holdall_contents(holdall_contents) VALUES ('optimize')")
+                if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'").fetchall():
+                    connection.execute("ANALYZE")  # statistics that an administrator has asked for; they have keys
                 connection.execute("VACUUM")
                 cleared.append("the free pages of the database")
                 deadline = time.monotonic() + self._options.timeout
