@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pyarrow.parquet
 import pytest
 
 import holdall
-from holdall.errors import FileNotFound, InvalidInput
+from holdall.errors import FileNotFound, InvalidInput, NotADirectory
 from holdall.testing import Clock
 from holdall.testing.contract.records import fill
+
+ROW = '{"namespace": ["a"], "key": "%s", "value": {}}'
 
 
 @pytest.fixture
@@ -100,6 +103,15 @@ def test_a_parquet_file_of_another_tool(target: holdall.Store, tmp_path: Path) -
         (f'{{"namespace": ["a"], "key": "k", "value": {{}}, "ttl": 1{"0" * 400}}}', {}, "row 1: "),
         (f'{{"namespace": ["a"], "key": "k", "value": "{"[" * 5000}"}}', {}, "row 1: "),
         ('{"a":' * 5000, {}, "line 1 is not JSON"),
+        (f"{ROW % 'k'}\n{ROW % ''}", {}, "row 2: a key cannot be empty"),
+        (f"{ROW % 'k'}\n{ROW % ('x' * 2000)}", {}, "row 2: a key has at most"),
+        ('{"namespace": ["a"], "key": "k", "value": {"n": NaN}}', {}, "row 1: nan is not JSON"),
+        ('{"namespace": ["a"], "key": [1], "value": {}}', {}, "row 1: its key is a text or a number"),
+        ('{"namespace": {"a": 1}, "key": "k", "value": {}}', {}, "row 1: its namespace is a text or a list"),
+        ('{"namespace": ["a"], "key": "k", "value": "tea"}', {}, "not 'tea'"),
+        ('{"namespace": ["a"], "key": "k", "value": {}, "ttl": "soon"}', {}, "row 1: ttl is a number of seconds"),
+        ('{"namespace": ["a"], "key": "/k", "content": 5}', {}, "row 1: its content is text or bytes"),
+        ('{"namespace": ["a"], "key": "k", "content": "tea"}', {}, "row 1: a path is absolute"),
         ("", {"columns": {"nonsense": "x"}}, "columns= maps"),
         ("", {"format": "xml"}, "'jsonl' or 'parquet'"),
     ],
@@ -109,6 +121,36 @@ def test_a_row_that_cannot_be_stored_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=reason):
         target.import_entries(io.BytesIO(line.encode()), **{"format": "jsonl", **arguments})
+    assert target.count() == 0
+
+
+def test_an_imported_file_is_not_below_another_file(target: holdall.Store) -> None:
+    target.files(("a",)).write("/notes", "a file")
+    with pytest.raises(NotADirectory):
+        target.import_entries(io.BytesIO(b'{"namespace": ["a"], "key": "/notes/b", "content": "x"}'), format="jsonl")
+    assert target.count() == 1
+
+
+@pytest.mark.parametrize("given", [None, 5, b"rows.jsonl", io.StringIO()])
+def test_what_is_no_file_is_refused(target: holdall.Store, given: Any) -> None:
+    target.put(("a",), "k", {})
+    for use in (target.import_entries, target.export_entries):
+        with pytest.raises(InvalidInput, match="pass a path or a binary file"):
+            use(given, format="jsonl")
+
+
+def test_a_damaged_parquet_file_is_refused(store: holdall.Store, target: holdall.Store) -> None:
+    for number in range(200):
+        store.put(("notes",), f"k{number}", {"text": f"{number} " * 20})
+    buffer = io.BytesIO()
+    store.export_entries(buffer, format="parquet")
+    whole = buffer.getvalue()
+    chance = random.Random(5)
+    for _ in range(50):  # not in the footer, which has no checksum
+        damaged = bytearray(whole)
+        damaged[chance.randrange(4, len(whole) // 2)] ^= 1 << chance.randrange(8)
+        with pytest.raises(InvalidInput, match="not a Parquet file, or damaged"):
+            target.import_entries(io.BytesIO(damaged), format="parquet")
     assert target.count() == 0
 
 

@@ -14,6 +14,7 @@ A file that another tool wrote is read with a mapping of columns. Everything is 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,11 @@ def find_format(path: Any, format: str | None) -> str:
     return chosen
 
 
+def _check_file(file: Any, method: str) -> None:
+    if not hasattr(file, method) or isinstance(file, io.TextIOBase):
+        raise InvalidInput(f"pass a path or a binary file, not {shown(file)}")
+
+
 # Export --------------------------------------------------------------------------------------------------------------
 
 
@@ -63,13 +69,14 @@ def export_entries(
     if isinstance(path, str | os.PathLike):
         with writing(path) as file:
             return (yield from _export(store, file, prefix, chosen, progress))
+    _check_file(path, "write")
     return (yield from _export(store, path, prefix, chosen, progress))
 
 
 def _export(store: Store, file: IO[bytes], prefix: Namespace, format: str, progress: Progress) -> StoreProgram[int]:
     base = store._resolve_prefix(prefix)
     writer = _ParquetWriter(file) if format == "parquet" else _JsonlWriter(file)
-    total: int = (yield from execute(store, [ops.Count(base)]))[0] if progress is not None else 0
+    total: int = (yield from execute(store, [ops.Count(base, hidden=True)]))[0] if progress is not None else 0
     after: tuple[Namespace, str] | None = None
     done = 0
     while True:
@@ -144,7 +151,7 @@ class _ParquetWriter:
         }
         self._pyarrow = pyarrow
         self._schema = pyarrow.schema(list(types.items()))
-        self._writer = pyarrow.parquet.ParquetWriter(file, self._schema)
+        self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, write_page_checksum=True)
 
     def write(self, rows: list[dict[str, Any]]) -> None:
         if rows:
@@ -180,6 +187,8 @@ def import_entries(
 ) -> StoreProgram[int]:
     """Put an entry for each row; return how many."""
     chosen = find_format(path, format)
+    if not isinstance(path, str | os.PathLike):
+        _check_file(path, "read")
     mapping = _check_columns(columns)
     home = None if namespace is None else keys.check_namespace(namespace, empty=bool(store._scope))
     rows = _read_rows(path, chosen)
@@ -188,9 +197,12 @@ def import_entries(
         batch: list[Any] = []
         for number, row in page:
             try:
-                batch += _to_ops(row, home, mapping)
+                made = _to_ops(row, home, mapping)
+                for op in made:
+                    store._prepare(op)  # only checks it here, so that an error names the row
+                batch += made
             except (InvalidInput, ValueError, TypeError, OverflowError, RecursionError) as error:
-                raise InvalidInput(f"row {number}: {error}. The {done} rows before it are stored") from error
+                raise InvalidInput(f"row {number}: {error}. The first {done} rows are stored") from error
         yield from store._write_batch(batch, None)
         done += len(page)
         if progress is not None:
@@ -241,19 +253,20 @@ def _read_jsonl(file: IO[bytes]) -> Iterator[tuple[int, Any, int]]:
 
 def _read_parquet(file: IO[bytes]) -> Iterator[tuple[int, Any, int]]:
     pyarrow = _import_pyarrow()
-    try:
-        table = pyarrow.parquet.ParquetFile(file)
-    except pyarrow.ArrowInvalid as error:
-        raise InvalidInput(f"not a Parquet file: {error}") from error
     number = 0
-    with table:
-        for batch in table.iter_batches(batch_size=_PAGE):
-            size = batch.nbytes // max(batch.num_rows, 1)  # on average
-            step = max(1, _PAGE_BYTES // max(size, 1))
-            for start in range(0, batch.num_rows, step):
-                for row in batch.slice(start, step).to_pylist():
-                    number += 1
-                    yield number, row, size
+    try:
+        with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table:
+            for batch in table.iter_batches(batch_size=_PAGE):
+                size = batch.nbytes // max(batch.num_rows, 1)  # on average
+                step = max(1, _PAGE_BYTES // max(size, 1))
+                for start in range(0, batch.num_rows, step):
+                    for row in batch.slice(start, step).to_pylist():
+                        number += 1
+                        yield number, row, size
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # pyarrow's own errors have no number
+            raise
+        raise InvalidInput(f"not a Parquet file, or damaged after {number} rows: {error}") from error
 
 
 def _to_ops(row: Any, home: Namespace | None, mapping: dict[str, Any]) -> list[Any]:
@@ -265,12 +278,16 @@ def _to_ops(row: Any, home: Namespace | None, mapping: dict[str, Any]) -> list[A
     key = found["key"]
     if key is None:
         raise InvalidInput(f"it has no column {mapping.get('key', 'key')!r} for the key")
+    if isinstance(key, bool) or not isinstance(key, str | int | float):
+        raise InvalidInput(f"its key is a text or a number, not {shown(key)}")
     key = str(key)
-    value = _to_value(row, found, mapping)
+    is_file = found["content"] is not None
+    value = _to_file(found["content"], row.get("encoding")) if is_file else _to_value(row, mapping)
     fields = found["search_fields"]
-    put = ops.Put(namespace, key, value, _number(found["ttl"]), search_fields=False if fields == [] else fields)
+    put = ops.Put(namespace, key, value, _to_seconds(found["ttl"]), search_fields=False if fields == [] else fields)
     times = [_to_time(name, found[name]) for name in _TIMES]
-    return [put, *([ops.Backdate(namespace, key, *times)] if any(times) else [])]
+    check = [ops.CheckPath(namespace, keys.check_path(key))] if is_file else []
+    return [*check, put, *([ops.Backdate(namespace, key, *times)] if any(times) else [])]
 
 
 def _to_namespace(found: Any) -> Namespace:
@@ -278,19 +295,27 @@ def _to_namespace(found: Any) -> Namespace:
         return namespace_text.decode(found)
     if found is None:
         raise InvalidInput("it has no namespace: name its column, or pass a namespace for all rows")
+    if not isinstance(found, list):
+        raise InvalidInput(f"its namespace is a text or a list of labels, not {shown(found)}")
     return tuple(found)
 
 
-def _to_value(row: dict[str, Any], found: dict[str, Any], mapping: dict[str, Any]) -> Any:
-    content = found["content"]
-    if content is not None:
-        if isinstance(content, str):
-            content = base64.b64decode(content, validate=True) if row.get("encoding") == "base64" else content.encode()
-        return ops.File(file_values.NATIVE, content)
+def _to_file(content: Any, encoding: Any) -> ops.File:
+    if isinstance(content, str):
+        content = base64.b64decode(content, validate=True) if encoding == "base64" else content.encode()
+    if not isinstance(content, bytes):
+        raise InvalidInput(f"its content is text or bytes, not {shown(content)}")
+    return ops.File(file_values.NATIVE, content)
+
+
+def _to_value(row: dict[str, Any], mapping: dict[str, Any]) -> Any:
     source = mapping.get("value", "value")
     if isinstance(source, str) and source in row and row[source] is not None:
         value = row[source]
-        return json.loads(value) if isinstance(value, str) else value
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"its value is an object or its JSON, not {shown(value)} ({error})") from error
     if isinstance(source, str) and "value" in mapping:
         raise InvalidInput(f"it has no column {source!r} for the value")
     used = {mapping.get(name, name) for name in _FIELDS if name != "value"} | {"value"}
@@ -302,8 +327,11 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _to_seconds(ttl: Any) -> float | None:
+    try:
+        return None if ttl is None else float(ttl)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"ttl is a number of seconds, not {shown(ttl)}") from error
 
 
 def _to_time(name: str, value: Any) -> datetime | None:
