@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..engine import Capabilities, PoolState
+from ..engine import Capabilities, PoolState, decode_acting
+from ..errors import AccessDenied
 from ..files.volume import Files, replacing, split_lines
 from ..live.leases import Lease
 from ..model import file_values
@@ -40,7 +41,9 @@ from ..ops import (
     Entry,
     File,
     HistoryReach,
+    ListVersions,
     Namespace,
+    OldVersion,
     Op,
     Page,
     Put,
@@ -85,6 +88,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "delete_tree",
     "namespaces",
     "put",
+    "read_authors",
     "search",
     "search_vector",
     "sweep",
@@ -235,6 +239,19 @@ def scan_reserved(store: Store, purpose: str) -> StoreProgram[list[Entry]]:
         if page.next is None:
             return found
         walk = replace(walk, after=(walk.prefix, page[-1].key))
+
+
+def read_authors(store: Store, entries: Sequence[Entry]) -> StoreProgram[list[tuple[str | None, str | None]]]:
+    """Return the author and the reason of the last change of each entry; None if this client may not read them."""
+    unknown: list[tuple[str | None, str | None]] = [(None, None)] * len(entries)
+    if not entries or not capabilities_of(store).keeps_history:
+        return unknown
+    places = tuple((store._resolve_namespace(entry.namespace), entry.key) for entry in entries)
+    try:
+        listed: list[list[OldVersion]] = (yield [ListVersions(places, limit=1)])[0]
+    except AccessDenied:
+        return unknown
+    return [decode_acting(ones[0].acting) if ones else (None, None) for ones in listed]
 
 
 def count_vectors(namespace: Namespace, key: str) -> StoreProgram[int]:

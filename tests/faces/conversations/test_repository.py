@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -547,6 +548,21 @@ def test_jsonl_has_everything_line_by_line(calls: Calls, tmp_path: Path) -> None
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
 
 
+def test_an_export_names_the_author_of_what_was_archived(calls: Calls, repository: Any, tmp_path: Path) -> None:
+    fill(calls)
+    agent = ConversationRepository(repository.store.store.acting("agent-7", reason="=nightly"))
+    agent.archive("eve", "t1", Saver([HumanMessage("signed")], id="c1"))
+    calls.export(tmp_path / "audit.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert {(line["text"] == "signed", line["author"], line["reason"]) for line in lines} == {
+        (True, "agent-7", "=nightly"),
+        (False, None, None),
+    }
+    calls.export(tmp_path / "audit.csv", user_id="eve")
+    with (tmp_path / "audit.csv").open(newline="") as file:
+        assert [(row["author"], row["reason"]) for row in csv.DictReader(file)] == [("agent-7", "'=nightly")]
+
+
 def test_csv_is_safe_in_a_spreadsheet(calls: Calls, tmp_path: Path) -> None:
     fill(calls)
     path = tmp_path / "audit.csv"
@@ -555,9 +571,17 @@ def test_csv_is_safe_in_a_spreadsheet(calls: Calls, tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert {row["text"] for row in rows} == {"hello", "'=1+1", 'ünï\n,"quoted"', "'-x", "'@y"}
     assert list(rows[0]) == [
-        *("user_id", "thread_id", "conversation", "checkpoint_at", "archived_at", "position", "type", "name", "text")
+        *("user_id", "thread_id", "conversation", "checkpoint_at", "archived_at", "position", "type", "name", "text"),
+        *("author", "reason"),
     ]
     assert {row["type"] for row in rows} == {"human"}
+
+
+def test_an_export_does_not_replace_a_device(calls: Calls, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # as /dev/null is no regular file
+    with pytest.raises(InvalidInput, match="no regular file"):
+        calls.export(tmp_path / "pipe", format="jsonl")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_an_export_that_fails_leaves_the_path_as_it_was(calls: Calls, tmp_path: Path) -> None:

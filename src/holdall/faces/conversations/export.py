@@ -15,7 +15,10 @@ from ...errors import FileNotFound, InvalidInput, IsADirectory, Unavailable, sho
 if TYPE_CHECKING:
     from .repository import Conversation
 
-_COLUMNS = ("user_id", "thread_id", "conversation", "checkpoint_at", "archived_at", "position", "type", "name", "text")
+_COLUMNS = (
+    *("user_id", "thread_id", "conversation", "checkpoint_at", "archived_at", "position", "type", "name", "text"),
+    *("author", "reason"),
+)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -66,8 +69,10 @@ class MessageExport:
         finally:
             part.unlink(missing_ok=True)
 
-    def write(self, conversation: Conversation, messages: list[dict[str, Any]]) -> None:
-        """Write the messages of one conversation."""
+    def write(
+        self, conversation: Conversation, messages: list[dict[str, Any]], acting: tuple[str | None, str | None]
+    ) -> None:
+        """Write the messages of one conversation, with the author and the reason of its archiving."""
         for position, message in enumerate(messages):
             columns = {
                 "user_id": conversation.user_id,
@@ -79,6 +84,8 @@ class MessageExport:
                 "type": message.get("type"),
                 "name": message.get("name"),
                 "text": message.get("content"),
+                "author": acting[0],
+                "reason": acting[1],
             }
             if self._as_csv:
                 csv.writer(self._sink).writerow([_to_cell(value) for value in columns.values()])
@@ -93,15 +100,17 @@ def _open_beside(path: Path) -> IO[str]:
     try:
         if path.is_dir():
             raise IsADirectory(f"{str(path)!r} is a folder; name a file in it")
+        if path.exists() and not path.is_file():  # a device would be replaced
+            raise InvalidInput(f"{str(path)!r} is no regular file; name another one")
         return tempfile.NamedTemporaryFile(  # closed by `MessageExport`
             "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}.", delete=False
         )
+    except (IsADirectory, InvalidInput):
+        raise
     except FileNotFoundError as error:
         raise FileNotFound(f"there is no folder {str(path.parent)!r} for {path.name!r}; create it first") from error
     except ValueError as error:
         raise InvalidInput(f"not a path: {shown(str(path))}: {error}") from error
-    except IsADirectory:
-        raise
     except OSError as error:
         raise Unavailable(f"{str(path)!r} cannot be written: {error}") from error
 

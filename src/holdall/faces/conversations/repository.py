@@ -318,8 +318,9 @@ class ConversationRepository(Face, BaseStoreRepository):
 
             def write(hits: list[Hit]) -> StoreProgram[None]:
                 nonlocal done
-                for hit in hits:
-                    yield Work(export.write, (_to_conversation(hit), hit.value["messages"]))
+                authors = yield from face_api.read_authors(self._store, hits)
+                for hit, acting in zip(hits, authors, strict=True):
+                    yield Work(export.write, (_to_conversation(hit), hit.value["messages"], acting))
                 done += len(hits)
                 if progress is not None:
                     yield Call(progress, (done, max(done, total)))
