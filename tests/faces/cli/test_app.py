@@ -477,6 +477,9 @@ def test_a_missing_local_file_is_reported_and_nothing_is_left_over(run: Run, tmp
     assert run("get", "/a", str(tmp_path / "missing" / "x")).code == 1
     run("write", "/folder/b", "x")
     assert run("get", "/folder", str(tmp_path / "a")).code == 4
+    os.mkfifo(tmp_path / "pipe")  # as /dev/null is no regular file
+    assert run("get", "/a", str(tmp_path / "pipe")).code == 2
+    assert (tmp_path / "pipe").is_fifo()
     assert run("put", "-").code == 2
     assert run("get", "/").code == 2
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
@@ -580,7 +583,7 @@ def test_a_reader_that_goes_away_is_no_error_and_a_slow_one_gets_everything(data
     with holdall.open(database) as store:
         store.files().write("/big", data)
     assert process(database, "cat", "/big", env={"PYTHONUNBUFFERED": unbuffered}).stdout == data
-    for words in (["cat", "/big"], ["grep", "line"]):
+    for words in (["cat", "/big"], ["grep", "line"], ["export", "-"]):
         env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen([COMMAND, database, *words], env=env, **pipes) as child:

@@ -165,7 +165,8 @@ def test_threads_are_listed_shown_and_pruned(tmp_path: Path, capsys: Any) -> Non
     assert json.loads(run(capsys, path, "threads", "prune", "-y", "--json")[1]) == {"checkpoints": 3}
     assert len(run(capsys, path, "threads", "show", "ada-1")[1].splitlines()) == 4
     assert run(capsys, path, "threads", "prune", "--delete", "-y")[0] == 2
-    assert run(capsys, path, "threads", "prune", "bob-1", "--delete", "-y")[0] == 0
+    deleted = run(capsys, path, "threads", "prune", "bob-1", "--delete", "-y", "--json")
+    assert deleted[:2] == (0, '{"deleted": ["bob-1"]}\n')
     assert run(capsys, path, "threads", "show", "bob-1")[0] == 1
 
 

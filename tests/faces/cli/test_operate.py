@@ -199,6 +199,31 @@ def test_other_shells_have_a_script_with_every_command(shell: str, tmp_path: Pat
     assert run(capsys, "completion", "csh")[0] == 2
 
 
+def test_a_time_without_a_zone_is_local(url: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        words = [url, "item", "set", "k", "{}", "--ns", "a", "--json", "--expires-at"]
+        entry = json.loads(run(capsys, *words, "2090-01-31T12:00:00")[1])
+        assert entry["expires_at"] == "2090-01-31T03:00:00+00:00"
+        for command in (words, [url, "rewind"], [url, "item", "diff"]):
+            code, _, error = run(capsys, *command, "0001-01-01")
+            assert (code, "outside of the years" in error) == (2, True)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("words", [["item", "set", "k", "-", "--ns", "a"], ["search", "--filter"]])
+def test_json_that_is_nested_too_deeply_is_refused(
+    url: str, words: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = '{"a":' * 5000 + "1" + "}" * 5000
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(deep.encode())))
+    code, _, error = run(capsys, url, *words, *([deep] if words[0] == "search" else []))
+    assert (code, "is not JSON" in error) == (2, True)
+
+
 def test_a_version_or_a_moment_that_is_not_kept_is_not_found(url: str, capsys: Any) -> None:
     with holdall.open(url, history=3600) as store:
         store.put(("users", "ada"), "likes", {"food": "tea"})

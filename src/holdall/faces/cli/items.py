@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -13,7 +12,19 @@ import typer
 from ... import ABSENT, ANY, Entry
 from ...core.face_api import show_namespace
 from ...errors import InvalidInput, NotFound
-from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, example, open_store, parse_moment
+from .options import (
+    DONE,
+    NOT_FOUND,
+    AsJson,
+    Labels,
+    Ns,
+    choose_namespace,
+    example,
+    open_store,
+    parse_json,
+    parse_moment,
+    parse_time,
+)
 from .shell.terminal import Output, print_json, show_time
 
 app = typer.Typer(name="item", help="Read and write entries.")
@@ -70,11 +81,8 @@ def set_(
     namespace = _namespace(ns, label)
     if (new and version is not None) or (no_search and search_field):
         raise InvalidInput("--new and --version, or --no-search and --search-field, cannot be combined")
-    try:
-        found = json.loads(sys.stdin.buffer.read() if value == "-" else value)
-        moment = None if expires_at is None else datetime.fromisoformat(expires_at)
-    except ValueError as error:
-        raise InvalidInput(f"not JSON, or not a time: {error}") from None
+    found = parse_json(sys.stdin.buffer.read() if value == "-" else value, "the value")
+    moment = None if expires_at is None else parse_time(expires_at)
     expect: Any = ABSENT if new else ANY if version is None else version
     options: dict[str, Any] = {} if ttl is None else {"ttl": ttl}
     fields: Any = False if no_search else search_field or None

@@ -177,6 +177,8 @@ def prune_threads(
         saver = HoldallSaver(store)
         if delete:
             saver.prune(thread or (), strategy="delete")
+            if as_json:
+                print_json({"deleted": thread})
             return DONE
         age = None if older_than is None else timedelta(days=older_than)
         removed = saver.retain(keep_last=keep_last, older_than=age, thread_ids=thread or None)

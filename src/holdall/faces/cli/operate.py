@@ -290,7 +290,7 @@ def check(
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Check every entry, and that contents, vectors and indexes agree. The exit code is 4 if a fault is left."""
+    """Check every entry and its old versions, contents, vectors and indexes. The exit code is 4 if a fault is left."""
     with open_store(context) as store, progress_bar("checking") as progress:
         found = store.check(repair=repair, progress=progress)
     if as_json:
@@ -323,7 +323,7 @@ def export(
 ) -> int:
     """Export entries as rows, for other tools: JSONL, or Parquet with holdall[parquet]."""
     chosen: Any = format or ("jsonl" if file == "-" else None)
-    target: Any = sys.stdout.buffer if file == "-" else file
+    target: Any = Stdout() if file == "-" else file
     with open_store(context) as store, progress_bar("exporting") as progress:
         count = store.export_entries(target, prefix=_parse(prefix) or (), format=chosen, progress=progress)
     if as_json and file != "-":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
@@ -72,10 +73,35 @@ def choose_namespace(ns: str | None, labels: list[str] | None, default: Namespac
 
 
 def parse_moment(text: str) -> datetime | str:
-    """Read a time, or take the text as a cursor. A time without a zone is local."""
+    """Read a time, or take the text as a cursor."""
     if text.isdigit():  # a cursor of SQLite, and not a date without dashes
         return text
+    return _read_time(text) or text
+
+
+def parse_time(text: str) -> datetime:
+    """Read a time."""
+    time = _read_time(text)
+    if time is None:
+        raise InvalidInput(f"a time is written as 2027-01-31T12:00:00+00:00, not {text!r}")
+    return time
+
+
+def _read_time(text: str) -> datetime | None:
+    """Read a time, which is local without a zone; None if it is none."""
     try:
-        return datetime.fromisoformat(text).astimezone()
+        time = datetime.fromisoformat(text)
     except ValueError:
-        return text
+        return None
+    try:
+        return time.astimezone()
+    except (OverflowError, ValueError):
+        raise InvalidInput(f"{text!r} is outside of the years 1 to 9999 in UTC") from None
+
+
+def parse_json(text: str | bytes, what: str) -> Any:
+    """Read JSON; `what` is what an error names."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{what} is not JSON: {error}") from None

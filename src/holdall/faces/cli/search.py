@@ -16,7 +16,7 @@ import typer
 from ... import Hit, LearnedField
 from ...core.face_api import show_namespace
 from ...errors import InvalidInput
-from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, open_store
+from .options import DONE, NOT_FOUND, AsJson, Labels, Ns, choose_namespace, open_store, parse_json
 from .shell.terminal import Output, print_json, print_result, print_rows, progress_bar, show_time
 
 T = TypeVar("T")
@@ -33,10 +33,7 @@ RequiredEmbedder: TypeAlias = Annotated[
 
 def parse_filter(text: str | None) -> Any:
     """Read the option --filter."""
-    try:
-        return None if text is None else json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"--filter is not JSON: {error}") from None
+    return None if text is None else parse_json(text, "--filter")
 
 
 def search(

@@ -98,7 +98,7 @@ def _parse_option(text: str) -> tuple[str, Any]:
         raise InvalidInput(f"--option is NAME=VALUE, such as ttl=3600, not {shown(text)}")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value
 
 

@@ -33,6 +33,8 @@ class StdoutClosed(Exception):
 class Stdout:
     """Writes bytes to stdout."""
 
+    closed = False  # pyarrow reads it
+
     def write(self, data: bytes) -> None:
         left = memoryview(data)
         try:

@@ -26,6 +26,8 @@ def copy_to_local(files: Files, path: str, target: Path) -> None:
     """Copy a file of the store to a local file, which is written completely or not at all."""
     if target.is_dir():
         raise IsADirectoryError(f"{str(target)!r} is a folder")
+    if target.exists() and not target.is_file():  # a device would be replaced
+        raise InvalidInput(f"{str(target)!r} is no regular file; '-' is stdout")
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:40]}.", delete=False) as part:
         try:
             copy_out(files, path, part)
