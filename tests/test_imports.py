@@ -69,7 +69,7 @@ RULES = {
     "search/segments/": {"errors", "ops", "model/", "runtime/", "search/"},
     "engines/memory/": BELOW_ENGINES,
     "engines/sql/": BELOW_ENGINES | {"engines/history/", "engines/checks/"},
-    "engines/checks/": BELOW_ENGINES | {"engines/sql/"},
+    "engines/checks/": BELOW_ENGINES | {"engines/sql/", "engines/redis/"},
     "engines/history/": BELOW_ENGINES | {"engines/sql/", "engines/redis/"},
     "engines/net/": BELOW_ENGINES,
     "engines/learned/": BELOW_ENGINES | {"engines/sql/"},
@@ -86,7 +86,8 @@ RULES = {
         "engines/checks/",
     },
     "engines/postgres/indexes/": BELOW_ENGINES | {"engines/sql/", "engines/postgres/"},
-    "engines/redis/": BELOW_ENGINES | {"engines/redis/search/", "engines/net/", "engines/learned/", "engines/history/"},
+    "engines/redis/": BELOW_ENGINES
+    | {"engines/redis/search/", "engines/net/", "engines/learned/", "engines/history/", "engines/checks/"},
     "engines/redis/search/": BELOW_ENGINES | {"engines/redis/"},
     "engines/disk/": BELOW_ENGINES | {"engines/sql/", "engines/sqlite/", "engines/history/"},
     "engines/remote/": BELOW_ENGINES | {"engines/net/"},

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,94 @@ def test_an_entry_that_an_index_of_redis_has_lost_is_found(tmp_path: Path) -> No
         client.zremrangebyrank(feed, 0, 0)
         client.close()
         assert "index" in {fault.kind for fault in store.check().faults}
+
+
+def ends_of(client: Any, start: str) -> list[bytes]:
+    return sorted(client.keys(f"{start}*"), key=client.memory_usage)
+
+
+#: What damages a Redis store, given a client and the beginning of all keys; the kind of fault, a part of its message,
+#: and whether it can be repaired.
+REDIS_DAMAGE: dict[str, tuple[Callable[[Any, str], Any], str, str, bool]] = {
+    "order of change": (lambda redis, at: redis.zremrangebyrank(f"{at}:c", 0, 0), "index", "1 entries are", True),
+    "order of keys": (lambda redis, at: redis.delete(f"{at}:p"), "index", "differ", False),
+    "files": (lambda redis, at: redis.delete(f"{at}:f"), "index", "4 entries are", True),
+    "namespaces": (lambda redis, at: redis.zremrangebyrank(f"{at}:s", 0, -1), "index", "are missing in", True),
+    "one namespace": (lambda redis, at: redis.delete(f"{at}:n:notes\x01"), "index", "6 entries are", True),
+    "expiring": (lambda redis, at: redis.delete(f"{at}:x"), "index", "'expires' in ('notes',)", True),
+    "vectors": (lambda redis, at: redis.delete(f"{at}:v:notes\x01\x00k2"), "vectors", "'k2' in ('notes',)", True),
+    "order of vectors": (lambda redis, at: redis.delete(ends_of(redis, f"{at}:w:")[0]), "vectors", "'k2'", True),
+    "content": (lambda redis, at: redis.delete(ends_of(redis, f"{at}:b:")[-1]), "contents", "'/large.bin'", False),
+    "orphan": (lambda redis, at: redis.set(f"{at}:b:none:0", b"x"), "contents", "1 pieces", True),
+    "record": (lambda redis, at: redis.delete(f"{at}:e:notes\x01\x00k1"), "entry", "'k1' in ('notes',)", False),
+    "head": (
+        lambda redis, at: redis.hset(f"{at}:e:notes\x01\x00k1", "h", "broken"),
+        "entry",
+        "'k1' in ('notes',)",
+        False,
+    ),
+    "old content": (
+        lambda redis, at: [redis.delete(key) for key in ends_of(redis, f"{at}:b:") if redis.strlen(key) == 700],
+        "history",
+        "'/kept.txt'",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REDIS_DAMAGE)
+def test_keys_that_redis_has_lost_are_found_and_made_again_if_they_can_be(name: str, tmp_path: Path) -> None:
+    import redis
+
+    at = new_location("redis", tmp_path)
+    damage, kind, message, repairable = REDIS_DAMAGE[name]
+    with open_at(at, embed=embed, history=3600) as store:
+        fill(store)
+        store.put(("notes",), "expires", {}, ttl=1000)
+        for content in ("old " * 175, "new"):
+            store.files().write("/kept.txt", content)
+        assert store.check().faults == []
+        before = [entry.key for entry in store.search(limit=20)]
+        client: Any = redis.from_url(at["url"])
+        damage(client, f"{at['key_prefix']}:{{0}}")
+        client.close()
+        faults = store.check().faults
+        assert any(fault.kind == kind and message in fault.message for fault in faults), faults
+        checked = store.check(repair=True)
+        if not repairable:
+            assert checked.faults
+            return
+        assert checked.faults == []
+        assert {fault.kind for fault in checked.repaired} == {kind}
+        assert store.check().faults == []
+        if kind == "vectors":
+            assert store.reindex() > 0
+        assert [entry.key for entry in store.search(limit=20)] == before
+        assert len(store.search(("notes",), query="note")) == 5
+        assert [info.path for info in store.files().ls()] == ["/a.txt", "/b.txt", "/kept.txt", "/large.bin"]
+
+
+def test_contents_that_are_written_meanwhile_are_no_faults(tmp_path: Path) -> None:
+    stopped = threading.Event()
+    with open_at(new_location("redis", tmp_path), history=3600) as store:
+        files = store.files()
+
+        def write() -> None:
+            for number in itertools.count():
+                if stopped.is_set():
+                    return
+                files.write(f"/{number % 3}", bytes([number % 256]) * 1000)
+                files.move(f"/{number % 3}", f"/moved{number % 3}")
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(10):
+                assert store.check(repair=True).faults == []
+        finally:
+            stopped.set()
+            writer.join()
+        assert store.check().faults == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)

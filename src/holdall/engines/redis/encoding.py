@@ -31,7 +31,7 @@ from ...engine import (
     to_info,
     transfer_result,
 )
-from ...errors import HoldallError
+from ...errors import Corrupt, HoldallError, shown
 from ...model import file_values, keys
 from ...model.values import decode, ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, FileInfo, Namespace, Op, Record, Vectors
@@ -44,6 +44,7 @@ IdRange: TypeAlias = tuple[str, str]
 #: Encodes the indexed fields of a value for the scripts.
 EncodeFields: TypeAlias = Callable[[str], bytes]
 
+_HEAD_PARTS = 10
 #: The kinds of changes, by the letter of a record.
 KINDS: dict[bytes, Any] = {b"p": "put", b"d": "delete", b"e": "expire"}
 
@@ -250,8 +251,15 @@ def decode_refusal(op: Op, refusal: list[Any]) -> HoldallError:
     raise AssertionError(f"{op!r} was refused: {refusal!r}")
 
 
+def _split_head(ns: str, key: str, head: bytes) -> list[bytes]:
+    parts = head.split(b" ")
+    if len(parts) != _HEAD_PARTS:
+        raise Corrupt(f"the record of {key!r} in {keys.decode(ns)!r} is damaged: write or delete it, or restore a copy")
+    return parts
+
+
 def to_row(ns: str, key: str, head: bytes, value: bytes, content: bytes | None = None) -> Row:
-    version, created, updated, expires, _, _, size, appended, _, _ = head.split(b" ")
+    version, created, updated, expires, _, _, size, appended, _, _ = _split_head(ns, key, head)
     expires_at = None if expires == b"-" else int(expires)
     times = int(created), int(updated), expires_at
     if size == b"-":
@@ -263,7 +271,7 @@ def to_record(reply: list[Any]) -> Record:
     """Make the record of a reply of `read_record` in `walk.lua`, or of a tombstone's head."""
     entry_id, head, value, paths, content, vectors = reply
     ns, key = split_id(entry_id)
-    version, created, updated, expires, ttl, kind, size, appended, _, model = head.split(b" ")
+    version, created, updated, expires, ttl, kind, size, appended, _, model = _split_head(ns, key, head)
     text: Any = None if value is None else value.decode()
     stored = None
     if vectors is not None:
@@ -298,7 +306,10 @@ def to_file_info(path: str, head: bytes) -> FileInfo:
 
 
 def parse_version(head: bytes) -> int:
-    return int(head[: head.index(b" ")])
+    try:
+        return int(head[: head.index(b" ")])
+    except (ValueError, AttributeError) as error:  # None: it is lost
+        raise Corrupt(f"a stored record is damaged: {shown(head)}") from error
 
 
 def parse_kind(head: bytes) -> Any:

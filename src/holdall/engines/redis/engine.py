@@ -74,6 +74,7 @@ from ...model.keys import decode as decode_namespace
 from ...model.values import to_datetime
 from ...ops import READS, WALKS, Op
 from ...runtime.programs import adrive, drive
+from ..checks.redis import RedisChecks
 from ..history.redis import RedisHistory
 from ..learned.limits import find_room
 from ..net.pool import check_options
@@ -446,6 +447,9 @@ class RedisEngine:
     def _scrub(self, _op: Op) -> ConnectionProgram[ops.Scrubbed]:
         return (yield from self._history.scrub())
 
+    def _repair(self, _op: Op) -> ConnectionProgram[int]:
+        return (yield from RedisChecks(self._shards).repair())
+
     def _index_texts(self, op: ops.IndexTexts) -> ConnectionProgram[tuple[int, bool]]:
         return (yield from self._walks.text_index.index(op.limit))
 
@@ -712,6 +716,7 @@ _MAINTENANCE: dict[type, Callable[[RedisEngine, Any], ConnectionProgram[Any]]] =
     ops.PurgeHistory: RedisEngine._purge_history,
     ops.Forget: RedisEngine._forget,
     ops.Scrub: RedisEngine._scrub,
+    ops.RepairFaults: RedisEngine._repair,
 }
 
 #: A parent's connections in its forked child. They are kept, because collecting them would close their sockets.

@@ -51,7 +51,7 @@ _SLOTS_TIMEOUT = 2.0  # seconds that a node may take to reply to CLUSTER SLOTS
 
 _MAINTENANCE = frozenset(
     {"begin_run", "sweep", "reclaim", "purge", "index_texts", "declare", "reindex_fields", "drop_field", "order"}
-    | {"set_history", "purge_history", "forget"}
+    | {"set_history", "purge_history", "forget", "faults", "drop_contents"}
 )
 _CLIENT_WRITES = frozenset({"batch", "put"})
 _WRITES = _MAINTENANCE | _CLIENT_WRITES
@@ -270,6 +270,8 @@ class Shards:
                     "parts of a file's content are missing, because the server has lost keys; check that it does not"
                     f" evict them (maxmemory-policy): {message}"
                 ) from reply
+            elif "LOST record" in message:
+                raise Corrupt(f"an entry is listed, but its record is missing: {message}") from reply
             elif message.startswith(_UNAUTHORIZED):
                 raise Unavailable(f"Redis refused the login, or its user lacks a permission: {message}") from reply
             else:

@@ -33,6 +33,7 @@ from ...model.globs import compile_glob
 from ...ops import Change, FileInfo, Hit, Namespace, Op, Page
 from ...runtime.programs import Work
 from ...search.ranking import FEW, rank_entries
+from ..checks.redis import RedisChecks
 from . import filter_index
 from .connections import ConnectionProgram
 from .encoding import (
@@ -110,7 +111,7 @@ class RedisWalks:
             case ops.ChangedRecords():
                 return (yield from self._changed_records(op))
             case ops.FindFaults():
-                return []  # its indexes are checked by reading entries in both orders
+                return (yield from RedisChecks(self._shards).find())
             case ops.Children():
                 return (yield from self._children(op))
             case ops.Grep():

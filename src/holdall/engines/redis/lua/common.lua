@@ -66,6 +66,9 @@ end
 
 -- Parse a record's head. `kind` is p(ut), d(elete) or e(xpire); a missing part is '-'.
 local function parse_head(head)
+  if not head then
+    error('LOST record')
+  end
   local version, created, updated, expires, ttl, kind, size, appended, body, model = string.match(
     head, '^([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+)$')
   return {
