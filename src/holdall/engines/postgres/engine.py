@@ -278,6 +278,10 @@ class PostgresEngine:
         [scrubbed] = yield from self._write([op], deadline)
         while (yield from self._write([Maintain()], self._deadline()))[0]:  # removes them from the index of contents
             pass
+        function = "to_regprocedure('pg_clear_attribute_stats(text, text, text, boolean)')"
+        [(can_clear,)] = yield from self._query((f"SELECT {function} IS NOT NULL", {}), self._deadline())
+        if can_clear:
+            yield from self._query(self._sql.clear_statistics(), self._deadline())
         rows = yield from self._query(self._sql.list_tables(), self._deadline())
         how = "VACUUM (FULL, ANALYZE)" if op.compact else "VACUUM (ANALYZE)"
         # The planner's statistics have some values of each column. A role that may not clear them gets a warning.
@@ -287,7 +291,7 @@ class PostgresEngine:
         beyond = [
             "the server's write-ahead log and its archive",
             "replicas, dumps and other backups",
-            "old statistics of the server's planner, if the role of this store does not own the database",
+            "old statistics of the planner, before PostgreSQL 18 or if the role does not own the database",
         ]
         if not op.compact:
             beyond.insert(0, "free space inside the pages of the tables: compact=True writes them again")

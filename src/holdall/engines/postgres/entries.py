@@ -178,6 +178,15 @@ class PostgresEntries(SqlEntries):
         sql = "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables WHERE schemaname = :p0"
         return sql, {"p0": self._dialect.schema_name}
 
+    def clear_statistics(self) -> Statement:
+        """Return the query that clears the planner's statistics, which ANALYZE leaves for an empty table.
+
+        It needs PostgreSQL 18. Without the right to do it, they stay.
+        """
+        cleared = "pg_clear_attribute_stats(schemaname::text, tablename::text, attname::text, inherited)"
+        may = "has_table_privilege(format('%I.%I', schemaname, tablename), 'MAINTAIN')"
+        return f"SELECT {cleared} FROM pg_stats WHERE schemaname = :p0 AND {may}", {"p0": self._dialect.schema_name}
+
     def detect_pgvector(self) -> SqlProgram[None]:
         """Use pgvector if vectors are stored as its type: it was installed when their table was created."""
         sql = (
