@@ -203,11 +203,11 @@ def _among_many(bench: Bench, runner: asyncio.Runner, texts: Sequence[tuple[str,
 
 
 def _watching(bench: Bench, runner: asyncio.Runner, contenders: list[Contender]) -> None:
-    told = {contender.name: asyncio.Event() for contender in contenders}
+    notified = {contender.name: asyncio.Event() for contender in contenders}
 
     def callback(name: str) -> Callable[[str], Any]:
         async def tell(_path: str) -> None:
-            told[name].set()
+            notified[name].set()
 
         return tell
 
@@ -221,10 +221,10 @@ def _watching(bench: Bench, runner: asyncio.Runner, contenders: list[Contender])
             subscription = await contender.store.on_change("/", callback(contender.name))
             for _ in range(12):
                 await asyncio.sleep(_RANDOM.uniform(0, 0.05))
-                told[contender.name].clear()
+                notified[contender.name].clear()
                 await contender.store.write(f"/area-000/topic-00/new-{next(new)}", _KB)
                 written = time.perf_counter()
-                await told[contender.name].wait()
+                await notified[contender.name].wait()
                 delays.setdefault(contender.name, []).append(time.perf_counter() - written)
             await asyncio.sleep(1)  # until what the writes have left to do is done
             for _ in range(3):

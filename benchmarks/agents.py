@@ -98,8 +98,8 @@ def _edit(chance: random.Random, project: dict[str, str], number: int) -> Call:
     old = chance.choice([line for line in project[path].splitlines() if project[path].count(line) == 1])
     new = f"changed by call {number}"
     project[path] = project[path].replace(old, new)
-    said = f"Successfully replaced 1 instance(s) of the string in '{path}'"
-    return Call("edit_file", {"file_path": path, "old_string": old, "new_string": new}, said)
+    answer = f"Successfully replaced 1 instance(s) of the string in '{path}'"
+    return Call("edit_file", {"file_path": path, "old_string": old, "new_string": new}, answer)
 
 
 def _write(chance: random.Random, project: dict[str, str], number: int) -> Call:

@@ -167,10 +167,10 @@ def _knowledge(bench: Bench) -> None:
 
 
 def _edits(bench: Bench) -> None:
-    """How long after an edit was made outside `ls` and `grep` have seen it, and those who watch are told."""
+    """How long after an edit was made outside `ls` and `grep` have seen it, and a watch has reported it."""
     folder = bench.folder / "knowledge"
     seen: list[float] = []
-    told: list[float] = []
+    watched: list[float] = []
     with holdall.open(f"disk:///{folder}") as store:
         volume = store.files()
         with volume.watch("/edited") as watch:
@@ -190,7 +190,7 @@ def _edits(bench: Bench) -> None:
                 target.write_text("x")
                 while next(watch).key != f"/edited/{target.name}":
                     pass
-                told.append(time.perf_counter() - began)
-    for what, spent in (("from an edit outside to grep's answer", seen), ("from an edit outside to watch", told)):
+                watched.append(time.perf_counter() - began)
+    for what, spent in (("from an edit outside to grep's answer", seen), ("from an edit outside to watch", watched)):
         worst = {OURS: sorted(spent)[-3:]}
         bench.rows.append(Row(f"{what}, the slowest of 30", worst, within(0.1), [], as_rate=False))

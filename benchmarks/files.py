@@ -402,7 +402,7 @@ def _on_postgres(bench: Bench, texts: Texts) -> None:
                 )
 
 
-# What has to be said -------------------------------------------------------------------------------------------------
+# Notes --------------------------------------------------------------------------------------------------------------
 
 
 def _notes(bench: Bench) -> None:
@@ -427,13 +427,13 @@ def _attempts(bench: Bench) -> list[str]:
     for _, _, here in tries:
         assert here.recv() == "loaded"
     until = time.monotonic() + PATIENCE
-    said = []
+    notes = []
     for name, process, here in tries:
         done = here.poll(max(0.0, until - time.monotonic()))
-        said.append(f"{name} {here.recv():.1f} s" if done else f"{name} was not done after {PATIENCE:.0f} s")
+        notes.append(f"{name} {here.recv():.1f} s" if done else f"{name} was not done after {PATIENCE:.0f} s")
         process.kill()
         process.join()
-    return said
+    return notes
 
 
 def _attempt(name: str, path: Path | None, tell: Connection) -> None:

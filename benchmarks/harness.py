@@ -38,7 +38,7 @@ class Target:
     words: str
     peers: tuple[str, ...]
     speed: float  # the least that is allowed of ours, as a multiple of a peer's
-    in_time: bool = False  # said as a multiple of the peer's time, where ours may be more
+    in_time: bool = False  # stated as a multiple of the peer's time, where ours may be more
     limit: float | None = None  # seconds that ours may take, whatever the peers take
 
 
@@ -138,7 +138,7 @@ class Size:
 
 @dataclass(slots=True)
 class Bench:
-    """A section while it is measured: a folder of its own, its rows, and what has to be said about them."""
+    """A section while it is measured: a folder of its own, its rows, and notes about them."""
 
     folder: Path
     progress: Callable[[str], object]

@@ -204,18 +204,18 @@ def _watching(bench: Bench, runner: asyncio.Runner, stores: dict[str, Any]) -> N
         bench.progress(f"{name} watches")
 
         async def watch(name: str = name, store: Any = store) -> None:
-            told = asyncio.Event()
+            notified = asyncio.Event()
 
             async def tell(_path: str) -> None:
-                told.set()
+                notified.set()
 
             subscription = await store.on_change("/", tell)
             for _ in range(12):
                 await asyncio.sleep(_RANDOM.uniform(0, 0.05))
-                told.clear()
+                notified.clear()
                 await store.write(f"/area-000/topic-00/new-{next(new)}", _KB)
                 written = time.perf_counter()
-                await told.wait()
+                await notified.wait()
                 delays.setdefault(name, []).append(time.perf_counter() - written)
             await subscription.close()
 

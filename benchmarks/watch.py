@@ -2,7 +2,7 @@
 
 Each contender watches a store of 100,000 files in a process of its own. First nothing changes, and its processor time
 is measured; then this process writes, and both say when: from before the write to the beginning of the callback, by the
-machine's clock. AG2's `SqliteKnowledgeStore` looks every half second, as it does unless told otherwise.
+machine's clock. AG2's `SqliteKnowledgeStore` looks every half second, as it does by default.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _watching(watch: Callable[..., None], url: str) -> Iterator[Watcher]:
 
 
 class _Seen:
-    """What callbacks have been told, and when."""
+    """The events that callbacks have received, and when."""
 
     def __init__(self) -> None:
         self.when: dict[str, float] = {}

@@ -58,15 +58,15 @@ async def main(url: str) -> None:
         writes = knowledge(action="write", path="/notes/ada.md", content="The parrots eat seeds.\n")
         await agent(notes, writes, "Noted.").ask("What do the parrots eat?")
 
-        told = asyncio.Event()
+        notified = asyncio.Event()
 
         async def changed(path: str) -> None:
             print(f"AG2 is notified: {path}")
-            told.set()
+            notified.set()
 
         subscription = await notes.on_change("/notes", changed)
         print((await reviewer.ainvoke({"report": ""}))["report"])
-        await told.wait()
+        await notified.wait()
         await subscription.close()
 
         reads = knowledge(action="read", path="/notes/graph.md")

@@ -67,7 +67,7 @@ class Stage:
         self.console.print(text, highlight=False)
 
     def remember(self, name: str, agent: Agent) -> None:
-        """Keep what an agent was told is stored, for the act that looks for all of it."""
+        """Keep what was acknowledged to an agent, for the act that looks for all of it."""
         self.acknowledged |= {(name, key): digest for key, digest in agent.acknowledged.items()}
 
     def claim(self, text: str, holds: bool) -> None:
@@ -124,7 +124,7 @@ def one_is_killed_in_mid_write(stage: Stage) -> None:
     stage.claim(
         f"{caught} of the {len(reports)} kills came between the beginning of a write and its return", caught > 0
     )
-    stage.claim(f"all {total:,} entries that cat was told are stored are there", not any(r.missing for r in reports))
+    stage.claim(f"all {total:,} entries that were acknowledged to cat are there", not any(r.missing for r in reports))
     stage.claim("every batch is there as a whole or not at all", not any(r.caught.startswith("half") for r in reports))
     if stage.is_file:
         stage.claim("SQLite finds the file sound after every kill", all(r.integrity == "ok" for r in reports))
@@ -132,7 +132,7 @@ def one_is_killed_in_mid_write(stage: Stage) -> None:
 
 
 def everything_acknowledged_is_there(stage: Stage) -> None:
-    """Every entry that any agent was told is stored, read back and compared."""
+    """Every entry that was acknowledged to any agent, read back and compared."""
     with holdall.open(stage.url) as store:
         found = {
             (entry.namespace[1], entry.key): _digest(entry.value["text"])
@@ -273,7 +273,7 @@ def the_store_moves(stage: Stage) -> None:
         again.stop()
         found = {entry.key: _digest(entry.value["text"]) for entry in new.scan(("agents", "ida"))}
     stage.claim(
-        f"ida goes on in PostgreSQL; all {len(ida.acknowledged):,} notes that it was told are stored are there",
+        f"ida goes on in PostgreSQL; all {len(ida.acknowledged):,} notes that were acknowledged are there",
         found == ida.acknowledged and len(again.acknowledged) > 0 and copied.resumed,
     )
     stage.say(f"  [dim]nobody could write for {pause * 1000:.0f} ms, between the stop and the last change copied[/dim]")

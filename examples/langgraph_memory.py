@@ -38,7 +38,7 @@ def recall(about: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
 
 
 class Scripted(GenericFakeChatModel):
-    """A model that calls the tools it was told to."""
+    """A model that calls the tools it is given."""
 
     def bind_tools(self, *_: Any, **__: Any) -> Any:
         return self

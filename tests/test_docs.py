@@ -61,17 +61,17 @@ MOST_NOT_RUN = 4  # one is for Strands, which has an environment of its own; its
 CHECKS = """\
 from contextlib import contextmanager
 
-def shows(value, said):
-    assert repr(value) == said, f"the page says {said}, it is {value!r}"
+def shows(value, expected):
+    assert repr(value) == expected, f"the page has {expected}, it is {value!r}"
 
 @contextmanager
-def raises(said):
+def raises(expected):
     try:
         yield
     except Exception as error:
-        assert type(error).__name__ == said, f"the page says {said}, it is {error!r}"
+        assert type(error).__name__ == expected, f"the page has {expected}, it is {error!r}"
     else:
-        raise AssertionError(f"the page says {said}, nothing was raised")
+        raise AssertionError(f"the page has {expected}, nothing was raised")
 """
 
 FEW = """\
@@ -284,19 +284,19 @@ def test_a_public_name_is_in_the_reference(name: str) -> None:
 def test_a_signature_in_the_reference_is_the_real_one(name: str) -> None:
     owner: Any = holdall if name.startswith("holdall.") else holdall.Store
     name = name.removeprefix("holdall.")
-    said = re.search(
+    documented = re.search(
         rf"^{'holdall' if owner is holdall else 'store'}\.{name}(\(.*?\) -> .*?)$", SIGNATURES, re.MULTILINE | re.DOTALL
     )
-    assert said is not None, f"docs/reference has no line like: store.{name}(…) -> …"
-    assert documented_signature(said[1]) == signature_of(getattr(owner, name))
+    assert documented is not None, f"docs/reference has no line like: store.{name}(…) -> …"
+    assert documented_signature(documented[1]) == signature_of(getattr(owner, name))
 
 
 @pytest.mark.parametrize("name", FILE_METHODS)
 def test_a_signature_of_files_in_the_reference_is_the_real_one(name: str) -> None:
-    said = re.search(rf"^files\.{name}(\(.*?\) -> .*?)$", SIGNATURES, re.MULTILINE)
-    assert said is not None, f"docs/reference has no line like: files.{name}(…) -> …"
+    documented = re.search(rf"^files\.{name}(\(.*?\) -> .*?)$", SIGNATURES, re.MULTILINE)
+    assert documented is not None, f"docs/reference has no line like: files.{name}(…) -> …"
     signature = signature_of(getattr(Files, name))
-    assert documented_signature(said[1]) == signature
+    assert documented_signature(documented[1]) == signature
     twin = signature_of(getattr(Files, f"a{name}"))
     if name not in ("open", "walk", "watch"):  # whose results are async themselves
         assert twin == signature
@@ -347,14 +347,14 @@ def test_the_reference_has_all_that_a_face_offers(face: Any) -> None:
 
 @pytest.mark.parametrize("kind", FACES, ids=lambda kind: kind.__name__)
 def test_the_signatures_of_a_face_in_the_reference_are_the_real_ones(kind: type) -> None:
-    said = signatures_under(*FACES[kind])
-    assert [part for part in said[kind.__name__] if part != "None"] == signature_of(kind)[:-1]
+    documented = signatures_under(*FACES[kind])
+    assert [part for part in documented[kind.__name__] if part != "None"] == signature_of(kind)[:-1]
     base = langgraph.HoldallStore if kind is langgraph.AsyncHoldallStore else kind
     for name in own_methods(kind):
         if name == "from_conn_string":
-            assert said[name][:-1] == signature_of(getattr(kind, name))[:-1]
+            assert documented[name][:-1] == signature_of(getattr(kind, name))[:-1]
         elif kind is not conversations.PostgresStoreRepository:
-            known = said if name in said else signatures_under(*FACES[base])
+            known = documented if name in documented else signatures_under(*FACES[base])
             method = getattr(kind, name)
             prefix = ["await"] if inspect.iscoroutinefunction(method) else []
             assert known[name] == prefix + signature_of(method)
@@ -371,10 +371,10 @@ FRAMEWORKS = (
 @pytest.mark.parametrize("face", FRAMEWORKS)
 def test_the_page_of_frameworks_has_each_class_with_its_arguments(face: str) -> None:
     module = importlib.import_module(f"holdall.faces.{face}")
-    said, doors = signatures_under("frameworks.md", ""), (DOCS / "how-to" / "choose-a-door.md").read_text()
+    documented, doors = signatures_under("frameworks.md", ""), (DOCS / "how-to" / "choose-a-door.md").read_text()
     for name in set(module.__all__) - {"SessionInfo"}:  # a result
         made = getattr(module, name)
-        assert said[name][:-1] == signature_of(made.__init__ if isinstance(made, type) else made)[:-1]
+        assert documented[name][:-1] == signature_of(made.__init__ if isinstance(made, type) else made)[:-1]
         assert f"`{name}`" in doors or not isinstance(made, type), "it is not in the table of doors"
 
 
@@ -393,14 +393,14 @@ def own_methods(kind: type) -> list[str]:
 
 def signatures_under(page: str, heading: str) -> dict[str, list[str]]:
     """What the text blocks under a heading say of each function or method."""
-    said = {}
+    documented = {}
     parts = re.split(r"(?m)^## ", (DOCS / "reference" / page).read_text())
     for part in parts if heading == "" else [part for part in parts if part.startswith(heading)]:
         for block in re.findall(r"(?s)```text\n(.*?)```", part):
             lines = re.findall(r"(?m)^(await )?(?:\w+\.)?(\w+)(\(.*?\))(?: -> (.*))?$", block)
             for awaited, name, signature, result in lines:
-                said[name] = ["await"] * bool(awaited) + documented_signature(f"{signature} -> {result or None}")
-    return said
+                documented[name] = ["await"] * bool(awaited) + documented_signature(f"{signature} -> {result or None}")
+    return documented
 
 
 @pytest.mark.parametrize(
@@ -416,9 +416,9 @@ def test_an_async_twin_takes_what_the_method_takes(name: str) -> None:
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
 def test_the_fields_of_an_op_in_the_reference_are_the_real_ones(op: type) -> None:
-    said = re.search(rf"^{op.__name__}(\(.*?\)) -> ", SIGNATURES, re.MULTILINE)
-    assert said is not None, f"docs/reference has no line like: {op.__name__}(…) -> …"
-    assert documented_signature(said[1] + " -> None") == [*signature_of(op)[:-1], "None"]
+    documented = re.search(rf"^{op.__name__}(\(.*?\)) -> ", SIGNATURES, re.MULTILINE)
+    assert documented is not None, f"docs/reference has no line like: {op.__name__}(…) -> …"
+    assert documented_signature(documented[1] + " -> None") == [*signature_of(op)[:-1], "None"]
 
 
 # Links ---------------------------------------------------------------------------------------------------------------

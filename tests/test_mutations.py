@@ -22,7 +22,7 @@ import pytest
 
 from support.extent import IS_SHORT
 from support.plugins import install_broken_plugin
-from support.processes import Process, hear, start, tell
+from support.processes import Process, receive, report, start
 from support.servers import postgres_url, redis_url, s3_credentials, s3_server
 
 TESTS = Path(__file__).parent
@@ -95,9 +95,9 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("mutations")
     process = start(run_on_request, deadline=600, **urls, plugin=str(plugin), folder=str(folder / "base"))
     try:
-        assert process.hear() == "ready"
+        assert process.receive() == "ready"
         yield process
-        process.tell(None)
+        process.send(None)
         process.finish()
     finally:
         if process.code is None:
@@ -117,7 +117,7 @@ def run_on_request(postgres: str, redis: str, s3: str, plugin: str, folder: str)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # installed plugins must make no difference
     suites = [str(TESTS / "engines" / suite) for suite in SUITES.values()]
     options = ["--import-mode=importlib", "-s", "-o", "addopts=", "-p", "no:terminal", "-p", "no:cacheprovider"]
-    tell(pytest.main([*options, "--basetemp", folder, *suites], [ForkedRuns()]))
+    report(pytest.main([*options, "--basetemp", folder, *suites], [ForkedRuns()]))
 
 
 class ForkedRuns:
@@ -130,9 +130,9 @@ class ForkedRuns:
         self._reports.append(report)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        tell("ready")
-        while request := hear():
-            tell(self._run_in_child(session.items, *request))
+        report("ready")
+        while request := receive():
+            report(self._run_in_child(session.items, *request))
         return True
 
     def _run_in_child(

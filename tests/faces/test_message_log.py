@@ -21,7 +21,7 @@ from holdall.faces.llama_index import HoldallChatStore
 from holdall.faces.message_log import MessageLog
 from holdall.faces.openai_agents import HoldallSession
 from holdall.testing import Clock
-from support.processes import finish_together, start, tell, wait_to_begin
+from support.processes import finish_together, report, start, wait_to_begin
 from support.stores import new_location, open_at
 
 
@@ -120,7 +120,7 @@ def pop_some(at: dict[str, str]) -> None:
         log = log_of(store)
         wait_to_begin()
         found: list[Any] = [face_api.run(store, log.pop()) for _ in range(10)]
-        tell([[one["by"], one["n"]] for one in found])
+        report([[one["by"], one["n"]] for one in found])
 
 
 def test_messages_are_removed_by_the_numbers_that_are_read() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import run, tell
+from support.processes import report, run
 
 REPOSITORY = Path(__file__).parents[2]
 #: Each face that needs a framework: the package that it imports first, and its extra.
@@ -60,4 +60,4 @@ def import_without(face: str, package: str) -> None:
     try:
         importlib.import_module(f"holdall.faces.{face}")
     except MissingExtra as error:
-        tell(str(error))
+        report(str(error))

@@ -73,8 +73,8 @@ def test_nothing_that_is_passed_raises(
         answer = getattr(backend, method)(**{**arguments, name: wrong})
         answers = answer if isinstance(answer, list) else [answer]
         assert all(isinstance(one, kind) for one in answers), answer
-        said = [one if isinstance(one, str) else getattr(one, "error", None) for one in answers]
-        assert all(error is None or isinstance(error, str) for error in said), answer
+        errors = [one if isinstance(one, str) else getattr(one, "error", None) for one in answers]
+        assert all(error is None or isinstance(error, str) for error in errors), answer
     (made if face == "deepagents" else made.store).close()
 
 

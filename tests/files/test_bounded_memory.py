@@ -62,7 +62,7 @@ def embed_otherwise(texts: list[str]) -> list[list[float]]:
 def _tell_peak(question: str, ask: Callable[[], Any]) -> None:
     tracemalloc.start()
     assert ask(), question
-    processes.tell((question, tracemalloc.get_traced_memory()[1]))
+    processes.send((question, tracemalloc.get_traced_memory()[1]))
     tracemalloc.stop()
 
 

@@ -26,7 +26,7 @@ from holdall.errors import Timeout
 from holdall.ops import Put
 from holdall.runtime import signals
 from holdall.runtime.signals import Restart, defer_signals, restart_if_signaled, run_pending_handlers
-from support.processes import run, tell
+from support.processes import report, run
 from support.servers import Postgres, Redis
 from support.stores import ENGINES, new_location, open_at
 from support.threads import TimeIsUp
@@ -227,7 +227,7 @@ def fork_while_reading(path: str) -> None:
     assert len(forks) >= 20
     store.put(("home",), "key", {"n": 1})
     store.close()
-    tell("done")
+    report("done")
 
 
 # Forks ---------------------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def fork_amid_signals(at: dict[str, str], raises: bool) -> None:
     store.put(("home",), "key", {"n": 1})
     assert store.get(("home",), "key").value == {"n": 1}  # type: ignore[union-attr]  # it was put
     store.close()
-    tell("done")
+    report("done")
 
 
 # Event loops ---------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def call_in_handler_amid_tasks(at: dict[str, str]) -> None:
     asyncio.run(main())
     assert handled >= 200, "this showed nothing"
     store.close()
-    tell("done")
+    report("done")
 
 
 def test_an_interrupted_aput_is_not_written_later(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def wait_for_a_lock(at: dict[str, str]) -> None:
     leading.join()
     assert [(entry.key, entry.value) for entry in store.scan(("home",))] == [("key", {"n": 1}), ("thread", {})]
     store.close()
-    tell("done")
+    report("done")
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "disk"])
@@ -423,7 +423,7 @@ def wait_amid_signals(at: dict[str, str]) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert store.get(("home",), "key").value == {"n": 2}  # type: ignore[union-attr]  # it was put
     store.close()
-    tell("done")
+    report("done")
 
 
 def test_a_call_that_begins_again_has_no_more_time_than_it_had(tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def time_out_amid_signals(at: dict[str, str]) -> None:
         store.put(("home",), "key", {"n": 2})
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert time.monotonic() - began < 5
-    tell("done")
+    report("done")
     os._exit(0)
 
 
@@ -496,7 +496,7 @@ def append_amid_signals(folder: str) -> None:
         other.kill()
     assert files.read_text("/log").split() == [str(each) for each in range(number + 1)]
     store.close()
-    tell("done")
+    report("done")
 
 
 def test_a_large_value_that_a_silent_server_does_not_take_is_interrupted() -> None:

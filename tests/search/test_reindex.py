@@ -29,15 +29,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdall.St
 
 @pytest.mark.parametrize("awaited", [False, True])
 def test_progress_is_told_how_many_of_how_many(store: holdall.Store, awaited: bool) -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
     def reindex(on: holdall.Store) -> tuple[int, list[tuple[int, int]]]:
-        told.clear()
+        reports.clear()
 
         def progress(done: int, total: int) -> None:
-            told.append((done, total))
+            reports.append((done, total))
 
-        return asyncio.run(on.areindex(progress=progress)) if awaited else on.reindex(progress=progress), told
+        return asyncio.run(on.areindex(progress=progress)) if awaited else on.reindex(progress=progress), reports
 
     embedding = store.with_embedder(embed)
     assert reindex(embedding) == (250, [(0, 251), (100, 251), (200, 251), (251, 251)])

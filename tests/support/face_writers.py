@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import holdall
-from support.processes import finish_together, start, tell, wait_to_begin
+from support.processes import finish_together, report, start, wait_to_begin
 from support.stores import new_location, open_at
 
 PROCESSES = 8
@@ -57,7 +57,7 @@ def run_writer(kind: type[FaceWriter], at: dict[str, str], name: str, count: int
             for number in range(count) if count else itertools.count():
                 await face.write(name, number)
                 if not count:
-                    tell(number)
+                    report(number)
 
     asyncio.run(main())
     os._exit(0)  # to end the interpreter, with all frameworks in it, takes 0.2 s
@@ -74,14 +74,16 @@ def check_kills(kind: type[FaceWriter], engine: str, write: Callable[..., Any], 
     for round in range(rounds):
         name = f"round{round}"
         process = start(write, at=at, face=kind.__name__, name=name, count=0)
-        said = [process.hear()]
+        reported = [process.receive()]
         time.sleep(random.uniform(0, 0.05))
-        said += process.kill()
-        acknowledged += len(said)
-        assert said == list(range(len(said)))
+        reported += process.kill()
+        acknowledged += len(reported)
+        assert reported == list(range(len(reported)))
         steps = sorted(int(step.split()[1]) for step in read_steps(kind, at) if step.split()[0] == name)
         assert steps == list(range(len(steps))), f"a step is missing: {steps}"
-        assert len(steps) in (len(said), len(said) + 1), f"{len(said)} were acknowledged, {len(steps)} are there"
+        assert len(steps) in (len(reported), len(reported) + 1), (
+            f"{len(reported)} were acknowledged, {len(steps)} are there"
+        )
     assert acknowledged >= rounds
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import holdall
 from holdall.ops import Delete, Get, Put
 from support.checksums import check, sealed
-from support.processes import Process, tell
+from support.processes import Process, report
 
 SINGLES = ["thread0", "thread1", "thread2", "task0", "task1", "task2", "task3"]
 BATCHES = ["batch-thread", "batch-task"]
@@ -21,14 +21,14 @@ PARTS = [f"part{i}" for i in range(5)]
 
 def kill_at_a_random_moment(writer: Process, once_it_writes: bool) -> list[Any]:
     """Kill most writers while they write, and some while they open the store or before."""
-    said = [writer.hear()] if once_it_writes else []
+    reported = [writer.receive()] if once_it_writes else []
     time.sleep(random.uniform(0, 0.15 if once_it_writes else 0.1))
-    return said + writer.kill()
+    return reported + writer.kill()
 
 
-def check_round(path: str, number: str, said: list[Any]) -> None:
+def check_round(path: str, number: str, reported: list[Any]) -> None:
     """Compare the acknowledged writes of a killed writer with a newly opened store."""
-    last = {**dict.fromkeys([*SINGLES, *BATCHES], 0), **dict(said)}
+    last = {**dict.fromkeys([*SINGLES, *BATCHES], 0), **dict(reported)}
     with holdall.open(path, timeout=10) as store:
         store.put(("reopened",), number, sealed(step=0))
         for name in SINGLES:
@@ -61,25 +61,25 @@ def write_until_killed(path: str, number: str) -> None:
 def put_singles(store: holdall.Store, home: tuple[str, ...]) -> None:
     for step in itertools.count(1):
         store.put(home, str(step), sealed(step=step, filler="x" * (step * 997 % 7000)))
-        tell([home[-1], step])
+        report([home[-1], step])
 
 
 def put_batches(store: holdall.Store, home: tuple[str, ...]) -> None:
     for step in itertools.count(1):
         store.execute(batch(home, step))
-        tell([home[-1], step])
+        report([home[-1], step])
 
 
 async def put_as_tasks(store: holdall.Store, number: str) -> None:
     async def singles(name: str) -> None:
         for step in itertools.count(1):
             await store.aput(("single", number, name), str(step), sealed(step=step, filler="y" * (step % 50)))
-            tell([name, step])
+            report([name, step])
 
     async def batches(name: str) -> None:
         for step in itertools.count(1):
             await store.aexecute(batch(("batch", number, name), step))
-            tell([name, step])
+            report([name, step])
 
     await asyncio.gather(*(singles(f"task{i}") for i in range(4)), batches("batch-task"))
 

@@ -111,10 +111,10 @@ class NaiveEngine:
         return True
 
     def _deletetree(self, op: Any) -> int:
-        doomed = self._live(op.namespace)
-        for row in doomed:
+        removed = self._live(op.namespace)
+        for row in removed:
             self._change(row, kind="delete", expires=None)
-        return len(doomed)
+        return len(removed)
 
     def _sweep(self, op: Any) -> int:
         now = self.clock()

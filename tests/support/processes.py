@@ -1,8 +1,8 @@
 """Processes for tests: a function of a test module, run in a process of its own.
 
     writer = start(write_forever, path=str(path))      in the test
-    writer.tell("go")                                  ... a message, which the function receives with hear()
-    writer.hear()                                      ... the next message that the function sent with tell(...)
+    writer.send("go")                                  ... a message, which the function receives with receive()
+    writer.receive()                                   ... the next message that the function sent with report(...)
     writer.finish()                                    ... the remaining messages, after it has ended with code 0
 
 Messages are JSON, one a line. A process that hangs, or a child that it forked, prints the stack of every thread and
@@ -80,11 +80,11 @@ class Process:
         assert number, "the fork server has ended"
         return int.from_bytes(number, signed=True)
 
-    def tell(self, message: Any) -> None:
+    def report(self, message: Any) -> None:
         self._stdin.write(json.dumps(message).encode() + b"\n")
         self._stdin.flush()
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """Wait for the next message; fail if the process ends instead."""
         line = self._stdout.readline()
         if not line:
@@ -94,10 +94,10 @@ class Process:
 
     def ask(self, message: Any) -> Any:
         """Send a message, and return the next one that comes back."""
-        self.tell(message)
-        return self.hear()
+        self.send(message)
+        return self.receive()
 
-    def says_something_within(self, seconds: float) -> bool:
+    def has_message_within(self, seconds: float) -> bool:
         """Whether a message comes within this time."""
         return bool(select.select([self._stdout], [], [], seconds)[0])
 
@@ -145,9 +145,9 @@ def run(function: Callable[..., Any], /, *, deadline: int = 120, **job: Any) -> 
 def finish_together(processes: list[Process]) -> list[list[Any]]:
     """Let processes that `wait_to_begin` continue at once, and return their later messages after all have ended."""
     for process in processes:
-        assert process.hear() == "ready"
+        assert process.receive() == "ready"
     for process in processes:
-        process.tell("go")
+        process.send("go")
     return [process.finish() for process in processes]
 
 
@@ -199,7 +199,7 @@ def _fork_server(pid: int) -> socket.socket:
 _sending = threading.Lock()
 
 
-def tell(message: Any) -> None:
+def report(message: Any) -> None:
     """Send a message to the test, as one whole line, from any thread or forked child."""
     line = json.dumps(message).encode() + b"\n"
     with _sending:
@@ -207,15 +207,15 @@ def tell(message: Any) -> None:
             line = line[os.write(1, line) :]
 
 
-def hear() -> Any:
+def receive() -> Any:
     """Wait for the next message from the test."""
     return json.loads(sys.stdin.readline())
 
 
 def wait_to_begin() -> None:
     """Report that this process is ready, and wait for the others: see `finish_together`."""
-    tell("ready")
-    hear()
+    report("ready")
+    receive()
 
 
 def _main(requests: int) -> None:

@@ -18,7 +18,7 @@ import holdall
 from holdall.errors import Conflict, OutcomeUnknown, Unavailable
 from holdall.ops import ABSENT, Delete, Put
 from holdall.runtime.programs import adrive, drive
-from support.processes import Process, beginning, hear, start, tell
+from support.processes import Process, beginning, receive, report, start
 from support.servers import Postgres, Redis
 from support.threads import together
 
@@ -49,21 +49,21 @@ def write_while_killed(server: Postgres | Redis, kills: int, *, cut_off: Callabl
             server.start()
         wait_until_all_write(server, names, processes)
         for process in processes:
-            process.tell("stop")
-        said = {name: process.finish()[-1] for name, process in zip(names, processes, strict=True)}
-    written = check_all(server.url, said)
+            process.send("stop")
+        outcomes = {name: process.finish()[-1] for name, process in zip(names, processes, strict=True)}
+    written = check_all(server.url, outcomes)
     assert written > 100 * kills, "hardly anything was written: this showed nothing"
 
 
-def check_all(url: str, said: dict[str, Any]) -> int:
+def check_all(url: str, outcomes: dict[str, Any]) -> int:
     """Check that each acknowledged write exists exactly once, and return how many there were."""
     with holdall.open(url) as store:
-        check_counters(store, said)
-        for name in said:
+        check_counters(store, outcomes)
+        for name in outcomes:
             for writer in range(WRITERS):
-                check_writer(store, f"{name}.{writer}", said[name][str(writer)])
-    unknown = sum(writer["unknown"] for client in said.values() for writer in client.values())
-    written = sum(sum(writer["steps"].values()) for client in said.values() for writer in client.values())
+                check_writer(store, f"{name}.{writer}", outcomes[name][str(writer)])
+    unknown = sum(writer["unknown"] for client in outcomes.values() for writer in client.values())
+    written = sum(sum(writer["steps"].values()) for client in outcomes.values() for writer in client.values())
     print(f"{written} writes acknowledged, {unknown} of unknown outcome")
     assert unknown < written / 20, "most outcomes were unknown: this showed little"
     return written
@@ -87,10 +87,10 @@ def wait_until_all_write(server: Postgres | Redis, names: list[str], processes: 
             time.sleep(0.05)
 
 
-def check_counters(store: holdall.Store, said: dict[str, Any]) -> None:
+def check_counters(store: holdall.Store, outcomes: dict[str, Any]) -> None:
     """All clients count in the same two entries; a step lost or done twice makes the sum wrong."""
     for how in ("update", "expect"):
-        steps = {f"{name}.{i}": said[name][str(i)]["steps"][how] for name in said for i in range(WRITERS)}
+        steps = {f"{name}.{i}": outcomes[name][str(i)]["steps"][how] for name in outcomes for i in range(WRITERS)}
         entry = store.get(("shared",), how)
         assert entry is not None
         assert entry.value["last"] == {name: last for name, last in steps.items() if last}, (
@@ -99,9 +99,9 @@ def check_counters(store: holdall.Store, said: dict[str, Any]) -> None:
         assert entry.value["n"] == sum(steps.values()), f"{how}: {entry.value['n']}, of {sum(steps.values())}"
 
 
-def check_writer(store: holdall.Store, writer: str, said: dict[str, Any]) -> None:
-    steps = said["steps"]
-    for kind, versions in (("blind", said["blind"]), ("pair", said["pair"])):
+def check_writer(store: holdall.Store, writer: str, outcome: dict[str, Any]) -> None:
+    steps = outcome["steps"]
+    for kind, versions in (("blind", outcome["blind"]), ("pair", outcome["pair"])):
         found = {entry.key: entry for entry in store.scan((kind, writer))}
         assert found.keys() == versions.keys(), f"{writer}: {kind}"
         for key, version in versions.items():
@@ -115,11 +115,11 @@ def check_writer(store: holdall.Store, writer: str, said: dict[str, Any]) -> Non
 
 def write_until_told(url: str, name: str, use_async: bool) -> None:
     """Half of the clients write from threads, half from tasks; at the end each says what it takes for done."""
-    stop = stop_when_told()
+    stop = stop_on_message()
     writers = [Writer(f"{name}.{i}") for i in range(WRITERS)]
     with holdall.open(url, timeout=30) as store:
         write_until(stop, store, writers, use_async)
-    tell({str(i): writer.said() for i, writer in enumerate(writers)})
+    report({str(i): writer.outcome() for i, writer in enumerate(writers)})
 
 
 def write_until(stop: threading.Event, store: holdall.Store, writers: list[Writer], use_async: bool) -> None:
@@ -169,7 +169,7 @@ class Writer:
         self.versions: dict[str, dict[str, int | None]] = {"blind": {}, "pair": {}}
         self.unknown = 0
 
-    def said(self) -> dict[str, Any]:
+    def outcome(self) -> dict[str, Any]:
         return {"steps": self.steps, "unknown": self.unknown, **self.versions}
 
     def step(self) -> Any:
@@ -257,9 +257,9 @@ class Writer:
         assert deleted is True, repr(deleted)
 
 
-def stop_when_told() -> threading.Event:
-    """In a client: set once the test tells it anything."""
+def stop_on_message() -> threading.Event:
+    """In a client: set once the test sends it a message."""
     logging.getLogger("psycopg").setLevel("ERROR")  # it warns of every pipeline that a kill cuts short
     stop = threading.Event()
-    threading.Thread(target=lambda: (hear(), stop.set()), daemon=True).start()
+    threading.Thread(target=lambda: (receive(), stop.set()), daemon=True).start()
     return stop

@@ -32,7 +32,7 @@ def signature_of(function: Callable[..., Any]) -> list[str]:
 
 def documented_signature(text: str) -> list[str]:
     """The same of a signature that is written in the reference."""
-    [function] = ast.parse(f"def said{text}: ...").body
+    [function] = ast.parse(f"def f{text}: ...").body
     assert isinstance(function, ast.FunctionDef)
     assert function.returns is not None
     arguments = function.args

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdall.faces.ag2 import EventLogWriter, HoldallKnowledgeStore
-from support.processes import finish_together, start, tell, wait_to_begin
+from support.processes import finish_together, report, start, wait_to_begin
 from support.stores import new_location, open_at
 
 WRITERS = 2
@@ -42,7 +42,7 @@ def append(at: dict[str, str], name: str, count: int) -> None:
         store = HoldallKnowledgeStore(open_at(at, timeout=120))
         await store.list()
         wait_to_begin()
-        tell([await store.append("/wal/log", line(name, number)) for number in range(count)])
+        report([await store.append("/wal/log", line(name, number)) for number in range(count)])
         await store.store.aclose()
 
     asyncio.run(main())

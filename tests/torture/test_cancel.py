@@ -20,7 +20,7 @@ import holdall
 from holdall.errors import Conflict
 from holdall.ops import Get, Put
 from support.checksums import check, sealed
-from support.processes import run, tell
+from support.processes import report, run
 from support.resources import find_leaks, new_counted_location, resources
 from support.stores import open_at
 
@@ -41,9 +41,9 @@ def test_cancelled_tasks_leave_nothing_behind_but_whole_batches(
 ) -> None:
     at = new_counted_location(engine, tmp_path) | {"durability": "relaxed"}  # more commits, more moments
     number = scaled(200, 10_000)
-    [told] = run(cancel_at_random, deadline=120 + number // 10, engine=engine, at=at, number=number)
-    outcomes = told.pop("outcomes")
-    assert told == {"complaints": [], "leaked": ""}
+    [result] = run(cancel_at_random, deadline=120 + number // 10, engine=engine, at=at, number=number)
+    outcomes = result.pop("outcomes")
+    assert result == {"complaints": [], "leaked": ""}
     for kind, each in outcomes.items():
         assert each["returned"], f"this showed nothing of {kind}"
         assert each["cancelled"] or engine == "memory", f"this showed nothing of {kind}"
@@ -60,13 +60,15 @@ def cancel_at_random(engine: str, at: dict[str, str], number: int) -> None:
     outcomes = asyncio.run(storm(at, "storm", number, complaints))
     gc.collect()  # a future whose exception nobody saw complains when it goes
     leaked = find_leaks(engine, at, before)
-    tell({"complaints": complaints, "leaked": leaked, "outcomes": outcomes})
+    report({"complaints": complaints, "leaked": leaked, "outcomes": outcomes})
 
 
 async def storm(at: dict[str, str], root: str, number: int, complaints: list[str]) -> dict[str, Any]:
     """Do everything from many tasks, and cancel so many of them; what became of each."""
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, told: complaints.append(f"{told['message']}: {told.get('exception')!r}"))
+    loop.set_exception_handler(
+        lambda _, context: complaints.append(f"{context['message']}: {context.get('exception')!r}")
+    )
     pooled = {"pool_max": POOL} if at["url"].startswith(("redis", "postgres")) else {}
     whole = open_at(at, sweep_interval=None, **pooled)
     store = whole.scoped((root,))
@@ -77,15 +79,15 @@ async def storm(at: dict[str, str], root: str, number: int, complaints: list[str
     while count < number or (number > 20 and not has_shown_all(outcomes, is_in_memory)):
         calls = [(kind, next(names)) for kind in random.choices(list(CALLS), k=random.choice([1, 8, 80]))]
         tasks = [asyncio.create_task(CALLS[kind](store, name)) for kind, name in calls]
-        doomed = random.sample(tasks, -(-len(tasks) * 2 // 3))
+        chosen = random.sample(tasks, -(-len(tasks) * 2 // 3))
         async with asyncio.timeout(90):  # nobody waits for ever
-            await cancel(doomed)
+            await cancel(chosen)
             await asyncio.wait(tasks)
         for (kind, name), task in zip(calls, tasks, strict=True):
             outcomes[kind]["cancelled" if task.cancelled() else "returned"].append(name)
             if not task.cancelled():
                 task.result()  # any other error is one of the store
-        count += sum(is_in_memory or task.cancelled() for task in doomed)  # there, most calls are over too soon
+        count += sum(is_in_memory or task.cancelled() for task in chosen)  # there, most calls are over too soon
     async with asyncio.timeout(90):
         while asyncio.all_tasks() != {asyncio.current_task()}:  # what is shielded goes on
             await asyncio.sleep(0.01)
@@ -254,7 +256,7 @@ def time_out(path: str) -> None:
             except TimeoutError:
                 pass
         await store.aput(("home",), "key", {})
-        tell(await store.acount(("home",)))
+        report(await store.acount(("home",)))
         await store.aclose()
 
     asyncio.run(main())
@@ -268,10 +270,10 @@ def test_an_interrupted_writer_does_not_stop_the_others(tmp_path: Path, scaled: 
     """Ctrl-C in one thread, or a timeout made with SIGALRM, comes in the middle of whatever that thread does."""
     path = str(tmp_path / "agent.db")
     seconds = scaled(2, 30)
-    [said] = run(interrupt_at_random, deadline=seconds + 60, path=path, seconds=seconds)
-    assert said["interrupted"], "no signal came in time: this showed nothing"
+    [result] = run(interrupt_at_random, deadline=seconds + 60, path=path, seconds=seconds)
+    assert result["interrupted"], "no signal came in time: this showed nothing"
     with holdall.open(path) as store:
-        for name, steps in said["acknowledged"].items():
+        for name, steps in result["acknowledged"].items():
             found = {check(entry.value)["step"] for entry in store.scan((name,))}
             lost = set(steps) - found
             assert not lost, f"{name} put {len(steps)}, and lost {sorted(lost)[:5]}"
@@ -328,7 +330,7 @@ def interrupt_at_random(path: str, seconds: float) -> None:
         thread.join()
     store.put(("main",), "last", sealed(step=0))
     store.close()
-    tell({"acknowledged": acknowledged, "interrupted": interrupted})
+    report({"acknowledged": acknowledged, "interrupted": interrupted})
 
 
 def send_signals(stop: threading.Event) -> None:

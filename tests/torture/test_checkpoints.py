@@ -18,7 +18,7 @@ from langgraph.graph import START, StateGraph
 
 from holdall.faces.langgraph import HoldallSaver
 from support.killed_writers import kill_at_a_random_moment
-from support.processes import start, tell
+from support.processes import report, start
 
 THREAD: Any = {"configurable": {"thread_id": "thread"}}
 
@@ -51,16 +51,16 @@ def run_until_killed(path: str) -> None:
             graph.invoke(None, THREAD, durability="sync")
         for number in itertools.count():
             graph.invoke({"steps": [f"in {number}"]}, THREAD, durability="sync")
-            tell(len(graph.get_state(THREAD).values["steps"]))
+            report(len(graph.get_state(THREAD).values["steps"]))
 
 
 def test_a_graph_resumes_after_kill_9(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
     path = str(tmp_path / "agent.db")
     acknowledged = turns = 0
     for _ in range(scaled(4, 100)):
-        said = kill_at_a_random_moment(start(run_until_killed, path=path), once_it_writes=True)
-        turns += len(said)
-        acknowledged = max([acknowledged, *said])
+        reported = kill_at_a_random_moment(start(run_until_killed, path=path), once_it_writes=True)
+        turns += len(reported)
+        acknowledged = max([acknowledged, *reported])
         with HoldallSaver(path) as saver:
             graph = compile_graph(saver)
             state = graph.get_state(THREAD)
@@ -89,7 +89,7 @@ def check_steps(steps: list[str], acknowledged: int) -> None:
 
 def import_until_killed(theirs: str, path: str) -> None:
     with HoldallSaver(path) as saver:
-        saver.import_from(theirs, progress=lambda done, total: tell(done))
+        saver.import_from(theirs, progress=lambda done, total: report(done))
 
 
 def read_all(saver: Any) -> dict[tuple[str, str], Any]:
@@ -113,7 +113,7 @@ def test_an_import_goes_on_after_kill_9(tmp_path: Path, scaled: Callable[[int, i
     while len(found) < len(expected):
         done = min(len(found) + random.randint(1, 5), len(expected))
         importer = start(import_until_killed, theirs=theirs, path=path)
-        while importer.hear() < done:
+        while importer.receive() < done:
             pass
         time.sleep(random.uniform(0, 0.005))  # it reads, writes, or is between two writes of the next checkpoint
         importer.kill()

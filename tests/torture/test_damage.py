@@ -16,7 +16,7 @@ import holdall
 from holdall.errors import Corrupt, HoldallError
 from holdall.testing import embed
 from holdall.testing.caller import Caller
-from support.processes import run, tell
+from support.processes import report, run
 
 OPTIONS: dict[str, Any] = {"embed": embed, "filter_fields": ["n"], "sweep_interval": None, "timeout": 2.0}
 
@@ -68,9 +68,9 @@ def fill(path: str) -> None:
 def test_damaged_bytes_give_errors_of_ours_or_answers(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
     path, rounds = str(tmp_path / "agent.db"), scaled(60, 5000)
     fill(path)
-    [said] = run(damage_at_random, deadline=60 + rounds, path=path, seed=1, rounds=rounds)
-    assert said["raised"] == {}
-    assert said["answered"] > said["refused"] > 0
+    [result] = run(damage_at_random, deadline=60 + rounds, path=path, seed=1, rounds=rounds)
+    assert result["raised"] == {}
+    assert result["answered"] > result["refused"] > 0
 
 
 def damage_at_random(path: str, seed: int, rounds: int) -> None:
@@ -95,7 +95,7 @@ def damage_at_random(path: str, seed: int, rounds: int) -> None:
         store.close()
         for suffix in ("", "-wal", "-shm"):
             Path(copy + suffix).unlink(missing_ok=True)
-    tell({"raised": raised, "answered": answered, "refused": refused})
+    report({"raised": raised, "answered": answered, "refused": refused})
 
 
 # One entry that is damaged -------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from holdall.testing.contract.base import forked
 from support.checksums import check, sealed
 from support.disk_stores import opened
 from support.killed_writers import check_round, kill_at_a_random_moment, write_until_killed
-from support.processes import Process, finish_together, start, tell, wait_to_begin
+from support.processes import Process, finish_together, report, start, wait_to_begin
 
 VOLUME = ("filesystem",)
 STEPS = ("open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir")
@@ -79,7 +79,7 @@ BATCHES: dict[str, list[Op]] = {
         *(
             Put(("items",), "k", {"step": 1}),
             Put(("items", "deep"), "m", {}),
-            file("/log", "anew"),
+            file("/log", "again"),
             file("/a", "other"),
         ),
         *(file(f"/new/{name}/file", name * 100000) for name in "abc"),
@@ -91,7 +91,7 @@ BATCHES: dict[str, list[Op]] = {
     ],
     "a swap": [
         *(Move(VOLUME, "/swapped", "/t"), Move(VOLUME, "/other", "/swapped"), Move(VOLUME, "/t", "/other")),
-        *(Copy(VOLUME, "/moved", "/twice"), Move(VOLUME, "/moved", "/once"), file("/moved", "anew")),
+        *(Copy(VOLUME, "/moved", "/twice"), Move(VOLUME, "/moved", "/once"), file("/moved", "again")),
     ],
     "moved and grown": [
         *(Move(VOLUME, "/log", "/old.log"), Append(VOLUME, "/old.log", b"last\n"), file("/log", "first\n")),
@@ -165,17 +165,17 @@ def test_acknowledged_writes_survive_kill_9_and_the_files_match(
     acknowledged = 0
     for number in range(rounds):
         writer = start(write_until_killed if number % 2 else change_files_until_killed, path=url, number=str(number))
-        said = kill_at_a_random_moment(writer, once_it_writes=number % 4 != 3)
+        reported = kill_at_a_random_moment(writer, once_it_writes=number % 4 != 3)
         for content in plain_files(folder).values():  # also before the store is opened again
             if content.startswith(b"{"):
                 check(json.loads(content))
         if number % 2:
-            check_round(url, number=str(number), said=said)
+            check_round(url, number=str(number), reported=reported)
         with holdall.open(url, timeout=10) as store:
             check_folder(store, folder)
             if not number % 2:
-                check_changed(store.files(("changed", str(number))), dict(said))
-        acknowledged += len(said)
+                check_changed(store.files(("changed", str(number))), dict(reported))
+        acknowledged += len(reported)
         if number % 8 == 7:
             shutil.rmtree(folder / ".holdall")
     assert acknowledged > rounds, "the writers were killed before they could write, so nothing was tested"
@@ -188,11 +188,11 @@ def change_files_until_killed(path: str, number: str) -> None:
         files.append("/log", f"{step}\n" * 10)
         if step % 5 == 0:
             files.move("/tree", f"/old/{step}")
-        tell(["step", step])
+        report(["step", step])
 
 
-def check_changed(files: Files, said: dict[str, int]) -> None:
-    last = said.get("step", 0)
+def check_changed(files: Files, reported: dict[str, int]) -> None:
+    last = reported.get("step", 0)
     written = sorted(check(json.loads(files.read(info.path)))["step"] for info in files.walk() if info.path != "/log")
     assert written == list(range(1, len(written) + 1))
     assert len(written) in (last, last + 1)
@@ -254,7 +254,7 @@ def write_and_edit(url: str, seconds: float, worker: int) -> None:
             break
     assert files.read_text(f"/own/{worker}") == "".join(f"{n}\n" for n in range(1, step + 1))
     files.store.close()
-    tell(step)
+    report(step)
 
 
 def test_of_many_writing_processes_none_waits_long(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
@@ -277,4 +277,4 @@ def put_in_turn(url: str, worker: int) -> None:
             began = time.monotonic()
             store.put(("turns", str(worker)), str(step), {"by": worker})
             worst = max(worst, time.monotonic() - began)
-    tell(worst)
+    report(worst)

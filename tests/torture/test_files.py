@@ -22,7 +22,7 @@ from holdall.errors import Conflict, NotFound
 from holdall.files.volume import Files
 from holdall.ops import Append, ReadRange, Stat
 from support.extent import IS_SHORT
-from support.processes import Process, finish_together, hear, start, tell, wait_to_begin
+from support.processes import Process, finish_together, receive, report, start, wait_to_begin
 from support.stores import new_location
 from support.threads import together
 
@@ -50,7 +50,7 @@ def files(where: dict[str, str]) -> Iterator[Files]:
 
 
 def at_once(function: Callable[..., Any], where: dict[str, str], **job: Any) -> list[list[Any]]:
-    """A function in eight processes that begin together; what each told."""
+    """A function in eight processes that begin together; what each reported."""
     crew = [start(function, deadline=300, where=where, worker=worker, **job) for worker in range(PROCESSES)]
     return finish_together(crew)
 
@@ -77,17 +77,17 @@ def test_the_edits_of_8_processes_to_one_file_are_all_there(files: Files, where:
 
 def make_edits(where: dict[str, str], worker: int) -> None:
     files = ready(where)
-    tell([files.edit("/notes.md", f"<{worker}.{n}> open", f"<{worker}.{n}> done") for n in range(EDITS)])
+    report([files.edit("/notes.md", f"<{worker}.{n}> open", f"<{worker}.{n}> done") for n in range(EDITS)])
     files.store.close()
 
 
 def test_the_appends_of_8_processes_to_one_file_are_all_there(files: Files, where: dict[str, str]) -> None:
     """AG2's concurrent disk appends return wrong offsets."""
-    told = at_once(make_appends, where)
+    reported = at_once(make_appends, where)
     content = files.read("/log")
     lines = content.decode().splitlines(keepends=True)
     assert sorted(lines) == sorted(line(worker, n) for worker in range(PROCESSES) for n in range(APPENDS))
-    for worker, [offsets] in enumerate(told):
+    for worker, [offsets] in enumerate(reported):
         assert len(offsets) == APPENDS
         assert offsets == sorted(offsets)
         for n, offset in enumerate(offsets):
@@ -109,7 +109,7 @@ def make_appends(where: dict[str, str], worker: int) -> None:
     async def appends() -> list[int]:
         return [await files.aappend("/log", line(worker, n)) for n in range(APPENDS)]
 
-    tell(asyncio.run(appends()) if worker % 2 else [files.append("/log", line(worker, n)) for n in range(APPENDS)])
+    report(asyncio.run(appends()) if worker % 2 else [files.append("/log", line(worker, n)) for n in range(APPENDS)])
     files.store.close()
 
 
@@ -120,8 +120,8 @@ def test_threads_and_tasks_mixed_lose_nothing(files: Files, scaled: Callable[[in
 
     async def count(name: int) -> None:
         for n in range(rounds):
-            said = f"{name}:{n}\n"
-            offsets.append((await files.aappend("/log", said), said))
+            line = f"{name}:{n}\n"
+            offsets.append((await files.aappend("/log", line), line))
             assert await files.aedit("/counts", f"<{name}={n}>", f"<{name}={n + 1}>") == 1
 
     async def count_in_tasks(names: range) -> None:
@@ -129,8 +129,8 @@ def test_threads_and_tasks_mixed_lose_nothing(files: Files, scaled: Callable[[in
 
     def count_in_a_thread(name: int) -> None:
         for n in range(rounds):
-            said = f"{name}:{n}\n"
-            offsets.append((files.append("/log", said), said))
+            line = f"{name}:{n}\n"
+            offsets.append((files.append("/log", line), line))
             assert files.edit("/counts", f"<{name}={n}>", f"<{name}={n + 1}>") == 1
 
     together(
@@ -143,8 +143,8 @@ def test_threads_and_tasks_mixed_lose_nothing(files: Files, scaled: Callable[[in
     assert files.read_lines("/counts").lines == [f"<{name}={rounds}>" for name in range(8)]
     content = files.read("/log")
     assert len(offsets) == 8 * rounds
-    assert sum(len(said) for _, said in offsets) == len(content)
-    assert all(content[offset:].startswith(said.encode()) for offset, said in offsets)
+    assert sum(len(line) for _, line in offsets) == len(content)
+    assert all(content[offset:].startswith(line.encode()) for offset, line in offsets)
 
 
 def test_grep_is_never_behind_a_write(where: dict[str, str], files: Files, scaled: Callable[[int, int], int]) -> None:
@@ -240,14 +240,14 @@ def test_a_reader_never_sees_half_of_a_moved_tree(
 ) -> None:
     plant(files, "/one", 0)
     mover = start(move_to_and_fro, deadline=300, where=where)
-    assert mover.hear() == "ready"
-    mover.tell("go")
+    assert mover.receive() == "ready"
+    mover.send("go")
     try:
         looks, seen = look_at_the_tree(files, scaled(2, 20))
     except BaseException:
         mover.kill()
         raise
-    mover.tell("stop")
+    mover.send("stop")
     [moves] = mover.finish()
     assert moves > 10
     assert looks > 10
@@ -279,9 +279,9 @@ def move_to_and_fro(where: dict[str, str]) -> None:
             files.move(src, dst)
             src, dst, moves = dst, src, moves + 1
 
-    together([move, lambda: stop.append(hear())])
+    together([move, lambda: stop.append(receive())])
     files.store.close()
-    tell(moves)
+    report(moves)
 
 
 def plant(files: Files, root: str, generation: int) -> None:
@@ -304,29 +304,29 @@ def body(path: str, generation: int) -> bytes:
 def test_what_kill_9_leaves_is_whole(
     files: Files, where: dict[str, str], scaled: Callable[[int, int], int], deed: str
 ) -> None:
-    """The state is that of the last step that was told, or of the one after it: never between, and never older."""
+    """The state is that of the last step that was reported, or of the one after it: never between, and never older."""
     rounds, steps, number = scaled(4, 30), 0, 0
     while number < rounds or (steps == number and number < 10 * rounds):  # a busy machine kills many before they write
         files.delete("/", recursive=True)
         prepare(files, deed)
-        writer = start(work_until_killed, where=doomed(where), deed=deed)
-        told = kill_at_a_random_moment(writer)
+        writer = start(work_until_killed, where=with_application_name(where), deed=deed)
+        reported = kill_at_a_random_moment(writer)
         wait_for_its_connections(where)
-        check(files, deed, told[-1])
+        check(files, deed, reported[-1])
         files.append(f"/after/{number}", "the store still works")
-        steps += len(told)
+        steps += len(reported)
         number += 1
     assert steps > number, "the writers were killed before they could write: this showed nothing"
 
 
 def kill_at_a_random_moment(writer: Process) -> list[int]:
-    said = [writer.hear()]
+    reported = [writer.receive()]
     time.sleep(random.uniform(0, 0.25))
-    return said + writer.kill()
+    return reported + writer.kill()
 
 
-def doomed(where: dict[str, str]) -> dict[str, str]:
-    return {**where, "url": f"{where['url']}&application_name=doomed"} if "schema" in where else where
+def with_application_name(where: dict[str, str]) -> dict[str, str]:
+    return {**where, "url": f"{where['url']}&application_name=killed"} if "schema" in where else where
 
 
 def wait_for_its_connections(where: dict[str, str]) -> None:
@@ -334,7 +334,7 @@ def wait_for_its_connections(where: dict[str, str]) -> None:
     if "schema" not in where:
         return
     with psycopg.connect(where["url"], autocommit=True) as connection:
-        while connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'doomed'").fetchone():
+        while connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'killed'").fetchone():
             time.sleep(0.005)
 
 
@@ -370,33 +370,33 @@ def work_until_killed(where: dict[str, str], deed: str) -> None:
                 files.move(*(("/one", "/two") if step % 2 else ("/two", "/one")))
             case "tree_copy":
                 files.copy("/one", f"/copy {step}")
-        tell(step)
+        report(step)
 
 
 def content(step: int) -> str:
     return f"step {step} \n" * (1 + step * 79_190 % 200_000)
 
 
-def check(files: Files, deed: str, told: int) -> None:
+def check(files: Files, deed: str, reported: int) -> None:
     if deed == "append":
         lines = files.read_lines("/f", limit=10**9).lines
-        assert len(lines) in (told, told + 1)
+        assert len(lines) in (reported, reported + 1)
         assert lines == [f"{step}:{'x' * (step * 997 % 3000)}" for step in range(1, len(lines) + 1)]
         assert files.append("/f", "!") == sum(len(line) + 1 for line in lines)
     elif deed in ("write", "write_in_pieces"):
-        assert files.read_text("/f") in (content(told), content(told + 1))
+        assert files.read_text("/f") in (content(reported), content(reported + 1))
     elif deed == "edit":
         count = content(0).count("\n")
-        assert files.read_text("/f") in [f"step {step} \n" * count for step in (told, told + 1)]
+        assert files.read_text("/f") in [f"step {step} \n" * count for step in (reported, reported + 1)]
     else:
-        check_trees(files, deed, told)
+        check_trees(files, deed, reported)
     assert {hit.namespace for hit in files.store.search(limit=1000)} == {("filesystem",)}
 
 
-def check_trees(files: Files, deed: str, told: int) -> None:
+def check_trees(files: Files, deed: str, reported: int) -> None:
     roots = {info.path.strip("/") for info in files.ls()} - {"spare", "after"}
     allowed: list[set[str]] = []
-    for step in (told, told + 1):
+    for step in (reported, reported + 1):
         match deed:
             case "tree_delete":
                 allowed.append(set() if step % 2 else {"one"})

@@ -26,7 +26,7 @@ import holdall
 from holdall.ops import Put
 from holdall.testing.embedder import embed
 from support.checksums import check, sealed
-from support.processes import run, tell
+from support.processes import report, run
 from support.resources import find_leaks, new_counted_location, resources
 from support.servers import redis_url
 from support.stores import open_at
@@ -39,13 +39,15 @@ def test_children_write_through_the_store_they_inherited(
 ) -> None:
     path = str(tmp_path / "agent.db")
     children = scaled(5, 40)
-    said = run(fork_while_writing, deadline=60, path=path, how=how, first_to_close=first_to_close, children=children)
-    check_said(path, said, [f"child{i}" for i in range(children)])
+    reported = run(
+        fork_while_writing, deadline=60, path=path, how=how, first_to_close=first_to_close, children=children
+    )
+    check_reported(path, reported, [f"child{i}" for i in range(children)])
 
 
-def check_said(path: str, said: list[Any], children: list[str]) -> None:
+def check_reported(path: str, reported: list[Any], children: list[str]) -> None:
     """Everything acknowledged is there, and everybody did write."""
-    last = dict(said)
+    last = dict(reported)
     assert last.keys() == {"thread0", "thread1", "task0", "task1", *children}
     with holdall.open(path) as store:
         for name, step in last.items():
@@ -116,7 +118,7 @@ def fork_amid_threads(engine: str, at: dict[str, str], forks: int) -> None:
     def in_child(number: int) -> None:
         check(store.get(("home",), "key").value)
         store.put(("children",), str(number), sealed(step=number))
-        tell(store.get(("children",), str(number)).value["step"])
+        report(store.get(("children",), str(number)).value["step"])
 
     with ThreadPoolExecutor() as pool:
         threads = [pool.submit(read) for _ in range(4)] + [pool.submit(write_on, f"thread{i}") for i in range(2)]
@@ -133,14 +135,14 @@ def fork_amid_threads(engine: str, at: dict[str, str], forks: int) -> None:
         for thread in threads:
             thread.result()
     store.close()
-    tell([find_leaks(engine, at, before), written])
+    report([find_leaks(engine, at, before), written])
 
 
 def test_a_fork_waits_for_the_batch_that_is_under_way(tmp_path: Path) -> None:
     """However short the timeout is: that is for other processes. A child must never inherit half a transaction."""
     path = str(tmp_path / "agent.db")
-    said = run(fork_while_a_long_batch_runs, deadline=60, path=path)
-    assert sorted(said) == ["batch done"] * 3 + ["child done"] * 3
+    reported = run(fork_while_a_long_batch_runs, deadline=60, path=path)
+    assert sorted(reported) == ["batch done"] * 3 + ["child done"] * 3
     with holdall.open(path) as store:
         assert store.count(("batch",)) == 3 * 5000
         assert store.count(("child",)) == 3
@@ -158,12 +160,12 @@ def fork_while_a_long_batch_runs(path: str) -> None:
                 break
             except holdall.errors.Timeout:  # the parent's next batch may take longer than we care to wait
                 continue
-        tell("child done")
+        report("child done")
 
     for number in range(3):
         batch = [Put(("batch",), f"{number}.{i}", sealed(step=i)) for i in range(5000)]
         Noticed.happened.clear()
-        thread = threading.Thread(target=lambda batch=batch: (store.execute(batch), tell("batch done")))
+        thread = threading.Thread(target=lambda batch=batch: (store.execute(batch), report("batch done")))
         thread.start()
         assert Noticed.happened.wait(60)  # the batch has begun
         fork(in_child, "os.fork", number)()
@@ -193,7 +195,7 @@ def fork_after_closing(path: str) -> None:
     store.close()
     began = time.monotonic()
     fork(lambda number: None, "os.fork", 0)()
-    tell(time.monotonic() - began)
+    report(time.monotonic() - began)
 
 
 def test_forking_while_a_store_is_being_opened_leaves_the_folder_unlocked(tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ def fork_while_opening(path: str) -> None:
     began = time.monotonic()
     with holdall.open(path, timeout=10.0) as other:  # other options: it opens the file again
         other.put(("home",), "key", {})
-    tell(time.monotonic() - began)
+    report(time.monotonic() - began)
     ended.set()
     wait()
     store.close()
@@ -238,8 +240,8 @@ def is_locked(folder: Path) -> bool:
 
 def test_a_child_has_its_own_copy_of_a_store_in_memory(scaled: Callable[[int, int], int]) -> None:
     children = scaled(40, 400)
-    said = run(fork_with_memory, deadline=60 + children, children=children)
-    assert sorted(said) == list(range(children))
+    reported = run(fork_with_memory, deadline=60 + children, children=children)
+    assert sorted(reported) == list(range(children))
 
 
 def fork_with_memory(children: int) -> None:
@@ -266,7 +268,7 @@ def fork_with_memory(children: int) -> None:
         thread.start()
         thread.join()
         assert store.count() == inherited + 2 == len(store.search(limit=1000))
-        tell(number)
+        report(number)
 
     threads = [threading.Thread(target=write_and_read) for _ in range(3)]
     threads.append(threading.Thread(target=asyncio.run, args=(as_task(write_and_read),)))
@@ -336,7 +338,7 @@ def write(
 ) -> None:
     for step in itertools.count(begin) if count is None else range(begin, begin + count):
         store.put((name,), str(step), sealed(step=step))
-        tell([name, step])
+        report([name, step])
         assert store.get((name,), str(step)) is not None
         if stop is not None and stop.is_set():
             break
@@ -347,7 +349,7 @@ async def awrite(
 ) -> None:
     for step in itertools.count(begin) if count is None else range(begin, begin + count):
         await store.aput((name,), str(step), sealed(step=step))
-        tell([name, step])
+        report([name, step])
         assert await store.aget((name,), str(step)) is not None
         if stop is not None and stop.is_set():
             break
@@ -365,7 +367,7 @@ def fork_while_vectors_come(url: str) -> None:
         signal.alarm(20)
         store.put(("n",), "other", {"text": "green tea"})
         assert len(store.search(query="tea", mode="semantic")) == 2
-        tell("found")
+        report("found")
 
     with holdall.open(url, embed=embed, sweep_interval=None, key_prefix="forked") as store:
         store.put(("n",), "k", {"text": "tea"})

@@ -20,7 +20,7 @@ from holdall import ABSENT
 from holdall.errors import Conflict
 from holdall.ops import Check, Delete, Get, Op, Put
 from support.checksums import check, sealed
-from support.processes import run, tell
+from support.processes import report, run
 from support.threads import together
 
 WRITERS = 64
@@ -54,7 +54,7 @@ def write_at_once(path: str, how: str, rounds: int) -> None:
             [winner] = [writer for writer in writers if writer.races and not isinstance(writer.outcome, Conflict)]
             assert store.get(("race", str(number)), "winner").value["by"] == winner.name
     store.close()
-    tell(len(commits))
+    report(len(commits))
 
 
 def calls(store: holdall.Store, writers: list[Writer], how: str) -> list[tuple[Any, ...]]:
@@ -164,8 +164,8 @@ class Clock:
 
 def test_an_interrupted_leader_takes_nobody_with_it(tmp_path: Path) -> None:
     """The others of its group have their own outcomes, as if it had never been, and not its interrupt."""
-    said = run(interrupt_the_leader, deadline=60, path=str(tmp_path / "a.db"))
-    assert dict(said) == {"first": None, "leader": "Interrupted", "second": "second", "third": "third"}
+    reported = run(interrupt_the_leader, deadline=60, path=str(tmp_path / "a.db"))
+    assert dict(reported) == {"first": None, "leader": "Interrupted", "second": "second", "third": "third"}
 
 
 def interrupt_the_leader(path: str) -> None:
@@ -179,10 +179,10 @@ def interrupt_the_leader(path: str) -> None:
             clock.calls_left[threading.get_ident()] = calls
         try:
             entry = store.put(("home",), key, {"by": name}, **options)
-            tell([name, None if name == "first" else store.get(("home",), key).value["by"]])
+            report([name, None if name == "first" else store.get(("home",), key).value["by"]])
             assert entry.value == {"by": name}
         except Interrupted as interrupted:
-            tell([name, type(interrupted).__name__])
+            report([name, type(interrupted).__name__])
 
     threads = []
     with others_kept_waiting(path):

@@ -27,7 +27,7 @@ from holdall.errors import Conflict
 from holdall.ops import Delete, Get, Put
 from holdall.runtime.closers import wait_for_closers
 from support.interrupts import InterruptAt, Interrupted, Signals
-from support.processes import run, tell
+from support.processes import report, run
 from support.stores import ENGINES, new_location, open_at
 
 NS = ("home",)
@@ -237,8 +237,8 @@ def test_an_interrupt_anywhere_leaves_a_whole_store(
     most = scaled(40, 400)
     places = {kind: new_location(engine, tmp_path) for kind in KINDS}
     found = run(interrupt_everywhere, deadline=scaled(120, 1800), places=places, most=most)
-    assert [said["complaints"] for said in found] == [[]] * len(KINDS), found
-    assert all(said["points"] >= min(most, said["of"]) / 2 for said in found), f"this showed too little: {found}"
+    assert [result["complaints"] for result in found] == [[]] * len(KINDS), found
+    assert all(result["points"] >= min(most, result["of"]) / 2 for result in found), f"this showed too little: {found}"
 
 
 def interrupt_everywhere(places: dict[str, dict[str, str]], most: int) -> None:
@@ -281,8 +281,8 @@ def test_signals_at_random_moments_leave_a_whole_store(
     rounds = scaled(8, 300)
     places = {kind: new_location(engine, tmp_path) for kind in KINDS}
     found = run(interrupt_at_random, deadline=scaled(120, 1800), places=places, rounds=rounds)
-    assert [said["complaints"] for said in found] == [[]] * len(KINDS), found
-    assert [said["points"] for said in found] == [rounds] * len(KINDS), "too few of the signals came in time"
+    assert [result["complaints"] for result in found] == [[]] * len(KINDS), found
+    assert [result["points"] for result in found] == [rounds] * len(KINDS), "too few of the signals came in time"
 
 
 def interrupt_at_random(places: dict[str, dict[str, str]], rounds: int) -> None:
@@ -322,7 +322,7 @@ def check_after(work: Work, where: str | None) -> None:
     except BaseException as error:
         import traceback
 
-        tell({"points": 0, "complaints": [f"after {where}: {traceback.format_exc()[-1500:]} {error!r:.300}"]})
+        report({"points": 0, "complaints": [f"after {where}: {traceback.format_exc()[-1500:]} {error!r:.300}"]})
         os._exit(0)
     work.number += 1
 
@@ -364,7 +364,7 @@ def finish(work: Work, points: int, of: int = 0) -> None:
     with work.open() as store:
         if not work.at["url"].startswith("memory") and type(work) is Putting:
             assert {int(entry.key) for entry in store.scan(NS)} >= work.acknowledged
-    tell({"points": points, "of": of, "complaints": complaints})
+    report({"points": points, "of": of, "complaints": complaints})
 
 
 @pytest.mark.parametrize("engine", ["postgres", "redis"])
@@ -398,7 +398,7 @@ def interrupt_waiting_caller(at: dict[str, str], wanted: int) -> None:
     thread.join()
     store.put(NS, "last", {})
     store.close()
-    tell(signals.count)
+    report(signals.count)
 
 
 # A signal handler that uses the store --------------------------------------------------------------------------------
@@ -407,9 +407,9 @@ def interrupt_waiting_caller(at: dict[str, str], wanted: int) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_signal_handler_may_use_the_store(engine: str, tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
     """It runs in the middle of another call of its own thread, which goes on when it returns."""
-    [said] = run(use_in_handler, deadline=60, at=new_location(engine, tmp_path), rounds=scaled(200, 2000))
-    assert said["wrong"] == []
-    assert said["handled"] > 10, "this showed nothing"
+    [result] = run(use_in_handler, deadline=60, at=new_location(engine, tmp_path), rounds=scaled(200, 2000))
+    assert result["wrong"] == []
+    assert result["handled"] > 10, "this showed nothing"
 
 
 def use_in_handler(at: dict[str, str], rounds: int) -> None:
@@ -444,4 +444,4 @@ def use_in_handler(at: dict[str, str], rounds: int) -> None:
             wrong.append(f"{path} has not {count} bytes")
     watch.close()
     store.close()
-    tell({"wrong": wrong, "handled": handled})
+    report({"wrong": wrong, "handled": handled})

@@ -13,7 +13,7 @@ import pytest
 import holdall
 from support.checksums import sealed
 from support.killed_writers import check_round, kill_at_a_random_moment, write_until_killed
-from support.processes import hear, start, tell
+from support.processes import receive, report, start
 
 
 @pytest.mark.parametrize("company", ["alone", "beside another process"])
@@ -24,13 +24,13 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, scaled: Callable[
     acknowledged = 0
     for number in range(rounds):
         writer = start(write_until_killed, path=path, number=str(number))
-        said = kill_at_a_random_moment(writer, once_it_writes=number % 4 != 3)
+        reported = kill_at_a_random_moment(writer, once_it_writes=number % 4 != 3)
         check_file(path)
-        check_round(path, str(number), said)
-        acknowledged += len(said)
+        check_round(path, str(number), reported)
+        acknowledged += len(reported)
     assert acknowledged > rounds, "the writers were killed before they could write: this showed nothing"
     if bystander is not None:
-        bystander.tell("stop")
+        bystander.send("stop")
         [written] = bystander.finish()
         with holdall.open(path) as store:
             assert store.count(("bystander",)) == written > 0
@@ -45,11 +45,11 @@ def check_file(path: str) -> None:
 def write_on(path: str) -> None:
     """Another process at the same file, which must not notice that its neighbours die."""
     store = holdall.open(path)
-    told = threading.Event()
-    threading.Thread(target=lambda: (hear(), told.set())).start()
+    stop = threading.Event()
+    threading.Thread(target=lambda: (receive(), stop.set())).start()
     for step in itertools.count(1):
         store.put(("bystander",), str(step), sealed(step=step))
-        if told.wait(0.005):
+        if stop.wait(0.005):
             break
     store.close()
-    tell(step)
+    report(step)

@@ -13,7 +13,7 @@ import pytest
 
 import holdall
 from holdall.errors import Conflict, LeaseLost
-from support.processes import Process, finish_together, hear, start, tell, wait_to_begin
+from support.processes import Process, finish_together, receive, report, start, wait_to_begin
 from support.stores import new_location, open_at
 
 HOME = ("guarded",)
@@ -46,8 +46,8 @@ def stale_writes(at: dict[str, str], guarded: bool, rounds: int) -> Iterator[int
     holder = start(hold_and_write, deadline=60 + rounds * 10, at=at, guarded=guarded)
     heir = start(take_over, deadline=60 + rounds * 10, at=at)
     try:
-        holder.hear()
-        heir.hear()
+        holder.receive()
+        heir.receive()
         for _ in range(rounds):
             yield stale_writes_of_a_round(holder, heir)
     finally:
@@ -57,48 +57,48 @@ def stale_writes(at: dict[str, str], guarded: bool, rounds: int) -> Iterator[int
 
 
 def stale_writes_of_a_round(holder: Process, heir: Process) -> int:
-    holder.tell("hold")
-    holder.hear()
+    holder.send("hold")
+    holder.receive()
     time.sleep(random.uniform(0, 0.03))  # it writes all the time
     os.kill(holder.pid, signal.SIGSTOP)
-    heir.tell("take over")
+    heir.send("take over")
     written = None
-    if heir.says_something_within(TTL + 1):  # or the holder sleeps in a transaction, and nobody else can write
-        written = heir.hear()
+    if heir.has_message_within(TTL + 1):  # or the holder sleeps in a transaction, and nobody else can write
+        written = heir.receive()
     os.kill(holder.pid, signal.SIGCONT)
     if written is None:
-        written = heir.hear()
-    accepted = holder.hear()
+        written = heir.receive()
+    accepted = holder.receive()
     return sum(version > written for version in accepted)
 
 
 def hold_and_write(at: dict[str, str], guarded: bool) -> None:
-    """Acquire, write until the lease is known to be lost, and tell the versions of what was accepted."""
+    """Acquire, write until the lease is known to be lost, and report the versions that were accepted."""
     store = open_at(at, durability="relaxed")
-    tell("ready")
+    report("ready")
     while True:
-        hear()
+        receive()
         accepted: list[int] = []
         try:
             with store.lease("name", TTL, namespace=HOME, wait=30) as lease:
-                tell("holds")
+                report("holds")
                 while not lease.is_lost:
                     entry = store.put(HOME, "k", {"by": "holder"}, lease=lease if guarded else None)
                     accepted.append(entry.version)
                     time.sleep(random.uniform(0, 0.005))
         except LeaseLost:
             pass
-        tell(accepted)
+        report(accepted)
 
 
 def take_over(at: dict[str, str]) -> None:
-    """Wait for the lease, write once, and tell the version of that."""
+    """Wait for the lease, write once, and report its version."""
     store = open_at(at, durability="relaxed")
-    tell("ready")
+    report("ready")
     while True:
-        hear()
+        receive()
         with store.lease("name", 30, namespace=HOME, wait=30) as lease:
-            tell(store.put(HOME, "k", {"by": "heir"}, lease=lease).version)
+            report(store.put(HOME, "k", {"by": "heir"}, lease=lease).version)
 
 
 # Counters ------------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_counters_of_many_processes_are_exact(tmp_path: Path, scaled: Callable[[
             start(count, deadline=600, at=at, by_lease=by_lease, by_expectation=by_expectation)
             for _ in range(PROCESSES)
         ]
-        conflicts = sum(said[0] for said in finish_together(crew))
+        conflicts = sum(reported[0] for reported in finish_together(crew))
         totals = {key: store.get(HOME, key).value["n"] for key in ("leased", "expected")}  # type: ignore[union-attr]  # it is there
     assert totals == {"leased": PROCESSES * by_lease, "expected": PROCESSES * by_expectation}
     assert conflicts > 0, "they never met: this showed nothing"
@@ -131,7 +131,7 @@ def count(at: dict[str, str], by_lease: int, by_expectation: int) -> None:
             store.put(HOME, "leased", {"n": value["n"] + 1}, lease=lease)
     conflicts = sum(add_one(store) for _ in range(by_expectation))
     store.close()
-    tell(conflicts)
+    report(conflicts)
 
 
 def add_one(store: holdall.Store) -> int:

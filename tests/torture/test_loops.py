@@ -17,7 +17,7 @@ import holdall
 from holdall.errors import StoreClosed
 from holdall.ops import Get
 from support.checksums import check, sealed
-from support.processes import run, tell
+from support.processes import report, run
 from support.threads import together
 
 STEADY_LOOPS, TASKS, PASSING_LOOPS, THREADS = 4, 4, 3, 2
@@ -89,7 +89,7 @@ def use_from_everywhere(path: str, seconds: float) -> None:
         + [lambda i=i: plain_thread(f"thread{i}") for i in range(THREADS)]
     )
     store.close()
-    tell([acknowledged, passed])
+    report([acknowledged, passed])
 
 
 def test_loops_that_only_read_are_all_answered(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
@@ -113,14 +113,14 @@ def read_from_many_loops(path: str, seconds: float) -> None:
 
     together([lambda i=i: asyncio.run(read(i)) for i in range(len(reads))])
     store.close()
-    tell(sum(reads))
+    report(sum(reads))
 
 
 def test_closing_answers_everybody_who_waits(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
     """Whoever uses a store while it is closed gets an answer or StoreClosed: nobody waits for ever."""
     rounds = scaled(25, 400)
-    said = run(close_in_the_middle, deadline=60 + rounds, folder=str(tmp_path), rounds=rounds)
-    assert said == ["closed"] * rounds
+    reported = run(close_in_the_middle, deadline=60 + rounds, folder=str(tmp_path), rounds=rounds)
+    assert reported == ["closed"] * rounds
 
 
 def close_in_the_middle(folder: str, rounds: int) -> None:
@@ -131,7 +131,7 @@ def close_in_the_middle(folder: str, rounds: int) -> None:
             store.setup()  # else it is closed while it is being opened
         loop, thread, close = (partial(use, store) for use in (until_closed_in_a_loop, until_closed, close_soon))
         together([loop, loop, loop, thread, thread, close])
-        tell("closed")
+        report("closed")
 
 
 def until_closed(store: holdall.Store) -> None:

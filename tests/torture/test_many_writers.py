@@ -18,7 +18,7 @@ from holdall import Entry
 from holdall.errors import Conflict
 from holdall.ops import Check, Delete, Get, Op, Put
 from support.checksums import check, sealed
-from support.processes import finish_together, run, start, tell, wait_to_begin
+from support.processes import finish_together, report, run, start, wait_to_begin
 
 PROCESSES = 4
 OWN_KEYS = [f"k{i}" for i in range(6)]
@@ -30,7 +30,7 @@ def test_four_processes_of_four_threads_lose_nothing(tmp_path: Path, scaled: Cal
     path = str(tmp_path / "agent.db")
     seconds, seed = scaled(4, 30), random.randrange(2**32)
     crew = [start(work, deadline=seconds + 120, path=path, number=i, seconds=seconds, seed=seed) for i in range(4)]
-    workers = [worker for told in finish_together(crew) for worker in told]
+    workers = [worker for reports in finish_together(crew) for worker in reports]
 
     assert len(workers) == PROCESSES * (2 + 2 * 3)
     assert min(worker["steps"] for worker in workers) > 0
@@ -62,7 +62,7 @@ def work(path: str, number: int, seconds: float, seed: int) -> None:
         future.result()
     store.close()
     for worker in workers:
-        tell(worker.report())
+        report(worker.report())
 
 
 async def together(workers: list[Worker], until: float) -> None:
@@ -72,7 +72,7 @@ async def together(workers: list[Worker], until: float) -> None:
 def recall(path: str) -> None:
     """What a process that has seen nothing of it finds."""
     with holdall.open(path) as store:
-        tell({"/".join((*entry.namespace, entry.key)): check(entry.value) for entry in store.scan()})
+        report({"/".join((*entry.namespace, entry.key)): check(entry.value) for entry in store.scan()})
 
 
 class Worker:

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 import holdall
-from support.processes import hear, start, tell
+from support.processes import receive, report, start
 
 PROCESSES = 10
 
@@ -23,8 +23,8 @@ def test_ten_processes_open_a_new_file_at_once(tmp_path: Path, scaled: Callable[
         path = tmp_path / str(number) / "agent.db"
         begin = time.time() + 0.05
         for process in crew:
-            process.tell([str(path), begin])
-        assert [process.hear() for process in crew] == ["written"] * PROCESSES
+            process.send([str(path), begin])
+        assert [process.receive() for process in crew] == ["written"] * PROCESSES
         connection = apsw.Connection(str(path))
         assert connection.execute("SELECT version FROM holdall_schema").fetchall() == [(schema_version(),)]
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -32,7 +32,7 @@ def test_ten_processes_open_a_new_file_at_once(tmp_path: Path, scaled: Callable[
         with holdall.open(path) as store:
             assert sorted(entry.key for entry in store.scan()) == [str(i) for i in range(PROCESSES)]
     for process in crew:
-        process.tell(None)
+        process.send(None)
         process.finish()
 
 
@@ -43,11 +43,11 @@ def schema_version() -> int:
 
 
 def open_when_told(name: str) -> None:
-    while (told := hear()) is not None:
-        path, begin = told
+    while (request := receive()) is not None:
+        path, begin = request
         while time.time() < begin:
             pass
         with holdall.open(path, filter_fields=["type"]) as store:
             store.put(("home",), name, {"type": name})
             assert [hit.key for hit in store.search(filter={"type": name})] == [name]
-        tell("written")
+        report("written")

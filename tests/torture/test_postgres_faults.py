@@ -19,8 +19,8 @@ import holdall
 import holdall.model.keys
 from holdall.errors import Conflict, OutcomeUnknown
 from holdall.ops import ABSENT, Changes, Check, Delete, Put
-from support.processes import beginning, start, tell
-from support.server_kills import CLIENTS, WRITERS, Writer, check_all, stop_when_told, write_until, write_while_killed
+from support.processes import beginning, report, start
+from support.server_kills import CLIENTS, WRITERS, Writer, check_all, stop_on_message, write_until, write_while_killed
 from support.servers import Postgres, Proxy, open_connections
 from support.threads import eventually
 
@@ -72,9 +72,9 @@ def test_cut_connections_lose_nothing_double_nothing_and_leak_none(scaled: Calla
             assert open_connections(proxy.port) == pool.size
         assert open_connections(proxy.port) == 0
         eventually(lambda: backends(server) == 0)
-        said = {name: {str(i): writer.said() for i, writer in enumerate(mine)} for name, mine in clients.items()}
+        outcomes = {name: {str(i): writer.outcome() for i, writer in enumerate(mine)} for name, mine in clients.items()}
         print(f"{cuts} connections cut")
-        assert check_all(server.url, said) > cuts
+        assert check_all(server.url, outcomes) > cuts
         assert done_twice(server) == []
 
 
@@ -125,12 +125,12 @@ def test_a_batch_that_a_crash_undid_is_not_taken_for_another_with_its_transactio
             other.put(("other",), str(i), {})
         proxy.let_go()
         proxy.cut()
-        said = batch.outcome()
+        outcome = batch.outcome()
         there = other.count(("home",))
         assert there in (0, 2)
-        if not isinstance(said, OutcomeUnknown):
-            assert isinstance(said, list), repr(said)
-            assert there == 2, f"acknowledged, and lost: {said}"
+        if not isinstance(outcome, OutcomeUnknown):
+            assert isinstance(outcome, list), repr(outcome)
+            assert there == 2, f"acknowledged, and lost: {outcome}"
 
 
 class Aside:
@@ -203,8 +203,8 @@ def test_a_write_that_outlives_its_connection_is_done_once(what: str) -> None:
             wait_until_blocked(server, 1)
             proxy.cut(clients_only=True)
             time.sleep(0.5)  # for the client to come again
-        said = write.outcome()
-        assert not isinstance(said, Exception) and said is not False, repr(said)
+        outcome = write.outcome()
+        assert not isinstance(outcome, Exception) and outcome is not False, repr(outcome)
         assert times_done(server, "key", None if what == "delete" else '{"n":1}') == 1
 
 
@@ -275,7 +275,7 @@ def test_the_feed_misses_nothing_and_repeats_nothing_beside_long_transactions(
                     reader.reconnect()
                     reconnected += 1
             for writer in writers:
-                writer.tell("stop")
+                writer.send("stop")
             written = sum(writer.finish()[-1] for writer in writers)
         for limit in (1, 7, 500, 500):
             reader.read(limit)
@@ -325,7 +325,7 @@ class FeedReader:
 
 def write_small(url: str, name: str) -> None:
     """Puts and deletes, one at a time, among keys that all writers share and keys of its own."""
-    stop = stop_when_told()
+    stop = stop_on_message()
     with holdall.open(url) as store:
         written = 0
         while not stop.is_set():
@@ -336,12 +336,12 @@ def write_small(url: str, name: str) -> None:
                 store.put(("shared",), key, {"by": name})
             store.put((name,), str(written), {})
             written += 2
-    tell(written)
+    report(written)
 
 
 def write_for_long(url: str, name: str) -> None:
     """Large batches, and transactions that stay open between what they write."""
-    stop = stop_when_told()
+    stop = stop_on_message()
     written = 0
     with holdall.open(url) as store, psycopg.connect(url) as connection:
         while not stop.is_set():
@@ -354,7 +354,7 @@ def write_for_long(url: str, name: str) -> None:
                     connection.execute(SEEN_NEW, {"ns": ns, "key": f"raw{written}.{i}"})
                     time.sleep(random.uniform(0, 0.3))
             written += 308
-    tell(written)
+    report(written)
 
 
 def test_the_feed_goes_on_while_a_transaction_stays_open() -> None:
@@ -394,8 +394,8 @@ def test_one_entrys_versions_only_grow(scaled: Callable[[int, int], int]) -> Non
         with beginning(
             *(start(hammer, deadline=seconds + 60, url=server.url, seconds=seconds) for _ in range(CLIENTS))
         ) as processes:
-            said = [process.finish()[-1] for process in processes]
-        assert sum(said) > 100
+            counts = [process.finish()[-1] for process in processes]
+        assert sum(counts) > 100
 
 
 def hammer(url: str, seconds: float) -> None:
@@ -412,7 +412,7 @@ def hammer(url: str, seconds: float) -> None:
             entry = store.get(("home",), "key")
             assert entry is None or entry.version >= newest, "a read went back"
             written += 1
-    tell(written)
+    report(written)
 
 
 @pytest.mark.parametrize("state", ["never there", "deleted"])

@@ -19,7 +19,7 @@ from holdall.errors import OutcomeUnknown, Unavailable
 from support.bucket_checks import check_caches, find_text
 from support.extent import IS_LONG, IS_SHORT
 from support.machines import make_engine
-from support.processes import beginning, hear, start, tell
+from support.processes import beginning, receive, report, start
 from support.servers import S3, s3_credentials, s3_server
 
 pytestmark = pytest.mark.skipif(IS_SHORT, reason="in make test-all: the short forms take half a minute")
@@ -47,7 +47,7 @@ def write_until_killed(url: str, endpoint: str, cache: str, name: str) -> None:
             store.put(("gone", name), str(step), {"text": SECRET})
             store.erase(("gone", name))
         store.put(("steps",), name, {"n": step})
-        tell(step)
+        report(step)
 
 
 def test_writers_that_are_killed_lose_and_double_nothing(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
@@ -62,11 +62,11 @@ def test_writers_that_are_killed_lose_and_double_nothing(tmp_path: Path, scaled:
             for name in names
         }
         for name, writer in writers.items():
-            first = writer.hear() if number % 3 else None
+            first = writer.receive() if number % 3 else None
             if name == "two":
                 time.sleep(random.uniform(0, 0.3))
-            said = [first, *writer.kill()] if first else writer.kill()
-            last[name] = max([last[name], *said])
+            reported = [first, *writer.kill()] if first else writer.kill()
+            last[name] = max([last[name], *reported])
     assert all(last.values()), "nothing was written: this showed nothing"
     engines = [make_engine(url, Options(), tmp_path / name) for name in names]
     try:
@@ -79,7 +79,7 @@ def test_writers_that_are_killed_lose_and_double_nothing(tmp_path: Path, scaled:
             store.erase(("gone", name))
             steps = sorted(entry.value["step"] for entry in store.scan(("own", name)))
             assert set(range(1, last[name] + 1)) <= set(steps), f"{name} lost a put"
-            assert steps[-1] <= last[name] + kills, "more was written than was said"
+            assert steps[-1] <= last[name] + kills, "more was written than was acknowledged"
             appended = store.files().read_text(f"/{name}").split()
             assert {str(step) for step in range(1, last[name] + 1)} <= set(appended), f"{name} lost an append"
     objects = s3_server().client(url.removeprefix("s3://tests/") + "/")
@@ -88,15 +88,15 @@ def test_writers_that_are_killed_lose_and_double_nothing(tmp_path: Path, scaled:
     assert all(name.startswith("seg/") for name in left), "only what a killed process left unfinished stays, for a day"
 
 
-def count_until_told(url: str, endpoint: str, cache: str, name: str) -> None:
+def count_until_stopped(url: str, endpoint: str, cache: str, name: str) -> None:
     """Count up while the server is killed; report what was acknowledged, and what is unknown."""
     compaction.RECORDS = 40
     store = open_machine(url, endpoint, cache, timeout=60)
-    told = threading.Event()
-    threading.Thread(target=lambda: (hear(), told.set()), daemon=True).start()
+    stop = threading.Event()
+    threading.Thread(target=lambda: (receive(), stop.set()), daemon=True).start()
     done = unknown = 0
-    tell("ready")
-    while not told.is_set():
+    report("ready")
+    while not stop.is_set():
         try:
             store.put(("own", name), str(done), {})
             store.update(("shared",), "counter", lambda value: {"n": value["n"] + 1}, default={"n": 0})
@@ -105,7 +105,7 @@ def count_until_told(url: str, endpoint: str, cache: str, name: str) -> None:
             unknown += 1
         except Unavailable:
             continue
-    tell([done, unknown])
+    report([done, unknown])
     store.close()
 
 
@@ -115,7 +115,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, scale
         url = "s3://tests/server-kills"
         processes = [
             start(
-                count_until_told,
+                count_until_stopped,
                 deadline=600,
                 url=url,
                 endpoint=server.endpoint,
@@ -126,23 +126,23 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, scale
         ]
         with beginning(*processes):
             for process in processes:
-                assert process.hear() == "ready"
+                assert process.receive() == "ready"
             for _ in range(scaled(2, 20)):
                 time.sleep(random.uniform(0.5, 1.5))
                 server.kill()
                 server.start()
             time.sleep(1)
             for process in processes:
-                process.tell("stop")
-            said = [process.finish()[-1] for process in processes]
-        done, unknown = sum(one[0] for one in said), sum(one[1] for one in said)
+                process.send("stop")
+            reported = [process.finish()[-1] for process in processes]
+        done, unknown = sum(one[0] for one in reported), sum(one[1] for one in reported)
         print(f"{done} acknowledged, {unknown} of unknown outcome")
         assert done > 100, "hardly anything was written: this showed nothing"
         with open_machine(url, server.endpoint, str(tmp_path / "reader")) as store:
             counter = store.get(("shared",), "counter")
             assert counter is not None
             assert done <= counter.value["n"] <= done + unknown
-            for name, (own, _) in zip(names, said, strict=True):
+            for name, (own, _) in zip(names, reported, strict=True):
                 keys = {entry.key for entry in store.scan(("own", name))}
                 assert {str(number) for number in range(own)} <= keys
         engines = [make_engine(url, Options(), tmp_path / name, endpoint=server.endpoint) for name in names]
@@ -157,14 +157,14 @@ def write_for(url: str, endpoint: str, cache: str, seconds: float) -> None:
     """Write as fast as possible; report how many commits there were, and how long each took."""
     with open_machine(url, endpoint, cache) as store:
         store.put(("warm",), cache, {})
-        tell("ready")
-        hear()
+        report("ready")
+        receive()
         took: list[float] = []
         end = time.monotonic() + seconds
         while (began := time.monotonic()) < end:
             store.put(("own", cache), str(len(took)), {"n": len(took)})
             took.append(time.monotonic() - began)
-    tell([len(took), quantiles(took, n=100)[-1], max(took)])
+    report([len(took), quantiles(took, n=100)[-1], max(took)])
 
 
 def test_no_machine_starves(tmp_path: Path) -> None:
@@ -177,12 +177,12 @@ def test_no_machine_starves(tmp_path: Path) -> None:
     ]
     with beginning(*processes):
         for process in processes:
-            assert process.hear() == "ready"
+            assert process.receive() == "ready"
         for process in processes:
-            process.tell("go")
-        said = [process.finish()[-1] for process in processes]
-    commits = [one[0] for one in said]
-    print(f"{sum(commits) / seconds:.0f} commits/s; each {commits}; p99 {[round(one[1], 3) for one in said]}")
-    print(f"longest {[round(one[2], 3) for one in said]}")
+            process.send("go")
+        reported = [process.finish()[-1] for process in processes]
+    commits = [one[0] for one in reported]
+    print(f"{sum(commits) / seconds:.0f} commits/s; each {commits}; p99 {[round(one[1], 3) for one in reported]}")
+    print(f"longest {[round(one[2], 3) for one in reported]}")
     assert min(commits) >= sum(commits) / 4 / 2
-    assert max(one[1] for one in said) < 2
+    assert max(one[1] for one in reported) < 2

@@ -20,7 +20,7 @@ from holdall.search.segments import merging
 from holdall.search.segments import state as segments
 from holdall.testing import embed
 from support.brute_force import check_lexical, check_semantic
-from support.processes import Process, finish_together, start, tell, wait_to_begin
+from support.processes import Process, finish_together, report, start, wait_to_begin
 from support.stores import new_location, open_at
 
 PROCESSES, KEYS = 4, 6
@@ -77,9 +77,9 @@ def test_every_search_sees_what_was_written_before_it(
     crew = [
         start(work, deadline=seconds + 120, at=at, ledger=ledger, number=n, seconds=seconds) for n in range(PROCESSES)
     ]
-    for [report] in finish_together(crew):
-        assert report["wrong"] == []
-        assert min(report["searches"].values()) > 0, report
+    for [result] in finish_together(crew):
+        assert result["wrong"] == []
+        assert min(result["searches"].values()) > 0, result
     with open_at(at, embed=embed) as store:
         check_lexical(store, "tea", "w0x0 w1x1 w2x2", "sugar")
         check_semantic(store, "tea", "w0x0x7")
@@ -101,7 +101,7 @@ def work(at: dict[str, str], ledger: str, number: int, seconds: float) -> None:
         ]
         for job in done:
             job.result()
-    tell({"wrong": worker.wrong[:5], "searches": worker.searches})
+    report({"wrong": worker.wrong[:5], "searches": worker.searches})
     store.close()
 
 
@@ -178,7 +178,7 @@ def test_processes_that_learn_at_once_find_the_same(at: dict[str, str], scaled: 
 def ask(at: dict[str, str]) -> None:
     with open_at(at) as store:
         wait_to_begin()
-        tell([hit.key for hit in store.search(query="tea 7", limit=100)])
+        report([hit.key for hit in store.search(query="tea 7", limit=100)])
 
 
 # Somebody dies -------------------------------------------------------------------------------------------------------
@@ -191,12 +191,12 @@ def test_indexes_survive_kill_9(at: dict[str, str], scaled: Callable[[int, int],
         acknowledged = 0
         for number in range(scaled(4, 40)):
             writer = start(write_and_learn, at=at, number=number)
-            said = kill_soon(writer)
-            acknowledged += len(said)
+            reported = kill_soon(writer)
+            acknowledged += len(reported)
             check_lexical(store, "tea", f"round{number}", "milk sugar")
             check_semantic(store, f"tea round{number}")
             steps = [hit.value["step"] for hit in store.search(query=f"round{number}", mode="lexical", limit=10_000)]
-            assert max(steps, default=0) in (max(said, default=0), max(said, default=0) + 1)
+            assert max(steps, default=0) in (max(reported, default=0), max(reported, default=0) + 1)
         assert acknowledged > 0, "the writers were killed before they could write: this showed nothing"
     with open_at(at, embed=embed, timeout=29) as again:
         check_lexical(again, "tea", "milk sugar")
@@ -204,9 +204,9 @@ def test_indexes_survive_kill_9(at: dict[str, str], scaled: Callable[[int, int],
 
 
 def kill_soon(writer: Process) -> list[Any]:
-    said = [writer.hear()]
+    reported = [writer.receive()]
     time.sleep(random.uniform(0, 0.12))
-    return said + writer.kill()
+    return reported + writer.kill()
 
 
 def write_and_learn(at: dict[str, str], number: int) -> None:
@@ -228,7 +228,7 @@ def write_and_learn(at: dict[str, str], number: int) -> None:
                 for n in range(12)
             ]
         )
-        tell(step)
+        report(step)
         searching.submit(store.search, query="tea", mode="hybrid")
         for _ in range(8):
             store._engine_handle.engine.execute([IndexTexts(5)])

@@ -28,7 +28,7 @@ from holdall.files import large_moves
 from holdall.ops import ABSENT, Check, Maintain, Put
 from holdall.testing.caller import WatchCaller
 from support.killed_writers import kill_at_a_random_moment
-from support.processes import start, tell
+from support.processes import report, start
 from support.servers import postgres_url
 from support.stores import new_location, open_at
 
@@ -52,10 +52,10 @@ def test_a_tree_is_whole_or_gone_after_kill_9_and_others_clear_it(
         cursor = store.cursor()
         for number in range(scaled(6, 60)):
             writer = start(delete_trees_until_killed, number=str(number), **where)
-            said = kill_at_a_random_moment(writer, once_it_writes=number % 4 != 3)
-            deleted += sum(what == "deleted" for what, _ in said)
+            reported = kill_at_a_random_moment(writer, once_it_writes=number % 4 != 3)
+            deleted += sum(what == "deleted" for what, _ in reported)
             unfinished += bool(trees_left(where))
-            check_trees(store, str(number), said)
+            check_trees(store, str(number), reported)
         store.put(("end",), "end", {})
         seen: dict[tuple[Any, str], str] = {}
         versions = []
@@ -88,18 +88,18 @@ def delete_trees_until_killed(number: str, **where: str) -> None:
     for step in itertools.count():
         home = ("tree", number, str(step))
         store.execute([Put(home, key, {"step": step}) for key in KEYS])
-        tell(["put", step])
+        report(["put", step])
         assert store.delete_tree(home) == len(KEYS)
-        tell(["deleted", step])
+        report(["deleted", step])
         store.put(home, KEYS[30], {"new": step})
-        tell(["after", step])
+        report(["after", step])
 
 
-def check_trees(store: holdall.Store, number: str, said: list[Any]) -> None:
+def check_trees(store: holdall.Store, number: str, reported: list[Any]) -> None:
     """Compare what a killed process has acknowledged with what others read."""
     gone, new, whole = set[str](), {KEYS[30]}, set(KEYS)
     allowed = {"put": (whole, gone), "deleted": (gone, new), "after": (new,)}
-    last: dict[int, str] = {step: what for what, step in said}
+    last: dict[int, str] = {step: what for what, step in reported}
     for step in range(max(last, default=-1) + 2):
         home = ("tree", number, str(step))
         entries = {entry.key: entry.value for entry in store.scan(home)}
@@ -274,15 +274,15 @@ def test_a_move_goes_on_after_kill_9_and_each_file_is_at_one_of_its_paths(
             assert number < 100, "no writer was killed in the middle of a move: this showed nothing"
             roles = ["first", "second"][: 1 + number % 2]  # of processes that move the same folders
             writers = [start(move_folders_until_killed, number=str(number), role=role, **at) for role in roles]
-            said = [kill_at_a_random_moment(writer, once_it_writes=number % 4 != 2) for writer in writers]
-            for step in range(max((step for one in said for _, step in one), default=-1) + 2):
+            reported = [kill_at_a_random_moment(writer, once_it_writes=number % 4 != 2) for writer in writers]
+            for step in range(max((step for one in reported for _, step in one), default=-1) + 2):
                 src, dst = f"/{number}/{step}/src", f"/{number}/{step}/dst"
                 found = [entry.key.rpartition("/") for entry in store.scan(home) if entry.key.startswith(src[:-3])]
                 names = sorted(name for _, _, name in found)
                 assert names in ([], KEYS), f"a file is lost, or at both of its paths: {names}"
                 folders = {folder for folder, _, _ in found}
                 assert folders <= {src, dst}
-                if any(["moved", step] in one for one in said):
+                if any(["moved", step] in one for one in reported):
                     assert folders == {dst}
                 unfinished += len(folders) == 2
                 if src in folders:
@@ -316,11 +316,11 @@ def move_folders_until_killed(number: str, role: str, **at: str) -> None:
             store.execute([Put(("filesystem",), f"{src}/{key}", {"content": "x"}) for key in KEYS])
         while not volume.exists(src) and not volume.exists(dst):
             time.sleep(0.001)
-        tell(["put", step])
+        report(["put", step])
         while volume.exists(src):
             with contextlib.suppress(FileNotFound, IsADirectory):  # the other process has just ended it, or goes on
                 volume.move(src, dst)
-        tell(["moved", step])
+        report(["moved", step])
 
 
 def test_a_tree_on_disk_is_deleted_further_by_the_next_call_after_kill_9(
@@ -332,14 +332,14 @@ def test_a_tree_on_disk_is_deleted_further_by_the_next_call_after_kill_9(
             break
         assert number < 100, "no writer was killed in the middle of a deletion: this showed nothing"
         writer = start(delete_folders_until_killed, root=str(root), number=str(number))
-        said = kill_at_a_random_moment(writer, once_it_writes=True)
+        reported = kill_at_a_random_moment(writer, once_it_writes=True)
         with holdall.open(f"disk:///{root}", durability="relaxed") as store:
             volume = store.files()
-            for step in range(max(step for _, step in said) + 2):
+            for step in range(max(step for _, step in reported) + 2):
                 folder = f"/{number}/{step}"
                 left = {Path(info.path).name for info in volume.walk(folder)}
                 assert left == {path.name for path in (root / folder[1:]).glob("*")}, "plain files and entries differ"
-                if ["deleted", step] in said:
+                if ["deleted", step] in reported:
                     assert not left
                 unfinished += 0 < len(left) < len(KEYS)
                 assert volume.delete(folder, recursive=True) == len(left)
@@ -352,6 +352,6 @@ def delete_folders_until_killed(root: str, number: str) -> None:
     for step in itertools.count():
         folder = f"/{number}/{step}"
         store.execute([Put(("filesystem",), f"{folder}/{key}", {"content": "x"}) for key in KEYS])
-        tell(["put", step])
+        report(["put", step])
         assert store.files().delete(folder, recursive=True) == len(KEYS)
-        tell(["deleted", step])
+        report(["deleted", step])

@@ -17,7 +17,7 @@ import pytest
 
 import holdall
 from holdall.ops import Delete, Put
-from support.processes import Process, hear, start, tell
+from support.processes import Process, receive, report, start
 from support.stores import new_location, open_at
 
 EACH = 4
@@ -43,16 +43,16 @@ def test_a_resumed_stream_is_complete_ordered_and_without_duplicates(
         crew = [begin(*job) for job in jobs]
         try:
             for process in crew:
-                process.hear()
+                process.receive()
             for _ in range(kills):
                 time.sleep(random.uniform(0, 0.2))
                 chosen = random.randrange(len(crew))
                 crew[chosen].kill()
                 crew[chosen] = begin(*jobs[chosen])
                 if random.random() < 0.7:  # the others die before they have begun
-                    crew[chosen].hear()
+                    crew[chosen].receive()
             for writer in crew[:EACH]:
-                writer.tell("stop")
+                writer.send("stop")
                 writer.finish()
             end = store.put(FEED, "end", {})
             for watcher in crew[EACH:]:
@@ -107,16 +107,16 @@ def lines(log: Path) -> list[bytes]:
 def write(at: dict[str, str], name: str) -> None:
     """Entries that are put once, numbered without a gap, and with each of them one that is overwritten or deleted."""
     store = open_at(at)
-    told = threading.Event()
-    threading.Thread(target=lambda: (hear(), told.set()), daemon=True).start()
+    stop = threading.Event()
+    threading.Thread(target=lambda: (receive(), stop.set()), daemon=True).start()
     last = store.get(("writers",), name)
-    tell("ready")
+    report("ready")
     for step in itertools.count(last.value["step"] + 1 if last else 1):
         often = random.choice(OFTEN)
         change: Any = Put((*FEED, "often"), often, {}) if random.random() < 0.7 else Delete((*FEED, "often"), often)
         once = Put((*FEED, "once"), f"{name}.{step}", {})
         store.execute([once, Put(("writers",), name, {"step": step}), change])
-        if told.wait(random.uniform(0, 0.01)):
+        if stop.wait(random.uniform(0, 0.01)):
             break
     store.close()
 
@@ -128,7 +128,7 @@ def watch(at: dict[str, str], log: str, cursor: str, number: int) -> None:
     path.write_bytes(b"".join(whole))
     since = json.loads(whole[-1])["cursor"] if whole else cursor
     with open_at(at) as store, path.open("ab", buffering=0) as file:
-        tell("ready")
+        report("ready")
         if number % 2:
             asyncio.run(follow_as_a_task(store, since, file.fileno()))
         else:
@@ -148,5 +148,5 @@ async def follow_as_a_task(store: holdall.Store, since: str, file: int) -> None:
 
 
 def note(file: int, change: holdall.Change) -> None:
-    said = {"version": change.version, "key": change.key, "kind": change.kind, "cursor": change.cursor}
-    os.write(file, json.dumps(said).encode() + b"\n")
+    noted = {"version": change.version, "key": change.key, "kind": change.kind, "cursor": change.cursor}
+    os.write(file, json.dumps(noted).encode() + b"\n")

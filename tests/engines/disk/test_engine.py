@@ -23,7 +23,7 @@ from holdall.errors import Conflict, CursorExpired, InvalidInput, NotFound, Stor
 from holdall.ops import Append, Copy, Move, Put, ReadRange
 from holdall.testing import Clock
 from support.disk_stores import opened
-from support.processes import start, tell
+from support.processes import report, start
 from support.threads import together
 
 VOLUME = ("filesystem",)
@@ -142,7 +142,7 @@ def test_a_catalogue_deleted_while_open_is_an_error_and_nothing_is_lost(folder: 
 def open_and_list(folder: str) -> None:
     """Open the store in another process, which builds the catalogue again."""
     with opened(Path(folder)) as store:
-        tell([info.path for info in store.files().walk()])
+        report([info.path for info in store.files().walk()])
 
 
 @pytest.mark.parametrize("change", [shutil.rmtree, lambda folder: folder.rename(folder.parent / "moved")])

@@ -18,7 +18,7 @@ import holdall
 from holdall.engines.disk.folder import Folder
 from holdall.errors import HoldallError
 from support.disk_stores import opened
-from support.processes import run, tell
+from support.processes import report, run
 
 READS: dict[str, Callable[[holdall.Store], object]] = {
     "read": lambda store: store.files().read("/a/b"),
@@ -90,7 +90,7 @@ def run_short_of_handles(folder: str) -> None:
                 assert store.files().read("/a/edited") == b"fish"
                 call(store)
                 assert count_handles() <= before + 2, name  # a reading connection has two handles
-    tell(messages)
+    report(messages)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="/proc/self/fd is needed")
@@ -189,4 +189,4 @@ def use_beside_a_video(folder: str) -> None:
         files.move("/video.mp4", "/moved.mp4")
         assert [match.path for match in files.grep("fish")] == ["/a/b"]
         files.delete("/moved.mp4", recursive=True)
-        tell((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
+        report((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)

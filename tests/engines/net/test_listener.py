@@ -17,7 +17,7 @@ import pytest
 import holdall
 from holdall.engines.postgres.listener import Channel
 from holdall.engines.sqlite.wal_listener import WalListener
-from support.processes import hear, start, tell
+from support.processes import receive, report, start
 from support.servers import postgres_url
 
 NS = ("notes",)
@@ -37,22 +37,22 @@ def test_a_listener_whose_connection_is_terminated_repeatedly_still_learns_of_ch
             try:
                 terminated.add(terminate_listener(admin, terminated))
                 wait_for_new_listener(admin, terminated)
-                writer.tell(str(n))
-                assert writer.hear() == "done"
+                writer.send(str(n))
+                assert writer.receive() == "done"
                 assert change.result(20).key == str(n)
             finally:
                 if not change.done():
                     watch.close()  # else its thread would wait for ever
         watch.close()
-    writer.tell(None)
+    writer.send(None)
     writer.finish()
 
 
 def put_on_request(url: str, schema: str) -> None:
     with holdall.open(url, schema=schema) as store:
-        while (key := hear()) is not None:
+        while (key := receive()) is not None:
             store.put(NS, key, {})
-            tell("done")
+            report("done")
 
 
 def terminate_listener(admin: psycopg.Connection, terminated: set[int]) -> int:

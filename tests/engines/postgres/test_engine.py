@@ -30,7 +30,7 @@ from holdall.testing import Clock, StoreContract, file_machine, store_machine
 from holdall.testing.contract import filtering
 from holdall.testing.embedder import embed
 from support.postgres_schemas import empty_schema
-from support.processes import hear, start, tell
+from support.processes import receive, report, start
 from support.servers import postgres_url
 from support.small_thresholds import fewer
 
@@ -128,10 +128,10 @@ def test_ten_processes_may_set_up_at_once() -> None:
     schemas = [f"at_once_{i}" for i in range(3)]
     processes = [start(set_up, url=postgres_url(), schemas=schemas, name=str(i)) for i in range(10)]
     for process in processes:
-        assert process.hear() == "ready"
+        assert process.receive() == "ready"
     begin = time.time() + 0.3
     for process in processes:
-        process.tell(begin)
+        process.send(begin)
     assert [process.finish() for process in processes] == [["done"]] * 10
     for schema in schemas:
         with holdall.open(postgres_url(), schema=schema) as store:
@@ -143,13 +143,13 @@ def test_ten_processes_may_set_up_at_once() -> None:
 
 def set_up(url: str, schemas: list[str], name: str) -> None:
     holdall.open(url).close()
-    tell("ready")
-    begin = hear()
+    report("ready")
+    begin = receive()
     for number, schema in enumerate(schemas):
         time.sleep(max(0, begin + number * 0.5 - time.time()))
         with holdall.open(url, schema=schema, filter_fields=["kind", "user.id"]) as store:
             store.put(("home",), name, {"kind": "x"})
-    tell("done")
+    report("done")
 
 
 def field_indexes(schema: str) -> dict[str, str]:

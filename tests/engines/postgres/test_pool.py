@@ -21,7 +21,7 @@ import pytest
 import holdall
 from holdall.errors import Conflict, InvalidInput, StoreClosed, Timeout, Unavailable, Unsupported
 from holdall.ops import ABSENT, Delete, Get, Put
-from support.processes import run, tell
+from support.processes import report, run
 from support.servers import Postgres, open_connections
 from support.threads import eventually
 
@@ -388,7 +388,7 @@ def fork_and_write(url: str, schema: str, use_async: bool) -> None:
             asyncio.run(awrite("child", child * 1000))
             if child == 1:
                 store.close()
-            tell(f"child {child}")
+            report(f"child {child}")
             if loop is not None:  # which the child cannot close: its selector is the parent's too
                 os._exit(0)
             sys.exit(0)
@@ -397,7 +397,7 @@ def fork_and_write(url: str, schema: str, use_async: bool) -> None:
     if loop is not None:
         loop.close()
     store.close()
-    tell("parent")
+    report("parent")
 
 
 # The user's own connection --------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from holdall.engines.postgres.indexes import background
 from holdall.engines.postgres.ranker import PostgresRanker
 from holdall.ops import Put
 from support.extent import IS_SHORT
-from support.processes import hear, start, tell
+from support.processes import receive, report, start
 from support.servers import postgres_url
 
 DIMS, FEW = 16, 200
@@ -336,8 +336,8 @@ def search_until_killed(url: str, schema: str) -> None:
     use_small_threshold(setattr)
     with holdall.open(url, schema=schema, embed=Model(600)) as store:
         store.search(query="text 1", mode="semantic")
-        tell("searched")
-        hear()
+        report("searched")
+        receive()
 
 
 def test_the_server_completes_the_index_of_a_process_that_was_killed() -> None:
@@ -345,7 +345,7 @@ def test_the_server_completes_the_index_of_a_process_that_was_killed() -> None:
     put_without_index(model, schema)
     with old_transaction(schema):
         process = start(search_until_killed, url=postgres_url(), schema=schema)
-        assert process.hear() == "searched"
+        assert process.receive() == "searched"
         wait_until(lambda: building(schema))
         process.kill()
     wait_for_index(schema)

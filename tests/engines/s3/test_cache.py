@@ -25,7 +25,7 @@ from holdall.errors import Corrupt, InvalidInput, Unavailable
 from holdall.ops import Delete, Put
 from support.bucket_checks import check_caches, engine_of
 from support.http_proxy import Fault, HttpProxy
-from support.processes import run, start, tell
+from support.processes import report, run, start
 from support.servers import s3_credentials, s3_server
 
 _numbers = itertools.count()
@@ -151,7 +151,7 @@ def measure_opening(url: str, endpoint: str, cache: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with holdall.open(url, cache=cache, **options) as store:
         assert store.get(("a",), "7") is not None
-        tell((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+        report((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 
 @pytest.mark.not_short

@@ -20,7 +20,7 @@ import pytest
 import holdall
 from holdall.errors import HoldallError, OutcomeUnknown, Unavailable
 from holdall.ops import Delete, Get, Put, Refresh
-from support.processes import run, tell
+from support.processes import report, run
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def count_shared_fsyncs(path: str, how: str) -> None:
     syncs = vfs.of(write_in_threads if how == "threads" else lambda: asyncio.run(write_as_tasks()))
     assert store.count() == writers * each
     store.close()
-    tell([writers * each, syncs["wal"]])
+    report([writers * each, syncs["wal"]])
 
 
 def test_a_write_returns_after_its_fsync_and_not_before(path: str) -> None:

@@ -27,7 +27,7 @@ from holdall.engines.sqlite.group_commit import Submission
 from holdall.errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, SchemaTooNew, StoreClosed, Unavailable
 from holdall.ops import Put
 from holdall.testing import embed
-from support.processes import beginning, run, start, tell
+from support.processes import beginning, report, run, start
 from support.threads import together
 
 
@@ -166,7 +166,7 @@ def go_on_after_the_end(path: str) -> None:
         threading.main_thread().join()
         while not concurrent.futures.thread._shutdown:
             time.sleep(0.001)
-        tell(asyncio.run(ask()))
+        report(asyncio.run(ask()))
 
     threading.Thread(target=at_the_end).start()
 
@@ -194,9 +194,9 @@ READ_ONLY = ["a folder without a file", "a file in its folder", "a file", "a fol
 def test_what_is_read_only_is_unavailable_and_says_so(what: str) -> None:
     """In a process that gave up root's rights, if it had them: to root, nothing is read-only."""
     with tempfile.TemporaryDirectory() as folder:  # not tmp_path, which lies where only its owner may look
-        said = run(begin_where_all_is_read_only, folder=folder, what=what)
-    assert [way for way, _, _ in said] == list(WAYS)
-    for way, error, message in said:
+        reported = run(begin_where_all_is_read_only, folder=folder, what=what)
+    assert [way for way, _, _ in reported] == list(WAYS)
+    for way, error, message in reported:
         if what == "a file" and "put" not in way:
             assert error is None, f"{way}: a file that cannot be written can be read"
         else:
@@ -220,9 +220,9 @@ def begin_where_all_is_read_only(folder: str, what: str) -> None:
         store = holdall.open(path, timeout=5)
         try:
             begin(store)
-            tell([name, None, ""])
+            report([name, None, ""])
         except HoldallError as error:
-            tell([name, type(error).__name__, str(error)])
+            report([name, type(error).__name__, str(error)])
         store.close()
 
 
@@ -435,7 +435,7 @@ def forget_stores(folder: str) -> None:
         del store
     gc.set_threshold(700)
     gc.collect()
-    tell("done")
+    report("done")
 
 
 def test_a_program_that_ends_without_closing_leaves_a_whole_file(path: str) -> None:
@@ -610,7 +610,7 @@ def test_a_file_that_is_deleted_moved_or_replaced_in_use_is_missed(path: str, ch
     for suffix in ("", "-wal", "-shm"):
         Path(path + suffix).unlink(missing_ok=True)
     with holdall.open(path) as store:
-        assert store.put(("home",), "anew", {}).version == 1
+        assert store.put(("home",), "again", {}).version == 1
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "disk"])
@@ -640,7 +640,7 @@ def delete_the_log(url: str, suffix: str) -> None:
         except Unavailable as error:
             assert "deleted, moved or replaced" in str(error)
             assert isinstance(error, OutcomeUnknown) <= (number == 0)
-    tell(acknowledged)
+    report(acknowledged)
     os._exit(0)
 
 
@@ -664,7 +664,7 @@ def test_closing_leaves_the_log_alone_that_another_process_has_made(path: str) -
         for suffix in ("-wal", "-shm"):
             Path(path + suffix).unlink()
         with beginning(start(write_and_wait, path=path)) as (other,):
-            assert other.hear() == "written"
+            assert other.receive() == "written"
             other.kill()
         store.close()
     with holdall.open(path) as store:
@@ -673,7 +673,7 @@ def test_closing_leaves_the_log_alone_that_another_process_has_made(path: str) -
 
 def write_and_wait(path: str) -> None:
     holdall.open(path).put(("home",), "other", {})
-    tell("written")
+    report("written")
     time.sleep(60)
 
 

@@ -16,7 +16,7 @@ import pytest
 import holdall
 from holdall.errors import Timeout, Unavailable
 from holdall.ops import Get, Put
-from support.processes import Process, hear, start, tell
+from support.processes import Process, receive, report, start
 
 pytestmark = pytest.mark.timed
 
@@ -35,9 +35,9 @@ def path(tmp_path: Path) -> str:
 def written_by_another_process(path: str) -> Iterator[Process]:
     """Another process is in the middle of writing: it holds the lock, and has changed everything."""
     process = start(write_without_committing, path=path)
-    assert process.hear() == "writing"
+    assert process.receive() == "writing"
     yield process
-    process.tell("roll back")
+    process.send("roll back")
     assert process.finish() == ["rolled back"]
 
 
@@ -49,10 +49,10 @@ def write_without_committing(path: str) -> None:
     connection.execute("CREATE TABLE filler (x)")
     for _ in range(100):
         connection.execute("INSERT INTO filler VALUES (randomblob(4000))")
-    tell("writing")
-    hear()
+    report("writing")
+    receive()
     connection.execute("ROLLBACK")
-    tell("rolled back")
+    report("rolled back")
 
 
 def seconds_of(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -130,7 +130,7 @@ def test_a_writer_waits_the_other_process_out(path: str) -> None:
             thread.start()
         threads[0].join(0.2)
         assert not entries
-        other.tell("roll back")
+        other.send("roll back")
         for thread in threads:
             thread.join()
         assert sorted(entry.key for entry in entries) == ["key", "other"]
@@ -156,12 +156,12 @@ def test_a_process_that_writes_without_a_pause_lets_others_in(path: str) -> None
     """It frees the lock for moments only; who looks now and then would get it by chance, once in some five times."""
     with holdall.open(path) as store:
         hog = start(write_without_a_pause, path=path)
-        assert hog.hear() == "writing"
+        assert hog.receive() == "writing"
         mine = []
         for i in range(30):
             time.sleep(0.005)  # until they write again
             mine.append(store.put(("mine",), str(i), {}).version)
-        hog.tell("stop")
+        hog.send("stop")
         hog.finish()
     between = mine[-1] - mine[0] - (len(mine) - 1)
     assert between >= len(mine) / 2, "the other process has not written much, so this showed nothing"
@@ -174,10 +174,10 @@ def write_without_a_pause(path: str) -> None:
         return time.time_ns() // 1000
 
     stop = threading.Event()
-    threading.Thread(target=lambda: (hear(), stop.set())).start()
+    threading.Thread(target=lambda: (receive(), stop.set())).start()
     with holdall.open(path, clock=slow_clock) as store:
         store.put(("theirs",), "key", {})
-        tell("writing")
+        report("writing")
         while not stop.is_set():
             store.put(("theirs",), "key", {})
 
@@ -298,9 +298,9 @@ def test_a_file_whose_last_piece_could_not_be_written_does_not_appear(path: str)
         file.write(b"new" * 1_000_000)
         file.write(b"the rest")
         other = start(write_without_committing, path=path)
-        assert other.hear() == "writing"
+        assert other.receive() == "writing"
         # Its lock is gone by the time that the upload would be moved to its path.
-        threading.Timer(0.75, other.tell, ["roll back"]).start()
+        threading.Timer(0.75, other.send, ["roll back"]).start()
         with pytest.raises(Unavailable):
             file.close()
         assert other.finish() == ["rolled back"]

@@ -14,7 +14,7 @@ import holdall
 from holdall.engines.sqlite import wal_listener
 from holdall.ops import Changes, Put
 from holdall.testing.caller import WatchCaller
-from support.processes import Process, hear, start, tell
+from support.processes import Process, receive, report, start
 
 HOME = ("home",)
 NEVER = 1000.0
@@ -28,9 +28,9 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def writer(path: str) -> Iterator[Process]:
     process = start(write, path=path)
-    assert process.hear() == "ready"
+    assert process.receive() == "ready"
     yield process
-    process.tell(None)
+    process.send(None)
     process.finish()
 
 
@@ -40,11 +40,11 @@ def key_of_next(changes: holdall.Watch) -> str:
 
 
 def write(path: str) -> None:
-    """Put what we are told to, in another process."""
+    """Put what the test asks for, in another process."""
     with holdall.open(path) as store:
         store.put(("elsewhere",), "k", {})
-        tell("ready")
-        while (key := hear()) is not None:
+        report("ready")
+        while (key := receive()) is not None:
             store.put(HOME, key, {})
 
 
@@ -55,7 +55,7 @@ def test_another_process_is_noticed_without_looking_for_it(
     monkeypatch.setattr(wal_listener, "_SLOW", NEVER)
     with holdall.open(path) as store, store.watch(HOME) as changes:
         for number in range(5):
-            writer.tell(f"k{number}")
+            writer.send(f"k{number}")
             assert key_of_next(changes) == f"k{number}"
 
 
@@ -106,7 +106,7 @@ def test_where_there_are_no_notices_it_looks_often(path: str, writer: Process, m
     monkeypatch.setattr(wal_listener._FileEvents, "subscribe", lambda self: False)
     with holdall.open(path) as store, store.watch(HOME) as changes:
         for number in range(3):
-            writer.tell(f"k{number}")
+            writer.send(f"k{number}")
             assert key_of_next(changes) == f"k{number}"
 
 
@@ -121,7 +121,7 @@ def test_a_subscription_leaves_nothing_open(path: str, writer: Process) -> None:
         before = of_the_system()
         for number in range(3):
             with store.watch(HOME) as changes:
-                writer.tell(f"k{number}")
+                writer.send(f"k{number}")
                 assert key_of_next(changes) == f"k{number}"
                 assert "anon_inode:inotify" in of_the_system()
         assert of_the_system() == before

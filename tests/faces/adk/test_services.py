@@ -26,7 +26,7 @@ from holdall.faces.adk import HoldallArtifactService, HoldallMemoryService, Hold
 WHO = {"app_name": "app", "user_id": "ada"}
 
 
-def said(text: str, at: float = 0.0, **delta: Any) -> Event:
+def event_of(text: str, at: float = 0.0, **delta: Any) -> Event:
     content = types.Content(role="user", parts=[types.Part(text=text)])
     actions = EventActions(state_delta={key.replace("_", ":", 1): value for key, value in delta.items()})
     return Event(id=f"id {text}", author="user", content=content, timestamp=at, actions=actions)
@@ -48,7 +48,7 @@ async def session_steps(service: Any) -> list[Any]:
     seen.append(shown(two))
     session = await service.get_session(**WHO, session_id="one")
     for n in range(5):
-        await service.append_event(session, said(f"event {n}", n + 1.0, own=n, user_mood="good", temp_y=1))
+        await service.append_event(session, event_of(f"event {n}", n + 1.0, own=n, user_mood="good", temp_y=1))
     await service.append_event(session, Event(author="model", partial=True))
     seen += [session.state, len(session.events), session.last_update_time]
     for config in (
@@ -65,7 +65,7 @@ async def session_steps(service: Any) -> list[Any]:
     await service.delete_session(**WHO, session_id="one")
     await service.delete_session(**WHO, session_id="one")
     with pytest.raises(ValueError, match="not found"):
-        await service.append_event(session, said("late"))
+        await service.append_event(session, event_of("late"))
     seen += [shown(await service.get_session(**WHO, session_id=name)) for name in ("one", "missing")]
     return seen
 
@@ -114,7 +114,7 @@ def test_memory_finds_what_was_said_and_forgets_it(any_store: holdall.Store, pla
     async def main(service: Any, sessions: Any) -> list[list[str | None]]:
         session = await sessions.create_session(**WHO, session_id="s")
         for n, text in enumerate(["Where is the blue notebook?", "In the kitchen.", "Thanks."]):
-            await sessions.append_event(session, said(text, n + 1.0))
+            await sessions.append_event(session, event_of(text, n + 1.0))
         await service.add_session_to_memory(session)
         await service.add_session_to_memory(session)
 
@@ -122,7 +122,7 @@ def test_memory_finds_what_was_said_and_forgets_it(any_store: holdall.Store, pla
             return [one.id for one in (await service.search_memory(**WHO, query=query)).memories]
 
         seen = [(await find("notebook"))[:1], await find("zebra")]
-        await service.add_events_to_memory(**WHO, events=[said("A zebra.", 1e6)], session_id="s")
+        await service.add_events_to_memory(**WHO, events=[event_of("A zebra.", 1e6)], session_id="s")
         seen.append(await find("zebra"))
         assert (await service.search_memory(app_name="app", user_id="bob", query="notebook")).memories == []
         return seen
@@ -135,7 +135,7 @@ def test_memory_finds_what_was_said_and_forgets_it(any_store: holdall.Store, pla
         found = (await ours.search_memory(**WHO, query="notebook")).memories
         assert [one.content.parts[0].text for one in found] == ["Where is the blue notebook?", "In the kitchen."]  # type: ignore[index]
         await ours.delete_memory(**WHO, memory_id="id A zebra.")
-        await ours.add_events_to_memory(**WHO, events=[said("A zebra.", 1e6)], session_id="s")
+        await ours.add_events_to_memory(**WHO, events=[event_of("A zebra.", 1e6)], session_id="s")
         assert (await ours.search_memory(**WHO, query="zebra")).memories == []
 
     asyncio.run(forget())
@@ -162,7 +162,7 @@ def test_events_carry_their_author() -> None:
 
         async def talk() -> None:
             session = await service.create_session(**WHO, session_id="one")
-            await service.append_event(session, said("hello"))
+            await service.append_event(session, event_of("hello"))
 
         asyncio.run(talk())
         [event] = list(store.scan(("adk", "app", "events")))
@@ -193,7 +193,7 @@ def test_a_session_may_have_any_name_and_an_empty_query_finds_nothing() -> None:
         content = types.Content(parts=[types.Part(text="told directly")])
         await service.add_memory(**WHO, memories=[MemoryEntry(id="direct", content=content)])
         for name in ("none", "direct", "sessions"):
-            await service.add_session_to_memory(Session(**WHO, id=name, events=[said(f"told in {name}")]))
+            await service.add_session_to_memory(Session(**WHO, id=name, events=[event_of(f"told in {name}")]))
         await service.add_session_to_memory(Session(**WHO, id="empty"))
         found = await service.search_memory(**WHO, query="told")
         assert len(found.memories) == 4
@@ -215,13 +215,13 @@ def test_versions_of_artifacts_do_not_count_from_the_end() -> None:
 def test_a_session_that_cannot_be_remembered_leaves_what_was_remembered_of_it() -> None:
     async def main() -> None:
         async with HoldallMemoryService("memory:") as service:
-            await service.add_session_to_memory(Session(**WHO, id="s", events=[said("a blue notebook")]))
-            too_long = said("a red notebook").model_copy(update={"id": "x" * 5000})
+            await service.add_session_to_memory(Session(**WHO, id="s", events=[event_of("a blue notebook")]))
+            too_long = event_of("a red notebook").model_copy(update={"id": "x" * 5000})
             with pytest.raises(InvalidInput):
                 await service.add_session_to_memory(Session(**WHO, id="s", events=[too_long]))
             found = await service.search_memory(**WHO, query="notebook")
             assert [one.id for one in found.memories] == ["id a blue notebook"]
-            await service.add_session_to_memory(Session(**WHO, id="s", events=[said("a red notebook")]))
+            await service.add_session_to_memory(Session(**WHO, id="s", events=[event_of("a red notebook")]))
             found = await service.search_memory(**WHO, query="notebook")
             assert [one.id for one in found.memories] == ["id a red notebook"]
 

@@ -20,7 +20,7 @@ from holdall.faces.ag2 import (
 )
 from support import ag2_installed as ag2
 from support.ag2_callbacks import RecordedPaths, awaited
-from support.processes import run, tell
+from support.processes import report, run
 from support.stores import FACE_ENGINES, new_location, open_at
 
 events = ag2.events
@@ -186,7 +186,7 @@ async def test_an_agents_knowledge_exists_after_a_restart(tmp_path: Path, engine
 
 def first_session(at: dict[str, Any]) -> None:
     [stream] = asyncio.run(session(at))
-    tell(stream)
+    report(stream)
 
 
 async def session(at: dict[str, Any]) -> list[str]:

@@ -33,7 +33,7 @@ def store(any_store: holdall.Store, place: tuple[str, ...]) -> HoldallKnowledgeS
     return HoldallKnowledgeStore(any_store, namespace=place)
 
 
-def said(text: str) -> Any:
+def request(text: str) -> Any:
     return events.ModelRequest([events.TextInput(text)])
 
 
@@ -43,7 +43,7 @@ def texts(loaded: list[Any]) -> list[str]:
 
 def all_kinds() -> list[Any]:
     return [
-        said("ünïcödé\nand a second line"),
+        request("ünïcödé\nand a second line"),
         events.ModelRequest([events.BinaryInput(b"\x89PNG", media_type="image/png", kind=events.BinaryType.IMAGE)]),
         events.ToolCallsEvent([events.ToolCallEvent(name="knowledge", arguments='{"action": "list"}')]),
         events.ModelResponse(events.ModelMessage("hi"), usage=events.Usage(prompt_tokens=3)),
@@ -71,11 +71,11 @@ async def test_the_bytes_are_those_of_ag2s_writer(store: HoldallKnowledgeStore) 
 async def test_logs_are_interchangeable_with_ag2s(store: HoldallKnowledgeStore, written_by: Any, read_by: Any) -> None:
     for kept in (store, ag2.knowledge.MemoryKnowledgeStore(), MemoryKnowledgeStore()):
         stream, written = uuid4(), all_kinds()
-        await written_by(kept).persist_dropped(stream, [said("first")])
-        await written_by(kept).persist_dropped(stream, [said("second")])
+        await written_by(kept).persist_dropped(stream, [request("first")])
+        await written_by(kept).persist_dropped(stream, [request("second")])
         await written_by(kept).persist(stream, written)
         loaded = await read_by(kept).load(stream)
-        assert loaded == [said("first"), said("second"), *written]
+        assert loaded == [request("first"), request("second"), *written]
         if events.__name__ == "ag2.events":  # before, AG2 forgot that it was an enum
             assert loaded[3].parts[0].kind is events.BinaryType.IMAGE
         assert [event.created_at for event in loaded[2:]] == [event.created_at for event in written]
@@ -92,20 +92,20 @@ async def test_a_log_that_is_not_there_has_no_events(store: HoldallKnowledgeStor
 @awaited
 async def test_segments_are_numbered_after_the_highest(store: HoldallKnowledgeStore) -> None:
     for number in range(1, 12):
-        await EventLogWriter(store).persist_dropped("s", [said(str(number))])
+        await EventLogWriter(store).persist_dropped("s", [request(str(number))])
     await store.delete("/log/s.dropped-3.jsonl")
     await store.write("/log/s.dropped-x.jsonl", "not one")
     await store.write("/log/s.dropped-2.jsonl.bak", "nor this")
     await store.write("/log/s2.dropped-40.jsonl", "nor this")
-    await EventLogWriter(store).persist_dropped("s", [said("12")])
-    await EventLogWriter(store).persist("s", [said("last")])
+    await EventLogWriter(store).persist_dropped("s", [request("12")])
+    await EventLogWriter(store).persist("s", [request("last")])
     assert texts(await EventLogWriter(store).load("s")) == [*map(str, [1, 2, *range(4, 13)]), "last"]
 
 
 @awaited
 async def test_a_stream_in_a_folder_of_its_own_keeps_its_segments(store: HoldallKnowledgeStore) -> None:
     for text in ("one", "two"):
-        await EventLogWriter(store).persist_dropped("team/s", [said(text)])
+        await EventLogWriter(store).persist_dropped("team/s", [request(text)])
     assert texts(await EventLogWriter(store).load("team/s")) == ["one", "two"]
     with pytest.raises(InvalidInput):
         await EventLogWriter(store).persist("../escape", [])
@@ -119,7 +119,7 @@ async def test_a_stream_in_a_folder_of_its_own_keeps_its_segments(store: Holdall
 async def test_five_concurrent_persist_dropped_keep_five(store: HoldallKnowledgeStore, wrapped: bool) -> None:
     """AG2's keep one: each lists the segments, and all of them take the same number."""
     place = LockedKnowledgeStore(store) if wrapped else store
-    await asyncio.gather(*(EventLogWriter(place).persist_dropped("s", [said(str(number))]) for number in range(5)))
+    await asyncio.gather(*(EventLogWriter(place).persist_dropped("s", [request(str(number))]) for number in range(5)))
     assert sorted(texts(await EventLogWriter(place).load("s"))) == list("01234")
     assert [name async for name in aiter_names(store)] == [f"s.dropped-{n}.jsonl" for n in range(1, 6)]
 
@@ -133,22 +133,22 @@ async def aiter_names(store: HoldallKnowledgeStore) -> Any:
 async def test_a_torn_last_line_becomes_an_unknown_event(store: HoldallKnowledgeStore) -> None:
     """AG2's `load` raises, and with that nothing of the log can be had."""
     writer = EventLogWriter(store)
-    await writer.persist("s", [said("whole")])
+    await writer.persist("s", [request("whole")])
     torn = '{"type": "ag2.events.input_events.ModelRequest", "data": {"par'
     await store.append("/log/s.jsonl", "\n" + torn)
     first, last = await writer.load("s")
-    assert first == said("whole")
+    assert first == request("whole")
     assert isinstance(last, UnknownEvent) and (last.type_name, last.data) == ("", {"line": torn})
-    await writer.append_events("s", [said("after")])
-    assert await writer.load("s") == [first, last, said("after")]
+    await writer.append_events("s", [request("after")])
+    assert await writer.load("s") == [first, last, request("after")]
 
 
 @awaited
 async def test_a_character_that_was_torn_is_kept_too(store: HoldallKnowledgeStore) -> None:
-    await EventLogWriter(store).persist("s", [said("whole")])
+    await EventLogWriter(store).persist("s", [request("whole")])
     await store.files.aappend("/log/s.jsonl", '\n{"text": "é'.encode()[:-1])
     first, last = await EventLogWriter(store).load("s")
-    assert first == said("whole")
+    assert first == request("whole")
     assert last.data["line"].encode(errors="surrogateescape") == b'{"text": "\xc3'
     await EventLogWriter(store).append_events("s", [last])
     assert (await EventLogWriter(store).load("s"))[-1] == last
@@ -232,7 +232,7 @@ class WithOwnForm:
 async def test_dataclasses_models_and_dicts_come_back_equal(store: HoldallKnowledgeStore) -> None:
     writer = EventLogWriter(store)
     written = [
-        Moved(Point(1, b"\xff"), uuid4(), seen=[Point(2), {"deep": [Rated(stars=1)]}, said("inside")], tags={"a"}),
+        Moved(Point(1, b"\xff"), uuid4(), seen=[Point(2), {"deep": [Rated(stars=1)]}, request("inside")], tags={"a"}),
         Rated(stars=5, point=Point(3), blob=b"\x00\xff"),
         {"type": "note", "text": "hi", "at": [uuid4(), b"\x00", Color.RED, None, 1.5]},
         {"type": "note", "data": {"text": "hi"}},
@@ -253,7 +253,7 @@ async def test_dataclasses_models_and_dicts_come_back_equal(store: HoldallKnowle
 async def test_only_objects_with_fields_are_events(store: HoldallKnowledgeStore) -> None:
     for bad in (5, "text", object(), Point, None):
         with pytest.raises(InvalidInput):
-            await EventLogWriter(store).persist("s", [said("fine"), bad])
+            await EventLogWriter(store).persist("s", [request("fine"), bad])
     assert not await store.exists("/log/s.jsonl")
     with pytest.raises(InvalidInput):
         EventLogWriter("sqlite:///a.db")  # type: ignore[arg-type]  # no store
@@ -311,10 +311,10 @@ async def test_nothing_that_a_log_names_is_imported(tmp_path: Any, monkeypatch: 
 async def test_logs_from_before_ag2_had_its_name_are_read(store: HoldallKnowledgeStore) -> None:
     if events.__name__ != "ag2.events":
         return
-    await EventLogWriter(store).persist("s", [said("old")])
+    await EventLogWriter(store).persist("s", [request("old")])
     text = await store.read("/log/s.jsonl") or ""
     await store.write("/log/s.jsonl", text.replace('"ag2.events.', '"autogen.beta.events.'))
-    assert await EventLogWriter(store).load("s") == [said("old")]
+    assert await EventLogWriter(store).load("s") == [request("old")]
 
 
 # Logs that grow ------------------------------------------------------------------------------------------------------
@@ -323,17 +323,17 @@ async def test_logs_from_before_ag2_had_its_name_are_read(store: HoldallKnowledg
 @awaited
 async def test_events_are_appended_whatever_the_log_ends_with(store: HoldallKnowledgeStore) -> None:
     writer = EventLogWriter(store)
-    assert await writer.append_events("s", [said("1"), said("2")]) == 0
+    assert await writer.append_events("s", [request("1"), request("2")]) == 0
     size = len((await store.read("/log/s.jsonl") or "").encode())
-    assert await EventLogWriter(store).append_events("s", [said("3")]) == size + 1
+    assert await EventLogWriter(store).append_events("s", [request("3")]) == size + 1
     await writer.append_events("s", [])
     await store.append("/log/s.jsonl", "\n")
-    await writer.append_events("s", [said("4")])
+    await writer.append_events("s", [request("4")])
     assert texts(await writer.load("s")) == texts(await ag2.knowledge.EventLogWriter(store).load("s")) == list("1234")
-    await ag2.knowledge.EventLogWriter(store).persist("s", [said("anew")])
-    await writer.append_events("s", [said("5")])
+    await ag2.knowledge.EventLogWriter(store).persist("s", [request("again")])
+    await writer.append_events("s", [request("5")])
     await store.delete("/log")
-    await writer.append_events("s", [said("6")])
+    await writer.append_events("s", [request("6")])
     assert texts(await writer.load("s")) == texts(await ag2.knowledge.EventLogWriter(store).load("s")) == ["6"]
 
 
@@ -351,12 +351,12 @@ async def test_awaiting_a_tail_returns_the_events_since_the_last_call(store: Hol
     writer = EventLogWriter(store)
     tail = writer.tail("s")
     assert await tail == []
-    await writer.append_events("s", [said("1"), said("2")])
+    await writer.append_events("s", [request("1"), request("2")])
     assert texts(await tail) == ["1", "2"]
     assert await tail == []
-    offset = await writer.append_events("s", [said("3")])
+    offset = await writer.append_events("s", [request("3")])
     assert texts(await tail) == texts(await writer.tail("s", offset)) == ["3"]
-    await writer.append_events("s", [said("4")])
+    await writer.append_events("s", [request("4")])
     assert texts(await writer.tail("s", since=tail.cursor)) == ["4"]
     with pytest.raises(InvalidInput):
         writer.tail("s", since=-1)
@@ -418,7 +418,7 @@ async def test_a_tail_follows_stores_of_ag2s_too() -> None:
         writer, tail = EventLogWriter(store), EventLogWriter(store).tail("s")
         waiting = asyncio.ensure_future(anext(tail))
         await asyncio.sleep(0)
-        await writer.append_events("s", [said("1")])
+        await writer.append_events("s", [request("1")])
         assert texts([await waiting]) == ["1"]
         await tail.aclose()
 
@@ -442,20 +442,20 @@ async def test_a_tail_waits_for_the_rest_of_a_line(store: HoldallKnowledgeStore)
 async def test_a_tail_of_a_replaced_log_starts_at_its_beginning(store: HoldallKnowledgeStore) -> None:
     writer = EventLogWriter(store)
     tail = writer.tail("s")
-    history = [said(str(number)) for number in range(3)]
+    history = [request(str(number)) for number in range(3)]
     await writer.persist("s", history)
     assert texts(await tail) == ["0", "1", "2"]
-    history += [said("3")]
+    history += [request("3")]
     await writer.persist("s", history)  # as agents do after each turn
     assert texts(await tail) == ["3"]
     await writer.persist("s", history[-1:])  # ... and after they have dropped what was old
     assert texts(await tail) == ["3"]
-    await writer.persist("s", [said("something longer " * 50)])
+    await writer.persist("s", [request("something longer " * 50)])
     assert len(await tail) == 1
     await store.delete("/log")
     assert await tail == []
-    await writer.append_events("s", [said("anew")])
-    assert texts(await tail) == ["anew"]
+    await writer.append_events("s", [request("again")])
+    assert texts(await tail) == ["again"]
 
 
 @awaited
@@ -467,8 +467,8 @@ async def test_an_overridden_method_of_a_store_is_always_called() -> None:
             await super().write(path, content.upper())
 
     store = Shouting()
-    await EventLogWriter(store).persist_dropped("s", [said("hi")])
-    await EventLogWriter(store).append_events("s", [said("hi")])
+    await EventLogWriter(store).persist_dropped("s", [request("hi")])
+    await EventLogWriter(store).append_events("s", [request("hi")])
     for path in ("/log/s.dropped-1.jsonl", "/log/s.jsonl"):
         text = await store.read(path) or ""
         assert "HI" in text and text == text.upper()

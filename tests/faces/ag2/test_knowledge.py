@@ -36,7 +36,7 @@ from holdall.faces.ag2 import (
 from holdall.testing import Clock
 from support import ag2_installed as ag2
 from support.ag2_callbacks import RecordedPaths, awaited
-from support.processes import hear, start, tell
+from support.processes import receive, report, start
 from support.servers import Postgres, redis_url
 from support.stores import FACE_ENGINES, new_location, open_at
 
@@ -128,7 +128,7 @@ async def test_append_gives_the_byte_at_which_it_begins(store: HoldallKnowledgeS
     assert await store.append("/log", "") == 7
     assert await store.append("/log", "🦜\n") == 7
     assert await store.read("/log") == "héllo!🦜\n"
-    await store.write("/log", "anew")
+    await store.write("/log", "again")
     assert await store.append("/log", ".") == 4
 
 
@@ -486,11 +486,11 @@ async def test_on_change_fires_for_a_second_process(tmp_path: Path, engine: str)
         recorded = RecordedPaths()
         subscription = await store.on_change("/", recorded)
         writer = start(write_files, at=at)
-        assert await asyncio.to_thread(writer.hear) == "ready"
+        assert await asyncio.to_thread(writer.receive) == "ready"
         for count in (1, 2, 3):
-            writer.tell(f"/{count}.txt")
+            writer.send(f"/{count}.txt")
             await recorded.of(count)
-        writer.tell("")
+        writer.send("")
         writer.finish()
         assert recorded.paths == ["/1.txt", "/2.txt", "/3.txt"]
         await subscription.close()
@@ -501,8 +501,8 @@ def write_files(at: dict[str, Any]) -> None:
     async def main() -> None:
         store = HoldallKnowledgeStore(open_at(at))
         await store.list()
-        tell("ready")
-        while path := hear():
+        report("ready")
+        while path := receive():
             await store.write(path, "x")
         await store.store.aclose()
 

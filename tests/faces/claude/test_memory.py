@@ -42,13 +42,13 @@ def test_commands_answer_as_the_sdks_own_tool(tool: Tool, tmp_path: Path) -> Non
 
 def answer(tool: Tool, command: str, given: dict[str, Any]) -> Any:
     try:
-        said = tool(command, **given)
+        answer = tool(command, **given)
     except ToolError as error:
         return "error", str(error)
-    if said.startswith("Here're"):
-        header, folder, *found = said.split("\n")
+    if answer.startswith("Here're"):
+        header, folder, *found = answer.split("\n")
         return [header, folder.split("\t")[1], *(line.split("\t")[1] if line[-1] == "/" else line for line in found)]
-    return said
+    return answer
 
 
 COMMANDS: list[tuple[str, dict[str, Any]]] = [

@@ -746,8 +746,8 @@ def test_every_command_has_help_an_example_and_a_place_in_the_reference(name: st
 
 
 def test_the_exit_codes_in_the_reference_are_the_real_ones() -> None:
-    said = {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", PAGE.read_text())}
-    assert said == {
+    documented = {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", PAGE.read_text())}
+    assert documented == {
         cli.DONE, cli.NOT_FOUND, cli.BAD_INPUT, cli.UNAVAILABLE, cli.CONFLICT, cli.INTERRUPTED, cli.STDOUT_CLOSED
     }  # fmt: skip
 

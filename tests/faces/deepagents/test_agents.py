@@ -80,10 +80,10 @@ DAY: list[tuple[dict[str, Any], Any]] = [
 
 def test_an_agents_day_with_every_file_tool(any_store: holdall.Store, place: Any, runner: Any) -> None:
     backend = HoldallBackend(any_store, namespace=place)
-    said = answers(agent(backend, [one for one, _ in DAY]), runner)
-    assert [(message.name, message.content) for message in said] == [(one["name"], words) for one, words in DAY]
+    replies = answers(agent(backend, [one for one, _ in DAY]), runner)
+    assert [(message.name, message.content) for message in replies] == [(one["name"], words) for one, words in DAY]
     wrong = [words.startswith("Error") for _, words in DAY]
-    assert [message.status == "error" for message in said] == wrong
+    assert [message.status == "error" for message in replies] == wrong
 
 
 def test_an_agent_reads_what_is_not_text_whole(any_store: holdall.Store, place: Any, runner: Any) -> None:
@@ -105,9 +105,9 @@ def test_a_large_result_is_kept_as_a_file(any_store: holdall.Store, place: Any, 
 
     backend = HoldallBackend(any_store, namespace=place)
     asked = call("report")
-    [said] = answers(agent(backend, [asked], tools=[report]), runner)
+    [reply] = answers(agent(backend, [asked], tools=[report]), runner)
     path = f"/large_tool_results/{asked['id']}"
-    assert path in str(said.content)
+    assert path in str(reply.content)
     assert any_store.files(place).read_text(path) == "word " * 40_000
 
 
@@ -125,18 +125,18 @@ def test_four_agents_of_15_edits_are_all_kept(any_store: holdall.Store, place: A
         ]
 
     agents = [agent(backend, edits(one)) for one in range(4)]
-    said: list[Any] = []
+    replies: list[Any] = []
     if pace == "threads":
-        together([lambda made=made: said.extend(answers(made)) for made in agents])  # type: ignore[misc]  # bound early
+        together([lambda made=made: replies.extend(answers(made)) for made in agents])  # type: ignore[misc]  # bound early
     else:
 
         async def all_at_once() -> None:
             given, config = {"messages": [{"role": "user", "content": "go"}]}, {"recursion_limit": 1000}
             for state in await asyncio.gather(*(made.ainvoke(given, config) for made in agents)):
-                said.extend(answered(state))
+                replies.extend(answered(state))
 
         asyncio.run(all_at_once())
-    assert [message.status for message in said] == ["success"] * 60
+    assert [message.status for message in replies] == ["success"] * 60
     lines = [" ".join([*(f"{one}.{number}" for number in range(15)), f"<{one}>"]) for one in range(4)]
     assert any_store.files(place).read_text("/shared.md").splitlines() == lines
 
@@ -152,8 +152,8 @@ def test_a_namespace_callable_is_given_the_runtime_that_deepagents_gives(
     backend = HoldallBackend(any_store, namespace=lambda runtime: (*place, runtime.context.user))
     calls = [call("write_file", file_path="/a.md", content="mine"), call("glob", pattern="*"), call("ls", path="/")]
     for user in ("ada", "bob"):
-        said = answers(agent(backend, calls, context_schema=Who), runner, context=Who(user))
-        assert [message.content for message in said] == ["Updated file /a.md", "['/a.md']", "['/a.md']"]
+        replies = answers(agent(backend, calls, context_schema=Who), runner, context=Who(user))
+        assert [message.content for message in replies] == ["Updated file /a.md", "['/a.md']", "['/a.md']"]
     assert any_store.namespaces(prefix=place) == [(*place, "ada"), (*place, "bob")]
 
 
@@ -176,12 +176,12 @@ def test_permissions_hold(any_store: holdall.Store, place: tuple[str, ...], runn
         call("read_file", file_path="/fixed/b.md"),
         call("delete", file_path="/open"),
     ]
-    said = answers(agent(backend, calls, permissions=rules), runner)
-    assert [message.status for message in said] == ["error"] * 6 + ["success"] * 4
-    assert all("permission denied" in str(message.content) for message in said[:6])
+    replies = answers(agent(backend, calls, permissions=rules), runner)
+    assert [message.status for message in replies] == ["error"] * 6 + ["success"] * 4
+    assert all("permission denied" in str(message.content) for message in replies[:6])
     assert [
         set(str(message.content).strip("[]").replace("'", "").split(sep))
-        for message, sep in ((said[6], "\n"), (said[7], ", "))
+        for message, sep in ((replies[6], "\n"), (replies[7], ", "))
     ] == [{"/open/a.md", "/fixed/b.md"}] * 2
     assert [info["path"] for info in backend.glob("*").matches or []] == ["/fixed/b.md", "/secrets/key"]
 
@@ -202,11 +202,11 @@ def test_a_volume_keeps_an_agents_memories_beside_its_state(any_store: Any, plac
         call("grep", pattern="tea"),
         call("read_file", file_path="/draft.md"),
     ]
-    said = [message.content for message in answers(agent(backend, second), runner)]
-    assert said == ["@@ lines 1-1 of 1 @@\nlikes tea", "/memories/ada.md", "Error: File '/draft.md' not found"]
+    replies = [message.content for message in answers(agent(backend, second), runner)]
+    assert replies == ["@@ lines 1-1 of 1 @@\nlikes tea", "/memories/ada.md", "Error: File '/draft.md' not found"]
 
 
 def test_the_example_keeps_every_edit() -> None:
     example = Path(__file__).parents[3] / "examples" / "deepagents_files.py"
-    said = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=True).stdout
-    assert said == "60 of 60 edits are there.\n"
+    output = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=True).stdout
+    assert output == "60 of 60 edits are there.\n"

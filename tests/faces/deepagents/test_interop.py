@@ -33,7 +33,7 @@ def spoons(any_store: holdall.Store, runner: Any, place: tuple[str, ...]) -> Any
     return Calls(spoon.StoreBackend(any_store, place), runner)
 
 
-def said(result: Any) -> Any:
+def comparable(result: Any) -> Any:
     """A listing or a search, as one may compare it: times are the entry's in one and the dict's in the other."""
     assert result.error is None
     found = result.entries if hasattr(result, "entries") else result.matches
@@ -47,11 +47,11 @@ def same(native: Any, stock: Any, *paths: str) -> None:
         assert native.read(path, 1, 1) == stock.read(path, 1, 1)
     assert native.download_files(list(paths)) == stock.download_files(list(paths))
     for folder in ("/", "/d", "/d/e"):
-        assert said(native.ls(folder)) == said(stock.ls(folder))
+        assert comparable(native.ls(folder)) == comparable(stock.ls(folder))
     for pattern in ("*", "**/*.md", "/d/*"):
-        assert said(native.glob(pattern)) == said(stock.glob(pattern))
+        assert comparable(native.glob(pattern)) == comparable(stock.glob(pattern))
     for text in ("one", "t", "é"):
-        assert said(native.grep(text)) == said(stock.grep(text))
+        assert comparable(native.grep(text)) == comparable(stock.grep(text))
 
 
 def test_files_of_one_backend_can_be_read_edited_and_deleted_by_the_other(native: Any, stock: Any) -> None:
@@ -101,7 +101,8 @@ def test_spoon_ais_backend_is_a_third_way_to_the_same_files(native: Any, stock: 
 def test_stock_finds_every_file_among_many(native: Any, stock: Any) -> None:
     """It pages by 100, with offsets."""
     native.upload_files([(f"/{number:03}.md", b"word") for number in range(250)])
-    assert len(said(stock.ls("/"))) == len(said(stock.grep("word"))) == len(said(stock.glob("*.md"))) == 250
+    for found in (stock.ls("/"), stock.grep("word"), stock.glob("*.md")):
+        assert len(comparable(found)) == 250
 
 
 def test_edits_of_ours_and_writes_of_stocks_at_once_are_all_kept(any_store: Any, place: Any) -> None:
@@ -119,7 +120,7 @@ def test_edits_of_ours_and_writes_of_stocks_at_once_are_all_kept(any_store: Any,
 
     together([ours, theirs])
     assert any_store.files(place).read_text("/f") == " ".join([*map(str, range(30)), "<a>"]) + "\n<b>\n"
-    assert len(said(native.ls("/"))) == 31
+    assert len(comparable(native.ls("/"))) == 31
 
 
 def test_agents_on_either_backend_share_files(any_store: holdall.Store, place: Any, runner: Any) -> None:
@@ -132,5 +133,5 @@ def test_agents_on_either_backend_share_files(any_store: holdall.Store, place: A
         assert [message.status for message in answers(agent(first, write), runner)] == ["success"]
         assert [message.status for message in answers(agent(second, edit), runner)] == ["success"] * 2
         for backend in (first, second):
-            said = [message.content for message in answers(agent(backend, read), runner)]
-            assert said == ["@@ lines 1-1 of 1 @@\n- [x] tea", "['/plan.md']", "/plan.md"]
+            contents = [message.content for message in answers(agent(backend, read), runner)]
+            assert contents == ["@@ lines 1-1 of 1 @@\n- [x] tea", "['/plan.md']", "/plan.md"]

@@ -36,18 +36,18 @@ def test_a_public_name_is_in_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_signature_in_the_reference_is_the_real_one_and_its_twins(name: str) -> None:
-    said = re.search(rf"^repository\.{name}(\(.*?\) -> .*?)$", PAGE, re.MULTILINE)
-    assert said is not None
+    documented = re.search(rf"^repository\.{name}(\(.*?\) -> .*?)$", PAGE, re.MULTILINE)
+    assert documented is not None
     real, twin = (getattr(conversations.ConversationRepository, found) for found in (name, f"a{name}"))
-    assert documented_signature(said[1]) == signature_of(real)
+    assert documented_signature(documented[1]) == signature_of(real)
     assert signature_of(twin) == signature_of(real)
 
 
 @pytest.mark.parametrize("owner", [langgraph.HoldallStore, conversations.ConversationRepository, langgraph.import_from])
 def test_how_it_is_made_is_as_in_the_reference(owner: Any) -> None:
-    said = re.search(rf"^{owner.__name__}(\(.*?\))", PAGE, re.MULTILINE)
-    assert said is not None
-    assert documented_signature(said[1] + " -> None")[:-1] == signature_of(owner)[:-1]
+    documented = re.search(rf"^{owner.__name__}(\(.*?\))", PAGE, re.MULTILINE)
+    assert documented is not None
+    assert documented_signature(documented[1] + " -> None")[:-1] == signature_of(owner)[:-1]
 
 
 def test_every_method_has_a_docstring() -> None:

@@ -21,7 +21,7 @@ from langgraph.store.base import BaseStore
 import holdall
 from holdall.faces.langgraph import HoldallStore
 from support.langgraph_stores import Open
-from support.processes import start, tell
+from support.processes import report, start
 from support.servers import postgres_url
 
 _schemas = itertools.count()
@@ -150,7 +150,7 @@ def run_graphs(stores: list[Any], use_async: bool, user: str) -> None:
             for turn in range(3):
                 state: Any = {"user": user, "said": f"turn {turn}"}
                 result = asyncio.run(graph.ainvoke(state)) if use_async else graph.invoke(state)
-            tell(len(result["known"]))
+            report(len(result["known"]))
 
 
 # Agents --------------------------------------------------------------------------------------------------------------

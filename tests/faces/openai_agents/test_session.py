@@ -18,11 +18,11 @@ import holdall
 from holdall.errors import InvalidInput, InvalidValue, StoreClosed
 from holdall.faces.openai_agents import HoldallSession
 from support.openai_models import ScriptedModel
-from support.processes import finish_together, start, tell, wait_to_begin
+from support.processes import finish_together, report, start, wait_to_begin
 from support.stores import new_location, open_at
 
 
-def said(text: str, role: str = "user") -> Any:
+def message(text: str, role: str = "user") -> Any:
     return {"role": role, "content": text}
 
 
@@ -32,12 +32,12 @@ def test_it_does_what_the_sdks_own_session_does(any_store: holdall.Store, place:
 
     async def steps(session: Any) -> list[Any]:
         seen: list[Any] = [await session.get_items(), await session.pop_item()]
-        await session.add_items([said(f"message {n}") for n in range(5)])
+        await session.add_items([message(f"message {n}") for n in range(5)])
         await session.add_items([])
         seen += [await session.get_items(), await session.get_items(2), await session.get_items(0)]
         seen.append(await session.get_items(-1))
         seen += [await session.pop_item(), await session.get_items()]
-        await session.add_items([said("again", "assistant")])
+        await session.add_items([message("again", "assistant")])
         seen.append(await session.get_items())
         await session.clear_session()
         seen += [await session.get_items(), await session.pop_item()]
@@ -63,8 +63,8 @@ def test_an_agent_remembers_between_runs_and_stores(tmp_path: Path) -> None:
 def test_sessions_are_listed_and_searched(any_store: holdall.Store, place: tuple[str, ...]) -> None:
     async def main() -> None:
         ada, bob = (HoldallSession(name, any_store, namespace=place) for name in ("ada", "bob"))
-        await ada.add_items([said("Where is the blue notebook?"), said("In the kitchen.", "assistant")])
-        await bob.add_items([said("hello")])
+        await ada.add_items([message("Where is the blue notebook?"), message("In the kitchen.", "assistant")])
+        await bob.add_items([message("hello")])
         page = await ada.list_sessions()
         assert [(info.session_id, info.items) for info in page] == [("bob", 1), ("ada", 2)]
         assert (await ada.list_sessions(limit=1)).next is not None
@@ -80,10 +80,10 @@ def test_sessions_are_listed_and_searched(any_store: holdall.Store, place: tuple
 def test_settings_bound_what_is_read() -> None:
     async def main() -> None:
         async with HoldallSession("s", "memory:", session_settings=SessionSettings(limit=2)) as session:
-            await session.add_items([said(str(n)) for n in range(5)])
+            await session.add_items([message(str(n)) for n in range(5)])
             assert [item["content"] for item in await session.get_items()] == ["3", "4"]  # type: ignore[typeddict-item]
             with pytest.raises(InvalidValue):
-                await session.add_items([said(object())])  # type: ignore[arg-type]
+                await session.add_items([message(object())])  # type: ignore[arg-type]
         with pytest.raises(StoreClosed):
             await session.add_items([])
 
@@ -98,7 +98,7 @@ def test_no_two_processes_pop_the_same_item(engine: str, tmp_path: Path) -> None
     at = new_location(engine, tmp_path)
     with open_at(at) as store:
         session = HoldallSession("shared", store)
-        asyncio.run(session.add_items([said(str(n)) for n in range(40)]))
+        asyncio.run(session.add_items([message(str(n)) for n in range(40)]))
         popped = finish_together([start(pop_some, at=at) for _ in range(4)])
         assert sorted(int(text) for [some] in popped for text in some) == list(range(8, 40))
         assert [item["content"] for item in asyncio.run(session.get_items())] == [str(n) for n in range(8)]  # type: ignore[typeddict-item]
@@ -111,7 +111,7 @@ def pop_some(at: dict[str, str]) -> None:
             wait_to_begin()
             return [(await session.pop_item())["content"] for _ in range(8)]
 
-    tell(asyncio.run(main()))
+    report(asyncio.run(main()))
 
 
 def test_a_cancelled_call_is_done_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_cancelled_call_is_done_whole_or_not_at_all(tmp_path: Path) -> None:
         async with HoldallSession("s", tmp_path / "agent.db", durability="relaxed") as session:
             outcomes = []
             for number in range(60):
-                adding = asyncio.create_task(session.add_items([said(str(number)), said(str(number))]))
+                adding = asyncio.create_task(session.add_items([message(str(number)), message(str(number))]))
                 await asyncio.sleep(number * 0.00002)
                 adding.cancel()
                 outcomes += await asyncio.gather(adding, return_exceptions=True)
@@ -127,8 +127,8 @@ def test_a_cancelled_call_is_done_whole_or_not_at_all(tmp_path: Path) -> None:
             assert items[::2] == items[1::2] and items == sorted(items, key=int)
             done = {str(number) for number, outcome in enumerate(outcomes) if outcome is None}
             assert done <= set(items), "an acknowledged item is missing"
-            await session.add_items([said("after")])
-            assert await session.pop_item() == said("after")
+            await session.add_items([message("after")])
+            assert await session.pop_item() == message("after")
 
     asyncio.run(main())
 

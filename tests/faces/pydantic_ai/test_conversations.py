@@ -25,7 +25,7 @@ from pydantic_ai.models.function import FunctionModel
 import holdall
 from holdall.faces.pydantic_ai import HoldallConversationStore
 from holdall.testing import Clock
-from support.processes import finish_together, start, tell, wait_to_begin
+from support.processes import finish_together, report, start, wait_to_begin
 from support.stores import new_location, open_at
 
 
@@ -219,10 +219,10 @@ def save_some(at: dict[str, str], name: int) -> None:
                     break
         return done
 
-    tell(asyncio.run(main()))
+    report(asyncio.run(main()))
 
 
-def said(text: str) -> ModelRequest:
+def request(text: str) -> ModelRequest:
     return ModelRequest(parts=[UserPromptPart(text)])
 
 
@@ -240,7 +240,7 @@ step = st.one_of(
 
 async def take(store: Any, old: dict[str, Conversation], number: int, do: str, name: str, one: Any, more: Any) -> Any:
     """Do a step, and return what the store then shows of all conversations."""
-    new = [said(f"{number}.{index}") for index in range(more or 0)]
+    new = [request(f"{number}.{index}") for index in range(more or 0)]
     try:
         if do == "extend":
             conversation = await store.load(name, limit=one) or Conversation(conversation_id=name)

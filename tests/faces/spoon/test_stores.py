@@ -639,8 +639,8 @@ def test_every_name_is_there() -> None:
 
 def test_the_example_runs() -> None:
     example = Path(__file__).parents[3] / "examples" / "spoon_files.py"
-    said = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines() == [
+    output = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines() == [
         "     1\t- call the bank",
         "     2\t- buy almonds",
         "['/notes/']",

@@ -19,7 +19,7 @@ import holdall
 from holdall.engines.sqlite.vectors import ranker
 from holdall.ops import Delete, Put
 from holdall.search.vector_index import building, index
-from support.processes import start, tell
+from support.processes import report, start
 
 DIMS, COUNT = 16, 900
 NS = ("notes",)
@@ -346,7 +346,7 @@ def build_slowly(path: str) -> None:
     fill_in = building.IndexBuilder.fill
 
     def slow(self: Any, *given: Any) -> None:
-        tell("building")
+        report("building")
         time.sleep(0.2)
         fill_in(self, *given)
 
@@ -361,7 +361,7 @@ def test_a_build_that_is_killed_leaves_nothing_wrong(tmp_path: Path) -> None:
     with open_there(str(path)) as store:
         fill(store)
         builder = start(build_slowly, deadline=120, path=str(path))
-        assert builder.hear() == "building"
+        assert builder.receive() == "building"
         expected = [find(store, f"{number} asked") for number in range(10)]
         assert [file.suffix for file in files_of(tmp_path)] == [".new"]
         builder.kill()
@@ -381,7 +381,7 @@ def search_and_write(path: str, number: int, seconds: float) -> None:
             wrong += find(store, text)[0] != (f"k{step % 60}", pytest.approx(1.0))
             if step % 20 == 0:
                 wrong += len(find(store, text, (f"p{number}",), limit=100)) != min(step, 60)
-    tell([wrong, step])
+    report([wrong, step])
 
 
 def test_many_processes_share_one_index(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
