@@ -207,7 +207,7 @@ def test_the_plot_has_a_panel_for_each_question_and_a_line_for_each_contender() 
 
 
 @pytest.mark.parametrize(("ours", "code"), [(0.5, 0), (2.0, 1)])
-def test_the_exit_code_says_whether_every_target_is_met(tmp_path: Path, ours: float, code: int) -> None:
+def test_the_exit_code_shows_whether_every_target_is_met(tmp_path: Path, ours: float, code: int) -> None:
     """A maintainer's script asks for no more than that."""
     (tmp_path / "section.py").write_text(
         "from benchmarks.harness import Row, ahead_of\n"

@@ -1,6 +1,6 @@
-"""Who may import whom, held by reading the source.
+"""Which folder may import which, checked by reading the source.
 
-Data goes straight down and straight back up: faces, core, engines. These tests are what keeps it so, and what keeps
+Data goes straight down and straight back up: faces, core, engines. These tests keep it so, and keep
 `import holdall` quick.
 """
 
@@ -317,6 +317,7 @@ def test_importing_holdall_loads_no_driver() -> None:
     assert [name for name in loaded if name.startswith(("holdall.engines", "holdall.faces", "holdall.testing"))] == []
 
 
+@pytest.mark.timed
 def test_importing_holdall_takes_less_than_a_tenth_of_a_second() -> None:
     """From bytecode: the first run writes it, if there is none."""
     script = "import time; began = time.process_time(); import holdall; print(time.process_time() - began)"

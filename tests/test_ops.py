@@ -87,7 +87,7 @@ OPS: list[ops.Op] = [
     ops.Get(("a",), "k"),
     ops.Put(("a",), "k", values.encode({"n": 1}), None, ops.ABSENT, '["title"]', VECTORS),  # type: ignore[arg-type]
     ops.Put(("a",), "/k", ops.File(file_values.NATIVE, b"\x00\xff"), 2.5, 7),
-    ops.Put(keys.Home(("a", "b")), "k", values.encode({}), ops.KEEP),  # type: ignore[arg-type]
+    ops.Put(keys.Resolved(("a", "b")), "k", values.encode({}), ops.KEEP),  # type: ignore[arg-type]
     ops.Delete(("a",), "k", 7, '{"author":"a"}'),
     ops.Check(("a",), "k", ops.ABSENT),
     ops.Refresh(("a",), "k"),

@@ -268,9 +268,10 @@ class Engine(Protocol):
     """The storage below a store, which `holdall.open` connects.
 
     No signal interrupts the sync methods. One that waits for long checks for signals with `restart_if_signaled` or
-    `run_pending_handlers`. An engine that can answer some batches without
-    waiting may have a method `look_up(ops)`, which returns the results or None. A signal may interrupt that method, so
-    it must take no lock.
+    `run_pending_handlers`.
+
+    An engine that can answer some batches without waiting may have a method `look_up(ops)`, which returns the results
+    or None. A signal may interrupt that method, so it must take no lock.
 
     No signal interrupts a step of `aexecute` either, which costs 10 to 20 us a call. The class of an engine sets
     `is_async_reentrant` to True if a signal handler may call the store in the middle of `aexecute`: then no step is
@@ -438,7 +439,7 @@ def check_transfer(op: Move | Copy, sources: Sequence[str], there: Iterable[str]
 
 
 def transfer_result(op: Move | Copy, info: FileInfo | None) -> FileInfo:
-    """The result of `Move` and `Copy`: the destination's file, or the folder."""
+    """Return the result of `Move` and `Copy`: the destination's file, or the folder."""
     return info or FileInfo(op.dst + "/", is_dir=True)
 
 

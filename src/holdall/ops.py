@@ -1,8 +1,9 @@
 """The ops: every request that a store or an engine can execute, as small frozen structs.
 
-A batch for an engine is either **point ops**, run in order in one atomic transaction, or exactly one **walk**, which
-reads many entries. Users build point ops for `Store.execute`; the store builds walks. A docstring names the result
-after `->`. This module imports nothing else of holdall, except the names of renamed arguments, for an error.
+A batch for an engine is either **point ops**, run in order in one atomic transaction, or exactly one other op: a
+**walk**, which reads many entries, or an op of maintenance or history. Users build point ops for `Store.execute`; the
+store builds the others. A docstring names the result after `->`. This module imports nothing else of holdall, except
+the names of renamed arguments, for an error.
 """
 
 from __future__ import annotations
@@ -397,7 +398,7 @@ class Delete(PointOp, frozen=True):
     namespace: Namespace
     key: str
     expect: Expectation = ANY
-    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
+    acting: str | None = None  # as in `Put`
 
 
 class Check(PointOp, frozen=True):
@@ -436,7 +437,7 @@ class DeleteTree(PointOp, frozen=True):
 
     namespace: Namespace
     path: str | None = None
-    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
+    acting: str | None = None  # as in `Put`
 
 
 class Append(PointOp, frozen=True):
@@ -450,7 +451,7 @@ class Append(PointOp, frozen=True):
     data: bytes
     expect: Expectation = ANY
     ttl: TtlOrDefault = DEFAULT  # of a file that is created
-    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
+    acting: str | None = None  # as in `Put`
 
 
 class ReadRange(PointOp, frozen=True):
@@ -488,7 +489,7 @@ class Move(PointOp, frozen=True):
     dst: str
     source: Namespace | None = None  # of `src`, if another; then `created_at` is that of the file which is replaced
     ttl: TtlOrDefault = KEEP
-    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
+    acting: str | None = None  # as in `Put`
 
 
 class MoveSlice(Op, frozen=True):
@@ -502,7 +503,7 @@ class MoveSlice(Op, frozen=True):
     dst: str
     after: str | None  # the path after which the slice begins
     limit: int
-    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
+    acting: str | None = None  # as in `Put`
 
 
 class Copy(PointOp, frozen=True):
@@ -511,7 +512,7 @@ class Copy(PointOp, frozen=True):
     namespace: Namespace
     src: str
     dst: str
-    acting: str | None = None  # set by the store: the author and the reason, as `Store.acting` encodes them
+    acting: str | None = None  # as in `Put`
 
 
 class GetSearchFields(Op, frozen=True):
@@ -567,8 +568,11 @@ class Remember(Op, frozen=True):
     checksum: int = 0
 
 
+# Maintenance ---------------------------------------------------------------------------------------------------------
+
+
 class IndexTexts(Op, frozen=True):
-    """Do a step of indexing: of the texts of up to `limit` changed entries, or of the upkeep of the index.
+    """Do a step of indexing: of the texts of up to `limit` changed entries, or of merging the index.
 
     -> how many entries were indexed, and whether more is left to do. Not a change.
     """

@@ -1,7 +1,7 @@
 """How batches travel between the remote engine and the server: MessagePack, in which a value is its JSON text.
 
-Both sides know the ops of a batch, so a result carries only what the op does not say already. Errors travel as the
-members of a problem document (RFC 9457), on every route of the server.
+Both sides know the ops of a batch, so a result carries only what the op lacks. Errors travel as the members of a
+problem document (RFC 9457), on every route of the server.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def to_record(op: ops.Remember, batch: Sequence[Op], results: Sequence[Any]) -> 
 
 
 def from_record(value: dict[str, Any]) -> list[Any]:
-    """The encoded results that `to_record` has kept."""
+    """Return the encoded results that `to_record` has kept."""
     results: list[Any] = msgspec.msgpack.decode(base64.b64decode(value["results"]))
     return results
 
@@ -240,7 +240,7 @@ def from_record(value: dict[str, Any]) -> list[Any]:
 
 
 def to_problem(error: HoldallError) -> dict[str, Any]:
-    """The members of a problem document that describe an error, except its status."""
+    """Return the members of a problem document that describe an error, except its status."""
     problem: dict[str, Any] = {"title": type(error).__name__, "detail": str(error)}
     if isinstance(error, Conflict):
         problem |= {
@@ -266,8 +266,8 @@ def from_problem(problem: Any) -> HoldallError:
     if not (isinstance(kind, type) and issubclass(kind, HoldallError)):
         return HoldallError(detail or f"the server reported {shown(problem)}")
     if issubclass(kind, Conflict):
-        namespace = tuple(problem.get("namespace") or ())
-        return kind(*(problem.get("op"), namespace, problem.get("key"), problem.get("expected"), problem.get("actual")))
+        op, key, expected, actual = (problem.get(name) for name in ("op", "key", "expected", "actual"))
+        return kind(op, tuple(problem.get("namespace") or ()), key, expected, actual)
     if issubclass(kind, InvalidValue):
         return kind(detail, str(problem.get("path", "")))
     if issubclass(kind, AmbiguousMatch):

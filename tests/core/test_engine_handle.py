@@ -115,13 +115,13 @@ print("done")
 
 
 class BehindEngine(MemoryEngine):
-    """One that always asks for upkeep."""
+    """One that always needs maintenance."""
 
     needs_maintenance = True
 
 
 class StuckEngine(BehindEngine):
-    """One whose upkeep fails."""
+    """One whose maintenance fails."""
 
     def execute(self, batch):
         if type(batch[0]) is ops.Maintain:
@@ -129,18 +129,18 @@ class StuckEngine(BehindEngine):
         return super().execute(batch)
 
 
-def test_an_engine_that_always_asks_for_upkeep_is_swept_all_the_same():
+def test_an_engine_that_always_needs_maintenance_is_swept_all_the_same():
     with holdall.open(BehindEngine, sweep_interval=0.05) as store:
         store.put(("a",), "k", {}, ttl=0.001)
         deadline = time.monotonic() + 10
         kinds = []
         while kinds != ["expire"] and time.monotonic() < deadline:
-            store.files().exists("/other")  # after which there is more upkeep to do
+            store.files().exists("/other")  # after which there is more maintenance to do
             kinds = [change.kind for change in store._engine_handle.engine.execute([ops.Changes()])[0]]
         assert kinds == ["expire"]
 
 
-def test_upkeep_that_fails_is_not_tried_after_every_batch(caplog):
+def test_maintenance_that_fails_is_not_tried_after_every_batch(caplog):
     with holdall.open(StuckEngine, sweep_interval=30) as store, caplog.at_level(logging.WARNING, "holdall"):
         for _ in range(50):
             store.files().exists("/f")
@@ -160,7 +160,7 @@ class FaultyEngine(MemoryEngine):
         return super().execute(batch)
 
 
-def test_upkeep_goes_on_after_any_error(caplog):
+def test_maintenance_goes_on_after_any_error(caplog):
     with holdall.open(FaultyEngine, sweep_interval=0.05) as store, caplog.at_level(logging.WARNING, "holdall"):
         store.put(("a",), "k", {}, ttl=0.001)
         deadline = time.monotonic() + 10

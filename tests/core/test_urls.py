@@ -46,14 +46,14 @@ def test_four_slashes_are_an_absolute_path(tmp_path):
     assert (tmp_path / "deep" / "down" / "agent.db").is_file()
 
 
-def test_without_a_url_the_environment_says_which(tmp_path, monkeypatch):
+def test_without_a_url_the_environment_variable_is_used(tmp_path, monkeypatch):
     monkeypatch.setenv("HOLDALL_URL", "sqlite:///from-env.db")
     with holdall.open() as store:
         store.put(("a",), "k", {})
     assert (tmp_path / "from-env.db").is_file()
 
 
-def test_no_url_at_all_is_an_error_that_says_what_to_do():
+def test_no_url_at_all_is_an_error_that_names_both_ways():
     with pytest.raises(InvalidInput, match="HOLDALL_URL"):
         holdall.open()
 
@@ -236,7 +236,7 @@ def test_a_wait_may_be_of_any_length():
         assert store.lease("name", 10, wait=10**400).acquire().release()
 
 
-def test_wrong_arguments_are_told_in_the_public_methods_name():
+def test_the_error_of_wrong_arguments_names_the_public_method():
     with holdall.open("memory:") as store:
         with pytest.raises(TypeError, match=r"Store\.put\(\)"):
             store.put(("a",), "k", {}, 60)

@@ -200,6 +200,7 @@ def test_a_scope_continues_only_its_own_move(store: holdall.Store, monkeypatch: 
     assert read_folder(ours, "/e") == read_folder(theirs, "/d") == {name: name for name in NAMES}
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("engine", ["sqlite", "postgres", "redis"])
 def test_no_writer_waits_long_while_a_large_folder_is_moved(
     engine: str, tmp_path: Path, scaled: Callable[[int, int], int]

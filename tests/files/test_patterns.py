@@ -14,6 +14,7 @@ from holdall.files import patterns
 from support import processes
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("step", ["_regex", "find_all"])
 def test_an_event_loop_waits_neither_for_compiling_nor_for_matching(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = patterns if step == "_regex" else patterns.LineMatcher
@@ -84,6 +85,7 @@ def test_an_escaped_bracket_is_no_group() -> None:
     assert patterns.LineMatcher(r"(a)+", is_regex=True, ignore_case=False)._end is not None
 
 
+@pytest.mark.timed
 def test_a_long_pattern_is_refused_on_a_long_line() -> None:
     """While one large set is compared with each character, no time limit is checked."""
     with holdall.open("memory:") as store:

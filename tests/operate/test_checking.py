@@ -284,7 +284,7 @@ def test_contents_that_are_written_meanwhile_are_no_faults(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_stats_tell_sizes(engine: str, tmp_path: Path) -> None:
+def test_stats_have_sizes(engine: str, tmp_path: Path) -> None:
     with open_at(new_location(engine, tmp_path), embed=embed, history=3600) as store:
         fill(store)
         before = store.stats()

@@ -208,6 +208,7 @@ def test_vectors_are_left_out_if_the_destination_has_another_model(tmp_path: Pat
         assert destination.reindex() == 1
 
 
+@pytest.mark.timed
 def test_follow_goes_on_with_every_change_until_it_is_stopped(
     source: holdall.Store, destination: holdall.Store
 ) -> None:

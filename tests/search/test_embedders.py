@@ -125,7 +125,7 @@ def test_what_is_sync_serves_sync_and_async_callers(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ASYNC.values(), ids=ASYNC)
-def test_what_is_async_serves_async_callers_and_tells_sync_ones_what_to_call(given: Any) -> None:
+def test_what_is_async_serves_async_callers_and_the_error_for_sync_ones_names_the_method(given: Any) -> None:
     embedder = Embedder(given)
     assert arun(embedder.embed_documents(TEXTS)) == VECTORS
     assert arun(embedder.embed_query("coffee")) == VECTORS[1]
@@ -232,7 +232,7 @@ async def abroken(texts: Any) -> Any:
 
 
 @pytest.mark.parametrize("given", [broken, abroken, returns_coroutine(abroken)])
-def test_a_failing_embedder_is_an_error_that_says_so_and_keeps_the_cause(given: Any) -> None:
+def test_a_failing_embedder_is_an_embedding_error_that_keeps_the_cause(given: Any) -> None:
     with pytest.raises(EmbeddingError, match="ConnectionError: no route to the model; nothing was written") as caught:
         arun(Embedder(given).embed_documents(TEXTS))
     assert isinstance(caught.value, HoldallError)
@@ -320,7 +320,7 @@ def test_vectors_are_little_endian_float32() -> None:
 # Which model made a vector -------------------------------------------------------------------------------------------
 
 
-def test_a_model_is_told_from_another_by_its_probe() -> None:
+def test_a_model_is_recognised_by_its_probe() -> None:
     def other(texts: Sequence[str]) -> list[list[float]]:
         return [vector[::-1] for vector in embed(texts)]
 

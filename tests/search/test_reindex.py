@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdall.St
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_progress_is_told_how_many_of_how_many(store: holdall.Store, awaited: bool) -> None:
+def test_progress_gets_how_many_of_how_many(store: holdall.Store, awaited: bool) -> None:
     reports: list[tuple[int, int]] = []
 
     def reindex(on: holdall.Store) -> tuple[int, list[tuple[int, int]]]:

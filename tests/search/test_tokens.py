@@ -348,7 +348,7 @@ def test_words_that_all_documents_share_alike_leave_the_ranking_to_the_vectors()
     assert [number for number, _ in fuse(lexical, semantic)] == list(reversed(range(100)))
 
 
-def test_equal_documents_are_told_apart_by_words_and_not_by_rounding() -> None:
+def test_equal_documents_are_ordered_by_words_and_not_by_rounding() -> None:
     semantic = {number: 0.9 + number * 1e-9 for number in range(20)}
     assert fuse({3: 1.0, 4: 2.0}, semantic)[:2] == [(4, pytest.approx(0.8, abs=0.2)), (3, pytest.approx(0.6, abs=0.2))]
 

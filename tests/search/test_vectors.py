@@ -64,7 +64,7 @@ def test_a_ranking_of_many_is_that_of_brute_force_in_float64(metric: Metric) -> 
 
 
 @metrics
-def test_vectors_that_float32_cannot_tell_apart_are_ranked_exactly(metric: Metric) -> None:
+def test_vectors_that_are_equal_in_float32_are_ranked_exactly(metric: Metric) -> None:
     """The quick pass orders these wrongly; if it did not, this would hold nothing."""
     query = random_rows(1)[0]
     noise = random_rows(300) * np.float32(1e-4)

@@ -31,7 +31,7 @@ def together(functions: list[Callable[[], Any]]) -> None:
         raise failures[0]
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -176,7 +176,7 @@ def write_and_grep(where: dict[str, str], worker: int, steps: int) -> None:
     files.store.close()
 
 
-def test_copies_stay_whole_whoever_changes_them(files: Files, scaled: Callable[[int, int], int]) -> None:
+def test_copies_stay_whole_while_others_change_them(files: Files, scaled: Callable[[int, int], int]) -> None:
     """Copies share their bytes: threads and tasks that grow, replace, copy and delete them must not meet in these."""
     paths, until = [f"/{n}" for n in range(4)], time.monotonic() + scaled(3, 30)
     done: Counter[str] = Counter()

@@ -117,7 +117,7 @@ def read_from_many_loops(path: str, seconds: float) -> None:
 
 
 def test_closing_answers_everybody_who_waits(tmp_path: Path, scaled: Callable[[int, int], int]) -> None:
-    """Whoever uses a store while it is closed gets an answer or StoreClosed: nobody waits for ever."""
+    """A call during the closing of a store gets an answer or StoreClosed, and never waits for ever."""
     rounds = scaled(25, 400)
     reported = run(close_in_the_middle, deadline=60 + rounds, folder=str(tmp_path), rounds=rounds)
     assert reported == ["closed"] * rounds

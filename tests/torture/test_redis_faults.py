@@ -306,7 +306,7 @@ def test_a_server_that_does_not_answer_is_no_hang() -> None:
         assert store.put(("a",), "k", {"n": 1}) == store.get(("a",), "k")
 
 
-def test_a_primary_that_is_a_replica_by_now_is_asked_for_anew() -> None:
+def test_a_primary_that_is_a_replica_by_now_is_looked_up_again() -> None:
     """Its host name may lead to another server now, while the connections to the old one stay open."""
     with (
         Redis() as old,
@@ -464,7 +464,7 @@ def test_a_file_whose_content_is_not_all_there_is_said_to_be_corrupt() -> None:
             list(store.scan())
 
 
-def test_a_user_who_may_not_publish_is_told_so_and_no_write_is_done_twice() -> None:
+def test_a_user_who_may_not_publish_gets_an_error_and_no_write_is_done_twice() -> None:
     """In Redis 7, new users have access to no channels by default."""
     with Redis() as server:
         server.ask("ACL", "SETUSER", "app", "on", ">pw", "~holdall:*", "&holdall:*", "+@all", "-@dangerous")

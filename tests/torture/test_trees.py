@@ -122,6 +122,7 @@ def trees_left(where: dict[str, str]) -> int:
         connection.close()
 
 
+@pytest.mark.timed
 def test_no_writer_waits_long_while_a_large_tree_is_deleted_and_cleared(
     where: dict[str, str], scaled: Callable[[int, int], int]
 ) -> None:

@@ -128,7 +128,7 @@ class Dispatcher:
         return await asyncio.sleep(request.seconds)
 
     def _execute_unguarded(self, batch: Sequence[Op]) -> list[Any]:
-        """Execute a batch in this thread. A view with a guard, which is async, adds nothing so."""
+        """Execute a batch in this thread. A guard is async, so what it would have to admit is refused here."""
         if self._options.guard is not None and any(isinstance(op, _GROWING) for op in batch):
             raise InvalidInput("a store with a quota is written to by its async methods only")
         return self._require_open().execute(batch)
@@ -175,9 +175,9 @@ class Dispatcher:
     def _prepare(self, op: Op) -> Op:
         """Check and encode an op for the engine, and move it into the scope. Walks are prepared by their methods."""
         if isinstance(op, ops.Get):  # the most frequent ops come first: `match` takes longer
-            home = self._resolve_namespace(op.namespace)
+            resolved = self._resolve_namespace(op.namespace)
             key = keys.check_key(op.key)
-            return op if home is op.namespace and key is op.key else ops.Get(home, key)
+            return op if resolved is op.namespace and key is op.key else ops.Get(resolved, key)
         if isinstance(op, ops.Put):
             expect = op.expect if op.expect is ANY else _resolve_expect(op.expect, op.key)
             ttl, key, value = self._resolve_ttl(op.ttl), keys.check_key(op.key), op.value
@@ -188,25 +188,25 @@ class Dispatcher:
                 search_fields: Any = None
             else:
                 search_fields = self._encode_search_fields(op.search_fields)
-            home, acting = self._resolve_namespace(op.namespace), self._acting()
-            return ops.Put(home, key, kept, ttl, expect, search_fields, op.vectors, acting, op.returns_entry)
+            resolved, acting = self._resolve_namespace(op.namespace), self._acting()
+            return ops.Put(resolved, key, kept, ttl, expect, search_fields, op.vectors, acting, op.returns_entry)
         if isinstance(op, ops.ReadRange):
             if op.start or op.end is not None:
                 keys.check_count("start", op.start, most=2**62)
                 keys.check_count("end", 0 if op.end is None else op.end, most=2**62)
             if op.version is not None:
                 keys.check_version(op.version)
-            home, key = self._resolve_namespace(op.namespace), keys.check_path(op.key)
-            if home is op.namespace and key is op.key:
+            resolved, key = self._resolve_namespace(op.namespace), keys.check_path(op.key)
+            if resolved is op.namespace and key is op.key:
                 return op
-            return ops.ReadRange(home, key, op.start, op.end, op.version)
+            return ops.ReadRange(resolved, key, op.start, op.end, op.version)
         if isinstance(op, ops.Stat):
             return ops.Stat(self._resolve_namespace(op.namespace), keys.check_folder(op.path)[:-1])
         match op:
             case ops.Delete(namespace, key, expect):
                 self._engine_handle.needs_sweeping = True
-                home, expect = self._resolve_namespace(namespace), _resolve_expect(expect, key)
-                return ops.Delete(home, keys.check_key(key), expect, self._acting())
+                resolved, expect = self._resolve_namespace(namespace), _resolve_expect(expect, key)
+                return ops.Delete(resolved, keys.check_key(key), expect, self._acting())
             case ops.Check(namespace, key, expect):
                 return ops.Check(self._resolve_namespace(namespace), keys.check_key(key), _resolve_expect(expect, key))
             case ops.Refresh(namespace, key):
@@ -257,8 +257,8 @@ class Dispatcher:
             case ops.MoveSlice(namespace):
                 return ops.replace(op, namespace=self._resolve_namespace(namespace), acting=self._acting())
             case ops.Copy(namespace, src, dst):
-                home, paths = self._resolve_namespace(namespace), keys.check_paths(src, dst)
-                return ops.Copy(home, *paths, self._acting())
+                resolved, paths = self._resolve_namespace(namespace), keys.check_paths(src, dst)
+                return ops.Copy(resolved, *paths, self._acting())
             case ops.GetVersion(namespace, key) | ops.SetChange(namespace, key):
                 return ops.replace(op, namespace=self._resolve_namespace(namespace), key=keys.check_key(key))
         return op
@@ -277,7 +277,7 @@ class Dispatcher:
             if len(namespace) == 1:  # one for the whole store
                 return keys.RESERVED, namespace[0]
             return keys.RESERVED, (self._scope + namespace[1:])[0], namespace[0]
-        if type(namespace) is keys.Home:
+        if type(namespace) is keys.Resolved:
             return namespace
         if not self._scope:
             return keys.check_namespace(namespace)

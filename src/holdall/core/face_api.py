@@ -270,7 +270,7 @@ def scan_page(
 
 
 def guarded(store: Store, guard: WriteGuard) -> Store:
-    """Return a view of a store whose writes need the consent of a guard. Only its async methods add something."""
+    """Return a view of a store whose async writes a guard must admit. Its sync methods cannot add anything."""
     return Store(store._engine_handle, replace(store._options, guard=guard), store, store._scope)
 
 

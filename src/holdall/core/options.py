@@ -51,7 +51,7 @@ class StoreOptions(FrozenStruct, frozen=True):
     find_author: Callable[[], tuple[str, str | None] | None] | None = None  # asked before each write without these
     guard: WriteGuard | None = None
 
-    def ranking(self, query: Any, mode: Any) -> tuple[str, Mode] | tuple[None, None]:
+    def resolve_ranking(self, query: Any, mode: Any) -> tuple[str, Mode] | tuple[None, None]:
         """Check a query and its mode, and choose the default mode. (None, None) if there is nothing to rank by."""
         if not (query is None or isinstance(query, str)):
             raise InvalidInput(f"query is a str, not {type(query).__name__} {shown(query)}")

@@ -1,6 +1,6 @@
 """Batches that a remote engine sends: they are checked, moved into the scope of a store, and run exactly once.
 
-The ops of such a batch were prepared by a store in another process, which nobody can trust: every argument is checked
+The ops of such a batch were prepared by a store in another process, which may be hostile: every argument is checked
 again here. Namespaces are relative to the scope. A client names few namespaces of holdall's own (leases, uploads, the
 record of the embedding model, how far copies are), and each of them is translated. The server calls this through the
 face API.
@@ -17,7 +17,7 @@ from .. import ops, wire
 from ..errors import AccessDenied, Conflict, Corrupt, HoldallError, InvalidInput, InvalidValue, OutcomeUnknown, shown
 from ..files.large_moves import is_large, move
 from ..history.versions import encode_acting
-from ..live.leases import lease_home
+from ..live.leases import lease_namespace
 from ..model import file_values, filters, globs, keys
 from ..model.values import MAX_TTL, decode, duration_seconds, to_datetime
 from ..ops import ABSENT, READS, WALKS, Entry, Namespace, Op, Page, replace
@@ -102,8 +102,8 @@ def _erase(store: Store, op: ops.Forget | ops.Scrub) -> StoreProgram[ops.Forgott
     if isinstance(op, ops.Forget):
         keys.check_count("limit", op.limit, least=1)
         key = None if op.key is None else keys.check_key(op.key)
-        home = store._resolve_namespace(op.namespace)
-        return (yield [replace(op, namespace=home, key=key, limit=min(op.limit, 500))])[0]  # type: ignore[no-any-return]
+        namespace = store._resolve_namespace(op.namespace)
+        return (yield [replace(op, namespace=namespace, key=key, limit=min(op.limit, 500))])[0]  # type: ignore[no-any-return]  # `Forgotten`
     if not (op.compact and store._scope):
         return (yield [op])[0]  # type: ignore[no-any-return]  # `Scrubbed`
     scrubbed: ops.Scrubbed = (yield [ops.Scrub()])[0]
@@ -121,28 +121,28 @@ def _run_once(store: Store, batch: wire.Batch, admitted: list[Op]) -> StoreProgr
         raise OutcomeUnknown(
             f"the write was sent {slot.age:.0f} s ago, and its outcome is no longer known: read the entries and decide"
         )
-    home = _record_home(store, admitted)
+    namespace = _record_namespace(store, admitted)
     key = _record_key(store, slot)
     expect: Any = ABSENT
     if slot.expect is not None:
         _check_integer("expect", expect := slot.expect)
     is_retry = slot.age > 0
-    record: Entry | None = (yield [ops.Get(home, key)])[0] if is_retry else None
+    record: Entry | None = (yield [ops.Get(namespace, key)])[0] if is_retry else None
     while True:
         if record is not None and record.value["number"] == slot.number:
             return (yield from _replay(batch, admitted, record))
         try:
-            return (yield from _write_with_record(store, batch, admitted, home, key, expect))
+            return (yield from _write_with_record(store, batch, admitted, namespace, key, expect))
         except HoldallError as error:
             failure = error
         is_taken = isinstance(failure, Conflict) and (failure.namespace, failure.key) == (
-            store._resolve_namespace(home),
+            store._resolve_namespace(namespace),
             key,
         )
         if not is_taken and not is_retry:
             raise _relative(store, failure, batch.ops, admitted)
         # The first try of this write may have ended in the meantime: its own change makes a retry fail.
-        record = (yield [ops.Get(home, key)])[0]
+        record = (yield [ops.Get(namespace, key)])[0]
         if record is not None and record.value["number"] == slot.number:
             continue
         if not is_taken:
@@ -153,24 +153,24 @@ def _run_once(store: Store, batch: wire.Batch, admitted: list[Op]) -> StoreProgr
 
 
 def _write_with_record(
-    store: Store, batch: wire.Batch, admitted: list[Op], home: Namespace, key: str, expect: Any
+    store: Store, batch: wire.Batch, admitted: list[Op], namespace: Namespace, key: str, expect: Any
 ) -> StoreProgram[wire.Reply]:
     assert batch.slot is not None
     number, checksum = batch.slot.number, wire.checksum(batch.ops)
     is_large = yield from _takes_steps(store, admitted)
     if store._engine_handle.engine.capabilities.remembers and not is_large:
-        remember = ops.Remember(store._resolve_namespace(home), key, number, wire.REPLY_TTL, expect, checksum)
+        remember = ops.Remember(store._resolve_namespace(namespace), key, number, wire.REPLY_TTL, expect, checksum)
         results = yield from store._write_batch([*admitted, remember], None)
         version = results.pop()
     else:
         # Two steps: a retry between them finds a record without results.
-        begun = ops.Put(home, key, {"number": number, "checksum": checksum}, wire.REPLY_TTL, expect)
+        begun = ops.Put(namespace, key, {"number": number, "checksum": checksum}, wire.REPLY_TTL, expect)
         if is_large:
             yield [begun]
             results = yield from _write(store, admitted)
         else:
             results = (yield from store._write_batch([begun, *admitted], None))[1:]
-        remember = ops.Remember(home, key, number, wire.REPLY_TTL, checksum=checksum)
+        remember = ops.Remember(namespace, key, number, wire.REPLY_TTL, checksum=checksum)
         kept = wire.to_record(remember, admitted, results)
         version = (yield [replace(kept, value=decode(kept.value), expect=ops.ANY)])[0].version  # type: ignore[arg-type]  # Json
     done = [wire.encode_result(op, result) for op, result in zip(batch.ops, results, strict=True)]
@@ -224,15 +224,15 @@ def _takes_steps(store: Store, admitted: list[Op]) -> StoreProgram[bool]:
     return count > _LARGE_TREE
 
 
-def _record_home(store: Store, admitted: list[Op]) -> Namespace:
+def _record_namespace(store: Store, admitted: list[Op]) -> Namespace:
     """The namespace of the records, in the root that the batch writes to."""
     for op in admitted:
         namespace = store._resolve_namespace(op.namespace)  # type: ignore[attr-defined]  # every point op has one
         if namespace[0] != keys.RESERVED:
-            return keys.Home((keys.RESERVED, namespace[0], "replies"))
+            return keys.Resolved((keys.RESERVED, namespace[0], "replies"))
         if len(namespace) > 2:
-            return keys.Home((keys.RESERVED, namespace[1], "replies"))
-    return keys.Home((keys.RESERVED, "replies"))
+            return keys.Resolved((keys.RESERVED, namespace[1], "replies"))
+    return keys.Resolved((keys.RESERVED, "replies"))
 
 
 def _record_key(store: Store, slot: wire.Slot) -> str:
@@ -412,14 +412,14 @@ def _purpose_of(namespace: Namespace) -> tuple[str, Namespace]:
 def _admit_own(store: Store, op: Any) -> Op:
     purpose, inside = _purpose_of(op.namespace)
     if purpose == "leases" and isinstance(op, _ON_LEASES):
-        home = lease_home(store._resolve_prefix(keys.check_namespace(inside, empty=True)))
+        namespace = lease_namespace(store._resolve_prefix(keys.check_namespace(inside, empty=True)))
         if not isinstance(op, ops.Put):
-            return replace(op, namespace=home)
+            return replace(op, namespace=namespace)
         owner = _decode_value(op.value)  # type: ignore[arg-type]  # JSON text, unless it is a file
         if set(owner) != {"owner"} or not isinstance(owner["owner"], str) or len(owner["owner"]) > 100:
             raise InvalidInput("the value of a lease is its owner")
         duration_seconds("ttl", op.ttl)
-        return ops.Put(home, keys.check_key(op.key), owner, op.ttl, op.expect)
+        return ops.Put(namespace, keys.check_key(op.key), owner, op.ttl, op.expect)
     if purpose == "uploads" and isinstance(op, _ON_UPLOADS):
         _check_upload(op.key)
         namespace = keys.Reserved(("uploads", *keys.check_namespace(inside)))
@@ -521,7 +521,7 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
             depth = len(store._scope)
             return replace(read, records=[replace(one, namespace=one.namespace[depth:]) for one in read.records])
         case ops.ListVersions():
-            places = tuple((store._resolve_namespace(home), keys.check_key(key)) for home, key in op.places)
+            places = tuple((store._resolve_namespace(namespace), keys.check_key(key)) for namespace, key in op.places)
             return (yield [replace(op, places=places)])[0]
         case ops.ListPast():
             heads: Page[ops.OldHead] = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]

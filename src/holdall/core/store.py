@@ -81,9 +81,8 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         `ttl` is seconds or a timedelta, None for never, DEFAULT for the store's own. Instead of it, `expires_at` is an
         aware datetime, which no refresh moves; one that has passed makes the entry absent at once. `expect` makes the
         write conditional: ABSENT, or the version or `Entry` that must still be there; else `Conflict`, with nothing
-        written.
-        `lease` must still be held, else `LeaseLost`. `search_fields` are the paths that a `query` finds the entry by,
-        such as `["title", "notes[*].text"]`: False for none, None for those that the store was opened with.
+        written. `lease` must still be held, else `LeaseLost`. `search_fields` are the paths that a `query` finds the
+        entry by, such as `["title", "notes[*].text"]`: False for none, None for those that the store was opened with.
         """
         entry: Entry
         if expires_at is None:
@@ -187,7 +186,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
     execute = run(_execute)
     aexecute = arun(_execute)
 
-    # Search ----------------------------------------------------------------------------------------------------------
+    # Search and listing ----------------------------------------------------------------------------------------------
 
     def _search(
         self,
@@ -212,9 +211,9 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         With a `query`, the best entries come first, with their score. `mode` is "lexical" (BM25: entries that share
         words with the query; "words in quotes" must occur as a phrase), "semantic" (by vectors) or "hybrid" (both: the
         default if the store has an embedder). With `rest`, the other entries follow. Among more than 10,000 vectors, an
-        engine may look for the nearest in an approximate index; with `exact`, it compares all of them.
-        With `neighbours`, a number from 0 to 1, an entry lends that part of its score to the entries written just
-        before and after it.
+        engine may look for the nearest in an approximate index; with `exact`, it compares all of them. With
+        `neighbours`, a number from 0 to 1, an entry lends that part of its score to the entries written just before
+        and after it.
         """
         inside = self._resolve_prefix(prefix)
         wanted = filters.encode(filter)
@@ -226,7 +225,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         part = keys.check_part("neighbours", neighbours)
         if cursor is not None and offset:
             raise InvalidInput("pass offset= or cursor=, not both: a cursor already contains the position")
-        words, how = self._options.ranking(query, mode)
+        words, how = self._options.resolve_ranking(query, mode)
         if words is not None and not self._engine_handle.engine.capabilities.ranks:
             raise Unsupported("this engine cannot rank by a query")
         asked = ""
@@ -239,7 +238,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
             walk = replace(
                 walk,
                 query=None if how == "semantic" else words,
-                vector=None if how == "lexical" else (yield from self._vector(words)),
+                vector=None if how == "lexical" else (yield from self._embed_query(words)),
                 rest=rest,
                 exact=exact,
                 neighbours=part,
@@ -263,7 +262,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         embedding = self._options.embedding
         assert embedding is not None
         walk = ops.Search(self._resolve_prefix(prefix), filters.encode(filter), limit, recursive=recursive)
-        words = None if query is None else self._options.ranking(query, "hybrid")[0]
+        words = None if query is None else self._options.resolve_ranking(query, "hybrid")[0]
         return (yield from self._find(replace(walk, query=words, vector=(yield from embedding.use_query(vector)))))
 
     def _find(self, walk: ops.Search) -> StoreProgram[Page[Hit]]:
@@ -352,7 +351,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
 
         return page
 
-    # Search by text and by vectors -----------------------------------------------------------------------------------
+    # Embedding and indexing ------------------------------------------------------------------------------------------
 
     def _write_batch(self, batch: list[Any], lease: Lease | None) -> StoreProgram[list[Any]]:
         """Run a batch, if a lease is held. If the store has an embedder, its puts get vectors."""
@@ -380,7 +379,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
             logger.warning("cannot build the index of neighbours, so searching them is slow: %s", error)
         self._engine_handle.indexes_order = True  # not before: the call may be cancelled
 
-    def _vector(self, query: str) -> StoreProgram[ops.Vector]:
+    def _embed_query(self, query: str) -> StoreProgram[ops.Vector]:
         assert self._options.embedding is not None
         return (yield from self._options.embedding.embed_query(query))
 

@@ -152,7 +152,7 @@ def _open(
     history: float | None,
 ) -> Store:
     key, make = (
-        _own_engine(url, engine_options, own) if callable(url) else _target(_check_url(url), engine_options, own)
+        _user_engine(url, engine_options, own) if callable(url) else _target(_check_url(url), engine_options, own)
     )
     handle = get_or_make_handle(key, make, interval, feed_retention)
     if history is not None:
@@ -164,7 +164,7 @@ def _open(
     return Store(handle, store_options)
 
 
-def _own_engine(make: Callable[[Options], Engine], engine_options: Options, own: dict[str, Any]) -> _Target:
+def _user_engine(make: Callable[[Options], Engine], engine_options: Options, own: dict[str, Any]) -> _Target:
     """Prepare the engine of a function that was passed instead of a URL."""
     _check_option_names(own, ())
 
@@ -223,12 +223,12 @@ def _target(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
             raise InvalidInput(f"{shown(url)} has no path: write disk:///folder (relative) or disk:////var/folder")
         return _disk(rest.removeprefix("///"), engine_options, own)
     if scheme in _POSTGRES:
-        return _postgres(url, engine_options, own)
+        return _server("postgres", url, engine_options, own)
     if scheme in _REDIS:
-        return _redis(f"{scheme}:{rest}", engine_options, own)
+        return _server("redis", f"{scheme}:{rest}", engine_options, own)
     if scheme == "s3":
         return _s3(url, engine_options, own)
-    return _remote(url, engine_options, own)
+    return _server("remote", url, engine_options, own)
 
 
 def _memory(name: str, engine_options: Options, own: dict[str, Any]) -> _Target:
@@ -258,36 +258,21 @@ def _disk(path: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     if os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112  # as above
         raise InvalidInput(f"{path!r} is a file; a disk: store is a folder")
     module = _import_engine("disk", None)
-    _check_option_names(own, module.DiskOptions.__slots__)
-    given = module.DiskOptions(**own)
+    given = _make_options(module.DiskOptions, own)
     return ("disk", path, engine_options, given), lambda: module.DiskEngine(path, engine_options, given)
 
 
-def _postgres(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
-    module = _import_engine("postgres", "postgres")
-    _check_option_names(own, module.PostgresOptions.__slots__)
-    given = module.PostgresOptions(**own)
-    return ("postgres", url, engine_options, given), lambda: module.PostgresEngine(url, engine_options, given)
-
-
-def _redis(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
-    module = _import_engine("redis", "redis")
-    _check_option_names(own, module.RedisOptions.__slots__)
-    given = module.RedisOptions(**own)
-    return ("redis", url, engine_options, given), lambda: module.RedisEngine(url, engine_options, given)
-
-
-def _remote(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
-    module = _import_engine("remote", "remote")
-    _check_option_names(own, module.RemoteOptions.__slots__)
-    given = module.RemoteOptions(**own)
-    return ("remote", url, engine_options, given), lambda: module.RemoteEngine(url, engine_options, given)
+def _server(name: str, url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
+    """Find the engine of a server. The names of its classes, such as `RedisEngine`, begin with that of its folder."""
+    module = _import_engine(name, name)
+    make_options, make = getattr(module, f"{name.title()}Options"), getattr(module, f"{name.title()}Engine")
+    given = _make_options(make_options, own)
+    return (name, url, engine_options, given), lambda: make(url, engine_options, given)
 
 
 def _s3(url: str, engine_options: Options, own: dict[str, Any]) -> _Target:
     module = _import_engine("s3", None)
-    _check_option_names(own, module.S3Options.__slots__)
-    given = module.S3Options(**own)
+    given = _make_options(module.S3Options, own)
     address = module.find_address(url, given)
     return ("s3", address, engine_options, given), lambda: module.S3Engine(address, engine_options, given)
 
@@ -301,6 +286,12 @@ def _import_engine(name: str, extra: str | None) -> Any:
         raise MissingExtra(
             f"this URL needs the package {error.name!r}: pip install '{package}'", name=error.name
         ) from error
+
+
+def _make_options(kind: Any, own: dict[str, Any]) -> Any:
+    """Make the options of an engine, after a check of their names."""
+    _check_option_names(own, kind.__slots__)
+    return kind(**own)
 
 
 def _check_option_names(own: dict[str, Any], of_engine: Sequence[str]) -> None:

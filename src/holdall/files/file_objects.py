@@ -77,7 +77,7 @@ class OpenFile:
             if self.mode == "ab":
                 yield from self.files._append(self.path, data, lease=self.lease)
             else:
-                yield [ops.Append(self._upload_home, self._upload, data, ttl=_UPLOAD_TTL)]
+                yield [ops.Append(self._upload_namespace, self._upload, data, ttl=_UPLOAD_TTL)]
         except BaseException as error:
             self.fail(error)
             raise
@@ -108,7 +108,7 @@ class OpenFile:
         if not self._begun and (self.mode == "wb" or (yield [ops.Stat(namespace, self.path)])[0] is None):
             yield from self.write(b"")
         if self.mode == "wb":
-            move = ops.Move(namespace, self._upload, self.path, self._upload_home, DEFAULT)
+            move = ops.Move(namespace, self._upload, self.path, self._upload_namespace, DEFAULT)
             try:
                 yield from self.files._change([ops.CheckPath(namespace, self.path), move], self.lease)
             except HoldallError:
@@ -119,7 +119,7 @@ class OpenFile:
     def discard(self) -> StoreProgram[None]:
         """Delete what "wb" has written so far."""
         if self._begun and self.mode == "wb" and not self.is_inherited:
-            yield [ops.Delete(self._upload_home, self._upload)]
+            yield [ops.Delete(self._upload_namespace, self._upload)]
 
     def _check_complete(self) -> None:
         if self.is_inherited:
@@ -135,7 +135,7 @@ class OpenFile:
         ) from self._failure
 
     @property
-    def _upload_home(self) -> keys.Reserved:
+    def _upload_namespace(self) -> keys.Reserved:
         return keys.Reserved(("uploads", *self.files.namespace))
 
 

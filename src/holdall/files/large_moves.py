@@ -52,20 +52,20 @@ class _Note:
 
     def __init__(self, store: Store, op: ops.Move) -> None:
         namespace = store._resolve_namespace(op.namespace)
-        self.home = keys.Home((keys.RESERVED, namespace[0], "moves"))
+        self.namespace = keys.Resolved((keys.RESERVED, namespace[0], "moves"))
         names = "\x00".join((keys.encode(namespace), op.src, op.dst))
         self.key = hashlib.blake2b(names.encode(), digest_size=16).hexdigest()
         self.version: int | None = None
 
     def read(self) -> StoreProgram[bool]:
         """Read the version of the note; return whether there is a note."""
-        found: Entry | None = (yield [ops.Get(self.home, self.key)])[0]
+        found: Entry | None = (yield [ops.Get(self.namespace, self.key)])[0]
         self.version = None if found is None else found.version
         return found is not None
 
     def put(self) -> ops.Put:
         expect = ABSENT if self.version is None else self.version
-        return ops.Put(self.home, self.key, {}, None, expect, search_fields=False)
+        return ops.Put(self.namespace, self.key, {}, None, expect, search_fields=False)
 
     def is_in(self, conflict: Conflict) -> bool:
         """Whether a conflict is about the note."""
@@ -76,7 +76,7 @@ def _needs_slices(store: Store, op: ops.Move, note: _Note) -> StoreProgram[bool]
     is_plain = op.source is None and op.ttl is KEEP and op.src != op.dst
     if not (is_plain and store._engine_handle.engine.capabilities.moves_in_slices):
         return False
-    found, begun = yield [ops.Stat(op.namespace, op.src), ops.Get(note.home, note.key)]
+    found, begun = yield [ops.Stat(op.namespace, op.src), ops.Get(note.namespace, note.key)]
     if begun is not None:
         note.version = begun.version
         return True
@@ -86,8 +86,8 @@ def _needs_slices(store: Store, op: ops.Move, note: _Note) -> StoreProgram[bool]
 
 
 def _list_paths(store: Store, op: ops.Move, after: str | None, limit: int) -> StoreProgram[Page[str]]:
-    home = store._resolve_namespace(op.namespace)
-    return (yield [ops.Children(home, op.src + "/", after, limit, deep=True, bare=True)])[0]  # type: ignore[no-any-return]  # a page
+    namespace = store._resolve_namespace(op.namespace)
+    return (yield [ops.Children(namespace, op.src + "/", after, limit, deep=True, bare=True)])[0]  # type: ignore[no-any-return]  # a page
 
 
 def _move_in_slices(
@@ -117,7 +117,7 @@ def _move_in_slices(
         limit = _next_size(limit, time.monotonic() - began)
         yield Sleep(_PAUSE)
     try:
-        yield [ops.Delete(note.home, note.key, note.version)]
+        yield [ops.Delete(note.namespace, note.key, note.version)]
     except Conflict:  # another call of the same move goes on, and finds nothing
         return
 
@@ -126,7 +126,7 @@ def _begin(
     store: Store, op: ops.Move, note: _Note, lease: Lease | None, checks: Sequence[ops.Check]
 ) -> StoreProgram[None]:
     """Write the note, if the folder can be moved."""
-    there, begun = yield [ops.Stat(op.namespace, op.dst), ops.Get(note.home, note.key)]
+    there, begun = yield [ops.Stat(op.namespace, op.dst), ops.Get(note.namespace, note.key)]
     if begun is not None:  # the same move was begun just now, by another call
         note.version = begun.version
         return

@@ -46,7 +46,8 @@ Mode: TypeAlias = Literal["rb", "wb", "ab"]
 _PATHS_PER_PAGE = 10_000
 _LINE_END = re.compile("\r\n|\r|\n")
 _ANY_END = "(?:\r\n|\r(?!\n)|(?<!\r)\n)"
-_MANY, _LARGE = 100, 4 << 20  # the most files and bytes in one batch, so that other writers do not wait long
+#: The most files and bytes in one batch, so that other writers do not wait long.
+_BATCH_FILES, _BATCH_BYTES = 100, 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +153,9 @@ class Files:
     ) -> StoreProgram[int]:
         r"""Replace a text in a file, and return how often. If the file changed in the meantime, do it again.
 
-        With `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
-
         `old` must be there exactly once, unless `replace_all` is set: else `NoMatch` or `AmbiguousMatch`. If it is not
-        there exactly as given, its \n matches any line end, and the line ends of `new` become the same.
+        there exactly as given, its \n matches any line end, and the line ends of `new` become the same. With
+        `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
         """
         path = keys.check_path(path)
         change = replacing(path, old, new, replace_all=replace_all)
@@ -237,7 +237,7 @@ class Files:
                 size += len(content)
             except HoldallError as error:
                 groups.append(error)
-            if index == len(given) or len(groups) == _MANY or size > _LARGE:
+            if index == len(given) or len(groups) == _BATCH_FILES or size > _BATCH_BYTES:
                 done = yield from each(groups)
                 answers += [one if isinstance(one, HoldallError) else one[1] for one in done]
                 groups, size = [], 0
@@ -247,8 +247,8 @@ class Files:
         """Read several files. Returns for each what `read` would return or raise."""
         answers: list[bytes | HoldallError] = []
         given = list(paths)
-        for start in range(0, len(given), _MANY):
-            some = given[start : start + _MANY]
+        for start in range(0, len(given), _BATCH_FILES):
+            some = given[start : start + _BATCH_FILES]
             done = yield from each([self._read_ops(path) for path in some])
             for path, found in zip(some, done, strict=True):
                 if isinstance(found, HoldallError):
@@ -373,7 +373,7 @@ class Files:
     astat = arun(_stat)
 
     def _find(self, path: str) -> StoreProgram[FileInfo | None]:
-        """What is at a path: a file, else a folder, else None. A path with "/" at its end is never a file's."""
+        """Find a file, else a folder, else None. A path with "/" at its end is never that of a file."""
         folder = keys.check_folder(path)
         if folder == "/":
             return FileInfo("/", is_dir=True)
@@ -566,7 +566,7 @@ class Files:
         return [] if version is ANY else [ops.Check(self._namespace, path, version)]
 
     def _resolved(self) -> Namespace:
-        """The namespace inside the store's scope, as walks need it."""
+        """Return the namespace inside the store's scope, as walks need it."""
         return self._store._resolve_namespace(self._namespace)
 
 

@@ -132,7 +132,7 @@ def load_entries(heads: Sequence[OldHead], kind: Callable[..., Any] = Entry) -> 
     if not heads:
         return []
     found: list[ops.OldEntry | None] = yield [
-        ops.GetVersion(keys.Home(head.namespace), head.key, head.version, (head.size or 0) <= file_values.LARGEST)
+        ops.GetVersion(keys.Resolved(head.namespace), head.key, head.version, (head.size or 0) <= file_values.LARGEST)
         for head in heads
     ]
     entries = []

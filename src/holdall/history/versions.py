@@ -309,7 +309,7 @@ def _write_old(
     for group in split_by_bytes(heads):
         if room < 0:
             raise _too_large()
-        results = yield [ops.GetVersion(keys.Home(head.namespace), head.key, head.version) for head in group]
+        results = yield [ops.GetVersion(keys.Resolved(head.namespace), head.key, head.version) for head in group]
         for head, old in zip(group, results, strict=True):
             if old is None:
                 raise HistoryGone("the history of that moment was purged during the rewind; nothing was changed")
@@ -320,7 +320,7 @@ def _write_old(
     for old_head, present in pairs:
         expect = ABSENT if present is None else present.version
         head = old_head or present
-        namespace = keys.Home(head.namespace)
+        namespace = keys.Resolved(head.namespace)
         if old_head is None:
             batch.append(ops.Delete(namespace, head.key, expect))
         else:

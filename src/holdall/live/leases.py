@@ -51,9 +51,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two tries to acqui
 _unfinished: set[asyncio.Task[Any]] = set()  # an event loop keeps only weak references to tasks
 
 
-def lease_home(inside: Namespace) -> keys.Home:
-    """The namespace of holdall's own in which the leases of a namespace are. It is in the same root."""
-    return keys.Home((keys.RESERVED, *inside[:1], "leases", *inside[1:]))
+def lease_namespace(inside: Namespace) -> keys.Resolved:
+    """Return the namespace of holdall's own in which the leases of a namespace are. It is in the same root."""
+    return keys.Resolved((keys.RESERVED, *inside[:1], "leases", *inside[1:]))
 
 
 class Lease:
@@ -71,7 +71,7 @@ class Lease:
         self._name = keys.check_key(name, "the name of a lease")
         self._namespace = keys.check_namespace(() if namespace is None else namespace, empty=True)
         inside = keys.check_namespace(store._resolve_prefix(self._namespace), empty=True)
-        self._home = lease_home(inside)
+        self._lease_namespace = lease_namespace(inside)
         self._ttl = duration_seconds("ttl", ttl, most=MAX_TTL)
         self._wait = None if wait is None else duration_seconds("wait", wait, least=0, most=None, or_else=" or None")
         self._owner = os.urandom(16).hex()
@@ -152,7 +152,7 @@ class Lease:
     def _acquire_in_time(self) -> StoreProgram[Lease]:
         give_up = time.monotonic() + (self._wait or 0)
         pause = _FIRST_PAUSE
-        put = ops.Put(self._home, self._name, {"owner": self._owner}, self._ttl, ABSENT)
+        put = ops.Put(self._lease_namespace, self._name, {"owner": self._owner}, self._ttl, ABSENT)
         while True:
             began = time.monotonic()
             try:
@@ -175,7 +175,7 @@ class Lease:
                     raise LeaseHeld("lease", self._namespace, self._name, None, held.actual)
                 yield Sleep(min(left, pause * random.uniform(0.5, 1)))
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
-                if (yield [ops.Get(self._home, self._name)])[0] is None:  # a read costs less than a put
+                if (yield [ops.Get(self._lease_namespace, self._name)])[0] is None:  # a read costs less than a put
                     break
 
     def _withdraw(self, put: ops.Put) -> StoreProgram[None]:
@@ -188,9 +188,9 @@ class Lease:
             try:
                 entry = (yield [put])[0]
             except Conflict:
-                entry = (yield [ops.Get(self._home, self._name)])[0]
+                entry = (yield [ops.Get(self._lease_namespace, self._name)])[0]
             if entry is not None and entry.value.get("owner") == self._owner:
-                yield [ops.Delete(self._home, self._name, entry.version)]
+                yield [ops.Delete(self._lease_namespace, self._name, entry.version)]
         except HoldallError:  # the lease expires after its TTL
             return
 
@@ -213,7 +213,7 @@ class Lease:
     def _renew(self) -> StoreProgram[None]:
         """Restart its TTL. `LeaseLost` if it is no longer held."""
         began = time.monotonic()
-        yield from self._guard([ops.Refresh(self._home, self._name)])
+        yield from self._guard([ops.Refresh(self._lease_namespace, self._name)])
         self._renewed = began
 
     renew = run(_renew)
@@ -223,7 +223,7 @@ class Lease:
         """Release it. Returns whether it was still held. Never releases the lease of another holder."""
         if not self._token or self._is_over or self._process != os.getpid():  # a fork does not own its parent's lease
             return False
-        delete = ops.Delete(self._home, self._name, self._token)
+        delete = ops.Delete(self._lease_namespace, self._name, self._token)
         try:
             self._is_over = True  # set first: a renewal that runs now must not report a loss
             yield [delete]
@@ -257,10 +257,10 @@ class Lease:
         if not self._token:
             raise InvalidInput(f"{self!r}: use it with a `with` block, or call acquire() first")
         try:
-            results: list[Any] = yield [ops.Check(self._home, self._name, self._token), *batch]
+            results: list[Any] = yield [ops.Check(self._lease_namespace, self._name, self._token), *batch]
             return results[1:]
         except Conflict as conflict:
-            if conflict.namespace != self._home:
+            if conflict.namespace != self._lease_namespace:
                 raise
             raise self._mark_lost(conflict.actual) from None
 

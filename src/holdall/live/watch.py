@@ -50,7 +50,7 @@ class _Subscription:
         self._process = os.getpid()
         self._notifier: Notifier | None = None
         self._event: Event | None = None
-        self._leave: weakref.finalize[Any, Any] | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
         self._turn = threading.Lock()
 
     def __repr__(self) -> str:
@@ -98,11 +98,11 @@ class _Subscription:
         """Return the event that is set when there may be more changes, and its notifier."""
         if self._event is None or self._notifier is None:
             notifier, event = self._store._engine_handle.companion(Notifier), self._make_event()
-            leave = weakref.finalize(self, notifier.remove_soon, event)
-            leave.atexit = False
+            finalizer = weakref.finalize(self, notifier.remove_soon, event)
+            finalizer.atexit = False
             defer_signals(notifier.add, event)
             # Set last: an event must be added before anything waits for it.
-            self._notifier, self._event, self._leave = notifier, event, leave
+            self._notifier, self._event, self._finalizer = notifier, event, finalizer
             if self._closed:  # in the meantime, by another thread
                 self._finish()
         return self._event, self._notifier
@@ -116,12 +116,12 @@ class _Subscription:
     def _stop_listening(self) -> None:
         if self._event is not None:
             self._event.set()
-        if self._leave is not None and self._leave.detach() is not None:
+        if self._finalizer is not None and self._finalizer.detach() is not None:
             assert self._notifier is not None
             assert self._event is not None
             self._notifier.remove(self._event)
 
-    def _ending_with_store(self, program: StoreProgram[T]) -> StoreProgram[T]:
+    def _end_with_store(self, program: StoreProgram[T]) -> StoreProgram[T]:
         """Run a program, and end the subscription if the store is closed."""
         try:
             return (yield from program)
@@ -149,7 +149,7 @@ class Watch(_Subscription):
         before = self._position
         try:
             with self._turn:
-                first = self._store._run(self._ending_with_store(self._next()))
+                first = self._store._run(self._end_with_store(self._next()))
                 if first is not None:
                     change, self._position = first, first.cursor
                     del self._page[0]
@@ -202,7 +202,7 @@ class AsyncWatch(_Subscription):
             await anext(self._loop_guard)
         try:
             async with self._steps:  # one task at a time, so that each change is returned once
-                change = await self._store._arun(self._ending_with_store(self._next()))
+                change = await self._store._arun(self._end_with_store(self._next()))
                 if change is None:
                     raise StopAsyncIteration
                 self._position = change.cursor
@@ -248,7 +248,7 @@ class AsyncWatch(_Subscription):
 
         self._closed = True
         self._resolve_awaited()
-        if self._leave is not None:
+        if self._finalizer is not None:
             await asyncio.to_thread(self._finish)  # it may wait for a thread to end
         if self._loop_guard is not None:
             await self._loop_guard.aclose()

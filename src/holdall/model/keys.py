@@ -37,12 +37,12 @@ _ESCAPED = re.compile("\x02([\x02\x03])")
 
 
 class Reserved(tuple[str, ...]):
-    """A namespace of holdall's own: its purpose, then the user's namespace. The dispatcher turns it into a real one."""
+    """A namespace of holdall's own: its purpose, then the user's namespace. The dispatcher adds the scope to it."""
 
     __slots__ = ()
 
 
-class Home(tuple[str, ...]):
+class Resolved(tuple[str, ...]):
     """A namespace that includes the scope already, so that the dispatcher leaves it as it is."""
 
     __slots__ = ()
@@ -239,16 +239,19 @@ def in_folder(folder: str) -> tuple[str, str]:
 
 
 #: The range `[low, high)` of holdall's own encoded namespaces, which walks leave out.
-HIDDEN = (RESERVED + _END, RESERVED + _ESCAPE)
+RESERVED_RANGE = (RESERVED + _END, RESERVED + _ESCAPE)
+#: A namespace is hidden if one of its labels begins like this. Labels of users may begin with a ".".
+HIDDEN_PREFIX = ".holdall."
 
 
-#: How a label begins that hides its namespaces. Not with a "." alone, as labels of users may.
-HIDING = ".holdall."
+def is_reserved(encoded: str) -> bool:
+    """Whether an encoded namespace is one of holdall's own."""
+    return RESERVED_RANGE[0] <= encoded < RESERVED_RANGE[1]
 
 
 def hidden_below(encoded: str) -> tuple[str, str]:
-    """The range `[low, high)` of the hidden namespaces below an encoded one: those whose next label begins `HIDING`."""
-    return encoded + HIDING, encoded + HIDING[:-1] + "/"  # the character after "."
+    """The range `[low, high)` of the hidden namespaces below an encoded one, whose next label hides them."""
+    return encoded + HIDDEN_PREFIX, encoded + HIDDEN_PREFIX[:-1] + "/"  # the character after "."
 
 
 def is_hidden_below(namespace: str, prefix: Namespace) -> bool:
@@ -259,7 +262,7 @@ def is_hidden_below(namespace: str, prefix: Namespace) -> bool:
 
 def is_hidden(namespace: Namespace) -> bool:
     """Whether a label of a namespace hides it."""
-    return any(label.startswith(HIDING) for label in namespace)
+    return any(label.startswith(HIDDEN_PREFIX) for label in namespace)
 
 
 def keeps_history(encoded: str) -> bool:
@@ -267,7 +270,7 @@ def keeps_history(encoded: str) -> bool:
 
     What is in hidden namespaces has a past of its own, as the checkpoints of a thread do.
     """
-    return not HIDDEN[0] <= encoded < HIDDEN[1] and _END + HIDING not in _END + encoded
+    return not is_reserved(encoded) and _END + HIDDEN_PREFIX not in _END + encoded
 
 
 def below(encoded: str) -> tuple[str, str | None]:

@@ -83,7 +83,7 @@ def test_the_index_answers_a_grep_of_what_few_contain() -> None:
         assert found(files, "needle 6") == ["/67"]
 
 
-def test_what_changes_while_it_is_indexed_is_indexed_anew() -> None:
+def test_what_changes_while_it_is_indexed_is_indexed_again() -> None:
     with opened("index_race") as store, opened("index_race") as other:
         files, engine = store.files(), store._engine_handle.engine
         files.write("/a", "the old needle")

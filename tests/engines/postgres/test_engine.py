@@ -248,7 +248,7 @@ def test_a_role_without_ddl_rights_finds_neighbours_without_their_index(app: str
             assert connection.execute(indexes).fetchall(), "the owner may create it"
 
 
-def test_a_role_without_ddl_rights_is_told_to_have_a_schema_prepared(app: str) -> None:
+def test_a_role_without_ddl_rights_gets_an_error_that_asks_for_a_schema(app: str) -> None:
     store = holdall.open(app, schema="unprepared")
     with pytest.raises(Unavailable, match="run setup\\(\\) once with a role that may"):
         store.setup()
@@ -263,7 +263,7 @@ def test_a_role_without_ddl_rights_is_told_to_have_a_schema_prepared(app: str) -
     store.close()
 
 
-def test_a_role_without_ddl_rights_is_told_that_an_index_is_missing(app: str) -> None:
+def test_a_role_without_ddl_rights_gets_an_error_that_names_a_missing_index(app: str) -> None:
     with holdall.open(postgres_url(), schema="no_index") as owner:
         owner.setup()
     administer(*(grant.format("no_index") for grant in GRANTS))
@@ -410,7 +410,7 @@ def test_a_declared_field_and_a_long_namespace_fit_together() -> None:
 
 
 @pytest.mark.parametrize("indexed", [[], ["a", "a.b", "c.d"]], ids=["undeclared", "declared"])
-def test_filters_find_what_the_matcher_says(indexed: list[str]) -> None:
+def test_filters_find_what_the_matcher_finds(indexed: list[str]) -> None:
     schema = f"fuzz_{len(indexed)}"
     with holdall.open(postgres_url(), schema=schema, filter_fields=indexed) as store:
         numbers = itertools.count()

@@ -303,7 +303,7 @@ ABLOCKED_BY_A_ROW: dict[str, Callable[[holdall.Store], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("what", BLOCKED_BY_A_ROW)
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_locked_row_is_waited_for_as_long_as_timeout_says(server: Postgres, schema: str, what: str, how: str) -> None:
+def test_a_locked_row_is_waited_for_until_the_timeout(server: Postgres, schema: str, what: str, how: str) -> None:
     with holdall.open(server.url, schema=schema) as patient:  # to set up may take longer
         patient.execute([Put(HOME, "a", {}), Put(HOME, "b", {})])
     with holdall.open(server.url, schema=schema, timeout=1, pool_max=1) as store:

@@ -22,7 +22,7 @@ DIMS = 64
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
 @pytest.mark.parametrize("size", [1, 1000])
-def test_neighbours_that_float32_cannot_tell_apart_are_in_order(
+def test_neighbours_that_are_equal_in_float32_are_in_order(
     metric: Any, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read a few at a time, so that many of them are in different stretches of the ranking."""

@@ -47,7 +47,7 @@ class Crowd:
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
 @pytest.mark.parametrize(("length", "distance"), [(1, 1), (1, 1e-6), (1e4, 0.1), (1e-3, 1e-9), (1e25, 1e24)])
-def test_what_float32_cannot_tell_apart_is_ranked_exactly(metric: Any, length: float, distance: float) -> None:
+def test_vectors_that_are_equal_in_float32_are_ranked_exactly(metric: Any, length: float, distance: float) -> None:
     model = Crowd(length, distance)
     with holdall.open(postgres_url(), schema=f"crowd_{next(_numbers)}", embed=model, metric=metric) as store:
         assert store.search(query="x") == []

@@ -159,6 +159,7 @@ def test_a_subscription_outlives_a_restart_of_the_server(server: Postgres, store
         assert woken == ["after"]
 
 
+@pytest.mark.timed
 def test_a_holder_that_sleeps_in_a_transaction_keeps_nobody_waiting_for_long(
     server: Postgres, schema: str, store: holdall.Store
 ) -> None:

@@ -71,8 +71,8 @@ class TestScopedToken(Served, *((contract.LeaseContract,) if IS_SHORT else ALL))
     test_another_model_is_refused_until_reindex = None
     test_writing_with_a_replaced_model_is_refused = None
     # The statistics of a scope have no fields, and no progress of the text index.
-    test_stats_tell_the_declared_fields = None
-    test_stats_tell_how_far_the_text_index_is_behind = None
+    test_stats_have_the_declared_fields = None
+    test_stats_have_the_lag_of_the_text_index = None
 
     if IS_SHORT:  # twenty times each: they are about the store, and not about the protocol
         test_every_change_is_made_while_the_lease_is_held = None

@@ -67,6 +67,7 @@ def test_of_several_segments_the_newest_state_of_each_key_is_in_the_cache(
         assert [hit.key for hit in store.search(("a",), query="5 7", limit=1)] == ["7"]
 
 
+@pytest.mark.timed
 def test_a_cache_may_take_longer_to_build_than_the_timeout(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,7 +360,7 @@ def test_a_folder_that_is_deleted_while_it_is_open_loses_nothing(url: str, tmp_p
         check_caches(url, tmp_path, engine_of(store))
 
 
-def test_a_folder_that_cannot_be_written_is_told(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_read_only_is_unavailable(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match="cannot create the folder"), open_at(url, tmp_path / "file") as store:
         store.put(("a",), "k", {})

@@ -278,7 +278,7 @@ def test_an_endpoint_of_the_environment_is_checked(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("keys", [("key\n", "secret"), ("key", "secret\n"), ("kéy", "secret"), ("key", "secret", 5)])
-def test_a_key_with_a_line_break_is_told(url: str, tmp_path: Path, keys: tuple[Any, ...]) -> None:
+def test_a_key_with_a_line_break_is_refused(url: str, tmp_path: Path, keys: tuple[Any, ...]) -> None:
     """As from a file whose last line ends with one."""
     store = open_at(url, tmp_path, credentials=lambda: keys)
     with pytest.raises(InvalidInput, match="credentials"):

@@ -181,7 +181,7 @@ def test_a_write_that_is_refused_after_a_lost_reply_has_an_unknown_outcome(url: 
         assert [entry.key for entry in store.scan(("a",))] == ["before", "k"]
 
 
-def test_a_slot_that_is_busy_until_the_deadline_is_told_and_free_again_later(url: str, tmp_path: Path) -> None:
+def test_a_slot_that_is_busy_until_the_deadline_is_a_timeout_and_free_again_later(url: str, tmp_path: Path) -> None:
     """AWS answers 409 while another conditional write to the same name is under way."""
     busy: Fault = (409, {}, "ConditionalRequestConflict")
     with (
@@ -201,7 +201,7 @@ def test_a_slot_that_is_busy_until_the_deadline_is_told_and_free_again_later(url
         check_caches(url, tmp_path, engine_of(store))
 
 
-def test_credentials_that_cannot_be_renewed_are_told_and_work_when_they_can(url: str, tmp_path: Path) -> None:
+def test_credentials_that_cannot_be_renewed_are_an_error_until_they_can(url: str, tmp_path: Path) -> None:
     fails = False
 
     def renew() -> tuple[str, str]:

@@ -142,7 +142,7 @@ def test_a_migration_runs_once_however_many_open_the_file(path: str, statements:
     assert query(path, "SELECT version FROM holdall_schema") == [(len(MIGRATIONS),)]
 
 
-def test_async_work_that_begins_when_the_program_ends_is_done_or_told_so(path: str) -> None:
+def test_async_work_that_begins_when_the_program_ends_is_done_or_refused(path: str) -> None:
     """In a thread that outlives the main one: some releases of Python start no more threads by then."""
     [outcomes] = run(go_on_after_the_end, path=path)
     assert outcomes in (["Entry", "Entry", "Page"], ["StoreClosed"] * 3)
@@ -191,7 +191,7 @@ READ_ONLY = ["a folder without a file", "a file in its folder", "a file", "a fol
 
 
 @pytest.mark.parametrize("what", READ_ONLY)
-def test_what_is_read_only_is_unavailable_and_says_so(what: str) -> None:
+def test_what_is_read_only_is_unavailable(what: str) -> None:
     """In a process that gave up root's rights, if it had them: to root, nothing is read-only."""
     with tempfile.TemporaryDirectory() as folder:  # not tmp_path, which lies where only its owner may look
         reported = run(begin_where_all_is_read_only, folder=folder, what=what)

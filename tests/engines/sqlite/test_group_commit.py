@@ -99,7 +99,7 @@ def test_a_sync_writer_queued_behind_a_cancelled_task_leads_in_its_own_thread() 
     assert group.committed == [1, 1]
 
 
-def test_a_worker_that_cannot_hand_over_tells_its_group_all_the_same() -> None:
+def test_a_worker_that_cannot_hand_over_still_wakes_its_group() -> None:
     group = Committing()
 
     async def submit() -> list[Any]:

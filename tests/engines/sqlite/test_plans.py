@@ -176,7 +176,7 @@ def test_statements_are_prepared_once(store: holdall.Store, statements: Statemen
     assert misses(statements) == before
 
 
-def test_no_statement_is_planned_anew_for_the_values_that_are_bound(
+def test_no_statement_is_planned_again_for_the_values_that_are_bound(
     store: holdall.Store, statements: Statements
 ) -> None:
     """SQLite does that where a range is bound, which takes several times as long as the look-up itself."""

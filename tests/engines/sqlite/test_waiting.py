@@ -61,7 +61,7 @@ def seconds_of(function: Callable[[], Any]) -> tuple[float, Any]:
     return time.monotonic() - began, result
 
 
-def test_every_waiting_writer_is_told_within_about_the_timeout(path: str) -> None:
+def test_every_waiting_writer_gets_an_error_within_about_the_timeout(path: str) -> None:
     """Also those that came while others waited: not after them, and not after a multiple of the timeout."""
     timeout = 1.0
     store = holdall.open(path, timeout=timeout)
@@ -101,7 +101,7 @@ def test_every_waiting_writer_is_told_within_about_the_timeout(path: str) -> Non
     store.close()
 
 
-def test_opening_is_told_within_about_the_timeout_too(tmp_path: Path) -> None:
+def test_opening_ends_within_about_the_timeout_too(tmp_path: Path) -> None:
     path = str(tmp_path / "new.db")
     connection = apsw.Connection(path)
     connection.pragma("journal_mode", "wal")

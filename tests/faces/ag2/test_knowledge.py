@@ -233,7 +233,7 @@ async def test_files_exist_after_reopening(tmp_path: Path) -> None:
 
 @awaited
 async def test_a_write_is_a_plain_file_and_an_edit_of_it_is_reported(tmp_path: Path) -> None:
-    """AG2's disk store reads CRLF as LF, tells the offset before it appends, and deletes what a link leads to."""
+    """AG2's disk store reads CRLF as LF, reports the offset before it appends, and deletes what a link leads to."""
     root = tmp_path / "deep" / "er"
     recorded = RecordedPaths()
     async with DiskKnowledgeStore(root) as store:
@@ -628,7 +628,7 @@ async def test_reading_a_little_of_a_long_log_loads_a_little(tmp_path: Path) -> 
 
 @awaited
 async def test_concurrent_appends_return_the_offsets_of_their_own_lines(store: HoldallKnowledgeStore) -> None:
-    """AG2's disk store tells the offset before it appends."""
+    """AG2's disk store reports the offset before it appends."""
     lines = [f"line {number} é\n" for number in range(60)]
     offsets = await asyncio.gather(*(store.append("/race.log", line) for line in lines))
     for offset, line in zip(offsets, lines, strict=True):

@@ -116,7 +116,7 @@ def test_write_new_leaves_a_file_that_is_there_alone(run: Run, store: holdall.St
     assert "expected it to be absent" in result.error
 
 
-def test_append_adds_to_the_end_and_says_where(run: Run, store: holdall.Store) -> None:
+def test_append_adds_to_the_end_and_prints_the_offset(run: Run, store: holdall.Store) -> None:
     assert run("append", "/log", "one\n", "--json").json == {"path": "/log", "offset": 0, "bytes": 4}
     assert run("append", "/log", "--json", stdin=b"two\nthree").json == {"path": "/log", "offset": 4, "bytes": 9}
     assert store.files().read("/log") == b"one\ntwo\nthree"

@@ -99,7 +99,7 @@ def test_a_store_is_copied(url: str, tmp_path: Path, capsys: Any) -> None:
     assert json.loads(run(capsys, url, "copy", other, "--json")[1])["entries"] == 3
 
 
-def test_following_ends_with_a_signal_and_tells_what_it_did(url: str, tmp_path: Path) -> None:
+def test_following_ends_with_a_signal_and_prints_what_it_did(url: str, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with subprocess.Popen([COMMAND, url, "copy", str(other), "--follow", "--json"], stdout=subprocess.PIPE) as child:
         with holdall.open(url) as store, holdall.open(other) as copy:

@@ -349,7 +349,7 @@ def test_files_of_every_form_are_read(any_store: holdall.Store, runner: Any, pla
     assert text_of(backend.read("/lines")) == "c\n"
 
 
-def test_a_file_too_large_to_look_into_is_an_error_that_says_so() -> None:
+def test_a_file_too_large_to_search_is_an_error() -> None:
     with holdall.open("memory://") as store:
         store.files(("docs",)).write("/large", bytes(file_values.LARGEST + 1))
         found = HoldallBackend(store, namespace=("docs",)).read("/large")
@@ -492,7 +492,7 @@ def test_a_namespace_callable_that_fails_raises(any_store: holdall.Store, runner
             ask(backend, call)
 
 
-def test_a_namespace_callable_outside_of_a_graph_gets_none_and_hears_why() -> None:
+def test_a_namespace_callable_outside_of_a_graph_gets_none_and_a_clear_error() -> None:
     given: list[Any] = []
     with HoldallBackend("memory:", namespace=lambda runtime: given.append(runtime) or ("a",)) as backend:
         assert backend.ls("/").entries == []

@@ -39,6 +39,7 @@ def test_values_are_items_of_a_collection(any_store: holdall.Store, place: tuple
     asyncio.run(main())
 
 
+@pytest.mark.timed
 def test_what_has_expired_is_gone() -> None:
     async def main() -> None:
         async with HoldallKeyValue("memory:") as store:

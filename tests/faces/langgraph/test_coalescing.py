@@ -187,7 +187,7 @@ def test_a_loop_that_ends_leaves_nothing_that_waits(face: HoldallStore) -> None:
     assert face.get(HOME, "later") is not None
 
 
-def test_a_closed_store_says_so(face: HoldallStore) -> None:
+def test_a_closed_store_refuses_calls(face: HoldallStore) -> None:
     async def after_closing() -> list[Any]:
         puts = [face.aput(HOME, str(n), {}) for n in range(3)]
         return await asyncio.gather(*puts, face.aget(HOME, "0"), return_exceptions=True)

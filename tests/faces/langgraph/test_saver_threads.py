@@ -17,6 +17,7 @@ from holdall import errors
 from holdall.faces.langgraph import HoldallSaver
 from holdall.testing import Clock
 from support.langgraph_threads import chat, put_empty, say, texts, thread
+from support.threads import eventually
 
 # Listing -------------------------------------------------------------------------------------------------------------
 
@@ -202,7 +203,8 @@ def test_watch_gives_checkpoints_as_they_come(saver_store: holdall.Store) -> Non
     follower = threading.Thread(target=follow)
     follower.start()
     ready.wait()
-    time.sleep(0.2)  # the subscription begins with the first step of the generator
+    handle = saver_store._engine_handle
+    eventually(lambda: handle.notifier is not None and bool(handle.notifier._events))  # once it waits for a change
     say(chat(HoldallSaver(saver_store, namespace=("watching", "threads"))), "t", "after")
     follower.join(20)
     assert steps == [2, 3, 4]
@@ -211,6 +213,7 @@ def test_watch_gives_checkpoints_as_they_come(saver_store: holdall.Store) -> Non
 # Lifetimes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timed
 def test_a_thread_that_is_not_used_expires_with_its_writes(saver_store: holdall.Store) -> None:
     saver = HoldallSaver(saver_store, namespace=("expiring", "threads"), ttl=timedelta(seconds=1))
     graph = chat(saver)

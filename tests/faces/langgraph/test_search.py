@@ -80,7 +80,7 @@ def test_a_query_without_an_index_ranks_by_words(store: holdall.Store, runner: a
         assert keys(calls.search(DOCS, query=blank)) == ["hidden", "strong", "weak", "none"]
 
 
-def test_a_put_says_which_fields_are_found(store: holdall.Store, runner: asyncio.Runner | None) -> None:
+def test_a_put_names_the_fields_that_are_found(store: holdall.Store, runner: asyncio.Runner | None) -> None:
     calls = Calls(HoldallStore(store), runner)
     calls.put(DOCS, "a", {"title": "tea", "body": "coffee"}, index=["title"])
     assert [item.score for item in calls.search(DOCS, query="coffee")] == [None]

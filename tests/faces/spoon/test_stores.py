@@ -536,7 +536,7 @@ def test_namespace_of_sets_the_labels_of_an_import(tmp_path: Path) -> None:
         assert store_itself.namespaces() == [("a", "b"), ("a//b",)]
 
 
-def test_an_import_that_cannot_be_says_why(tmp_path: Path) -> None:
+def test_an_import_that_is_not_possible_explains_why(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no file"):
         import_from(tmp_path / "missing.db", "memory:")
     assert not (tmp_path / "missing.db").exists()

@@ -55,7 +55,7 @@ def test_a_table_grows_and_keeps_its_words() -> None:
 
 
 @pytest.mark.parametrize("length", [7, 8, 9, 15, 16, 17])
-def test_words_that_begin_alike_are_told_apart(length: int) -> None:
+def test_words_that_begin_alike_are_different(length: int) -> None:
     numbering = ArrayNumbering()
     words = ["q" * length, "q" * (length + 1)]
     numbering.learn([(token, number) for number, word in enumerate(words, 1) for token in tokens(word)])

@@ -194,7 +194,7 @@ def test_after_a_logout_the_browser_has_no_cookie_and_no_access(url: str, new_to
         assert other.get("/v1/items/a/k").status_code == 200, "other sessions go on"
 
 
-def test_head_and_options_answer_at_once_and_tell_nothing_else(client: httpx.Client, url: str) -> None:
+def test_head_and_options_answer_at_once_and_reveal_nothing(client: httpx.Client, url: str) -> None:
     client.put("/v1/items/a/k", json={"n": 1})
     for path in dict.fromkeys(path for _, path, _ in every_route() if path != "/mcp"):
         with connect(url, None) as nobody:

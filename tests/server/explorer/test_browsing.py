@@ -117,7 +117,7 @@ def test_the_tree_and_the_page_work_without_a_mouse(
     page.get_by_role("heading", name="Live", level=2).wait_for()
 
 
-def test_an_empty_store_says_what_to_do(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+def test_an_empty_store_shows_what_to_do(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
     page = open_page(f"{url}#/browse?pane=main")
     page.get_by_text("This store is empty.").wait_for()
     page.get_by_text('store.put(("users", "ada")').wait_for()

@@ -546,7 +546,7 @@ def _impossible_stamp(size: int | None) -> str:
 
 def _is_hidden(ns: str) -> bool:
     """Whether a namespace is for holdall's own entries, which have no files."""
-    return keys.HIDDEN[0] <= ns < keys.HIDDEN[1]
+    return keys.is_reserved(ns)
 
 
 def _join(names: list[str]) -> str:

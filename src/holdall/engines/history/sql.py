@@ -108,7 +108,8 @@ def is_kept(dialect: Dialect) -> str:
     What is in hidden namespaces has a past of its own, as the checkpoints of a thread do.
     """
     low, high = (f"'{keys.RESERVED}' || {dialect.character(code)}" for code in (1, 2))
-    is_hidden = dialect.find_text(f"{dialect.character(1)} || old.ns", f"{dialect.character(1)} || '{keys.HIDING}'")
+    separator = dialect.character(1)
+    is_hidden = dialect.find_text(f"{separator} || old.ns", f"{separator} || '{keys.HIDDEN_PREFIX}'")
     is_own = f"old.ns >= {low} AND old.ns < {high}"
     return f"old.value IS NOT NULL AND old.version <> new.version AND NOT ({is_own}) AND {is_hidden} = 0"
 

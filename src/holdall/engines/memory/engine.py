@@ -69,7 +69,7 @@ class _Record:
     body: bytearray | None = None  # of a file: its first `size` bytes; a copy that has grown may own the rest
     size: int | None = None
     appended: bool = False
-    index: str | None = None
+    search_fields: str | None = None  # JSON, as in a `Put` for an engine
     vectors: ops.Vectors | None = None
     changed: int = 0  # when it was written; `Backdate` does not set it
     acting: str | None = None
@@ -194,15 +194,15 @@ class MemoryEngine:
                     lifetime = ttl_microseconds(ttl)  # type: ignore[arg-type]  # the store made it seconds or None
                     expires = None if lifetime is None else now + lifetime
                 record = _Record(self._next_version(), "", old.created if old else now, now, expires, lifetime)
-                paths: Any = (
-                    old.index if ttl is KEEP and op.search_fields is None and old else op.search_fields
-                )  # JSON or None
-                record = _with_value(replace(record, index=paths, vectors=op.vectors), value)
+                fields: Any = op.search_fields  # JSON or None
+                if fields is None and ttl is KEEP and old is not None:
+                    fields = old.search_fields
+                record = _with_value(replace(record, search_fields=fields, vectors=op.vectors), value)
                 self._write(address, record, undo)
                 return _info(key, record) if file_values.is_written_as_file(value) else _entry(address, record)
             case ops.GetSearchFields(namespace, key):
                 record = self._live((keys.encode(namespace), key), now)
-                return None if record is None else record.index
+                return None if record is None else record.search_fields
             case ops.CountVectors(namespace, key):
                 record = self._live((keys.encode(namespace), key), now)
                 return 0 if record is None or record.vectors is None else len(record.vectors.data)
@@ -217,7 +217,7 @@ class MemoryEngine:
                 record = self._find_version(address, version)
                 if record is None:
                     return None
-                return to_old_entry(_row(address, record, content), record.index, record.ttl)
+                return to_old_entry(_row(address, record, content), record.search_fields, record.ttl)
             case ops.SetHistory():
                 return self._set_history(op, now)
             case ops.SetChange():
@@ -614,7 +614,7 @@ class MemoryEngine:
         )
         if prefix:
             return stats
-        low, high = keys.HIDDEN
+        low, high = keys.RESERVED_RANGE
         own = self._entries.irange((low, ""), (high, ""), inclusive=(True, False))
         roots, history = Counter[str](), Counter[str]()
         for (ns, _), record in live:
@@ -653,7 +653,7 @@ class MemoryEngine:
     def _newer_than(self, version: int) -> Iterator[tuple[int, _Address, _Record]]:
         for newer in self._feed.irange(version, None, inclusive=(False, False)):
             address = self._feed[newer]
-            if not keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
+            if not keys.is_reserved(address[0]):
                 yield newer, address, self._entries[address]
 
     def _at_version(self, version: int) -> tuple[_Address, _Record] | None:
@@ -685,7 +685,7 @@ class MemoryEngine:
         after = op.after and (keys.encode(op.after[0]), op.after[1])
         rows = self._under(op.prefix, self._clock(), after=after)
         found = (row for row in rows if _is_unembedded(row[1], op.model))
-        return _make_page(found, op.limit, lambda address, record: (_entry(address, record), record.index))
+        return _make_page(found, op.limit, lambda address, record: (_entry(address, record), record.search_fields))
 
     def _under(
         self,
@@ -698,13 +698,13 @@ class MemoryEngine:
         """Yield the live entries of a namespace, and of those below it, in key order; `hides`: not of hidden ones."""
         low = keys.encode(prefix)
         high = keys.below(low)[1] if recursive else low + "\x00"
-        hidden, dots = keys.HIDDEN, keys.hidden_below(low)
+        reserved, hidden = keys.RESERVED_RANGE, keys.hidden_below(low)
         first = (low, "") if after is None or after[0] < low else after
         for address in self._entries.irange(first, None if high is None else (high, ""), inclusive=(False, False)):
             record = self._entries[address]
-            if hides and dots[0] <= address[0] < dots[1]:
+            if hides and hidden[0] <= address[0] < hidden[1]:
                 continue
-            if _is_live(record, now) and (prefix or not hidden[0] <= address[0] < hidden[1]):
+            if _is_live(record, now) and (prefix or not reserved[0] <= address[0] < reserved[1]):
                 yield address, record
 
     def _namespaces(self, op: ops.Namespaces) -> list[Namespace]:
@@ -746,7 +746,7 @@ class MemoryEngine:
             record = self._entries[address]
             if record.value is not None and not _is_live(record, now):
                 continue  # its expiry becomes a change of its own, once it is swept
-            if _is_within(address, prefix, path) and not keys.HIDDEN[0] <= address[0] < keys.HIDDEN[1]:
+            if _is_within(address, prefix, path) and not keys.is_reserved(address[0]):
                 yield version, address, record
 
     def _children(self, op: ops.Children) -> Page[Any]:
@@ -804,7 +804,7 @@ def _count_bytes(record: _Record) -> int:
 def _is_unembedded(record: _Record, model: int) -> bool:
     """Whether an entry has searched texts, but no vectors of a model."""
     has_vectors = record.vectors is not None and record.vectors.model == model
-    return not has_vectors and record.index != "[]" and record.value not in file_values.WRITTEN
+    return not has_vectors and record.search_fields != "[]" and record.value not in file_values.WRITTEN
 
 
 def _is_selected(address: _Address, op: ops.ListPast) -> bool:
@@ -814,7 +814,7 @@ def _is_selected(address: _Address, op: ops.ListPast) -> bool:
         return ns == keys.encode(op.prefix) and (key == op.key or (op.folder is not None and key.startswith(op.folder)))
     if not op.recursive:
         return ns == keys.encode(op.prefix)
-    return _is_within(address, op.prefix) and not (not op.prefix and keys.HIDDEN[0] <= ns < keys.HIDDEN[1])
+    return _is_within(address, op.prefix) and not (not op.prefix and keys.is_reserved(ns))
 
 
 def _entry(address: _Address, record: _Record, kind: Callable[..., Any] = Entry) -> Any:
@@ -842,7 +842,7 @@ def _full_record(address: _Address, record: _Record) -> ops.Record:
         record.updated,
         record.expires,
         record.ttl,
-        record.index,
+        record.search_fields,
         record.size,
         _content(record) if is_small else None,
         record.appended,

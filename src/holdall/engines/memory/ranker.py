@@ -200,4 +200,4 @@ class MemoryRanker:
         if record.value is None:
             return []
         content = self._content(record)
-        return texts(record.value, record.index, content and content[:MOST_BYTES], content is not None)
+        return texts(record.value, record.search_fields, content and content[:MOST_BYTES], content is not None)

@@ -68,12 +68,12 @@ def list_ranges(prefix: Namespace, recursive: bool = True, hides: bool = False) 
     low, high = keys.below(keys.encode(prefix))
     if hides and recursive:
         (begin, end), *others = list_ranges(prefix)
-        dots_low, dots_high = keys.hidden_below(low)
-        return [(begin, f"({dots_low}"), (f"[{dots_high}", end), *others]
+        hidden_low, hidden_high = keys.hidden_below(low)
+        return [(begin, f"({hidden_low}"), (f"[{hidden_high}", end), *others]
     if not recursive:
         return [(f"[{low}\x00", f"({low}\x01")]
     if high is None:
-        return [("-", f"({keys.HIDDEN[0]}"), (f"[{keys.HIDDEN[1]}", "+")]
+        return [("-", f"({keys.RESERVED_RANGE[0]}"), (f"[{keys.RESERVED_RANGE[1]}", "+")]
     return [(f"[{low}", f"({high}")]
 
 

@@ -176,14 +176,14 @@ class RedisWalks:
             prefix = encoded
         else:
             namespaces, prefix = (f"[{encoded}", f"[{encoded}"), f"{encoded}\x00"
-        hidden = "" if op.prefix else keys.HIDDEN[0]
+        reserved = "" if op.prefix else keys.RESERVED_RANGE[0]
         needles = filter_index.encode_needles(op.filter)
         by_args: dict[tuple[Any, int], list[_Stream]] = {}
         for stream in streams:
             bound = "" if stream.bound is None else stream.bound
             by_args.setdefault((bound, min(stream.size, _LARGEST_PAGE)), []).append(stream)
         for (bound, size), alike in by_args.items():
-            args = (bound, *namespaces, prefix, hidden, size, "c", *needles)
+            args = (bound, *namespaces, prefix, reserved, size, "c", *needles)
             replies = yield from self._shards.run_on_each([stream.shard for stream in alike], "newest", *args)
             for stream, (_, found, next_bound, position) in zip(alike, replies, strict=True):
                 stream.first_position, stream.last_position = stream.first_position or position, position
@@ -241,7 +241,7 @@ class RedisWalks:
     def _find_by_index(self, op: ops.Search | ops.Count) -> ConnectionProgram[dict[int, bytes] | None]:
         """Return the versions and IDs of all entries that can match a filter; None if no indexed field finds few."""
         prefix = keys.encode(op.prefix) + ("" if op.recursive else "\x00")
-        hidden = "" if op.prefix else keys.HIDDEN[0]
+        reserved = "" if op.prefix else keys.RESERVED_RANGE[0]
         ids: dict[int, bytes] = {}
         for shard in self._shards.below(op.prefix):
             found: Any = b"declare"
@@ -251,7 +251,7 @@ class RedisWalks:
                 if chosen is None:
                     return None
                 number, spans = chosen
-                args = (number, prefix, hidden, FEW, stamp, *(bound for span in spans for bound in span))
+                args = (number, prefix, reserved, FEW, stamp, *(bound for span in spans for bound in span))
                 _, found = yield from self._shards.run(shard, "lookup", *args)
                 if found == b"declare":
                     yield from self._declare(shard)
@@ -454,7 +454,7 @@ class RedisWalks:
         while True:
             roots = yield from self._read_roots(begin)
             for root in roots:
-                if hides and root[0].startswith(keys.HIDING):
+                if hides and root[0].startswith(keys.HIDDEN_PREFIX):
                     continue
                 yield from self._add_rows(self._shards.of_namespace(root), root, last_id, limit, want, make, rows)
                 if rows.next is not None:
@@ -647,8 +647,8 @@ def _encode_feed_args(
     exact, folder = "", ""
     if path is not None:
         exact, folder = make_id(prefix, path), make_id(prefix, path.rstrip("/") + "/")
-    hidden = "" if prefix else keys.HIDDEN[0]
-    return since, id_prefix, hidden, exact, folder, size, want, _ALL
+    reserved = "" if prefix else keys.RESERVED_RANGE[0]
+    return since, id_prefix, reserved, exact, folder, size, want, _ALL
 
 
 def _leave_out_hidden(found: Iterable[list[Any]], op: ops.Search) -> Iterator[list[Any]]:

@@ -355,11 +355,11 @@ class Client:
     def _refusal(self, reply: Reply) -> HoldallError:
         """Return the error for a request that the server refuses."""
         where, code = f"{self.address.shown} at {self.address.endpoint}", reply.code or f"status {reply.status}"
-        said = f"{code}: {reply.message}".rstrip(": ")
+        reason = f"{code}: {reply.message}".rstrip(": ")
         region = reply.headers.get("x-amz-bucket-region") or _find(rb"<Region>([^<]*)</Region>", reply.body)
         if reply.code == "NoSuchBucket":
             return Unavailable(
-                f"there is no bucket {self.address.bucket!r} at {self.address.endpoint}; create it ({said})"
+                f"there is no bucket {self.address.bucket!r} at {self.address.endpoint}; create it ({reason})"
             )
         if reply.status in (301, 307, 400) and region and region != self.address.region:
             return InvalidInput(
@@ -372,17 +372,17 @@ class Client:
             "ExpiredToken",
             "TokenRefreshRequired",
         ):
-            return Unavailable(f"{where} does not accept the credentials; check the access key and its secret ({said})")
+            return Unavailable(f"{where} does not accept the credentials; check the access key and secret ({reason})")
         if code == "RequestTimeTooSkewed":
-            return Unavailable(f"the clock of this machine differs too much from that of {where}; set it ({said})")
+            return Unavailable(f"the clock of this machine differs too much from that of {where}; set it ({reason})")
         if reply.status in (401, 403):
             return AccessRefused(
                 f"{where} refuses access; the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject and"
-                f" s3:ListBucket ({said})"
+                f" s3:ListBucket ({reason})"
             )
         if reply.status == 501 or code == "NotImplemented":
-            return Unsupported(f"{where} does not support conditional writes, which a store needs ({said})")
-        return Unavailable(f"{where} refused a request ({said})")
+            return Unsupported(f"{where} does not support conditional writes, which a store needs ({reason})")
+        return Unavailable(f"{where} refused a request ({reason})")
 
 
 def _is_absent_bucket(reply: Reply) -> bool:

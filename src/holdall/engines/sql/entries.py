@@ -681,11 +681,12 @@ class SqlEntries:
             [[(inside,)]] = yield [(f"SELECT {size} FROM {self._table} WHERE {where}", params)]
             return {"bytes": int(inside)}
         leases = f"ns >= :low AND ns < :high AND {dialect.find_text('ns', ':label')} > 0 AND {LIVE}"
-        hidden = {"low": keys.HIDDEN[0], "high": keys.HIDDEN[1], "label": "\x01leases\x01", "now": params["now"]}
+        low, high = keys.RESERVED_RANGE
+        reserved = {"low": low, "high": high, "label": "\x01leases\x01", "now": params["now"]}
         replies = yield [
             (f"{by_root} {self._table} WHERE {where} GROUP BY 1", params),
             (f"SELECT count(*) FROM {dialect.vectors}", {}),
-            (f"SELECT count(*) FROM {self._table} WHERE {leases}", hidden),
+            (f"SELECT count(*) FROM {self._table} WHERE {leases}", reserved),
             (f"SELECT min(updated) FROM {self._table} WHERE value IS NULL AND kind <> 'none'", {}),
             (f"{by_root} {dialect.history} GROUP BY 1", {}),
         ]
@@ -756,9 +757,9 @@ class SqlEntries:
         needs_match = bool(op.suffix) or "*" in op.prefix  # otherwise every namespace in the range matches
         # SQL steps over namespaces that would be cut to the same one, unless some of them may not match.
         depth = None if op.max_depth is None or needs_match else len(op.base) + op.max_depth
-        until = "AND NOT (ns >= :hidden_low AND ns < :hidden_high)" if high is None else "AND ns < :high"
-        until += " AND NOT (ns >= :dots_low AND ns < :dots_high)"
-        dots = keys.hidden_below(low)
+        until = "AND NOT (ns >= :reserved_low AND ns < :reserved_high)" if high is None else "AND ns < :high"
+        until += " AND NOT (ns >= :hidden_low AND ns < :hidden_high)"
+        hidden = keys.hidden_below(low)
         first, following = (
             f"(SELECT ns FROM {self._table} WHERE {LIVE} AND ns >= {least} {until} ORDER BY ns LIMIT 1)"
             for least in (":low", self._dialect.next_namespace("step.ns", depth))
@@ -767,9 +768,9 @@ class SqlEntries:
             WITH RECURSIVE step(ns) AS (
                 SELECT {first} UNION ALL SELECT {following} FROM step WHERE step.ns IS NOT NULL
             ) SELECT ns FROM step WHERE ns IS NOT NULL LIMIT :limit"""
-        hidden = {"hidden_low": keys.HIDDEN[0], "hidden_high": keys.HIDDEN[1]}
-        params = {"now": self._clock(), **(hidden if high is None else {"high": high})}
-        params.update(dots_low=dots[0], dots_high=dots[1])
+        reserved = {"reserved_low": keys.RESERVED_RANGE[0], "reserved_high": keys.RESERVED_RANGE[1]}
+        params = {"now": self._clock(), **(reserved if high is None else {"high": high})}
+        params.update(hidden_low=hidden[0], hidden_high=hidden[1])
         found: list[Namespace] = []
         wanted = op.offset + op.limit
         while len(found) < wanted:

@@ -75,12 +75,12 @@ def within(prefix: Namespace, recursive: bool, params: dict[str, Any], hides: bo
         params["low"] = low
         return "AND ns = :low"
     if hides:
-        params["dots_low"], params["dots_high"] = keys.hidden_below(low)
-        return f"{within(prefix, True, params)} AND NOT (ns >= :dots_low AND ns < :dots_high)"
+        params["hidden_low"], params["hidden_high"] = keys.hidden_below(low)
+        return f"{within(prefix, True, params)} AND NOT (ns >= :hidden_low AND ns < :hidden_high)"
     low, high = keys.below(low)
     if high is None:
-        params.update(hidden_low=keys.HIDDEN[0], hidden_high=keys.HIDDEN[1])
-        return "AND NOT (ns >= :hidden_low AND ns < :hidden_high)"
+        params.update(reserved_low=keys.RESERVED_RANGE[0], reserved_high=keys.RESERVED_RANGE[1])
+        return "AND NOT (ns >= :reserved_low AND ns < :reserved_high)"
     params.update(low=low, high=high)
     return "AND ns >= :low AND ns < :high"
 

@@ -777,7 +777,7 @@ def _tokenise_rows(rows: Rows, contents: dict[int, bytes], tokenise: _Tokenise, 
     entries: list[tuple[str, str, int, int]] = []
     found: list[str] = []
     for version, ns, key, value, size, index, _ in rows:
-        if value is None or keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
+        if value is None or keys.is_reserved(ns):
             continue
         own = texts(value, index, contents.get(version), size is not None)
         if own:

@@ -47,7 +47,7 @@ _NO_ENTRIES = tuple(
     for which in (
         "value IS NULL",
         "value IS NOT NULL AND expires <= :now",
-        "value IS NOT NULL AND ns >= :hidden_low AND ns < :hidden_high AND (expires IS NULL OR expires > :now)",
+        "value IS NOT NULL AND ns >= :reserved_low AND ns < :reserved_high AND (expires IS NULL OR expires > :now)",
         # keys.hidden_below("")
         "value IS NOT NULL AND ns >= '.holdall.' AND ns < '.holdall/' AND (expires IS NULL OR expires > :now)",
     )
@@ -71,7 +71,8 @@ class SqliteEntries(SqlEntries):
         """
         if op.prefix or not op.recursive or op.filter is not None or op.unembedded is not None or op.hidden:
             return (yield from super()._count(op))
-        params: dict[str, Any] = {"now": self._clock(), "hidden_low": keys.HIDDEN[0], "hidden_high": keys.HIDDEN[1]}
+        low, high = keys.RESERVED_RANGE
+        params: dict[str, Any] = {"now": self._clock(), "reserved_low": low, "reserved_high": high}
         [trees] = yield [(f"SELECT 1 FROM {TREES} LIMIT 1", {})]
         if trees:
             return (yield from super()._count(op))

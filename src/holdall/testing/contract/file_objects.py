@@ -190,7 +190,7 @@ class FileObjectContract(Contract):
             with pytest.raises(Conflict):
                 file.read()
 
-    def test_a_file_does_what_its_mode_says(self, volume: FilesCaller) -> None:
+    def test_a_file_does_what_its_mode_allows(self, volume: FilesCaller) -> None:
         volume.write("/f", "x")
         with volume.open("/f", "rb") as file, pytest.raises(io.UnsupportedOperation):
             file.write(b"y")

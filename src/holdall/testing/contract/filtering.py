@@ -212,7 +212,7 @@ class FilterContract(Contract):
 
     @many
     @given(stored=st.lists(values, min_size=1, max_size=6), filter=random_filters)
-    def test_random_filters_find_what_the_matcher_says(
+    def test_random_filters_find_what_the_matcher_finds(
         self, filled: Caller, stored: list[dict[str, Any]], filter: dict[str, Any]
     ) -> None:
         filled.delete_tree(NS)

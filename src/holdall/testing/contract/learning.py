@@ -103,7 +103,7 @@ class LearningContract(Contract):
         assert 1000 <= stats.root_bytes["c\x01d"] < 1500
         assert sum(stats.root_bytes.values()) == stats.bytes
 
-    def test_stats_of_a_scope_tell_nothing_else(
+    def test_stats_of_a_scope_have_nothing_else(
         self, store: Caller, opened: Opener, learn: Callable[..., None]
     ) -> None:
         for root in ("a", "b"):
@@ -119,12 +119,12 @@ class LearningContract(Contract):
         store.files(("b", "files")).write("/f", b"x" * 5000)
         assert store.scoped(("a",)).stats() == stats, "what others hold shows in nothing"
 
-    def test_stats_tell_the_declared_fields(self, opened: Opener) -> None:
+    def test_stats_have_the_declared_fields(self, opened: Opener) -> None:
         store = opened(filter_fields=["n", "user.id"])
         store.put(NS, "k", {"n": 1})
         assert set(store.stats().declared_fields) == {"n", "user.id"}
 
-    def test_stats_tell_how_far_the_text_index_is_behind(self, store: Caller) -> None:
+    def test_stats_have_the_lag_of_the_text_index(self, store: Caller) -> None:
         store.put(NS, "a", {"text": "apple"})
         assert store.stats().text_index_lag is None
         store.search(NS, query="apple")

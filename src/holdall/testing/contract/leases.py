@@ -364,13 +364,14 @@ class LeaseContract(Contract):
                 assert time.monotonic() < deadline, "not renewed"
                 time.sleep(0.01)
 
-        with store.store.lease("sync", 0.9) as lease:
-            waited_for(lease)
-            store.store.put(NS, "k", {}, lease=lease)
+        def hold() -> None:
+            with store.store.lease("sync", 2) as lease:
+                waited_for(lease)
+                store.store.put(NS, "k", {}, lease=lease)
 
         async def main() -> None:
-            async with store.store.alease("async", 0.9) as lease:
-                await asyncio.to_thread(waited_for, lease)
+            async with store.store.alease("async", 2) as lease:
+                await asyncio.gather(asyncio.to_thread(hold), asyncio.to_thread(waited_for, lease))
                 await store.store.aput(NS, "k", {}, lease=lease)
 
         asyncio.run(main())

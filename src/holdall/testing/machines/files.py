@@ -130,11 +130,11 @@ class Model:
         return sorted(file for file in self.files if file == path or file.startswith(path.rstrip("/") + "/"))
 
     def delete_tree(self, path: str) -> int:
-        doomed = self.tree(path)
-        for file in doomed:
+        removed = self.tree(path)
+        for file in removed:
             del self.files[file]
-        self.touched |= set(doomed)
-        return len(doomed)
+        self.touched |= set(removed)
+        return len(removed)
 
     def transfer(self, src: str, dst: str, *, keep: bool) -> bool:
         """Copy, or move if `keep`; return whether the target is a folder now."""

@@ -318,6 +318,7 @@ def test_an_older_database_does_not_use_a_newer_index(tmp_path: Path) -> None:
         assert len(find(store, "3 asked", limit=1000, exact=True)) == 350
 
 
+@pytest.mark.timed
 def test_closing_does_not_wait_for_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
     place = building.IndexBuilder.place

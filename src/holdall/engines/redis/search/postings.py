@@ -84,7 +84,7 @@ class Slice:
             if old is not None:
                 self.removed.append(old)
             number = None
-            if value is not None and not keys.HIDDEN[0] <= ns < keys.HIDDEN[1]:
+            if value is not None and not keys.is_reserved(ns):
                 number = self.added.add(version, texts(value, index, contents.get(version), size is not None))
             if number is not None:
                 self.documents.append((ns, key, number))

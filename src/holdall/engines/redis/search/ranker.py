@@ -213,7 +213,7 @@ class RedisRanker:
     ) -> ConnectionProgram[None]:
         """Run the script for versions; `take` gets the versions that a call was asked for, and what it found."""
         prefix = "" if op is None else keys.encode(op.prefix) + ("" if op.recursive else "\x00")
-        hidden = "all" if op is None else "" if op.prefix else keys.HIDDEN[0]
+        reserved = "all" if op is None else "" if op.prefix else keys.RESERVED_RANGE[0]
         by_shard: dict[int, list[int]] = {}
         for version in versions:
             by_shard.setdefault(self._shards.of_version(version), []).append(version)
@@ -221,7 +221,7 @@ class RedisRanker:
             rest = in_shard
             while rest:
                 args = [arg for version in rest[:_PAGE] for arg in (version, self._ids.get(version, b""))]
-                _, found, looked_at = yield from self._shards.run(shard, "versions", prefix, hidden, want, *args)
+                _, found, looked_at = yield from self._shards.run(shard, "versions", prefix, reserved, want, *args)
                 take(rest, found)
                 rest = rest[looked_at:]
 

@@ -139,7 +139,7 @@ class RedisTextIndex:
         self, shard: int, since: str, size: int, state: State
     ) -> ConnectionProgram[tuple[list[tuple[Any, ...]], str, bool, dict[int, bytes]]]:
         """Read changes: rows for a `Slice`, the position after them, whether there are more, contents by version."""
-        args = (since, "", keys.HIDDEN[0], "", "", size, "t", MOST_BYTES, state.epoch)
+        args = (since, "", keys.RESERVED_RANGE[0], "", "", size, "t", MOST_BYTES, state.epoch)
         _, found, after, has_more, _, _, changes, _ = yield from self._shards.run(shard, "changes", *args)
         if int(changes or 0) != state.changes:
             raise _IndexChanged
