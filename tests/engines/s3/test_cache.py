@@ -360,7 +360,9 @@ def test_a_folder_that_is_deleted_while_it_is_open_loses_nothing(url: str, tmp_p
         check_caches(url, tmp_path, engine_of(store))
 
 
-def test_a_folder_that_is_read_only_is_unavailable(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_created_is_unavailable(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match="cannot create the folder"), open_at(url, tmp_path / "file") as store:
         store.put(("a",), "k", {})
