@@ -80,7 +80,8 @@ class Process:
         assert number, "the fork server has ended"
         return int.from_bytes(number, signed=True)
 
-    def report(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
+        """Send a message, which the function gets with `receive()`."""
         self._stdin.write(json.dumps(message).encode() + b"\n")
         self._stdin.flush()
 
