@@ -5,6 +5,9 @@ BIN := .venv/bin
 SECTIONS ?= all
 WORKERS ?= 4
 
+# Otherwise each worker of pytest compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all ui-test screenshots check bench torture ag2-beta strands faces-suites faces-newest clean
 

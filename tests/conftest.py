@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 from _pytest.runner import runtestprotocol
+from _pytest.unittest import TestCaseFunction
 from hypothesis import HealthCheck, settings
 
 from holdall.engines.sql import files as sql_files
@@ -30,6 +31,16 @@ if IS_SHORT and "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_
 _THIRD_ENGINES = ("postgres", "redis", "disk")
 #: Single tests of these modules take up to half a minute: they run first, so that no worker waits for one at the end.
 _FIRST = ("test_demo.py", "test_docs.py", "test_examples.py")
+#: Parts of the contract in which the catalogue of a disk store, which is a SQLite store, does everything.
+_WITHOUT_FILES = (
+    "EmbeddingContract",
+    "FilterContract",
+    "LearningContract",
+    "LeaseContract",
+    "LifetimeContract",
+    "RankContract",
+    "SearchContract",
+)
 
 # Without limits of time, which a busy machine exceeds. The short form tries the same examples each time, so that a
 # failure is the fault of the change; the others try new ones.
@@ -76,14 +87,17 @@ def _is_in_short_form(item: pytest.Item) -> bool:
     Tests of faces are on memory, on SQLite, and on one of the other engines. Tests of the faults of servers are sync or
     async.
     """
-    if item.get_closest_marker("not_short") is not None or not _is_on_engine_of(item):
+    if item.get_closest_marker("not_short") is not None or not _is_on_engine_of(item) or not _is_machine_of_turn(item):
         return False
     if "torture" in item.path.parts:
         return _is_turn_of(item)
     bases = item.cls.__mro__ if isinstance(item, pytest.Function) and item.cls is not None else ()
     if not any(base.__name__.endswith("Contract") for base in bases) or item.cls.__name__ == "TestMemory":
         return True
-    return not item.function.__qualname__.startswith("RefusalContract.") and _is_turn_of(item)
+    part = item.function.__qualname__.partition(".")[0]
+    if item.cls.__name__ == "TestDisk" and part in _WITHOUT_FILES:
+        return False
+    return part != "RefusalContract" and _is_turn_of(item)
 
 
 def _is_turn_of(item: pytest.Item) -> bool:
@@ -94,6 +108,16 @@ def _is_turn_of(item: pytest.Item) -> bool:
         return True
     others = [name, *(word for word in words if word not in ("sync", "async"))]
     return ("sync" in words) == (zlib.crc32("-".join(others).encode()) % 2 == 0)
+
+
+def _is_machine_of_turn(item: pytest.Item) -> bool:
+    """Of a state machine that a module has sync and async, choose one by its name."""
+    if not isinstance(item, TestCaseFunction) or item.parent is None or not isinstance(item, pytest.Function):
+        return True
+    kind = item.parent.name.replace("Async", "")
+    if sum(name.replace("Async", "") == kind for name in vars(item.module)) < 2:
+        return True
+    return ("Async" in item.parent.name) == (zlib.crc32(f"{item.module.__name__}.{kind}".encode()) % 2 == 0)
 
 
 def _is_on_engine_of(item: pytest.Item) -> bool:

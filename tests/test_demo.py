@@ -13,8 +13,6 @@ from types import ModuleType
 import httpx
 import pytest
 
-from support.extent import IS_SHORT
-
 DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 
 
@@ -29,6 +27,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.not_short  # half a minute
 def test_every_claim_of_the_demo_holds_and_its_output_is_plain_in_a_pipe() -> None:
     run = subprocess.run([sys.executable, DEMO, "--kills", "4"], check=False, capture_output=True, timeout=300)
     output = run.stdout.decode()
@@ -38,7 +37,7 @@ def test_every_claim_of_the_demo_holds_and_its_output_is_plain_in_a_pipe() -> No
     assert output.count("Ada is allergic to peanuts") == 4, "by a filter and by words, on SQLite and on PostgreSQL"
 
 
-@pytest.mark.skipif(IS_SHORT, reason="in make test-all")
+@pytest.mark.not_short
 def test_every_claim_of_the_demo_holds_in_a_bucket() -> None:
     command = [sys.executable, DEMO, "--kills", "2", "--url", "s3"]
     run = subprocess.run(command, check=False, capture_output=True, timeout=300)

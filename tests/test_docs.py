@@ -87,7 +87,13 @@ def pytest_collection_modifyitems(items):
 # Examples ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", EXAMPLES, ids=[str(page.relative_to(ROOT)) for page in EXAMPLES])
+def example(page: Path) -> Any:
+    """A page as a parameter. One runs the contract, which takes 10 s."""
+    marks = [pytest.mark.not_short] if page.stem == "write-an-engine" else []
+    return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("page", map(example, EXAMPLES))
 def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     code = script(page)
     (tmp_path / "checks.py").write_text(CHECKS)

@@ -29,6 +29,7 @@ def test_the_example_of_search_finds_by_meaning_and_by_words_without_a_network()
     ]
 
 
+@pytest.mark.not_short  # two frameworks: 5 to 10 s
 def test_an_ag2_agent_and_a_langgraph_graph_read_each_others_notes() -> None:
     command = [sys.executable, "-W", "error", EXAMPLES / "ag2_and_langgraph.py"]
     run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 import holdall
 from holdall.testing import Clock, history_machine
+from support.extent import IS_SHORT
 from support.machines import open_alternating
 from support.servers import postgres_url, redis_cluster_url, redis_url
 
@@ -56,7 +57,8 @@ TestSqlite = history_machine(on_sqlite).TestCase
 TestDisk = history_machine(on_disk).TestCase
 TestPostgres = history_machine(on_postgres).TestCase
 TestRedis = history_machine(on_redis).TestCase
-TestCluster = history_machine(on_cluster).TestCase
 TestBucket = history_machine(on_bucket).TestCase
-for _name in ("TestMemory", "TestSqlite", "TestDisk", "TestPostgres", "TestRedis", "TestCluster", "TestBucket"):
+if not IS_SHORT:  # as other machines
+    TestCluster = history_machine(on_cluster).TestCase
+for _name in [name for name in globals() if name.startswith("Test")]:
     globals()[_name].settings = settings(max_examples=_EXAMPLES, stateful_step_count=25, deadline=None)

@@ -100,7 +100,13 @@ BATCHES: dict[str, list[Op]] = {
 }
 
 
-@pytest.mark.parametrize("name", BATCHES)
+#: Each is killed before every one of its steps, which takes 5 to 10 s.
+KILLED_IN_SHORT = ("everything",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.not_short] * (name not in KILLED_IN_SHORT)) for name in BATCHES]
+)
 def test_a_batch_killed_before_any_step_is_complete_or_absent(tmp_path: Path, name: str) -> None:
     first, last = tmp_path / "first", tmp_path / "last"
     with opened(first) as store:

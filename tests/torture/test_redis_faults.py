@@ -213,7 +213,7 @@ def test_who_watches_learns_of_a_flush() -> None:
             assert [next(watch).key for _ in range(6)] == [f"new{number}" for number in range(6)]
 
 
-@pytest.mark.parametrize("where", ["server", "cluster"])
+@pytest.mark.parametrize("where", ["server", pytest.param("cluster", marks=pytest.mark.not_short)])
 def test_what_is_written_during_a_tree_delete_is_deleted_or_listed(
     scaled: Callable[[int, int], int], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

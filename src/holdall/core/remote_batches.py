@@ -412,14 +412,14 @@ def _purpose_of(namespace: Namespace) -> tuple[str, Namespace]:
 def _admit_own(store: Store, op: Any) -> Op:
     purpose, inside = _purpose_of(op.namespace)
     if purpose == "leases" and isinstance(op, _ON_LEASES):
-        namespace = lease_namespace(store._resolve_prefix(keys.check_namespace(inside, empty=True)))
+        leases = lease_namespace(store._resolve_prefix(keys.check_namespace(inside, empty=True)))
         if not isinstance(op, ops.Put):
-            return replace(op, namespace=namespace)
+            return replace(op, namespace=leases)
         owner = _decode_value(op.value)  # type: ignore[arg-type]  # JSON text, unless it is a file
         if set(owner) != {"owner"} or not isinstance(owner["owner"], str) or len(owner["owner"]) > 100:
             raise InvalidInput("the value of a lease is its owner")
         duration_seconds("ttl", op.ttl)
-        return ops.Put(namespace, keys.check_key(op.key), owner, op.ttl, op.expect)
+        return ops.Put(leases, keys.check_key(op.key), owner, op.ttl, op.expect)
     if purpose == "uploads" and isinstance(op, _ON_UPLOADS):
         _check_upload(op.key)
         namespace = keys.Reserved(("uploads", *keys.check_namespace(inside)))

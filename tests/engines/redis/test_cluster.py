@@ -53,11 +53,12 @@ def open_store(folder: Path, clock: Clock) -> holdall.Store:
     return holdall.open(redis_cluster_url(), key_prefix=folder.name, clock=clock, sweep_interval=None)
 
 
-TestFileMachine = file_machine(open_store).TestCase
-TestRanking = ranking_machine(open_store).TestCase
-for _machine in (TestFileMachine, TestRanking):
-    _machine.settings = settings(_machine.settings, max_examples=10, deadline=None)
-del _machine  # or it would run once more
+if not IS_SHORT:
+    TestFileMachine = file_machine(open_store).TestCase
+    TestRanking = ranking_machine(open_store).TestCase
+    for _machine in (TestFileMachine, TestRanking):
+        _machine.settings = settings(_machine.settings, max_examples=10, deadline=None)
+    del _machine  # or it would run once more
 
 ROOTS = [f"root {number}" for number in range(40)]
 

@@ -232,6 +232,7 @@ def test_a_version_or_a_moment_that_is_not_kept_is_not_found(url: str, capsys: A
     assert "the cursor '20200131'" in run(capsys, url, "rewind", "20200131")[2]  # and not a date
 
 
+@pytest.mark.not_short  # nine processes: 5 to 10 s
 def test_what_may_take_long_draws_a_bar_on_a_terminal(url: str, tmp_path: Path) -> None:
     with holdall.open(url, history=3600) as store:
         for number in range(150):

@@ -71,6 +71,7 @@ def test_bytes_are_limited(tmp_path: Path, engine: str) -> None:
     server().close(url)
 
 
+@pytest.mark.not_short  # 5 s
 def test_many_writers_at_all_workers_exceed_a_quota_by_a_tenth_at_most(
     url: str, store: holdall.Store, new_token: Callable[..., str]
 ) -> None:
