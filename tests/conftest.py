@@ -29,8 +29,8 @@ if IS_SHORT and "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_
 
 #: Of these engines, each test of a face is on one in the short form.
 _THIRD_ENGINES = ("postgres", "redis", "disk")
-#: Single tests of these modules take up to half a minute: they run first, so that no worker waits for one at the end.
-_FIRST = ("test_demo.py", "test_docs.py", "test_examples.py")
+#: Single tests of these modules take up to ten seconds: they run first, so that no worker waits for one at the end.
+_FIRST = ("test_docs.py", "test_examples.py", "test_machine.py", "test_ranking.py")
 #: Parts of the contract in which the catalogue of a disk store, which is a SQLite store, does everything.
 _WITHOUT_FILES = (
     "EmbeddingContract",
@@ -85,7 +85,7 @@ def _is_in_short_form(item: pytest.Item) -> bool:
     """The whole contract on memory; on the other engines, what an engine takes part in, each test sync or async.
 
     Tests of faces are on memory, on SQLite, and on one of the other engines. Tests of the faults of servers are sync or
-    async.
+    async, and so are state machines.
     """
     if item.get_closest_marker("not_short") is not None or not _is_on_engine_of(item) or not _is_machine_of_turn(item):
         return False
