@@ -111,13 +111,14 @@ def _is_turn_of(item: pytest.Item) -> bool:
 
 
 def _is_machine_of_turn(item: pytest.Item) -> bool:
-    """Of a state machine that a module has sync and async, choose one by its name."""
+    """Of a state machine that a module has sync and async, choose one. Machines of files and of items differ."""
     if not isinstance(item, TestCaseFunction) or item.parent is None or not isinstance(item, pytest.Function):
         return True
     kind = item.parent.name.replace("Async", "")
     if sum(name.replace("Async", "") == kind for name in vars(item.module)) < 2:
         return True
-    return ("Async" in item.parent.name) == (zlib.crc32(f"{item.module.__name__}.{kind}".encode()) % 2 == 0)
+    turn = zlib.crc32(item.module.__name__.encode()) + ("File" in kind)
+    return ("Async" in item.parent.name) == (turn % 2 == 0)
 
 
 def _is_on_engine_of(item: pytest.Item) -> bool:

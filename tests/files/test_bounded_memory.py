@@ -46,9 +46,9 @@ def look_at_large_files(at: dict[str, str], count: int) -> None:
             "rest": lambda: len(store.search(NS, query="word0", mode="lexical", rest=True, limit=1)) == 1,
         }
         for question, ask in questions.items():
-            _tell_peak(question, ask)
+            _report_peak(question, ask)
         with stores.open_at(at, embed=embed_otherwise, metric="dot") as other:
-            _tell_peak("reindex", lambda: other.reindex() == count)
+            _report_peak("reindex", lambda: other.reindex() == count)
 
 
 def embed(texts: list[str]) -> list[list[float]]:
@@ -59,10 +59,10 @@ def embed_otherwise(texts: list[str]) -> list[list[float]]:
     return [[0.0, 1.0, 0.0] for _ in texts]
 
 
-def _tell_peak(question: str, ask: Callable[[], Any]) -> None:
+def _report_peak(question: str, ask: Callable[[], Any]) -> None:
     tracemalloc.start()
     assert ask(), question
-    processes.send((question, tracemalloc.get_traced_memory()[1]))
+    processes.report((question, tracemalloc.get_traced_memory()[1]))
     tracemalloc.stop()
 
 

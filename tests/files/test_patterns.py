@@ -60,7 +60,7 @@ def grep_a_long_line() -> None:
         assert len(files.grep("b.*a", regex=True)) == 1
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         files.grep("(((((a|b)|c)|d)|e)|f)+$", regex=True)
-        processes.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
+        processes.report((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
 
 
 def test_beyond_a_quarter_of_a_million_characters_only_simple_expressions_look() -> None:

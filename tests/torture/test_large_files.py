@@ -58,7 +58,7 @@ def use_beside_a_large_file(at: dict[str, str], pieces: int) -> None:
         assert files.delete("/large", recursive=True) == files.delete("/copy", recursive=True) == 1
         is_done.set()
         sampler.join()
-        processes.send(peak - before)
+        processes.report(peak - before)
 
 
 def measure_memory() -> int:
