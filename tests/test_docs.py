@@ -93,7 +93,7 @@ def example(page: Path) -> Any:
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("page", map(example, EXAMPLES))
+@pytest.mark.parametrize("page", [example(page) for page in EXAMPLES])
 def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     code = script(page)
     (tmp_path / "checks.py").write_text(CHECKS)
