@@ -614,5 +614,5 @@ async def _awaited(coroutine: Awaitable[Any]) -> Any:
 
 
 def _expiry(store: Caller, lease: Any) -> Any:
-    entry = store.store._engine_handle.engine.execute([Get(tuple(lease._home), lease.name)])[0]
+    entry = store.store._engine_handle.engine.execute([Get(tuple(lease._lease_namespace), lease.name)])[0]
     return entry.expires_at
