@@ -175,13 +175,13 @@ def test_an_event_that_is_passed_again_is_stored_once(make: Callable[[], Any]) -
         service = make()
         session = await service.create_session(**WHO, session_id="one")
         stale = await service.get_session(**WHO, session_id="one")
-        events = [said("hello"), said("hello").model_copy(update={"id": "another"}), said("bye")]
+        events = [event_of("hello"), event_of("hello").model_copy(update={"id": "another"}), event_of("bye")]
         for event in [events[0], events[0], *events, events[1].model_copy(deep=True)]:
             await service.append_event(session, event)
         stored = (await service.get_session(**WHO, session_id="one")).events
         assert [event.id for event in stored] == [event.id for event in events]
         assert [event.id for event in session.events] == [event.id for event in events]
-        await service.append_event(stale, said("of a stale session"))
+        await service.append_event(stale, event_of("of a stale session"))
         assert len((await service.get_session(**WHO, session_id="one")).events) == 4
 
     asyncio.run(main())

@@ -160,9 +160,9 @@ def test_a_compaction_replaces_the_end_that_the_model_has_seen(
 
     async def main() -> None:
         ours = HoldallSession("s", any_store, namespace=place)
-        await ours.add_items([said(str(n)) for n in range(4)])
+        await ours.add_items([message(str(n)) for n in range(4)])
         await run_with_last_item(compacting(ours, compact))
-        assert await ours.get_items() == [said("0"), said("1"), said("2"), summary]
+        assert await ours.get_items() == [message("0"), message("1"), message("2"), summary]
 
     asyncio.run(main())
 
@@ -170,16 +170,16 @@ def test_a_compaction_replaces_the_end_that_the_model_has_seen(
 def test_what_is_added_while_a_session_is_compacted_stays(any_store: holdall.Store, place: tuple[str, ...]) -> None:
     async def main() -> None:
         ours = HoldallSession("s", any_store, namespace=place)
-        await ours.add_items([said(str(n)) for n in range(4)])
+        await ours.add_items([message(str(n)) for n in range(4)])
 
         async def compact(**kwargs: Any) -> Any:
-            await HoldallSession("s", any_store, namespace=place).add_items([said("of another process")])
+            await HoldallSession("s", any_store, namespace=place).add_items([message("of another process")])
             return SimpleNamespace(output=[])
 
         await run_with_last_item(compacting(ours, compact))
         items: Any = await ours.get_items()
-        assert len(items) == 7 and items[:4] == [said(str(n)) for n in range(4)]
-        assert items[-1] == said("of another process")
+        assert len(items) == 7 and items[:4] == [message(str(n)) for n in range(4)]
+        assert items[-1] == message("of another process")
 
     asyncio.run(main())
 
