@@ -73,6 +73,7 @@ def test_an_edit_in_place_is_a_new_version(store: holdall.Store, folder: Path) -
     assert (folder / "a.md").read_text() == "two fish"
 
 
+@pytest.mark.timed
 @needs_inotify
 def test_a_second_edit_in_the_same_tick_of_the_clock_is_seen(store: holdall.Store, folder: Path) -> None:
     """Some file systems have clocks that tick every few milliseconds; git calls such files racy."""
