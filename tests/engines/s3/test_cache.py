@@ -8,8 +8,10 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ import pytest
 
 import holdall
 from holdall.engines.s3 import Client, bucket, compaction
-from holdall.engines.s3.effects import Effects
+from holdall.engines.s3.contents import parse_reference
+from holdall.engines.s3.effects import Effects, read_position
 from holdall.engines.s3.engine import S3Engine
 from holdall.engines.s3.objects import Floor, is_blob, log_name
 from holdall.errors import Corrupt, InvalidInput, Unavailable
@@ -261,6 +264,100 @@ def test_a_cache_of_a_bucket_that_was_restored_has_what_the_bucket_has(
             check_caches(url, tmp_path, engine_of(one), engine_of(two))
     objects.close()
     backup.close()
+
+
+# Several processes ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_that_another_process_has_brought_on_does_not_go_back(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes find that the cache is too old, and one is faster. Its reads rely on what it has found."""
+    with open_at(url, tmp_path) as one, open_at(url, tmp_path) as two:
+        one.put(("a",), "0", {})
+        two.get(("a",), "0")
+        engine_of(one)._compact()
+        has_log_since, load, seqs = engine_of(two)._bucket.has_log_since, compaction.load, []
+
+        answers = iter([False, False])  # the first has it look again, with the right to change the cache
+
+        def lose_log(*rest: Any) -> bool:
+            answer = next(answers, None)
+            if answer is None:
+                return bool(has_log_since(*rest))
+            one.put(("a",), "1", {})
+            seqs.append(read_position(engine_of(one)._writer).seq)
+            return answer
+
+        def load_and_look(*rest: Any) -> None:
+            load(*rest)
+            seqs.append(read_position(engine_of(one)._writer).seq)
+
+        monkeypatch.setattr(engine_of(two)._bucket, "has_log_since", lose_log)
+        monkeypatch.setattr(compaction, "load", load_and_look)
+        assert two.count() == 2
+        assert len(seqs) == 3, "this showed nothing"
+        assert seqs == sorted(seqs), "it went back"
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
+def test_processes_that_find_a_damaged_cache_at_once_build_one_that_stays(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_at(url, tmp_path) as store:
+        store.put(("a",), "k", {})
+        Path(engine_of(store)._path + "-damaged").touch()
+    remove, callers, has_opened = S3Engine._remove_cache, threading.Barrier(2), threading.Event()
+
+    def remove_late(engine: S3Engine) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):  # there is no second caller
+            if callers.wait(1) == 1:
+                has_opened.wait(5)
+        remove(engine)
+
+    def use(number: int) -> None:
+        with open_at(url, tmp_path) as store:
+            store.put(("b",), str(number), {})
+            has_opened.set()
+            has_both.wait(10)
+            assert store.count() == 3
+
+    has_both = threading.Barrier(2)
+    monkeypatch.setattr(S3Engine, "_remove_cache", remove_late)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(use, range(2)))
+
+
+def test_a_process_that_has_not_written_for_long_waits_for_another_one(url: str, tmp_path: Path) -> None:
+    """Its timeout counts from the read, not from its last write."""
+    with open_at(url, tmp_path / "one", timeout=2) as one, open_at(url, tmp_path / "two") as two:
+        one.put(("a",), "0", {})
+        time.sleep(2.1)
+        two.put(("a",), "1", {})
+        other = apsw.Connection(engine_of(one)._path)
+        other.execute("BEGIN IMMEDIATE")
+        end = threading.Timer(0.3, other.close, [True])
+        end.start()
+        assert one.count() == 2
+        end.join()
+
+
+def test_times_do_not_go_back_between_processes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each knows the time of the server to a second or so."""
+    with open_at(url, tmp_path) as one, open_at(url, tmp_path) as two:
+        two.put(("a",), "0", {})
+        clock = engine_of(one)._client.clock
+        now = clock.now
+        monkeypatch.setattr(clock, "now", lambda: now() + 5)
+        first = one.put(("a",), "1", {})
+        assert two.put(("a",), "2", {}).updated_at >= first.updated_at
+
+
+@pytest.mark.parametrize("blob", ["../../x", "0000000001-00000000000000zz", "", "0000000001-0000000000000000/../x"])
+def test_a_reference_that_is_no_name_of_a_blob_is_damage(blob: str) -> None:
+    """It names a file of the cache, too, and must not lead to one elsewhere."""
+    with pytest.raises(Corrupt, match="damaged"):
+        parse_reference(f"{blob}:0:1")
 
 
 def test_objects_of_others_below_the_prefix_are_left_alone(

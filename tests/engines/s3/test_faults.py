@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import holdall
 from holdall.engines.s3 import bucket, client, compaction
 from holdall.engines.s3.effects import read_position
 from holdall.engines.s3.objects import log_name, segment_name
-from holdall.errors import LeaseHeld, OutcomeUnknown, Unavailable
+from holdall.errors import LeaseHeld, OutcomeUnknown, StoreClosed, Unavailable
 from holdall.ops import ReadStats
 from support.bucket_checks import check_caches, engine_of
 from support.http_proxy import Fault, HttpProxy
@@ -166,6 +168,41 @@ def test_a_write_that_no_server_got_is_unavailable_and_not_written(url: str, tmp
         assert not isinstance(caught.value, OutcomeUnknown)
         is_busy = False
         assert [entry.key for entry in store.scan(("a",))] == ["before"]
+
+
+def test_a_write_without_a_connection_is_unavailable_and_not_written(url: str, tmp_path: Path) -> None:
+    proxy = HttpProxy(s3_server().port, lambda method, path: None)
+    with open_machine(url, tmp_path, "one", endpoint=proxy.endpoint, timeout=0.3) as store:
+        store.put(("a",), "before", {})
+        proxy.__exit__()
+        engine_of(store)._client.close()
+        with pytest.raises(Unavailable, match="cannot be reached") as caught:
+            store.put(("a",), "k", {})
+        assert not isinstance(caught.value, OutcomeUnknown)
+
+
+def test_a_write_whose_reply_was_lost_before_the_certificate_expired_has_an_unknown_outcome(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(connection: HTTPConnection) -> None:
+        raise ssl.SSLCertVerificationError("certificate has expired")
+
+    def lose(method: str, path: str) -> Fault:
+        monkeypatch.setattr(HTTPConnection, "connect", refuse)
+        return "lose"
+
+    with (
+        HttpProxy(s3_server().port, lambda method, path: None) as proxy,
+        open_machine(url, tmp_path, "one", endpoint=proxy.endpoint, timeout=5) as store,
+    ):
+        store.put(("a",), "before", {})
+        connect = HTTPConnection.connect
+        proxy.choose = lose
+        with pytest.raises(OutcomeUnknown, match="certificate has expired"):
+            store.put(("a",), "k", {})
+        monkeypatch.setattr(HTTPConnection, "connect", connect)
+        proxy.choose = lambda method, path: None
+        assert [entry.key for entry in store.scan(("a",))] == ["before", "k"]
 
 
 def test_a_write_that_is_refused_after_a_lost_reply_has_an_unknown_outcome(url: str, tmp_path: Path) -> None:
@@ -325,6 +362,40 @@ def test_a_writer_that_slept_within_a_write_until_its_slot_was_collected_does_no
         check_caches(url, tmp_path, engine_of(one), engine_of(two))
 
 
+def test_a_machine_that_was_paused_until_its_slot_was_collected_writes_after_the_others(
+    url: str, objects: client.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No clock of a virtual machine goes on while it is paused: only replies show the time."""
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.2)
+    with open_machine(url, tmp_path, "one") as one, open_machine(url, tmp_path, "two") as two:
+        one.put(("a",), "0", {})
+        seq, number = read_position(engine_of(one)._writer).seq, 0
+        deadline = time.monotonic() + 20
+        while number == 0 or objects.get(log_name(seq + 1), deadline) is not None:
+            assert time.monotonic() < deadline, "the slot was not collected"
+            number += 1
+            two.put(("a",), str(number), {})
+            engine_of(two)._compact()
+            time.sleep(0.05)
+        time.sleep(0.3)
+        here = engine_of(one)._client
+        now, create = here.clock.now, here.create
+        paused = 100.0
+        monkeypatch.setattr(here.clock, "now", lambda: now() + paused)
+
+        def create_late(*rest: Any) -> bool:
+            nonlocal paused
+            is_created = bool(create(*rest))
+            paused = 200.0  # the reply has set the clock right
+            return is_created
+
+        monkeypatch.setattr(here, "create", create_late)
+        engine_of(one)._bucket._looked = now() + paused  # it was just opened
+        assert one.put(("a",), "late", {}).version == number + 2
+        assert {entry.key for entry in two.scan(("a",))} == {"late", *map(str, range(number + 1))}
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
+
+
 @pytest.mark.parametrize("floors", [1, 3])
 def test_a_write_that_another_machine_compacts_at_once_is_done_once(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, floors: int
@@ -340,7 +411,7 @@ def test_a_write_that_another_machine_compacts_at_once_is_done_once(
                 two.put(("a",), str(number), {})
                 engine_of(two)._compact()
             monkeypatch.undo()
-            monkeypatch.setattr(engine_of(one)._bucket, "_looked", (-1e18, -1e18))  # as if the last look was long ago
+            monkeypatch.setattr(engine_of(one)._bucket, "_looked", -1e18)  # as if the last look was long ago
             return is_created
 
         monkeypatch.setattr(engine_of(one)._client, "create", create_slowly)
@@ -367,6 +438,26 @@ def test_a_write_that_the_cache_cannot_take_is_done_once(
         check_caches(url, tmp_path, engine_of(one))
 
 
+def test_a_write_after_which_no_compaction_can_start_is_done(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "RECORDS", 2)
+    with open_machine(url, tmp_path, "one") as one:
+
+        def refuse(*_: Any) -> None:
+            raise StoreClosed("as if no thread could start")
+
+        with monkeypatch.context() as full:
+            full.setattr(engine_of(one), "_spawn", refuse)
+            for number in range(4):
+                one.put(("a",), str(number), {})
+        one.put(("a",), "4", {})
+        deadline = time.monotonic() + 10
+        while engine_of(one)._bucket.floor.number == 0:
+            assert time.monotonic() < deadline, "no later write compacted"
+            time.sleep(0.01)
+
+
 def test_a_write_that_was_won_but_not_confirmed_has_an_unknown_outcome(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,7 +468,7 @@ def test_a_write_that_was_won_but_not_confirmed_has_an_unknown_outcome(
     ):
         store.put(("a",), "before", {})
         is_busy = True
-        monkeypatch.setattr(engine_of(store)._bucket, "_looked", (-1e18, -1e18))
+        monkeypatch.setattr(engine_of(store)._bucket, "_looked", -1e18)
         with pytest.raises(OutcomeUnknown, match="the write may have happened"):
             store.put(("a",), "k", {})
         is_busy = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdall
-from holdall.engines.s3 import Client, S3Engine, compaction
+from holdall.engines.s3 import Client, S3Engine, bucket, compaction
 from holdall.errors import Unavailable
 from holdall.testing import embed
 from support.bucket_checks import check_caches, engine_of, find_text
@@ -172,6 +173,61 @@ def test_machines_that_write_while_others_erase_lose_nothing(
                 f"{name} {number}" for number in range(count) for _ in range(1000)
             ]
         check_caches(url, tmp_path, engine_of(store))
+
+
+@pytest.mark.not_short  # they sleep for seconds
+@pytest.mark.parametrize("moment", ["before its floor", "before it deletes"])
+def test_a_machine_that_sleeps_while_it_erases_deletes_nothing_that_is_used(
+    url: str, objects: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Others take its new segments for those of a killed machine, and have segments that it does not know."""
+    monkeypatch.setattr(bucket, "COLLECT_AFTER", 0.2)
+    monkeypatch.setattr(bucket, "LOOK_AFTER", 0.1)
+    monkeypatch.setattr(compaction, "TIER", 2)
+    with open_at(url, tmp_path / "one") as one, open_at(url, tmp_path / "two") as two:
+        create, purge, slept = engine_of(one)._client.create, compaction.purge, []
+
+        def compact(times: int) -> None:
+            for _ in range(times):
+                two.put(("a",), str(two.count()), {})
+                engine_of(two)._compact()
+
+        def sleep() -> None:
+            slept.append(moment)
+            time.sleep(1.5)  # times of objects are in whole seconds
+            compact(2)
+            time.sleep(1.5)
+
+        def create_later(name: str, *rest: Any) -> bool:
+            if name.startswith("floor/") and not slept:
+                sleep()
+            return bool(create(name, *rest))
+
+        def purge_later(*arguments: Any) -> None:
+            sleep()
+            purge(*arguments)
+
+        one.put(("a",), "0", {})
+        one.erase(("b",))
+        compact(4)
+        levels = [segment.level for segment in engine_of(two)._bucket.floor.segments]
+        assert levels == [compaction._WHOLE, 2], "the next two segments would be merged with these"
+        with monkeypatch.context() as sleepy:
+            if moment == "before its floor":
+                sleepy.setattr(engine_of(one)._client, "create", create_later)
+                engine_of(one)._rewrite()
+            else:
+                sleepy.setattr(compaction, "purge", purge_later)
+                one.erase(("b",))
+        assert slept, "this showed nothing"
+        for _ in range(2):  # until the objects that floors replace are deleted
+            time.sleep(1.5)
+            compact(2)
+        floor = engine_of(two)._bucket.look(time.monotonic() + 5)
+        held = {name for name, _ in objects.list("seg/", "", time.monotonic() + 5)}
+        assert {segment.name for segment in floor.segments} <= held
+        assert one.count() == two.count() == 1 + 4 + 2 + 4
+        check_caches(url, tmp_path, engine_of(one), engine_of(two))
 
 
 def test_a_compaction_may_take_longer_than_each_of_its_requests(

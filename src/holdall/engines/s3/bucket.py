@@ -5,8 +5,9 @@ first writer of a slot has it, and every machine reads the same records in the s
 
 The log below a floor is deleted some time after the floor was created (`COLLECT_AFTER`). A slot below a floor that is
 free, or that this machine has just won, means nothing. So the floor is compared after a slot was read or won, never
-before: the machine may sleep in between. The floor that is known was the newest a short time ago (`LOOK_AFTER`), and
-what a newer one replaces cannot be deleted yet.
+before: the machine may sleep in between. The floor that is known was the newest a short time ago (`LOOK_AFTER`), so
+the objects that a newer one replaces cannot be deleted yet. That time is measured by the server's clock, which each
+reply sets right: a machine that sleeps, or is paused, may not notice that time has passed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .objects import (
 COLLECT_AFTER = 24 * 3600.0
 #: Seconds after which the newest floor is looked up again.
 LOOK_AFTER = 60.0
-_WINDOW = 8  # records that are fetched at once
+_WINDOW = 8  # records that are fetched at once, at most
 
 
 class SlotTaken(Exception):  # not an error: the transaction runs again
@@ -70,7 +71,7 @@ class Bucket:
         self.client = client
         self._timeout = timeout
         self.floor = Floor()  # the newest that is known
-        self._looked = (-1e18, -1e18)  # when, by the monotonic and by the wall clock
+        self._looked = -1e18  # when, by the server's clock
         self._lock = threading.Lock()
         self.store = ""
 
@@ -110,21 +111,23 @@ class Bucket:
         """Return a record; None if its slot is free."""
         return self.client.get(log_name(seq), deadline)
 
-    def read_from(self, seq: int, deadline: float, pool: ThreadPoolExecutor | None = None) -> list[bytes]:
+    def read_from(self, seq: int, deadline: float) -> list[bytes]:
         """Return some records from a number on; fewer than there are, but none only if the first slot is free."""
         first = self.read(seq, deadline)
         if first is None:
             return []
-        records = [first]
-        with pool or ThreadPoolExecutor(_WINDOW, "holdall-fetch") as executor:
+        records, window = [first], 1  # most often there is only one
+        with ThreadPoolExecutor(_WINDOW, "holdall-fetch") as executor:
             while True:
-                numbers = range(seq + len(records), seq + len(records) + _WINDOW)
-                for record in list(executor.map(lambda number: self.read(number, deadline), numbers)):
+                numbers = range(seq + len(records), seq + len(records) + window)
+                fetch = map if window == 1 else executor.map
+                for record in fetch(lambda number: self.read(number, deadline), numbers):
                     if record is None:
                         return records
                     records.append(record)
                 if sum(map(len, records)) > 8 << 20:
                     return records
+                window = min(2 * window, _WINDOW)
 
     def put_blob(self, name: str, body: bytes, deadline: float) -> None:
         """Write contents, which no record names yet: if that fails, nothing was written."""
@@ -171,8 +174,8 @@ class Bucket:
         newest = self._know_floor(deadline)
         if newest.upto < seq:
             return False
-        number = bisect_left(range(1, newest.number), seq, key=lambda one: self._fetch_floor(one, deadline).upto)
-        if self._fetch_floor(number + 1, deadline).t / 1e6 < began - COLLECT_AFTER / 2:
+        number = bisect_left(range(1, newest.number), seq, key=lambda one: self.fetch_floor(one, deadline).upto)
+        if self.fetch_floor(number + 1, deadline).t / 1e6 < began - COLLECT_AFTER / 2:
             return True
         self._check_awake(began)
         return False
@@ -184,22 +187,18 @@ class Bucket:
                 " before you write again"
             )
 
-    def _fetch_floor(self, number: int, deadline: float) -> Floor:
-        return decode_floor(self.client.get(floor_name(number), deadline) or b"")
-
     # Floors ----------------------------------------------------------------------------------------------------------
 
     def _know_floor(self, deadline: float) -> Floor:
         """Return the floor that was the newest a short time ago."""
-        monotonic, wall = self._looked
-        if time.monotonic() - monotonic > LOOK_AFTER or abs(time.time() - wall) > LOOK_AFTER:
+        if abs(self.client.clock.now() - self._looked) > LOOK_AFTER:
             return self.look(deadline)
         return self.floor
 
     def look(self, deadline: float) -> Floor:
         """Find the newest floor, and check that the bucket still has this store."""
         with self._lock:
-            began = time.monotonic(), time.time()
+            began = self.client.clock.now()
             if self.floor.number == 0:
                 hint = self.client.get(HINT, deadline)
                 if hint is not None and hint.isdigit():
@@ -223,6 +222,10 @@ class Bucket:
             return False
         self.learn_floor(decode_floor(found))
         return True
+
+    def fetch_floor(self, number: int, deadline: float) -> Floor:
+        """Return a floor that exists."""
+        return decode_floor(self.client.get(floor_name(number), deadline) or b"")
 
     def learn_floor(self, floor: Floor) -> None:
         if floor.number > self.floor.number:  # a thread that was faster may know a newer one

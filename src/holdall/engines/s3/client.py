@@ -37,7 +37,7 @@ from .credentials import Credentials
 REPLY_SECONDS = 10.0
 _IDLE = 16  # connections
 _PIECE = 256 << 10  # bytes that are sent or read before the deadline is looked at again
-#: What is signed of the headers, beside those that begin with "x-amz-": the server refuses a request without them. So
+#: The headers that are signed, beside those that begin with "x-amz-": the server refuses a request without them. So
 #: nothing on the way can drop the condition of a write.
 _SIGNED = ("content-md5", "host", "if-none-match")
 _THROTTLED = frozenset(
@@ -81,37 +81,51 @@ class Address:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
+def read_steady_clock() -> float:
+    """Return the seconds of a clock that nobody sets, and that goes on while the machine sleeps.
+
+    Linux has one of its own for that; `time.monotonic` stops there.
+    """
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class ServerClock:
     """The time of the server, which machines with wrong clocks have in common.
 
     A reply has its time in whole seconds. So each reply gives bounds for the difference between both clocks, and many
     replies give close ones. While zero is within the bounds, this machine's clock is taken to be right.
+
+    In between it goes on while the machine sleeps. If a virtual machine was paused, the next reply sets it right.
     """
 
     def __init__(self) -> None:
         self._low, self._high = -float("inf"), float("inf")
-        self._anchor: tuple[float, float] = time.time(), time.monotonic()
+        self._anchor: tuple[float, float] = time.time(), read_steady_clock()
 
     def now(self) -> float:
         """Return the seconds since 1970."""
         start, began = self._anchor
-        return start + (time.monotonic() - began) + min(max(0.0, self._low), self._high)
+        return start + (read_steady_clock() - began) + min(max(0.0, self._low), self._high)
 
     def observe(self, date: str | None, sent: float) -> None:
-        """Note the date of a reply to a request that was sent at this time of the monotonic clock."""
+        """Note the date of a reply to a request that was sent at this time of the steady clock."""
         try:
             then = email.utils.parsedate_to_datetime(date or "").timestamp()
         except ValueError:
             return
-        wall, monotonic = time.time(), time.monotonic()
+        wall, steady = time.time(), read_steady_clock()
         start, began = self._anchor
-        if abs(wall - start - (monotonic - began)) > 1:  # this machine's clock was set, or the machine slept
-            self._anchor, self._low, self._high = (wall, monotonic), -float("inf"), float("inf")
+        if abs(wall - start - (steady - began)) > 1:  # this machine's clock was set
+            self._anchor, self._low, self._high = (wall, steady), -float("inf"), float("inf")
             start, began = self._anchor
-        low, high = then - (start + monotonic - began), then + 1 - (start + sent - began)
+        low, high = then - (start + steady - began), then + 1 - (start + sent - began)
         self._low, self._high = max(self._low, low), min(self._high, high)
         if self._low > self._high:  # the server's clock was set
             self._low, self._high = low, high
+
+
+class _NotConnected(Exception):  # not an error: the request is sent again
+    """There was no connection, so nothing of a request was sent. Its cause is why."""
 
 
 class AccessRefused(Unavailable):
@@ -236,9 +250,9 @@ class Client:
                         f"{error}; an earlier try of the write may have happened: read before you write again"
                     ) from error
                 raise
+            except _NotConnected as error:
+                reason = str(error)
             except (OSError, http.client.HTTPException) as error:
-                if isinstance(error, ssl.SSLCertVerificationError):
-                    raise Unavailable(f"the certificate of {self.address.endpoint} is not valid: {error}") from error
                 reason, was_sent = error, True
             delay = retry_delay(failures, deadline)
             if delay is None:
@@ -270,9 +284,9 @@ class Client:
         try:
             connection.timeout = seconds
             if connection.sock is None:
-                connection.connect()
+                self._connect(connection)
             connection.sock.settimeout(seconds)
-            sent = time.monotonic()
+            sent = read_steady_clock()
             connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
             for name, value in signed.items():
                 connection.putheader(name, value)
@@ -295,6 +309,14 @@ class Client:
         else:
             connection.close()
         return Reply(raw.status, {name.lower(): value for name, value in raw.getheaders()}, content)
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            raise Unavailable(f"the certificate of {self.address.endpoint} is not valid: {error}") from error
+        except OSError as error:
+            raise _NotConnected(str(error)) from error
 
     def _take(self) -> http.client.HTTPConnection:
         """Return an idle connection, or a new one."""

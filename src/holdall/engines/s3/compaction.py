@@ -1,13 +1,16 @@
-"""Compaction: records become segments, and what nobody needs any more is deleted.
+"""Compaction: records become segments, and objects that are not needed any more are deleted.
 
 After `RECORDS` records, or `BYTES` of them, a machine merges them to a segment, and creates the next floor, which lists
 it. Machines may do that at once: the first to create the floor has done it, and the others delete their segments. Eight
 segments of one level are merged to one of the next, so a new machine reads few. Large ones are not merged; when they
 have grown to twice of what is stored, `rewrite` writes everything again.
 
-What a floor replaces (its part of the log, and merged segments) is deleted `COLLECT_AFTER` seconds later by the machine
-that creates another floor. So are blobs to which no row refers, which a floor lists now and then. A machine that slept
-for longer than that looks for a newer floor before it relies on anything (`bucket.py`).
+The objects that a floor replaces (its part of the log, and merged segments) are deleted `COLLECT_AFTER` seconds later
+by the machine that creates another floor. Now and then a floor also lists objects that nothing uses: blobs to which no
+row refers, and segments of machines that were killed. They are deleted only if a floor lists them. A machine may sleep
+after it has looked for them, and then it fails to create the floor, because others have created some.
+
+A machine that slept for longer than that looks for a newer floor before it relies on anything (`bucket.py`).
 
 `load` builds a cache from the newest floor: on a new machine, or when the one that is there cannot be used. Parts of
 segments are fetched at the same time, and written in one transaction. The log follows.
@@ -29,7 +32,7 @@ from ...runtime.signals import restart_if_signaled
 from ..sqlite.connection import Connection
 from . import bucket as bucket_module
 from .bucket import Bucket
-from .effects import Effects
+from .effects import Effects, Position, read_position
 from .objects import (
     HINT,
     Damaged,
@@ -84,18 +87,23 @@ def rewrite(
     """Replace all segments of a floor with new ones, which have the same state and nothing of the past.
 
     `lines` are the effects of that state, and `referenced` the blobs that its rows refer to. Newer floors may be
-    created in the meantime. Returns the new floor; None if one of them has merged segments that this should replace.
+    created in the meantime. Returns the new floor; None if one of them has merged segments that this should replace,
+    or took the new ones for unused: this machine may have slept.
     """
     whole = [_write(bucket, header, part, 1, floor.upto, _WHOLE, time.monotonic() + patience) for part in _cut(lines)]
+    names, seen = {segment.name for segment in whole}, floor.number
     unused = _find_unused_blobs(bucket, floor.upto, referenced, time.monotonic() + patience)
     while True:
         deadline = time.monotonic() + patience
         newest = bucket.look(deadline)
         added = newest.segments[len(floor.segments) :]
-        if newest.segments[: len(floor.segments)] != floor.segments:
-            _delete(bucket, [segment.name for segment in whole], deadline)
+        between = [bucket.fetch_floor(number, deadline) for number in range(seen + 1, newest.number + 1)]
+        if newest.segments[: len(floor.segments)] != floor.segments or any(names & {*one.replaced} for one in between):
+            _delete(bucket, [*names], deadline)
             return None
-        replaced = [*unused, *(segment.name for segment in floor.segments)]
+        seen = newest.number
+        left = _find_unused_segments(bucket, {*names, *(segment.name for segment in newest.segments)}, deadline)
+        replaced = [*unused, *left, *(segment.name for segment in floor.segments)]
         now = int(bucket.client.clock.now() * 1e6)
         number, upto = newest.number + 1, newest.upto
         made = Floor(number, upto, now, [*whole, *added], replaced, upto + 1, newest.collected)
@@ -118,7 +126,7 @@ def _cut(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def purge(bucket: Bucket, newest: Floor, patience: float) -> None:
-    """Have nothing left in the bucket of what floors have replaced, at once.
+    """Delete the objects that floors have replaced, at once.
 
     Numbers of the log must not get free, so of records the headers stay. Machines that lack them build their caches
     again; so do those that are reading a segment that is deleted.
@@ -133,12 +141,9 @@ def purge(bucket: Bucket, newest: Floor, patience: float) -> None:
 
     with ThreadPoolExecutor(_AT_ONCE, "holdall-collect") as executor:
         for number in range(newest.collected + 1, newest.number + 1):
-            found = client.get(floor_name(number), time.monotonic() + patience)
-            floor = decode_floor(found or b"")
+            floor = bucket.fetch_floor(number, time.monotonic() + patience)
             list(executor.map(erase, range(floor.first, floor.upto + 1)))
             list(executor.map(lambda name: client.delete(name, time.monotonic() + patience), floor.replaced))
-    left = _find_unused_segments(bucket, {segment.name for segment in newest.segments}, time.monotonic() + patience)
-    _delete(bucket, left, time.monotonic() + patience)
 
 
 def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[str], patience: float) -> Floor | None:
@@ -258,7 +263,7 @@ def _find_unused_segments(bucket: Bucket, used: set[str], deadline: float) -> li
 
 
 def _delete(bucket: Bucket, names: list[str], deadline: float) -> bool:
-    """Delete objects; return whether all are gone. What cannot be deleted stays: nothing reads it."""
+    """Delete objects; return whether all are gone. Others stay, and nothing reads them."""
 
     def delete(name: str) -> None:
         bucket.client.delete(name, max(deadline, time.monotonic() + 5))
@@ -272,12 +277,18 @@ def _delete(bucket: Bucket, names: list[str], deadline: float) -> bool:
     return True
 
 
-def load(bucket: Bucket, writer: Connection, effects: Effects, obey_history: Callable[[], None]) -> None:
-    """Replace what is in the cache with the state of the newest floor."""
+def load(
+    bucket: Bucket, writer: Connection, before: Position, effects: Effects, obey_history: Callable[[], None]
+) -> None:
+    """Replace what is in the cache with the state of the newest floor.
+
+    Do nothing if the cache is not where it was `before`: another process has brought it on, and it must not go back,
+    because reads rely on what they have once found in it.
+    """
     while True:
         floor = bucket.look(bucket.make_deadline())
         try:
-            _load_floor(bucket, floor, writer, effects, obey_history)
+            _load_floor(bucket, floor, writer, before, effects, obey_history)
             return
         except Corrupt:  # or an erasure has just deleted its segments
             if bucket.look(bucket.make_deadline()).number == floor.number:
@@ -285,12 +296,20 @@ def load(bucket: Bucket, writer: Connection, effects: Effects, obey_history: Cal
 
 
 def _load_floor(
-    bucket: Bucket, floor: Floor, writer: Connection, effects: Effects, obey_history: Callable[[], None]
+    bucket: Bucket,
+    floor: Floor,
+    writer: Connection,
+    before: Position,
+    effects: Effects,
+    obey_history: Callable[[], None],
 ) -> None:
     began = time.monotonic()
     reader = SegmentReader(bucket, floor.segments[::-1])
     writer.execute("BEGIN IMMEDIATE")
     try:
+        if read_position(writer) != before:
+            writer.execute("ROLLBACK")
+            return
         rows = effects.load(reader.read())
         obey_history()
         writer.execute(

@@ -2,14 +2,15 @@
 
 A piece of more than `INLINE` bytes is written to an object of its own kind, a blob, before the record that names it. In
 `holdall_chunks`, such a piece is text: `<blob>:<offset>:<length>`. Each cache has the same rows, and fetches a content
-when it is read for the first time. What a machine has written or fetched stays in a folder beside the database, up to
-`MOST_BYTES`; the oldest go first.
+when it is read for the first time. Contents that a machine has written or fetched stay in a folder beside the database,
+up to `MOST_BYTES`; the oldest go first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from ...errors import Corrupt, Unavailable
 from ..sqlite.connection import Connection
 from ..sqlite.dialect import SqliteDialect
 from .client import Client
-from .objects import blob_name
+from .objects import BLOB_ID, blob_name
 
 #: Contents up to this size are part of a record.
 INLINE = 8 << 10
@@ -29,6 +30,7 @@ MOST_BYTES = 1 << 30
 _FETCHED_WHOLE = 1 << 20  # bytes: of a larger piece, only the part that is read is fetched
 _LARGEST_BLOB = 64 << 20
 _HEAD_BYTES = 1 << 20
+_REFERENCE = re.compile(rf"({BLOB_ID}):(\d+):(\d+)", re.ASCII)  # the blob names a file, too, so no other name will do
 
 
 class Reference(NamedTuple):
@@ -44,11 +46,10 @@ class Reference(NamedTuple):
 
 
 def parse_reference(text: str) -> Reference:
-    try:
-        blob, offset, length = text.split(":")
-        return Reference(blob, int(offset), int(length))
-    except ValueError:
-        raise Corrupt(f"a piece of a file is damaged: {text[:100]!r}; delete the cache folder of the store") from None
+    found = _REFERENCE.fullmatch(text)
+    if found is None:
+        raise Corrupt(f"a piece of a file is damaged: {text[:100]!r}; delete the cache folder of the store")
+    return Reference(found[1], int(found[2]), int(found[3]))
 
 
 class S3Dialect(SqliteDialect):

@@ -16,7 +16,7 @@ from ...errors import InvalidInput, MissingExtra, Unavailable, shown
 
 
 class Credentials(NamedTuple):
-    """What signs a request."""
+    """The keys that sign a request."""
 
     access_key: str
     secret_key: str
@@ -125,7 +125,7 @@ def _find_with_botocore(profile: str | None) -> Callable[[], Credentials]:
     def read() -> Credentials:
         try:
             return Credentials(*found.get_frozen_credentials()[:3])
-        except BotoCoreError as error:
+        except (BotoCoreError, OSError) as error:  # such as the file of a token that is gone
             raise Unavailable(f"the credentials of the bucket cannot be renewed: {error}") from error
 
     return read

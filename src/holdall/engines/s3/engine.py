@@ -191,13 +191,13 @@ class S3Engine(SqliteEngine):
 
     @property
     def _synchronous(self) -> str:
-        return "NORMAL"  # what a power cut takes from the cache is in the bucket
+        return "NORMAL"  # commits that a power cut takes from the cache are in the bucket
 
     # The engine's methods --------------------------------------------------------------------------------------------
 
     def setup(self) -> None:
         super().setup()
-        with contextlib.suppress(AccessRefused):  # who may only read cannot overwrite what others write
+        with contextlib.suppress(AccessRefused):  # credentials that may only read can overwrite nothing
             self._bucket.check_conditions(self._bucket.make_deadline())
 
     async def asetup(self) -> None:
@@ -299,7 +299,7 @@ class S3Engine(SqliteEngine):
         batches = [member for member in members if not isinstance(member.batch[0], _CatchUp)]
         # To build the cache may take longer than the timeout, and must not leave a write without time.
         deadline = max(members[0].began, time.monotonic() - self._options.timeout / 2) + self._options.timeout
-        self._deadline = deadline
+        self._deadline = writer.busy_wait.deadline = deadline
         try:
             with self._translating():
                 if catch_ups:  # one look is for all of them
@@ -322,6 +322,7 @@ class S3Engine(SqliteEngine):
             assert self._effects is not None
             if not self._effects.has_all_triggers():
                 self._effects.install_triggers()
+            self._last_t = max(self._last_t, read_position(writer).t)  # another process may have written
             try:
                 super()._transact(batches)
                 break
@@ -350,8 +351,7 @@ class S3Engine(SqliteEngine):
             self._contents.keep(reference, data)
         self._written = []
         if self._has_won and not self._is_compacting and compaction.is_due(self._log_records, self._log_bytes):
-            self._is_compacting = True
-            self._spawn(self._compact, "compactor", 1)
+            self._start_compacting()
 
     def _let_others_write(self, writer: Connection, deadline: float) -> None:
         """Wait until the other machines that write have written since our last record, so that all get their turns.
@@ -408,21 +408,22 @@ class S3Engine(SqliteEngine):
     def _catch_up(self, writer: Connection, deadline: float, seq: int = -1, first: bytes | None = None) -> None:
         """Apply all records that the cache lacks. `first` is the one after `seq`, if it was read already."""
         while True:
-            here, _, upto, store = read_position(writer)
+            position = read_position(writer)
+            here = position.seq
             if first is not None and seq == here:
                 records, first = [first], None
             else:
                 records = self._bucket.read_from(here + 1, deadline)
-            if store != self._bucket.store or not self._bucket.has_log_since(here, deadline):
-                self._rebuild(writer)
+            if position.store != self._bucket.store or not self._bucket.has_log_since(here, deadline):
+                self._rebuild(writer, position)
                 continue
             if not records:
                 break
             try:
                 self._apply(writer, here, records)
             except _Erased:
-                self._rebuild(writer)
-        if self._bucket.floor.upto > upto:
+                self._rebuild(writer, position)
+        if self._bucket.floor.upto > position.upto:
             self._trim_log(writer)
 
     def _has_more(self, writer: Connection, deadline: float) -> bool:
@@ -471,17 +472,25 @@ class S3Engine(SqliteEngine):
         if any(effect.table == "holdall_entries" and not effect.rows for effect in effects):
             drive(self._sql.index_all_tombstones(), writer.run)
 
-    def _load(self, connection: Connection, effects: Effects) -> None:
-        compaction.load(self._bucket, connection, effects, lambda: self._obey_history(effects))
+    def _load(self, connection: Connection, before: Position, effects: Effects) -> None:
+        compaction.load(self._bucket, connection, before, effects, lambda: self._obey_history(effects))
 
-    def _rebuild(self, writer: Connection) -> None:
-        """Build the cache again from the bucket."""
+    def _rebuild(self, writer: Connection, before: Position) -> None:
+        """Build the cache again from the bucket, unless another process has done it since the cache was there."""
         assert self._effects is not None
-        self._load(writer, self._effects)
+        self._load(writer, before, self._effects)
         self._sql.ranker.forget()
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
 
     # Compaction ------------------------------------------------------------------------------------------------------
+
+    def _start_compacting(self) -> None:
+        self._is_compacting = True
+        try:
+            self._spawn(self._compact, "compactor", 1)
+        except StoreClosed as error:  # no thread can start; what was written is done all the same
+            self._is_compacting = False
+            logger.warning("cannot compact the log of %s: %s", self._client.address.shown, error)
 
     def _compact(self) -> None:
         """Merge the log since the last floor to a segment, in the background."""
@@ -516,7 +525,7 @@ class S3Engine(SqliteEngine):
     def _rewrite(self) -> None:
         """Write all segments again, without the past.
 
-        What is in them comes from the bucket, in a database that is made for it: the cache is never the source.
+        They come from the bucket, through a database that is made for it: the cache is never the source.
         """
         while True:
             path = f"{self._path}-rewrite-{make_nonce()}"
@@ -533,7 +542,7 @@ class S3Engine(SqliteEngine):
         return max(self._options.timeout, 60.0)
 
     def _scrub(self, op: Scrub) -> Scrubbed:
-        """Erase from the bucket, too: what was removed is in the log, in segments and in blobs."""
+        """Erase from the bucket, too: removed rows are in the log, in segments and in blobs."""
         while self._commits.submit([Maintain()])[0]:
             pass
         self._ensure_fresh()
@@ -585,21 +594,15 @@ class S3Engine(SqliteEngine):
     def _connect_writer(self) -> Connection:
         deadline = self._bucket.make_deadline()
         self._bucket.open(deadline)
-        if self._damage_note.exists():
-            self._remove_cache()
         with contextlib.suppress(OSError):  # it exists, or is refused below
             Path(self._path).parent.mkdir(mode=0o700, parents=True)
-        try:
-            writer = super()._connect_writer()
-        except (apsw.NotADBError, apsw.CorruptError, Corrupt, InvalidInput):
-            self._remove_cache()
-            writer = super()._connect_writer()
+        writer = super()._connect_writer()
         try:
             self._effects = Effects(writer)
             position = read_position(writer)
             self._last_t = position.t
             if position.store != self._bucket.store or self._has_other_log(writer, position, deadline):
-                self._rebuild(writer)
+                self._rebuild(writer, position)
             self._measure_log(writer)
         except BaseException:
             writer.close()
@@ -607,7 +610,7 @@ class S3Engine(SqliteEngine):
         return writer
 
     def _has_other_log(self, writer: Connection, position: Position, deadline: float) -> bool:
-        """Whether the bucket lacks what the cache ends with: it was restored to an older state, or has deleted it."""
+        """Whether the bucket lacks the end of the cache: it was restored to an older state, or has deleted it."""
         if position.seq == 0:
             return False
         log = "SELECT seq, data FROM holdall_log WHERE seq IN (0, ?) ORDER BY seq DESC LIMIT 1"
@@ -618,10 +621,21 @@ class S3Engine(SqliteEngine):
             if last == position.seq and self._client.get(name, deadline) == held:
                 return False
         where = self._client.address.shown
-        logger.info("what the cache %r ends with is not in %s any more, so it is built again", self._path, where)
+        logger.info("the end of the cache %r is not in %s any more, so it is built again", self._path, where)
         return True
 
-    def _prepare_file(self) -> None:
+    def _open_file(self) -> Connection:
+        if self._damage_note.exists():
+            self._remove_cache()
+        self._build_cache()
+        try:
+            return super()._open_file()
+        except (apsw.NotADBError, apsw.CorruptError, Corrupt, InvalidInput):
+            self._remove_cache()
+            self._build_cache()
+            return super()._open_file()
+
+    def _build_cache(self) -> None:
         """Build a cache that does not exist, in a file that gets its name when it is whole."""
         path, new = Path(self._path), Path(self._path + "-new")
         if path.exists():
@@ -649,7 +663,7 @@ class S3Engine(SqliteEngine):
             connection.set_synchronous("OFF")
             self._migrate(connection)
             effects = Effects(connection)
-            self._load(connection, effects)
+            self._load(connection, Position(), effects)
             yield connection, effects
         finally:
             connection.close()

@@ -4,7 +4,7 @@
     log/0000000042         one commit: a record
     blob/<seq>-<nonce>     contents of files, raw; a record refers to parts of them
     seg/<seq>-<seq>-<nonce>  the records of that range, merged
-    floor/00000007         what replaces the log up to a sequence number; created once, kept for ever
+    floor/00000007         the list of the segments that replace the log up to a number; created once, kept for ever
     hint                   the number of the newest floor, about; the one object that is overwritten
 
 Records and segments have the same form. The first line has a checksum of the rest. The rest is lines of JSON, which may
@@ -12,10 +12,10 @@ be compressed: a header, then one *effect* a line, which is the new state of the
 a tab, the rows. Only such images of rows are stored, never commands, so that two releases of holdall cannot come to
 different results.
 
-`erase` replaces what old records and segments have with what is left of it. Then only the header of a record stays, so
-that its number is not free.
+`erase` writes new segments from the rows that are left, and deletes the old ones. Of old records it keeps the header,
+so that their numbers are not free.
 
-An object without a valid checksum is what a server has kept of a write that was cut off. As a record it has no effects.
+An object without a valid checksum is the rest of a write that was cut off. As a record it has no effects.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Segment(msgspec.Struct):
 
 
 class Floor(msgspec.Struct):
-    """What replaces the log up to a sequence number."""
+    """The segments that replace the log up to a sequence number."""
 
     number: int = 0
     upto: int = 0
@@ -94,7 +94,7 @@ class Floor(msgspec.Struct):
 
 
 class Format(msgspec.Struct):
-    """What a store is."""
+    """Which store this is."""
 
     layout: int
     store: str
@@ -108,8 +108,9 @@ def floor_name(number: int) -> str:
     return f"floor/{number:08d}"
 
 
+BLOB_ID = r"\d{10}-[0-9a-f]{16}"  # a sequence number and a nonce
 #: Only objects with such names are ever deleted as unused: other programs may keep theirs below the same prefix.
-_BLOB = re.compile(r"blob/\d{10}-[0-9a-f]{16}")
+_BLOB = re.compile(f"blob/{BLOB_ID}")
 _SEGMENT = re.compile(r"seg/\d{10}-\d{10}-[0-9a-f]{16}")
 
 

@@ -689,18 +689,7 @@ class SqliteEngine:
         except OSError as error:
             raise Unavailable(f"cannot create the folder {str(folder)!r} for the store: {error.strerror}") from error
         with folder_lock(folder, self._options.timeout):
-            self._prepare_file()
-            writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
-            try:
-                self._refuse_foreign(writer)
-                if pragma(writer, "journal_mode") != "wal" and pragma(writer, "journal_mode", "wal") != "wal":
-                    raise Unavailable(
-                        f"SQLite cannot use a write-ahead log where {self._path!r} is; move it to a local disk"
-                    )
-                self._migrate(writer)
-            except BaseException:
-                writer.close()
-                raise
+            writer = self._open_file()
         self._sql.trees.needs_clearing = bool(writer.execute("SELECT 1 FROM holdall_trees LIMIT 1").fetchall())
         self._inodes = self._inodes_now()
         writer.turns = writer.busy_wait.turns = WriteTurns(self._path, self._options.timeout)
@@ -708,8 +697,20 @@ class SqliteEngine:
             pragma(writer, "fullfsync", "1")  # macOS: an fsync that reaches the disk
         return writer
 
-    def _prepare_file(self) -> None:
-        """Do what an engine must do before its file is opened, while no other process opens it."""
+    def _open_file(self) -> Connection:
+        """Open the file, while no other process does, and have it be one of this release."""
+        writer = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+        try:
+            self._refuse_foreign(writer)
+            if pragma(writer, "journal_mode") != "wal" and pragma(writer, "journal_mode", "wal") != "wal":
+                raise Unavailable(
+                    f"SQLite cannot use a write-ahead log where {self._path!r} is; move it to a local disk"
+                )
+            self._migrate(writer)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
 
     def _connect_reader(self) -> Connection:
         if self._writer is None:
