@@ -28,6 +28,7 @@ from holdall.errors import Corrupt, InvalidInput, Unavailable
 from holdall.ops import Delete, Put
 from support.bucket_checks import check_caches, engine_of
 from support.http_proxy import Fault, HttpProxy
+from support.machines import make_engine
 from support.processes import report, run, start
 from support.servers import s3_credentials, s3_server
 
@@ -41,6 +42,11 @@ def url() -> str:
 
 def open_at(url: str, cache: Path, **options: Any) -> holdall.Store:
     return holdall.open(url, **{**s3_server().options, "cache": cache, "sweep_interval": None, **options})
+
+
+def open_process(url: str, cache: Path) -> holdall.Store:
+    """Open a store as another process on the same cache does. With one URL, stores of a process share an engine."""
+    return holdall.open(lambda options: make_engine(url, options, cache), sweep_interval=None)
 
 
 # Building it ---------------------------------------------------------------------------------------------------------
@@ -273,7 +279,7 @@ def test_a_cache_that_another_process_has_brought_on_does_not_go_back(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes find that the cache is too old, and one is faster. Its reads rely on what it has found."""
-    with open_at(url, tmp_path) as one, open_at(url, tmp_path) as two:
+    with open_process(url, tmp_path) as one, open_process(url, tmp_path) as two:
         one.put(("a",), "0", {})
         two.get(("a",), "0")
         engine_of(one)._compact()
@@ -316,7 +322,7 @@ def test_processes_that_find_a_damaged_cache_at_once_build_one_that_stays(
         remove(engine)
 
     def use(number: int) -> None:
-        with open_at(url, tmp_path) as store:
+        with open_process(url, tmp_path) as store:
             store.put(("b",), str(number), {})
             has_opened.set()
             has_both.wait(10)
@@ -344,7 +350,7 @@ def test_a_process_that_has_not_written_for_long_waits_for_another_one(url: str,
 
 def test_times_do_not_go_back_between_processes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each knows the time of the server to a second or so."""
-    with open_at(url, tmp_path) as one, open_at(url, tmp_path) as two:
+    with open_process(url, tmp_path) as one, open_process(url, tmp_path) as two:
         two.put(("a",), "0", {})
         clock = engine_of(one)._client.clock
         now = clock.now
