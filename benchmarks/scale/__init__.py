@@ -9,8 +9,8 @@ The parts, each a module here, may be measured alone:
 - `redis`: hybrid search among 50,000.
 - `moves`: a move of a folder of 100,000 files on each engine, beside another writer.
 
-The environment variable `HOLDALL_SCALE` holds options, such as `--entries 10000 --only text`; the same options follow
-`python -m benchmarks.scale`. All that is stored is made from fixed seeds, and nothing is kept between runs.
+The environment variable `HOLDALL_SCALE` holds options, such as `--entries 10000 --only text`; `--help` lists them. All
+that is stored is made from fixed seeds, and nothing is kept between runs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 
 from ..harness import Bench
 from .costs import Costs
+from .plot import draw
 
 PARTS = ("text", "vectors", "postgres", "redis", "moves")
 OPTIONS = "HOLDALL_SCALE"
@@ -48,33 +49,30 @@ def run(bench: Bench) -> None:
     for part in options.only:
         measure: Callable[[Bench, Sizes], None] = importlib.import_module(f"{__package__}.{part}").measure
         measure(bench, sizes)
-    if options.plot is not None:
-        from .plot import draw
-
-        options.plot.write_text(draw(sizes.costs))
+        if part == "text" and options.plot is not None:  # now: a later part may fail
+            options.plot.write_text(draw(sizes.costs))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the options of this section. A mistake ends the process with a message."""
-    return parser().parse_args(arguments)
-
-
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.scale", description="Measure search at many entries.")
-    made.add_argument("--only", type=_parts, default=PARTS, metavar="PARTS", help=f"some of {','.join(PARTS)}")
-    made.add_argument(
+    parser = argparse.ArgumentParser(prog=OPTIONS, description="Measure search at many entries.")
+    parser.add_argument("--only", type=_parts, default=PARTS, metavar="PARTS", help=f"some of {','.join(PARTS)}")
+    parser.add_argument(
         "--entries",
         type=_counts,
         default=(1_000, 10_000, 100_000, 1_000_000),
         metavar="COUNTS",
         help="sizes of the stores of texts, such as 10000,100000",
     )
-    made.add_argument("--vectors", type=int, default=1_000_000, help="vectors on SQLite")
-    made.add_argument("--postgres", type=int, default=100_000, help="vectors on PostgreSQL")
-    made.add_argument("--redis", type=int, default=50_000, help="vectors on Redis")
-    made.add_argument("--moves", type=int, default=100_000, help="files in a folder that is moved, on each engine")
-    made.add_argument("--plot", type=Path, metavar="FILE", help="draw cost against size there, as SVG")
-    return made
+    parser.add_argument("--vectors", type=int, default=1_000_000, help="vectors on SQLite")
+    parser.add_argument("--postgres", type=int, default=100_000, help="vectors on PostgreSQL")
+    parser.add_argument("--redis", type=int, default=50_000, help="vectors on Redis")
+    parser.add_argument("--moves", type=int, default=100_000, help="files in a folder that is moved, on each engine")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw cost against size there, as SVG")
+    options = parser.parse_args(arguments)
+    if options.plot is not None and ("text" not in options.only or len(options.entries) < 2):
+        parser.error("--plot needs the part text, and --entries with two sizes or more")
+    return options
 
 
 def _parts(words: str) -> tuple[str, ...]:

@@ -14,8 +14,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import msgspec
-
 from ....model import keys
 from ....search.text_index import TextIndex, texts
 
@@ -27,15 +25,16 @@ PART = 1024
 _SPARE = 4 * PART
 
 
-class State(msgspec.Struct, array_like=True):
-    """The state of the whole index, stored as one row."""
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of the whole index, stored as one hash."""
 
     position: str = ""  # in the feed
     documents: int = 0  # numbered so far
     count: int = 0  # of the current documents
     total: int = 0  # of their tokens
     changes: int = 0  # of the index: how many slices were written
-    epoch: int = 0  # how often it was rebuilt
+    epoch: int = 0  # a random number, and one more after each rebuild: another index has another one
 
 
 class DocumentCache:
