@@ -58,6 +58,7 @@ SMALL: dict[Any, dict[str, float]] = {
         "_LONGEST_TAIL": 6,
         "_SAMPLE": 4,
         "_FITTING": 2,
+        "_MOST_SCORED": 2,
         "_RUN": 2,
     },
     building: {"COMPARED": 4, "_PLAIN_CELL": 2, "_PIECE": 2},

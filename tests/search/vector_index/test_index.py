@@ -112,6 +112,16 @@ def test_few_vectors_are_scored_for_the_best_of_many(metric: Metric, small: None
     assert lowest > -math.inf
 
 
+@metrics
+def test_of_many_equal_vectors_the_newest_are_taken_first_and_each_once(metric: Metric, small: None) -> None:
+    rows: Rows = [(version, [1.0, 2.0, 3.0]) for version in range(1, 301)]
+    candidates = built(rows, metric).compare_all(np.ones(3, "<f4").tobytes(), metric)
+    assert candidates.advance(10, most=50)[0] == list(range(251, 301))
+    assert candidates.advance(10, most=50)[0] == list(range(201, 251))
+    left, lowest = candidates.advance(300, most=50)
+    assert (left, lowest) == (list(range(1, 201)), -math.inf)
+
+
 @pytest.mark.parametrize(("count", "compared"), [(450, 450), (800, 800), (900, 700), (1100, 500), (1600, 400)])
 def test_the_part_that_is_compared_falls_step_by_step(
     count: int, compared: int, small: None, monkeypatch: pytest.MonkeyPatch

@@ -38,10 +38,11 @@ class Candidates:
         """Whether at least as many are left as are taken after the next `size`."""
         return 2 * (self._target + size) <= len(self._low)
 
-    def advance(self, size: int) -> tuple[list[int], float]:
+    def advance(self, size: int, most: int | None = None) -> tuple[list[int], float]:
         """Take the next `size` and more: every version that may have a score above one that these surely have.
 
-        Return the versions that were not returned before, and that score; minus infinity if those were all.
+        Return the versions that were not returned before, and that score; minus infinity if those were all. With
+        `most`, only so many are taken at a time. So the order is approximate if more are alike, such as equal vectors.
         """
         self._target += size
         if self._target < len(self._low):
@@ -49,10 +50,21 @@ class Candidates:
         else:
             lowest = -math.inf
         rows = np.flatnonzero((self._high >= lowest) & ~self._is_taken)
+        if most is not None and len(rows) > most and lowest > -math.inf:
+            rows = self._choose(rows, most)
         self._is_taken[rows] = True
         new = set(self._versions[self._rows[rows]].tolist()) - self._taken
         self._taken |= new
         return sorted(new), lowest
+
+    def _choose(self, rows: Ints, most: int) -> Ints:
+        """Return the rows with the best bounds; of those whose bounds are about the same, the newest."""
+        high = self._high[rows]
+        last = np.partition(high, -most)[-most]
+        about = (high - self._low[rows]) / 8  # the bounds of equal vectors differ by much less
+        newest = self._versions[self._rows[rows]]
+        chosen: Ints = rows[np.lexsort((newest, high > last + about, high >= last - about))[-most:]]
+        return chosen
 
 
 class VectorIndex:

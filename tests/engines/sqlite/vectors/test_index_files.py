@@ -165,6 +165,34 @@ def test_every_write_is_found_at_once_beside_an_index(opened: Opener, tmp_path: 
         assert best not in dict(find(store, query, exact=True))
 
 
+@pytest.mark.parametrize("count", [140, 600])  # all are compared, or a part of them
+def test_many_equal_vectors_are_not_all_scored(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(ranker, "_MOST_SCORED", 50)
+    scored: list[int] = []
+    score = ranker.SqliteRanker.score
+
+    def count_scored(self: Any, vector: Any, versions: list[int]) -> Any:
+        scored.append(len(versions))
+        return (yield from score(self, vector, versions))
+
+    monkeypatch.setattr(ranker.SqliteRanker, "score", count_scored)
+    store = opened()
+    store.execute([Put(NS, f"k{n}", {"text": "7 the same"}) for n in range(count)])
+    wait_for_index(store, tmp_path)
+    assert is_approximate(store) == (count == 600)
+    newest = [f"k{n}" for n in reversed(range(count))]
+    scored.clear()
+    found = [key for key, _ in find(store, "7 the same")]
+    assert sum(scored) <= 50
+    assert len(found) == 10
+    assert found == newest[:10] or is_approximate(store)
+    assert [key for key, _ in find(store, "7 the same", exact=True)] == newest[:10]
+    assert sum(scored) >= count
+    assert sorted(key for key, _ in find(store, "7 the same", limit=count)) == sorted(newest)
+
+
 @pytest.mark.parametrize("harm", ["missing", "cut", "flipped", "empty", "another's"])
 def test_a_damaged_index_costs_no_answer_and_is_replaced(opened: Opener, tmp_path: Path, harm: str) -> None:
     store = opened()
