@@ -243,6 +243,24 @@ def test_a_search_finds_what_is_overwritten_all_the_time(prefix: tuple[str, ...]
         assert store.search(prefix, query="walnuts", mode=mode, filter={"type": "note"}) == []
 
 
+def test_a_search_finds_what_is_overwritten_and_indexed_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each ranking: the version that was ranked is gone, and the next try ranks another one."""
+    options: Any = {"key_prefix": f"own{next(_numbers)}", "sweep_interval": None}
+    with holdall.open(redis_url(), **options) as store, holdall.open(f"{redis_url()}?protocol=2", **options) as other:
+        store.put(("a",), "hot", {"text": "peanuts"})
+        assert len(store.search(query="peanuts")) == 1  # the index knows it
+        rank = redis_ranker.RedisRanker.rank_by_text
+
+        def rank_then_overwrite(*args: Any) -> Any:
+            ranking = yield from rank(*args)
+            other.put(("a",), "hot", {"text": "peanuts"})
+            other._engine_handle.engine.execute([ops.IndexTexts(100)])
+            return ranking
+
+        monkeypatch.setattr(redis_ranker.RedisRanker, "rank_by_text", rank_then_overwrite)
+        assert [hit.key for hit in store.search(query="peanuts")] == ["hot"]
+
+
 class Counted:
     """Records the scripts that a store runs from now on."""
 
