@@ -87,6 +87,18 @@ def test_a_search_reads_only_what_the_index_finds(tmp_path: Path) -> None:
         assert store.count(filter={"tag": "t7"}) == 0
 
 
+def test_a_learned_name_with_a_dot_may_have_equal_values_at_both_of_its_paths(tmp_path: Path) -> None:
+    with holdall.open(tmp_path / "s.db", sweep_interval=None, durability="relaxed") as store:
+        store.put(("n",), "old", {"a.b": 1, "a": {"b": 1}})
+        engine_of(store).execute([LearnFields(("a.b",), least=0)])
+        finish(store)
+        for value in ({"a.b": 1, "a": {"b": True}}, {"a.b": "x", "a": {"b": "x"}}, {"a.b": 1, "a": {"b": 1.0}}):
+            store.put(("n",), "new", value)
+        store.put(("n",), "old", {"a.b": 1, "a": {"b": 1}})
+        assert {hit.key for hit in store.search(filter={"a.b": 1})} == {"old", "new"}
+        assert store.search(filter={"a.b": "x"}) == []
+
+
 def test_the_least_used_field_is_dropped_for_a_ninth(tmp_path: Path) -> None:
     clock = Clock()
     with holdall.open(tmp_path / "s.db", clock=clock, sweep_interval=None, durability="relaxed") as store:

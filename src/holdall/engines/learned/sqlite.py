@@ -48,10 +48,15 @@ _UNSAFE_LABEL = re.compile(r'["\\\x00-\x1f]')  # SQLite may misread a JSON path 
 
 
 def _select_values(row: str, source: str = "holdall_learned_paths") -> str:
-    """Return a query for the values of a row's learned fields. A damaged value has none."""
+    """Return a query for the values of a row's learned fields. A damaged value has none.
+
+    `a.b` has two paths, which may have equal values. They are one row: in a trigger, the conflict clause of the write
+    counts, and not that of the trigger's own INSERT.
+    """
     field = f"json_extract({row}.value, path)"
     return (
-        f"SELECT field, CASE typeof({field}) WHEN 'text' THEN substr({field}, 1, {_MAX_TEXT}) ELSE {field} END,"
+        f"SELECT DISTINCT field,"
+        f" CASE typeof({field}) WHEN 'text' THEN substr({field}, 1, {_MAX_TEXT}) ELSE {field} END,"
         f" {row}.ns, {row}.version FROM {source}"
         f" WHERE CASE WHEN json_valid({row}.value) THEN {field} IS NOT NULL END"
     )
@@ -195,7 +200,8 @@ class LearnedFields:
                 "INSERT OR IGNORE INTO holdall_learned_paths SELECT field, ? FROM holdall_learned WHERE name = ?",
                 [(json_path(path), name) for path in ((name,), tuple(name.split(".")))],
             ),
-            *((f"CREATE TRIGGER IF NOT EXISTS {trigger} {body}", {}) for trigger, body in _TRIGGERS.items()),
+            *((f"DROP TRIGGER IF EXISTS {trigger}", {}) for trigger in _TRIGGERS),  # of an earlier version
+            *((f"CREATE TRIGGER {trigger} {body}", {}) for trigger, body in _TRIGGERS.items()),
         ]
 
     def _drop(self, field: int) -> list[Statement]:
