@@ -109,7 +109,7 @@ def test_a_turn_costs_the_same_however_long_the_thread_is(saver: HoldallSaver) -
         sizes.append(size_of_log(saver, "t"))
     turns = [after - before for before, after in itertools.pairwise(sizes)]
     assert max(turns[1:]) < 1.1 * min(turns[1:])
-    saver._known.clear()  # and no more in a process that has just begun
+    saver.known_logs.clear()  # and no more in a process that has just begun
     say(graph, "t", base64.b64encode(os.urandom(400)).decode())
     assert size_of_log(saver, "t") - sizes[-1] < 1.1 * min(turns[1:])
 
@@ -146,7 +146,7 @@ def test_an_element_that_is_changed_in_place_is_stored_again(saver: HoldallSaver
     graph = builder.compile(checkpointer=saver)
     for _ in range(3):
         graph.invoke({"steps": [{"done": None}]}, thread("t"))
-    saver._known.clear()
+    saver.known_logs.clear()
     assert graph.get_state(thread("t")).values["steps"][0] == {"done": 5}
 
 
@@ -178,7 +178,7 @@ def test_an_element_that_is_replaced_by_an_equal_one_of_another_type_is_stored(
     for each in (saver, memory):
         config = put_values(each, {"list": [before, "last"]})
         if forgets:
-            saver._known.clear()
+            saver.known_logs.clear()
             assert each.get_tuple(config) is not None
         config = put_values(each, {"list": [after, "last"]}, config)
         found.append(each.get_tuple(config))
@@ -195,7 +195,7 @@ def test_what_is_read_is_the_same_before_and_after_it_is_forgotten(saver: Holdal
     graph = builder.compile(checkpointer=saver)
     graph.invoke({"steps": [(0, "b")]}, thread("t"))
     assert graph.get_state(thread("t")).values["steps"] == [[0, "b"], [1, "a"]]  # as LangGraph deserialises tuples
-    saver._known.clear()
+    saver.known_logs.clear()
     assert graph.get_state(thread("t")).values["steps"] == [[0, "b"], [1, "a"]]
 
 
@@ -226,7 +226,7 @@ def test_a_saver_that_is_dropped_frees_what_it_remembers_at_once(saver: HoldallS
     say(chat(saver), "t", "hello")
     other = HoldallSaver(saver.store)
     assert other.get_tuple(thread("t")) is not None
-    known = other._known.recall(Address("t", ""))
+    known = other.known_logs.recall(Address("t", ""))
     assert known is not None
     codec = weakref.ref(known.log.codec)
     gc.disable()

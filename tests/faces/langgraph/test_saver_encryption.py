@@ -34,7 +34,7 @@ def test_an_encrypted_thread_has_no_plain_text_and_cannot_be_moved(tmp_path: Pat
         say(graph, "t1", "large " + "swordfish " * 2000)
         say(graph, "t2", "hello")
         assert len(texts(graph, "t1")) == 4
-        saver._known.clear()
+        saver.known_logs.clear()
         assert len(texts(graph, "t1")) == 4
         assert saver.threads(prefix="t1")[0].preview is None
         saver.copy_thread("t1", "copy")
@@ -44,7 +44,7 @@ def test_an_encrypted_thread_has_no_plain_text_and_cannot_be_moved(tmp_path: Pat
 
         files = saver.store.files((".holdall.threads", "t2"))
         files.write("/main/log", saver.store.files((".holdall.threads", "t1")).read("/main/log"))
-        saver._known.clear()
+        saver.known_logs.clear()
         with pytest.raises(errors.Corrupt, match="another place"):
             saver.get_tuple(thread("t2"))
     for file in tmp_path.iterdir():
@@ -66,7 +66,7 @@ def rewrite_log(saver: HoldallSaver, source: Address, target: Address, edit: Cal
         frames.append(log.encode_frame(kind, content[at + log._header.size : start], edited))
         at = start + length
     files.write(target.path, b"".join(frames))
-    saver._known.clear()
+    saver.known_logs.clear()
 
 
 def keep_frame(kind: bytes, payload: Any) -> Any:
@@ -197,7 +197,7 @@ def test_a_damaged_log_is_corrupt(saver: HoldallSaver) -> None:
         content[:payload] + no_text + content[end:],
     ):
         files.write("/main/log", damaged)
-        saver._known.clear()
+        saver.known_logs.clear()
         with pytest.raises(errors.Corrupt, match="damaged at byte"):
             list(saver.list(thread("t")))
 
@@ -213,7 +213,7 @@ def test_whatever_is_damaged_in_a_log_is_an_error_of_holdall(saver: HoldallSaver
         damaged = bytearray(content)
         damaged[random.randrange(len(content))] = random.randrange(256)
         files.write("/main/log", bytes(damaged))
-        saver._known.clear()
+        saver.known_logs.clear()
         calls: list[Callable[[], object]] = [
             lambda: list(saver.list(thread("t"))),
             lambda: saver.get_tuple(thread("t")),
@@ -239,7 +239,7 @@ def test_a_log_that_was_compressed_with_the_first_dictionary_is_read_and_goes_on
     assert texts(graph, "t") == said
     assert [found.metadata["step"] for found in saver.list(thread("t"))] == [4, 3, 2, 1, 0, -1]
     say(graph, "t", "at last")
-    saver._known.clear()
+    saver.known_logs.clear()
     assert texts(graph, "t") == [*said, "at last", "answer to at last"]
     assert saver.store.files(home).read("/main/log").startswith(old)
 
@@ -251,7 +251,7 @@ def test_equal_values_of_an_encrypted_thread_are_stored_once(tmp_path: Path) -> 
         graph = chat(saver)
         graph.invoke({"messages": [HumanMessage("first", id="first"), HumanMessage(large, id="large")]}, thread("t"))
         before = size_of_log(saver, "t")
-        saver._known.clear()
+        saver.known_logs.clear()
         graph.update_state(thread("t"), {"messages": [HumanMessage("edited", id="first")]})  # the rest is written again
         assert size_of_log(saver, "t") - before < 10_000
         assert graph.get_state(thread("t")).values["messages"][1].content == large

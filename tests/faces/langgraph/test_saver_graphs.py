@@ -305,9 +305,9 @@ def test_a_graph_whose_saver_forgets_between_steps_sees_the_same(saver_store: ho
     class Forgetful(Driver):
         def record(self, answer: Any) -> None:
             saver: Any = self.graph.checkpointer
-            saver._known.clear()
+            saver.known_logs.clear()
             super().record(answer)
-            saver._known.clear()
+            saver.known_logs.clear()
 
     ours = scenario(lambda builder: Forgetful(builder, _new_saver(saver_store), False, "sync")).seen
     theirs = scenario(lambda builder: Driver(builder, InMemorySaver(), False, "sync")).seen

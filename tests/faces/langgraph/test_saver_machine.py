@@ -284,7 +284,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def forget(self, which: int) -> None:
-        self.savers[which]._known.clear()
+        self.savers[which].known_logs.clear()
 
     def teardown(self) -> None:
         if hasattr(self, "savers"):

@@ -110,7 +110,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         self.store: Store = self._open(store_or_url)
         self._refreshed: dict[str, float] = {}
         self._retention: Retention | None = None
-        self._known = KnownLogs(_MOST_REMEMBERED)
+        self.known_logs = KnownLogs(_MOST_REMEMBERED)
 
     @classmethod
     def from_conn_string(
@@ -137,7 +137,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """Return a saver on the same store that also makes objects of these classes."""
         clone = super().with_allowlist(extra_allowlist)
         if clone is not self and isinstance(clone, HoldallSaver):
-            clone._known = KnownLogs(_MOST_REMEMBERED)  # what is remembered is bound to a serializer
+            clone.known_logs = KnownLogs(_MOST_REMEMBERED)  # what is remembered is bound to a serializer
         return clone
 
     def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ARG002  # LangGraph's signature
@@ -230,22 +230,22 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     def _read(self, address: Address) -> StoreProgram[KnownLog]:
         """Read a log, or what was appended to it since it was last read."""
-        home, known = self._home(address.thread_id), self._known.recall(address)
+        home, known = self._home(address.thread_id), self.known_logs.recall(address)
         start = 0 if known is None else known.log.size
         while True:
             generation, content = yield [ops.Get(home, _GENERATION), ops.ReadRange(home, address.path, start)]
             version = None if generation is None else generation.version
             if known is not None and (content is None or known.generation != version):
-                self._known.forget(address)
+                self.known_logs.forget(address)
                 known, start = None, 0
                 continue
             if generation is None:  # there is no checkpoint; writes that came before the first one may go at any time
                 return self._new_log(address)
             if known is None:
                 known = KnownLog((yield from self._parse(address, content or b"")), generation, self._ttl)
-                self._known.remember(address, known)
+                self.known_logs.remember(address, known)
             elif content:
-                with self._known.lock:
+                with self.known_logs.lock:
                     known.extend(start, content)
             yield from self._refresh(address.thread_id, known)
             return known
@@ -302,7 +302,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         details: Any = get_serializable_checkpoint_metadata(config, metadata)
 
         def attempt(is_first: bool) -> StoreProgram[RunnableConfig]:
-            known = self._known.recall(address)
+            known = self.known_logs.recall(address)
             if known is None and parent is None and not address.checkpoint_ns and is_first:  # mostly a new thread
                 known = self._new_log(address)
             elif known is None or (parent is not None and parent not in known.log):
@@ -330,12 +330,12 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 batch.append(ops.Put(home, _NEW_LOG, {}, known.ttl, search_fields=False))
             made, offset, *_ = yield batch
             is_behind = offset != known.log.size  # another process has put something meanwhile
-            with self._known.lock:
+            with self.known_logs.lock:
                 if known.generation is None:
                     known.generation = made.version
                 known.extend(offset, data)
                 known.add_lists(lists)
-            self._known.remember(address, known)
+            self.known_logs.remember(address, known)
             yield from self._refresh(address.thread_id, known, is_due=offset == 0)
             if (is_behind or not is_latest) and not address.checkpoint_ns:
                 yield from self._list_again(address)
@@ -356,7 +356,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 return (yield from attempt(is_first))
             except Conflict:
                 is_first = False
-                self._known.forget(address)
+                self.known_logs.forget(address)
                 raise
 
         return (yield from face_api.retry_conflicts(attempt_afresh))
@@ -420,7 +420,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         home = self._home(address.thread_id)
 
         def attempt(_: bool) -> StoreProgram[None]:
-            known = self._known.recall(address)
+            known = self.known_logs.recall(address)
             if known is None:
                 known = yield from self._read(address)
             writer = known.log.begin_append()
@@ -432,7 +432,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             guard = [] if known.generation is None else [ops.Check(home, _GENERATION, known.generation)]
             data = writer.data
             *_, offset = yield [*guard, ops.Append(home, address.path, data, ttl=known.ttl)]
-            with self._known.lock:
+            with self.known_logs.lock:
                 known.extend(offset, data)
             yield from self._refresh(address.thread_id, known, is_due=offset == 0)
 
@@ -447,7 +447,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         """Delete a thread with all its checkpoints and writes."""
         thread_id = _check_thread_id(thread_id)
         yield [ops.DeleteTree(self._home(thread_id)), ops.Delete(self.namespace, thread_id)]
-        self._known.forget_thread(thread_id)
+        self.known_logs.forget_thread(thread_id)
 
     delete_thread = sync_method(_delete_thread)
     adelete_thread = async_method(_delete_thread)
@@ -594,7 +594,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                     changed.append(ops.Put(self.namespace, address.thread_id, summary, KEEP, listed, SEARCHED))
                 changed.append(ops.Put(home, _GENERATION, value, KEEP, generation, False))
             yield changed
-            self._known.forget(address)
+            self.known_logs.forget(address)
             return len(ids) - len(kept)
 
         return (yield from face_api.retry_conflicts(attempt))
@@ -736,7 +736,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                     ops.Move(home, "/moved", address.path, ttl=seconds),
                 ]
             yield batch
-            self._known.forget_thread(thread_id)
+            self.known_logs.forget_thread(thread_id)
 
         yield from face_api.retry_conflicts(attempt)
 
