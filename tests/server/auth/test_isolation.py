@@ -286,7 +286,7 @@ def test_bodies_have_limits(client: httpx.Client, store: holdall.Store) -> None:
     assert store.count() == 0
 
 
-@pytest.mark.parametrize("rest", [gzip.compress(b"second"), b"\0", b"x" * 100_000])
+@pytest.mark.parametrize("rest", [gzip.compress(b"second"), b"\0", b"x" * 100_000], ids=["member", "zero", "rest"])
 def test_data_after_the_end_of_a_compressed_body_is_refused(
     client: httpx.Client, store: holdall.Store, rest: bytes
 ) -> None:
