@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from array import array
 from collections.abc import Sequence
@@ -119,3 +120,18 @@ def open_without(folder: Path, clock: Clock) -> holdall.Store:
 
 
 TestWithoutPgvector = in_small(ranking_machine(open_without), 0.3)
+
+
+def test_cosines_of_very_long_and_very_short_vectors_are_exact() -> None:
+    """pgvector takes them for 0, 1 or -1, where a square of a length is no float32."""
+    direction = {f"{n} {size}": [n * size, (100 - n) * size] for n in range(1, 100) for size in (1e-30, 1.0, 1e30)}
+
+    def embed_table(texts: list[str]) -> list[list[float]]:
+        return [direction.get(text, [1.0, 0.0]) for text in texts]
+
+    schema = f"extreme_{os.getpid()}"
+    with holdall.open(postgres_url(), schema=schema, embed=embed_table, sweep_interval=None) as store:
+        store.execute([Put(("n",), text, {"text": text}) for text in direction])
+        for query in ("99 1e-30", "99 1.0", "99 1e+30"):
+            found = [hit.key.split()[0] for hit in store.search(query=query, mode="semantic", exact=True, limit=6)]
+            assert found == ["99"] * 3 + ["98"] * 3

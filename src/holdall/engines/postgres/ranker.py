@@ -28,6 +28,8 @@ from ..sql.statements import Rows, SqlProgram, SqlRequest, Statement
 from .dialect import PostgresDialect, to_pgvector
 from .indexes.background import EF_SEARCH, OPERATORS, IndexBuilder, VectorIndex, index_for, read_index
 
+#: Of vectors with a length between these, pgvector computes the cosine as it should.
+_SHORTEST, _LONGEST = 1e-15, 1e15
 _MIN_ROWS = 64  # read at a time
 _SPARE_ROWS = 16  # so many of those that are read may be no nearer than the next
 _MOST_EF_SEARCH = 1000  # that pgvector accepts
@@ -136,6 +138,9 @@ class PostgresRanker(SqlRanker):
         norm = f"{schema}.vector_norm(vector.data)"
         lengths = {"cosine": "1", "dot": f":length::float8 * {norm}", "l2": f"(:length::float8 + {norm})"}
         least = f"({distance}) - :error::float8 * {lengths[vector.metric]}"
+        if vector.metric == "cosine":  # where a square is no float32, pgvector takes the cosine for 0, 1 or -1
+            usual = f"BETWEEN {_SHORTEST} AND {_LONGEST}"
+            least = f"CASE WHEN {norm} {usual} AND :length::float8 {usual} THEN {least} ELSE '-Infinity' END"
         entries = f"SELECT version FROM {self._table} WHERE {where} AND vectors = :model"
         source, gate, counted, count = f"({entries})", "", "", ""
         if gated:  # counting more than necessary tells for how many changes there will be enough
@@ -157,8 +162,7 @@ class PostgresRanker(SqlRanker):
         expression, _ = self._dialect.vector_out
         sql = f"WITH {counted} near AS MATERIALIZED ({near}) {count} SELECT id, version, least, {expression} FROM near"
         params = {**params, "data": to_pgvector(vector.data), "model": vector.model, "error": _relative_error(dims)}
-        if vector.metric != "cosine":
-            params["length"] = math.sqrt(math.fsum(number * number for number in array("f", vector.data)))
+        params["length"] = math.sqrt(math.fsum(number * number for number in array("f", vector.data)))
         return sql, params
 
     def query_index(
