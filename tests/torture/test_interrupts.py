@@ -420,10 +420,11 @@ def use_in_handler(at: dict[str, str], rounds: int) -> None:
     def handle(*_: Any) -> None:
         nonlocal handled
         handled += 1
-        store.put(NS, "handler", {"n": handled})
+        mine = handled
+        store.put(NS, "handler", {"n": mine})
         found = store.get(NS, "handler")
-        if found is None or found.value != {"n": handled}:
-            wrong.append(f"{found} after {handled}")
+        if found is None or found.value["n"] < mine:  # a signal may come while this handles the one before
+            wrong.append(f"{found} after {mine}")
         store.files().append("/handler", "x")
         with suppress(Conflict):
             store.lease("handler", 10).acquire().release()
