@@ -31,6 +31,7 @@ import holdall
 from holdall import ops
 from holdall.engines.redis import engine as redis
 from holdall.engines.redis import shards as redis_shards
+from holdall.engines.redis import walks as redis_walks
 from holdall.engines.redis.filter_index import encode_needles
 from holdall.engines.redis.search import ranker as redis_ranker
 from holdall.engines.redis.search import text_index as redis_texts
@@ -243,22 +244,38 @@ def test_a_search_finds_what_is_overwritten_all_the_time(prefix: tuple[str, ...]
         assert store.search(prefix, query="walnuts", mode=mode, filter={"type": "note"}) == []
 
 
-def test_a_search_finds_what_is_overwritten_and_indexed_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each ranking: the version that was ranked is gone, and the next try ranks another one."""
-    options: Any = {"key_prefix": f"own{next(_numbers)}", "sweep_interval": None}
+@pytest.mark.parametrize("indexed_before", [{"postings"}, {"versions"}, {"postings", "versions", "changed_documents"}])
+@pytest.mark.parametrize("prefix", [(), ("a",)])
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_a_search_finds_what_is_overwritten_and_indexed_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, mode: Any, prefix: tuple[str, ...], indexed_before: set[str]
+) -> None:
+    """Before every script that looks at entries. Before some of them, another process indexes what was overwritten.
+
+    The search does not need another try, in which other entries could be missed.
+    """
+    monkeypatch.setattr(redis_walks, "_MAX_TRIES", 1)
+    options: Any = {"embed": embed, "key_prefix": f"own{next(_numbers)}", "sweep_interval": None}
     with holdall.open(redis_url(), **options) as store, holdall.open(f"{redis_url()}?protocol=2", **options) as other:
         store.put(("a",), "hot", {"text": "peanuts"})
-        assert len(store.search(query="peanuts")) == 1  # the index knows it
-        rank = redis_ranker.RedisRanker.rank_by_text
+        store.put(("a",), "other", {"text": "walnuts"})
+        assert len(store.search(query="peanuts", mode="lexical")) == 1  # the index knows it
+        engine: Any = store._engine_handle.engine
+        command = engine._shards._make_command
+        overwritten: list[str] = []
 
-        def rank_then_overwrite(*args: Any) -> Any:
-            ranking = yield from rank(*args)
-            other.put(("a",), "hot", {"text": "peanuts"})
-            other._engine_handle.engine.execute([ops.IndexTexts(100)])
-            return ranking
+        def overwrite_before(shard: int, name: str, *args: Any) -> Any:
+            if name in {"count", "scan", "postings", "versions", "changed_documents"}:
+                other.put(("a",), "hot", {"text": "peanuts"})
+                overwritten.append(name)
+                if name in indexed_before:
+                    other._engine_handle.engine.execute([ops.IndexTexts(100)])
+            return command(shard, name, *args)
 
-        monkeypatch.setattr(redis_ranker.RedisRanker, "rank_by_text", rank_then_overwrite)
-        assert [hit.key for hit in store.search(query="peanuts")] == ["hot"]
+        engine._shards._make_command = overwrite_before
+        found = store.search(prefix, query="peanuts", mode=mode)
+        assert [hit.key for hit in found].count("hot") == 1
+        assert {"postings", "versions"} <= set(overwritten)
 
 
 class Counted:

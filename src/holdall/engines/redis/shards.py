@@ -58,7 +58,7 @@ _WRITES = _MAINTENANCE | _CLIENT_WRITES
 _WALKS = frozenset(
     {
         *("scan", "newest", "changes", "namespaces", "children", "count", "contents"),
-        *("postings", "documents", "versions", "vectors", "lookup", "adjacent"),
+        *("postings", "documents", "changed_documents", "versions", "vectors", "lookup", "adjacent"),
         *("old_versions", "old_version", "past", "measure"),
     }
 )

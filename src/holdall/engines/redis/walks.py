@@ -128,7 +128,8 @@ class RedisWalks:
         ids: dict[int, bytes] = {}
         for _ in range(_MAX_TRIES):
             before = yield from self._read_feed_states(shards)
-            page = yield from rank_entries(self._ranker.for_search(ids), op, self.older)
+            since = {shard: position for shard, (position, _) in before.items()}
+            page = yield from rank_entries(self._ranker.for_search(ids, since), op, self.older)
             after = yield from self._read_feed_states(shards)
             has_changed = False
             for shard in shards:

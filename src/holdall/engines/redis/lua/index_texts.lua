@@ -5,6 +5,7 @@
 -- that have no document any more (ID). Returns 1, or 0 if the change number was another one.
 
 local INDEX = PREFIX .. ':q'
+local REMOVED_TTL = 30 -- seconds; longer than a search takes
 local state = call('HMGET', INDEX, 'n', 'd', 'c', 't')
 if (state[1] or '0') ~= ARGV[4] then
   return 0
@@ -50,12 +51,28 @@ for _ = 1, tonumber(next_arg()) do
   append_to_field(key, 'g', number)
   call('SADD', EPOCH .. ':g', part)
 end
+
+-- A search that has read a removed document finds the entry with its ID (`changed_documents.lua`).
+local change = next_number(ARGV[4])
+local function record_removed(id)
+  local number = call('HGET', EPOCH .. ':n', id)
+  if number then
+    call('ZADD', EPOCH .. ':r', change, number .. ' ' .. id)
+  end
+end
+
 for _ = 1, tonumber(next_arg()) do
-  call('HSET', EPOCH .. ':n', next_arg(), next_arg())
+  local id, number = next_arg(), next_arg()
+  record_removed(id)
+  call('HSET', EPOCH .. ':n', id, number)
 end
 for _ = 1, tonumber(next_arg()) do
-  call('HDEL', EPOCH .. ':n', next_arg())
+  local id = next_arg()
+  record_removed(id)
+  call('HDEL', EPOCH .. ':n', id)
 end
-call('HSET', INDEX, 'n', next_number(ARGV[4]), 'd', to_text(documents), 'c', to_text(count), 't', to_text(total),
+call('ZREMRANGEBYSCORE', EPOCH .. ':r', '-inf', to_text(tonumber(change) - REMOVED_TTL * 1000000))
+call('EXPIRE', EPOCH .. ':r', REMOVED_TTL)
+call('HSET', INDEX, 'n', change, 'd', to_text(documents), 'c', to_text(count), 't', to_text(total),
   'p', ARGV[6], 'e', ARGV[5])
 return 1

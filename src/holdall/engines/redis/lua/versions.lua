@@ -1,15 +1,19 @@
 -- Read entries by version. ARGV has, from 5 on, a version and its entry's ID ('' if not known) in turn. If the ID is
 -- known, the entry is found also after it has changed. IDs begin with ARGV[2] and not with ARGV[3]. ARGV[4] is what to
 -- read of each entry; 'w' is its ID, head and vectors; 'i' is nothing. Returns pairs of a version's index in the list
--- and an entry, and how many versions were looked at. For 'i' it is the index alone, negative if the entry has changed.
+-- and an entry, how many versions were looked at, the indexes of versions that are outdated and have no ID, and the last
+-- version of the feed. For 'i' it is the index alone instead of a pair, negative if the entry has changed.
 
 local prefix, hidden, want = ARGV[2], ARGV[3], ARGV[4]
-local found, looked_at = {}, 0
+local found, outdated, looked_at = {}, {}, 0
 for at = 5, #ARGV, 2 do
   local version, known_id = ARGV[at], ARGV[at + 1]
   local current_id = call('ZRANGEBYSCORE', PREFIX .. ':c', version, version)[1]
   local id = current_id or (known_id ~= '' and known_id)
   looked_at = looked_at + 1
+  if not id then
+    outdated[#outdated + 1] = looked_at
+  end
   if id and is_selected(id, prefix, hidden) then
     local entry = read_entry(id, (want == 'w' or want == 'i') and 'h' or want, 1e18)
     if entry and want == 'w' then
@@ -27,4 +31,4 @@ for at = 5, #ARGV, 2 do
     break
   end
 end
-return { 'ok', found, looked_at }
+return { 'ok', found, looked_at, outdated, to_text(last_version) }

@@ -23,7 +23,7 @@ from ....search.tokens import has_phrases, parse_query, tokens
 from ..connections import ConnectionProgram, Request
 from ..encoding import list_ranges, parse_model, parse_version, split_id, to_row
 from ..shards import Shards
-from .text_index import RedisTextIndex
+from .text_index import ReadIndexes, RedisTextIndex
 
 if TYPE_CHECKING:
     from ....search.vectors import Matrix
@@ -40,7 +40,7 @@ class RedisRanker:
     """Ranks and loads entries. `find_by_index(op)` returns the versions and IDs that an indexed field finds, or None.
 
     `ids` are the IDs of the entries that a search has met, by version. With the ID, an entry is found also after it has
-    changed.
+    changed. `since` has the positions of the feeds at the beginning of the search, by shard.
     """
 
     def __init__(
@@ -50,19 +50,22 @@ class RedisRanker:
         find_by_index: Callable[[ops.Search], ConnectionProgram[dict[int, bytes] | None]],
         models: dict[int, _Vectors] | None = None,
         ids: dict[int, bytes] | None = None,
+        since: dict[int, str] | None = None,
     ) -> None:
         self._shards = shards
         self._text_index = text_index
         self._find_by_index = find_by_index
         self._models: dict[int, _Vectors] = {} if models is None else models
         self._ids = {} if ids is None else ids
+        self._since = {} if since is None else since
+        self._read = ReadIndexes()
 
-    def for_search(self, ids: dict[int, bytes] | None = None) -> RedisRanker:
+    def for_search(self, ids: dict[int, bytes] | None = None, since: dict[int, str] | None = None) -> RedisRanker:
         """Return a ranker for a single search, with IDs of its own.
 
         They are needed for an entry that is written all the time: it never has the version at which it was found.
         """
-        return RedisRanker(self._shards, self._text_index, self._find_by_index, self._models, dict(ids or {}))
+        return RedisRanker(self._shards, self._text_index, self._find_by_index, self._models, dict(ids or {}), since)
 
     def index_lag(self) -> ConnectionProgram[int]:
         return (yield from self._text_index.index_lag())
@@ -86,10 +89,11 @@ class RedisRanker:
         return found
 
     def rank_by_text(self, op: ops.Search, among: Collection[int] | None) -> ConnectionProgram[Ranking[Request]]:
-        late_ids: dict[int, bytes] = {}
+        changed_ids: dict[int, bytes] = {}
         assert op.query is not None
-        ranking = yield from self._text_index.rank(parse_query(op.query).terms, among, late_ids)
-        self._ids.update(late_ids)
+        terms = parse_query(op.query).terms
+        ranking = yield from self._text_index.rank(terms, among, self._since, changed_ids, self._read)
+        self._ids.update(changed_ids)
         return ranking
 
     def rank_by_vector(self, op: ops.Search, among: Collection[int] | None) -> ConnectionProgram[Ranking[Request]]:
@@ -221,9 +225,13 @@ class RedisRanker:
             rest = in_shard
             while rest:
                 args = [arg for version in rest[:_PAGE] for arg in (version, self._ids.get(version, b""))]
-                _, found, looked_at = yield from self._shards.run(shard, "versions", prefix, reserved, want, *args)
+                reply = yield from self._shards.run(shard, "versions", prefix, reserved, want, *args)
+                _, found, looked_at, outdated, last_version = reply
                 take(rest, found)
-                rest = rest[looked_at:]
+                unknown, rest = [rest[number - 1] for number in outdated], rest[looked_at:]
+                if unknown and (since := self._since.get(shard)) and since != last_version.decode():
+                    self._ids.update((yield from self._text_index.find_changed(shard, since, self._read)))
+                    rest = [version for version in unknown if version in self._ids] + rest
 
     # Vectors ---------------------------------------------------------------------------------------------------------
 

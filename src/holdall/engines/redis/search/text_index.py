@@ -9,17 +9,20 @@ rebuilt, its keys are:
     :q:E:d:PART   hash, documents of a part: v versions, l lengths, g numbers of removed ones
     :q:E:g        set, the parts that have removed documents
     :q:E:n        hash, entry ID to the number of its document
+    :q:E:r        numbers and entry IDs of documents that were removed lately, by change number
 
 The index is written in slices of changes, each small enough for a script of a few milliseconds. A search reads the
 postings of its terms, and the documents that this process does not know yet, and computes the scores. Redis has no
-snapshots: each reply contains the change number of the index. If it changes during a search, the search reads again.
+snapshots: each reply contains the change number of the index. If it changes while a search reads, the search reads
+again. If it changes later, `find_changed` finds the IDs of the documents that were read.
 """
 
 from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import Unavailable
@@ -57,6 +60,19 @@ _MOST_TRIES = 100
 
 class _IndexChanged(Exception):
     """The index has changed while it was read."""
+
+
+@dataclass(slots=True)
+class ReadIndexes:
+    """What a search has read of the indexes: by shard, the first state that it read, and the versions of documents."""
+
+    states: dict[int, State] = field(default_factory=dict)
+    versions: dict[int, array[int]] = field(default_factory=dict)
+
+    def add(self, shard: int, state: State, versions: array[int]) -> None:
+        if shard not in self.states or self.states[shard].epoch != state.epoch:
+            self.states[shard] = state
+        self.versions[shard] = versions
 
 
 class RedisTextIndex:
@@ -157,25 +173,33 @@ class RedisTextIndex:
     # Ranking ---------------------------------------------------------------------------------------------------------
 
     def rank(
-        self, terms: tuple[str, ...], among: Collection[int] | None, late_ids: dict[int, bytes]
+        self,
+        terms: tuple[str, ...],
+        among: Collection[int] | None,
+        since: Mapping[int, str],
+        changed_ids: dict[int, bytes],
+        read: ReadIndexes,
     ) -> ConnectionProgram[Ranking[Request]]:
         """Rank versions by how well they match; some may be outdated. `among` restricts the versions, if it is given.
 
-        Changes that are not indexed yet are ranked too, also if they are not in `among`, because they may be newer than
-        it. Their IDs are added to `late_ids`.
+        Entries that have changed after `since`, the positions of the shards' feeds before `among` was read, are ranked
+        too, also if they are not in `among`, because they may be newer than it. So are changes that are not indexed
+        yet. The IDs of both are added to `changed_ids`. What was read is added to `read`.
         """
         if not terms:
             return LocalRanking(iter(()))
         for _ in range(_MOST_TRIES):
             try:
-                postings_of_shards = yield from self._read_postings(terms, late_ids)
+                postings_of_shards = yield from self._read_postings(
+                    terms, {} if among is None else since, changed_ids, read
+                )
                 break
             except _IndexChanged:
                 continue
         else:
             raise Unavailable("other clients change the text index faster than it can be read; try again later")
         if among is not None:
-            among = {*among, *late_ids}
+            among = {*among, *changed_ids}
         size = sum(len(times) for one in postings_of_shards for _, times in one.parts.values())
         if size <= _SHORT_LISTS and self._has_kernel:
             return LocalRanking(rank_matches(terms, postings_of_shards, among))
@@ -183,17 +207,33 @@ class RedisTextIndex:
         self._has_kernel = True
         return ThreadRanking(ranked)
 
-    def _read_postings(self, terms: tuple[str, ...], late_ids: dict[int, bytes]) -> ConnectionProgram[list[Lists]]:
+    def find_changed(self, shard: int, since: str, read: ReadIndexes) -> ConnectionProgram[dict[int, bytes]]:
+        """Return the versions, as they were read, and IDs of entries that have changed after a version of the feed."""
+        if shard not in read.states:
+            return {}
+        state, versions = read.states[shard], read.versions[shard]
+        args = (state.epoch, state.changes, since)
+        _, found = yield from self._shards.run(shard, "changed_documents", *args)
+        documents = zip(map(int, found[::2]), found[1::2], strict=True)
+        return {versions[number]: entry_id for number, entry_id in documents if number < len(versions)}
+
+    def _read_postings(
+        self, terms: tuple[str, ...], since: Mapping[int, str], changed_ids: dict[int, bytes], read: ReadIndexes
+    ) -> ConnectionProgram[list[Lists]]:
         """Read the postings of terms in all shards, those of changes that are not indexed yet among them."""
         replies = yield from self._shards.run_on_each(self._shards.all, "postings", *terms)
         postings_of_shards: list[Lists] = []
         for shard, reply in zip(self._shards.all, replies, strict=True):
             state = _parse_state(reply)
-            is_late = int(state.position or "0") < int(reply[2])
+            last_version = reply[2].decode()
+            is_late = int(state.position or "0") < int(last_version)
             if not state.documents and not is_late:
                 continue
             known = yield from self._read_documents(shard, state)
-            late = (yield from self._read_late(shard, state, late_ids)) if is_late else None
+            read.add(shard, state, known.versions)
+            late = (yield from self._read_late(shard, state, changed_ids)) if is_late else None
+            if since.get(shard, last_version) != last_version:
+                changed_ids.update((yield from self.find_changed(shard, since[shard], read)))
             rows = [row for term, found in zip(terms, reply[5], strict=True) for row in _list_parts(term, found)]
             postings_of_shards.append(build_lists(terms, rows, known, late, state))
         return postings_of_shards
