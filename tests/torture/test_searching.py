@@ -27,7 +27,7 @@ PROCESSES, KEYS = 4, 6
 NS = ("notes",)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "postgres", "redis", pytest.param("cluster", marks=pytest.mark.not_short)])
 def at(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     return new_location(request.param, tmp_path)
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -246,7 +246,7 @@ def test_a_search_finds_what_is_overwritten_all_the_time(prefix: tuple[str, ...]
 
 @pytest.mark.parametrize("indexed_before", [{"postings"}, {"versions"}, {"postings", "versions", "changed_documents"}])
 @pytest.mark.parametrize("prefix", [(), ("a",)])
-@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+@pytest.mark.parametrize("mode", ["lexical", "semantic", "hybrid"])
 def test_a_search_finds_what_is_overwritten_and_indexed_all_the_time(
     monkeypatch: pytest.MonkeyPatch, mode: Any, prefix: tuple[str, ...], indexed_before: set[str]
 ) -> None:
@@ -259,23 +259,55 @@ def test_a_search_finds_what_is_overwritten_and_indexed_all_the_time(
     with holdall.open(redis_url(), **options) as store, holdall.open(f"{redis_url()}?protocol=2", **options) as other:
         store.put(("a",), "hot", {"text": "peanuts"})
         store.put(("a",), "other", {"text": "walnuts"})
-        assert len(store.search(query="peanuts", mode="lexical")) == 1  # the index knows it
-        engine: Any = store._engine_handle.engine
-        command = engine._shards._make_command
+        for mode_before in ("lexical", "semantic"):  # the index knows them, and this process the vectors
+            assert "hot" in [hit.key for hit in store.search(query="peanuts", mode=mode_before)]
         overwritten: list[str] = []
 
-        def overwrite_before(shard: int, name: str, *args: Any) -> Any:
-            if name in {"count", "scan", "postings", "versions", "changed_documents"}:
-                other.put(("a",), "hot", {"text": "peanuts"})
-                overwritten.append(name)
-                if name in indexed_before:
-                    other._engine_handle.engine.execute([ops.IndexTexts(100)])
-            return command(shard, name, *args)
+        def overwrite(name: str) -> None:
+            other.put(("a",), "hot", {"text": "peanuts"})
+            overwritten.append(name)
+            if name in indexed_before:
+                other._engine_handle.engine.execute([ops.IndexTexts(100)])
 
-        engine._shards._make_command = overwrite_before
+        call_before(store, {"count", "scan", "postings", "versions", "changed_documents"}, overwrite)
         found = store.search(prefix, query="peanuts", mode=mode)
         assert [hit.key for hit in found].count("hot") == 1
-        assert {"postings", "versions"} <= set(overwritten)
+        assert "versions" in overwritten
+
+
+def test_a_search_by_vectors_finds_what_is_overwritten_while_other_searches_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_walks, "_MAX_TRIES", 1)
+    options: Any = {"embed": embed, "key_prefix": f"own{next(_numbers)}", "sweep_interval": None}
+    with holdall.open(redis_url(), **options) as store, holdall.open(f"{redis_url()}?protocol=2", **options) as other:
+        store.put(("a",), "hot", {"text": "peanuts"})
+        is_searching = False
+
+        def overwrite_and_search(_: str) -> None:
+            nonlocal is_searching
+            if not is_searching:
+                is_searching = True
+                other.put(("a",), "hot", {"text": "peanuts"})
+                assert store.search(query="peanuts", mode="semantic")
+                is_searching = False
+
+        assert store.search(query="peanuts", mode="semantic")
+        call_before(store, {"versions"}, overwrite_and_search)
+        assert [hit.key for hit in store.search(query="peanuts", mode="semantic")] == ["hot"]
+
+
+def call_before(store: holdall.Store, scripts: set[str], call: Callable[[str], None]) -> None:
+    """Call a function before each run of some scripts of a store."""
+    shards: Any = store._engine_handle.engine._shards  # type: ignore[attr-defined]  # Redis' own
+    make_command = shards._make_command
+
+    def make_command_after_call(shard: int, name: str, *args: Any) -> Any:
+        if name in scripts:
+            call(name)
+        return make_command(shard, name, *args)
+
+    shards._make_command = make_command_after_call
 
 
 class Counted:

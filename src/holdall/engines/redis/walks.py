@@ -119,27 +119,24 @@ class RedisWalks:
         raise TypeError(f"not a walk: {op!r}")
 
     def _search_ranked(self, op: ops.Search) -> ConnectionProgram[Any]:
-        """Return a ranked page. If entries that it covers have changed meanwhile, search again.
+        """Return a ranked page. If entries that it covers have changed meanwhile, search again, a few times.
 
-        The IDs of those entries are known to the next try. So it finds them even if they change all the time.
+        A page of changed entries has all that match, but it may rank them by their older versions.
         """
         shards = self._shards.below(op.prefix)
         page: Any = None
-        ids: dict[int, bytes] = {}
         for _ in range(_MAX_TRIES):
             before = yield from self._read_feed_states(shards)
-            since = {shard: position for shard, (position, _) in before.items()}
-            page = yield from rank_entries(self._ranker.for_search(ids, since), op, self.older)
+            positions = {shard: position for shard, (position, _) in before.items()}
+            page = yield from rank_entries(self._ranker.for_search(since=positions), op, self.older)
             after = yield from self._read_feed_states(shards)
-            has_changed = False
-            for shard in shards:
-                since = before[shard][0]
+            for shard, since in positions.items():
                 if after[shard][0] != since:
                     args = _encode_feed_args(since, _FEED_PAGE, op.prefix)
                     _, found, _, has_more, *_ = yield from self._shards.run(shard, "changes", *args)
-                    ids.update((parse_version(head), entry_id) for entry_id, head, _ in found)
-                    has_changed = has_changed or bool(found or has_more)
-            if not has_changed:
+                    if found or has_more:
+                        break
+            else:
                 break
         return page
 

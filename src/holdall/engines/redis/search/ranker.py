@@ -32,6 +32,7 @@ _PAGE = 500
 #: The most vectors that are compared without a thread.
 _SMALL = 256
 _MOST_TRIES = 3  # to order namespaces completely, while other clients write in them
+_MOST_CHANGES = 5000  # that are read to find the IDs of changed entries
 _MAX_MODELS = 4  # whose vectors are kept in memory
 _PAUSE, _MAX_PAUSES = 0.01, 100  # seconds between two looks at what another search reads, and looks without progress
 
@@ -59,6 +60,7 @@ class RedisRanker:
         self._ids = {} if ids is None else ids
         self._since = {} if since is None else since
         self._read = ReadIndexes()
+        self._read_of_model: tuple[_Vectors, int] | None = None  # the vectors that were ranked, and how many
 
     def for_search(self, ids: dict[int, bytes] | None = None, since: dict[int, str] | None = None) -> RedisRanker:
         """Return a ranker for a single search, with IDs of its own.
@@ -230,8 +232,16 @@ class RedisRanker:
                 take(rest, found)
                 unknown, rest = [rest[number - 1] for number in outdated], rest[looked_at:]
                 if unknown and (since := self._since.get(shard)) and since != last_version.decode():
-                    self._ids.update((yield from self._text_index.find_changed(shard, since, self._read)))
+                    yield from self._find_changed(shard, since, unknown)
                     rest = [version for version in unknown if version in self._ids] + rest
+
+    def _find_changed(self, shard: int, since: str, versions: list[int]) -> ConnectionProgram[None]:
+        """Find the IDs of versions that were ranked, and whose entries have changed after a version of the feed."""
+        self._ids.update((yield from self._text_index.find_changed(shard, since, self._read)))
+        if self._read_of_model is not None:
+            vectors, read = self._read_of_model
+            _, found, *_ = yield from self._shards.run(shard, "changes", since, "", "", "", "", _MOST_CHANGES, "h", 0)
+            self._ids.update(vectors.find_ids(versions, [entry_id for entry_id, *_ in found], read))
 
     # Vectors ---------------------------------------------------------------------------------------------------------
 
@@ -264,8 +274,8 @@ class RedisRanker:
                     return (yield from self._read_all_vectors(model))
                 for (shard, (_, since, _)), (_, found, after, has_more, count) in zip(calls, replies, strict=True):
                     counts[shard] = count
-                    rows = [(int(version), int(number), data) for version, number, data, _ in found]
-                    self._ids.update((int(version), entry_id) for version, _, _, entry_id in found)
+                    rows = [(int(version), int(number), data, entry_id) for version, number, data, entry_id in found]
+                    self._ids.update((version, entry_id) for version, _, _, entry_id in rows)
                     is_added = True
                     if len(rows) > _SMALL:
                         is_added = yield Work(known.add, (shard, since, int(after), rows))
@@ -282,6 +292,7 @@ class RedisRanker:
         if known.is_mostly_outdated(total):
             self._models.pop(model, None)
             return (yield from self._read_all_vectors(model))
+        self._read_of_model = known, known.entries
         return known.matrix
 
 
@@ -318,30 +329,48 @@ class _Vectors:
         self.matrix = _new_matrix()
         self.last: dict[int, int] = {}
         self.is_loading = False  # a search reads many pages, and others wait for it
-        self._entries = 0
+        self.entries = 0  # that were added
+        self._newest: dict[bytes, int] = {}  # the version of an ID
+        self._replaced: dict[int, tuple[bytes, int]] = {}  # the ID of an older version, and `entries` at that time
         self._lock = threading.Lock()
 
-    def add(self, shard: int, since: int, after: int, rows: list[tuple[int, int, bytes]]) -> bool:
+    def add(self, shard: int, since: int, after: int, rows: list[tuple[int, int, bytes, bytes]]) -> bool:
         """Add rows that were read after number `since`; return False if another thread has added some since then."""
         with self._lock:
             if self.last.get(shard, 0) != since:
                 return False
-            _add_vectors(self.matrix, rows)
-            self._entries += len(rows)
+            _add_vectors(self.matrix, [row[:3] for row in rows])
+            self.entries += len(rows)
+            for version, _, _, entry_id in rows:
+                old = self._newest.get(entry_id, version)
+                if old != version:
+                    self._replaced[old] = entry_id, self.entries
+                self._newest[entry_id] = version
             self.last[shard] = after
             return True
+
+    def find_ids(self, versions: Collection[int], ids: Collection[bytes], read: int) -> dict[int, bytes]:
+        """Return those of the IDs, by version, that had one of the versions when `read` entries had been added."""
+        with self._lock:
+            newest = {self._newest[entry_id]: entry_id for entry_id in ids if entry_id in self._newest}
+            found = {version: newest[version] for version in versions if version in newest}
+            for version in versions:
+                entry_id, replaced = self._replaced.get(version, (b"", 0))
+                if replaced > read:
+                    found[version] = entry_id
+        return found
 
     def wait_for_loader(self) -> ConnectionProgram[None]:
         """Wait while another search reads many vectors, so that they are read once. It may hang: then stop waiting."""
         pauses, progress = 0, -1
         while self.is_loading and pauses < _MAX_PAUSES:
-            pauses = pauses + 1 if progress == self._entries else 0
-            progress = self._entries
+            pauses = pauses + 1 if progress == self.entries else 0
+            progress = self.entries
             yield Sleep(_PAUSE)
 
     def is_mostly_outdated(self, count: int) -> bool:
         """Whether so many are outdated, if the store has `count`, that all should be read again."""
-        return self._entries > 2 * count + 1000
+        return self.entries > 2 * count + 1000
 
 
 def _add_vectors(matrix: Matrix, rows: list[tuple[int, int, bytes]]) -> None:
