@@ -259,8 +259,8 @@ def test_a_search_finds_what_is_overwritten_and_indexed_all_the_time(
     with holdall.open(redis_url(), **options) as store, holdall.open(f"{redis_url()}?protocol=2", **options) as other:
         store.put(("a",), "hot", {"text": "peanuts"})
         store.put(("a",), "other", {"text": "walnuts"})
-        for mode_before in ("lexical", "semantic"):  # the index knows them, and this process the vectors
-            assert "hot" in [hit.key for hit in store.search(query="peanuts", mode=mode_before)]
+        other._engine_handle.engine.execute([ops.IndexTexts(100)])
+        assert len(store.search(query="peanuts", mode="semantic")) == 2  # this process knows the vectors
         overwritten: list[str] = []
 
         def overwrite(name: str) -> None:
@@ -295,6 +295,30 @@ def test_a_search_by_vectors_finds_what_is_overwritten_while_other_searches_read
         assert store.search(query="peanuts", mode="semantic")
         call_before(store, {"versions"}, overwrite_and_search)
         assert [hit.key for hit in store.search(query="peanuts", mode="semantic")] == ["hot"]
+
+
+def test_a_search_during_which_the_index_is_rebuilt_reads_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: Any = {"key_prefix": f"own{next(_numbers)}", "sweep_interval": None}
+    with holdall.open(redis_url(), **options) as store, holdall.open(f"{redis_url()}?protocol=2", **options) as other:
+        store.put(("a",), "hot", {"text": "peanuts"})
+        other._engine_handle.engine.execute([ops.IndexTexts(100)])
+        rebuilt: list[str] = []
+
+        def rebuild(name: str) -> None:
+            if len(rebuilt) < rebuilds:
+                rebuilt.append(name)
+                other.put(("a",), "hot", {"text": "peanuts"})
+                with monkeypatch.context() as patch:
+                    patch.setattr(redis_texts, "needs_rebuild", lambda _: True)
+                    other._engine_handle.engine.execute([ops.IndexTexts(1)])
+
+        call_before(store, {"versions"}, rebuild)
+        rebuilds = 4
+        assert [hit.key for hit in store.search(query="peanuts")] == ["hot"]
+        assert len(rebuilt) == 4
+        rebuilds = 9
+        with pytest.raises(Unavailable, match="rebuild the text index"):
+            store.search(query="peanuts")
 
 
 def call_before(store: holdall.Store, scripts: set[str], call: Callable[[str], None]) -> None:
@@ -460,7 +484,7 @@ def test_a_search_that_cannot_keep_up_with_the_index_raises_an_error(
     store: holdall.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lists(self: Any, *_: Any) -> Any:
-        raise redis_texts._IndexChanged
+        raise redis_texts.IndexChanged
         yield self
 
     monkeypatch.setattr(redis_texts.RedisTextIndex, "_read_postings", lists)

@@ -27,7 +27,7 @@ from ...engine import (
     search,
     to_entry,
 )
-from ...errors import CursorExpired, InvalidInput
+from ...errors import CursorExpired, InvalidInput, Unavailable
 from ...model import file_values, filters, keys
 from ...model.globs import compile_glob
 from ...ops import Change, FileInfo, Hit, Namespace, Op, Page
@@ -49,7 +49,7 @@ from .encoding import (
     to_row,
 )
 from .search.ranker import RedisRanker
-from .search.text_index import RedisTextIndex
+from .search.text_index import IndexChanged, RedisTextIndex
 from .shards import Shards
 
 _FIRST_PAGE, _LARGEST_PAGE = 64, 500
@@ -128,7 +128,10 @@ class RedisWalks:
         for _ in range(_MAX_TRIES):
             before = yield from self._read_feed_states(shards)
             positions = {shard: position for shard, (position, _) in before.items()}
-            page = yield from rank_entries(self._ranker.for_search(since=positions), op, self.older)
+            try:
+                page = yield from rank_entries(self._ranker.for_search(since=positions), op, self.older)
+            except IndexChanged:
+                continue
             after = yield from self._read_feed_states(shards)
             for shard, since in positions.items():
                 if after[shard][0] != since:
@@ -138,6 +141,8 @@ class RedisWalks:
                         break
             else:
                 break
+        if page is None:
+            raise Unavailable("other clients rebuild the text index during each search; try again later")
         return page
 
     # Newest first ----------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ _PAGE = 500
 _MOST_TRIES = 100
 
 
-class _IndexChanged(Exception):
+class IndexChanged(Exception):
     """The index has changed while it was read."""
 
 
@@ -123,7 +123,7 @@ class RedisTextIndex:
         for _ in range(_MOST_TRIES):
             try:
                 return (yield from self._try_index_slice(shard))
-            except _IndexChanged:
+            except IndexChanged:
                 continue
         return 0, False  # other clients index at the same time
 
@@ -146,7 +146,7 @@ class RedisTextIndex:
         encoded = (yield Work(_encode_slice, (slice,))) if is_long else _encode_slice(slice)
         args = [before.changes, state.epoch, position, int(is_rebuilt), *encoded]
         if not (yield from self._shards.run(shard, "index_texts", *args)):
-            raise _IndexChanged
+            raise IndexChanged
         if is_rebuilt:
             yield from self._shards.delete_keys(shard, f":q:{before.epoch}:*")
         return len(rows), has_more
@@ -158,7 +158,7 @@ class RedisTextIndex:
         args = (since, "", keys.RESERVED_RANGE[0], "", "", size, "t", MOST_BYTES, state.epoch)
         _, found, after, has_more, _, _, changes, _ = yield from self._shards.run(shard, "changes", *args)
         if int(changes or 0) != state.changes:
-            raise _IndexChanged
+            raise IndexChanged
         rows: list[tuple[Any, ...]] = []
         contents: dict[int, bytes] = {}
         for entry_id, head, value, paths, content, old in found:
@@ -194,7 +194,7 @@ class RedisTextIndex:
                     terms, {} if among is None else since, changed_ids, read
                 )
                 break
-            except _IndexChanged:
+            except IndexChanged:
                 continue
         else:
             raise Unavailable("other clients change the text index faster than it can be read; try again later")
@@ -208,12 +208,17 @@ class RedisTextIndex:
         return ThreadRanking(ranked)
 
     def find_changed(self, shard: int, since: str, read: ReadIndexes) -> ConnectionProgram[dict[int, bytes]]:
-        """Return the versions, as they were read, and IDs of entries that have changed after a version of the feed."""
-        if shard not in read.states:
+        """Return the versions, as they were read, and IDs of entries that have changed after a version of the feed.
+
+        Raises `IndexChanged` if the index was rebuilt.
+        """
+        if not (versions := read.versions.get(shard)):
             return {}
-        state, versions = read.states[shard], read.versions[shard]
+        state = read.states[shard]
         args = (state.epoch, state.changes, since)
         _, found = yield from self._shards.run(shard, "changed_documents", *args)
+        if found is None:
+            raise IndexChanged
         documents = zip(map(int, found[::2]), found[1::2], strict=True)
         return {versions[number]: entry_id for number, entry_id in documents if number < len(versions)}
 
@@ -259,7 +264,7 @@ class RedisTextIndex:
         fresh, start = known.successor(state)
         _, changes, rows = yield from self._shards.run(shard, "documents", start, postings.PART)
         if int(changes) != state.changes:
-            raise _IndexChanged
+            raise IndexChanged
         fresh.read(known, start, sorted(tuple(row) for row in rows))
         # Without a lock, which a fork could copy while it is held. Of two concurrent results, either is right.
         self._known[shard] = fresh
