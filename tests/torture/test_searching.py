@@ -27,7 +27,10 @@ PROCESSES, KEYS = 4, 6
 NS = ("notes",)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis", pytest.param("cluster", marks=pytest.mark.not_short)])
+LONGER = [pytest.param(engine, marks=pytest.mark.not_short) for engine in ("redis", "cluster")]
+
+
+@pytest.fixture(params=["sqlite", "postgres", *LONGER])
 def at(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     return new_location(request.param, tmp_path)
 

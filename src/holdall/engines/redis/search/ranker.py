@@ -323,7 +323,7 @@ def _is_match(op: ops.Search, version: int, entry: list[Any]) -> bool:
 
 
 class _Vectors:
-    """A model's vectors in memory, some of them outdated, and the number of the last in each shard."""
+    """A model's vectors in memory, some of them outdated, the IDs of their entries, and each shard's last number."""
 
     def __init__(self) -> None:
         self.matrix = _new_matrix()
