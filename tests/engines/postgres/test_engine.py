@@ -29,6 +29,7 @@ from holdall.ops import ABSENT, Append, Check, Delete, Get, Put
 from holdall.testing import Clock, StoreContract, file_machine, store_machine
 from holdall.testing.contract import filtering
 from holdall.testing.embedder import embed
+from support.extent import IS_SHORT
 from support.postgres_schemas import empty_schema
 from support.processes import receive, report, start
 from support.servers import postgres_url
@@ -415,7 +416,9 @@ def test_filters_find_what_the_matcher_finds(indexed: list[str]) -> None:
     with holdall.open(postgres_url(), schema=schema, filter_fields=indexed) as store:
         numbers = itertools.count()
 
-        @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(
+            max_examples=100 if IS_SHORT else 300, deadline=None, suppress_health_check=list(HealthCheck), database=None
+        )
         @given(stored=st.lists(filtering.values, min_size=1, max_size=5), filter=filtering.random_filters)
         def check(stored: list[dict[str, Any]], filter: dict[str, Any]) -> None:
             home = (str(next(numbers)),)
