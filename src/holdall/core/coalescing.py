@@ -60,6 +60,7 @@ class _Queue:
         self._written: set[_Address] = set()  # by the batches that run, if several may run at once
         self._was_joined = True  # whether the last batch had several ops: then the next is likely to have, too
         self._waiting: list[_Waiting] = []
+        self._is_blocked = False  # all that wait do so for running writes to their keys; `run` starts the next batch
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -71,6 +72,9 @@ class _Queue:
         self._waiting.append((op, future))
         if len(self._waiting) == 1:
             self._start_soon()
+        elif self._is_blocked:
+            self._is_blocked = False
+            self.loop.call_soon(self._start)
         return await future
 
     async def _run_alone(self, op: PointOp, address: _Address | None) -> Any:
@@ -96,7 +100,9 @@ class _Queue:
         if self._timer is not None:
             self._timer.cancel()
         some, addresses = self._take_batch()
-        if not some:  # all wait for writes to the same keys
+        self._is_blocked = not some
+        if not some:
+            self._timer = self.loop.call_later(_PATIENCE, self._start, False)
             return
         self._was_joined = len(some) > 1
         self._begin(addresses)
