@@ -65,7 +65,7 @@ _program_has_ended = False
 
 
 class Companion(Protocol):
-    """An object that belongs to an engine, and may have a thread."""
+    """An object that belongs to an engine, and may have a thread: the `Notifier`, or the renewer of leases."""
 
     def stop(self) -> None:
         """Stop all threads. Called before the engine is closed."""

@@ -68,7 +68,8 @@ def list_fields(filter: str) -> dict[str, bool]:
 def _join(path: tuple[str, ...]) -> str:
     """Return the name of the field at a path; "" if the index of that name may lack some values.
 
-    A dot in a key of a longer path is such a case: the filter `{"a.b": {"c": 1}}` also matches `{"a.b": {"c": 1}}`.
+    It may where a longer path has a key with a dot. The value `{"a.b": {"c": 1}}` matches the filter
+    `{"a.b": {"c": 1}}`, but the index of `a.b.c` has the fields of `{"a.b.c": 1}` and `{"a": {"b": {"c": 1}}}` only.
     """
     return ".".join(path) if len(path) == 1 or not any("." in key for key in path) else ""
 

@@ -110,8 +110,10 @@ class EmbeddingModel:
     def reindex(
         self, scope: Namespace, default: tuple[str, ...], progress: Callable[[int, int], object] | None
     ) -> StoreProgram[int]:
-        """Embed all entries in a scope that have no vectors of this model; return how many. For the whole store, this
-        model replaces the recorded one. `progress(done, total)` is called after each slice."""
+        """Embed all entries in a scope that have no vectors of this model; return how many.
+
+        For the whole store, this model replaces the recorded one. `progress(done, total)` is called after each slice.
+        """
         model = self._model = yield from self._identify("record" if scope else "replace")
         done = seen = 0
         total: int = 0 if progress is None else (yield [ops.Count(scope, unembedded=model)])[0]
@@ -120,7 +122,7 @@ class EmbeddingModel:
             if progress is not None:
                 yield Call(progress, (seen, max(seen, total)))
             found: ops.Page[tuple[Entry, str | None]] = (yield [walk])[0]
-            texts = [_texts_of(entry.key, entry.value, _paths(index, default)) for entry, index in found]
+            texts = [_texts_of(entry.key, entry.value, _paths(given, default)) for entry, given in found]
             vectors = iter((yield from self._embedder.embed_documents(list(chain.from_iterable(texts)))))
             batch = [
                 ops.Embed(
@@ -212,8 +214,8 @@ def _texts_of(key: Any, value: dict[str, Any], paths: tuple[str, ...]) -> list[s
     return field_paths.find_texts(value, paths)
 
 
-def _paths(index: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
-    return default if index is None else field_paths.check_paths(decode(index))
+def _paths(search_fields: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
+    return default if search_fields is None else field_paths.check_paths(decode(search_fields))
 
 
 def _with_model(batch: list[Any], model: int) -> list[Any]:

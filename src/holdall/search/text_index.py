@@ -25,18 +25,18 @@ MOST_BYTES = 1 << 20
 _Row = TypeVar("_Row", bound=Sequence[Any])
 
 
-def texts(value: str, index: str | None, content: bytes | None, is_file: bool) -> list[str]:
+def texts(value: str, search_fields: str | None, content: bytes | None, is_file: bool) -> list[str]:
     """Return the searched texts of an entry: the strings of a value, or the text of a file.
 
-    `index` is the JSON list of its search fields, or None for all.
+    `search_fields` is a JSON list of paths, or None for all texts.
     """
-    if index == "[]":
+    if search_fields == "[]":
         return []
-    paths = field_paths.WHOLE if index is None else field_paths.check_paths(decode(index))
+    paths = field_paths.WHOLE if search_fields is None else field_paths.check_paths(decode(search_fields))
     if not is_file:
         return field_paths.find_strings(decode(value), paths)
     beginning = _beginning(content or b"")
-    if index is not None:
+    if search_fields is not None:
         return field_paths.find_strings(file_values.to_item(value, beginning, 0, 0, False), paths)
     text = None if b"\x00" in beginning else file_values.to_text(beginning)
     return [] if text is None else [text]
@@ -55,8 +55,12 @@ def _beginning(content: bytes) -> bytes:
 
 
 def size_of(row: Sequence[Any]) -> int:
-    """Return about how many bytes a changed row has to index: the size of a file (row[4]), or its value (row[3])."""
-    return row[4] or len(row[3] or "")
+    """Return about how many bytes a changed row has to index: those of a file, or of its value.
+
+    Of SQL and of Redis, such a row begins with a version, a namespace, a key, a value and the size of a file.
+    """
+    _, _, _, value, size, *_ = row
+    return size or len(value or "")
 
 
 def take_first(rows: list[_Row], room: int) -> list[_Row]:

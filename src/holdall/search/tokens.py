@@ -106,8 +106,7 @@ def words(text: str) -> list[str]:
 class Numbering:
     """The numbers of terms in one index, as far as they are known, and of the words that become those terms.
 
-    A word is looked up once, and not first for its term and then for the number of that. Numbers
-    start at 1; 0 is the number of a stop word.
+    So one look-up leads from a word to the number of its term. Numbers start at 1; 0 is the number of a stop word.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """For tests: a clock to move, an embedder without a model, and the contract that every engine must fulfil.
 
-`StoreContract`, `store_machine`, `file_machine` and `ranking_machine` need pytest and Hypothesis
-(`pip install 'holdall[testing]'`); `Clock` and `embed` do not.
+`StoreContract` and the state machines need pytest and Hypothesis (`pip install 'holdall[testing]'`). `Clock` and
+`embed` do not.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the engines that talk to a server share: a connection pool, a listener thread, and the delay between retries."""
+"""What engines that talk to a server share: sockets, a connection pool, a listener thread, and pauses of retries."""

@@ -357,7 +357,7 @@ class PostgresDialect(Dialect):
         [("SELECT set_config('enable_bitmapscan', 'on', true), set_config('enable_sort', 'on', true)", {})],
     )
 
-    def __init__(self, schema: str, indexed: Sequence[str], server_clock: bool) -> None:
+    def __init__(self, schema: str, filter_fields: Sequence[str], server_clock: bool) -> None:
         self.schema_name = schema
         self.schema = '"' + schema.replace('"', '""') + '"'
         self.table = f"{self.schema}.entries"
@@ -410,9 +410,9 @@ class PostgresDialect(Dialect):
         self.pgvector_version: tuple[int, ...] = ()
         #: The expression of a parameter with many vectors, and a function that makes it of their bytes.
         self.vectors_in: tuple[str, Callable[[list[bytes]], Any]] = ":all_data::bytea[]", list
-        self.declared = tuple(indexed)
+        self.declared = tuple(filter_fields)
         self._indexed: set[Path] = set()
-        for field in indexed:
+        for field in filter_fields:
             path = check_field(field)
             if "\x00" in field or "\x01" in field:
                 raise InvalidInput(f"a field with NUL or U+0001 in its name cannot be filter_fields: {field!r}")

@@ -521,7 +521,7 @@ class PostgresFeed(SqlFeed):
         return {"xid": xid, "snapshot": before}
 
     def resume(self, cursor: str | None) -> SqlProgram[tuple[str, str, Callable[[str], str]]]:
-        """The same with snapshots. A cursor expires if its snapshot does not see a tombstone that was purged."""
+        """Return what `SqlFeed.resume` does. A cursor expires if its snapshot does not see a purged tombstone."""
         mark = yield from self.purge_mark()
         here = yield from self.position()
         first, until, _ = _parse_position(cursor or "")
@@ -593,7 +593,7 @@ class PostgresFeed(SqlFeed):
         return count  # type: ignore[no-any-return]  # a row's column
 
     def move_mark(self, xid: str) -> str:
-        """A statement, without parameters: all that was forgotten, if anything was, is before this transaction."""
+        """Return a statement without parameters: the purge mark, if there is one, is right before a transaction."""
         home = keys.encode(MARK_NAMESPACE).replace("\x01", "\\x01")
         mark = f"'{{\"mark\":' || ({xid}::text::bigint - 1) || '}}'"
         return f"UPDATE {self._table} SET value = {mark}, xid = {xid} WHERE ns = E'{home}' AND key = '{MARK_KEY}'"

@@ -34,7 +34,7 @@ Indexes
     :i:NUMBER         an indexed field: values with IDs, in lexicographic order (see `filter_index`)
     :o:NAMESPACE      times of creation with keys, in lexicographic order: the order of a namespace's entries, for
                       neighbours. It is complete if it has as many members as `:n`
-    :q, :q:...        the text index (see `text_index`)
+    :q, :q:...        the text index (see `search/text_index`)
     :v:ID             hash, an entry's vectors: v version, n number of vectors, d data
     :w:MODEL          IDs of entries with vectors of a model, numbered in the order of writing
 

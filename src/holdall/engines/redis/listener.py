@@ -20,24 +20,24 @@ _PING_INTERVAL = 20.0  # seconds without a message, after which a PING is sent; 
 
 
 class SubscribedListener(ServerListener):
-    """A thread that subscribes. `channels()` returns the commands that subscribe, by the node's address."""
+    """A thread that subscribes. `list_subscriptions` returns the commands that subscribe, by the node's address."""
 
     _connection_errors = ConnectionLost
 
     def __init__(
         self,
         connect: Callable[[Address, float], Connection],
-        channels: Callable[[], Mapping[Address, Sequence[Sequence[str]]]],
+        list_subscriptions: Callable[[], Mapping[Address, Sequence[Sequence[str]]]],
         notify: Callable[[], None],
     ) -> None:
         super().__init__(notify)
-        self._connect, self._channels = connect, channels
+        self._connect, self._list_subscriptions = connect, list_subscriptions
         self._thread.start()
 
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_up, selectors.EVENT_READ)
-            for address, commands in self._channels().items():
+            for address, commands in self._list_subscriptions().items():
                 connection = self._connect(address, time.monotonic() + _CONNECT_TIMEOUT)
                 self._connections.append(connection)
                 for command, *names in commands:

@@ -219,11 +219,11 @@ def _fitting(op: ops.Search, rows: Rows) -> set[int]:
     """Return the versions of the rows that match the filter and have the phrases of a search."""
     query = parse_query(op.query or "")
     fitting: set[int] = set()
-    for *row, index, head in rows:
+    for *row, search_fields, head in rows:
         if op.filter is not None and not filters.matches(op.filter, to_entry(tuple(row)).value):
             continue
         _, _, value, version, _, _, _, content, _, size = row
-        if not query.phrases or has_phrases(query, texts(value, index, content or head, size is not None)):
+        if not query.phrases or has_phrases(query, texts(value, search_fields, content or head, size is not None)):
             fitting.add(version)
     return fitting
 

@@ -776,10 +776,10 @@ def _tokenise_rows(rows: Rows, contents: dict[int, bytes], tokenise: _Tokenise, 
     """Add the documents of changed rows."""
     entries: list[tuple[str, str, int, int]] = []
     found: list[str] = []
-    for version, ns, key, value, size, index, _ in rows:
+    for version, ns, key, value, size, search_fields, _ in rows:
         if value is None or keys.is_reserved(ns):
             continue
-        own = texts(value, index, contents.get(version), size is not None)
+        own = texts(value, search_fields, contents.get(version), size is not None)
         if own:
             found += own
             entries.append((ns, key, version, len(own)))

@@ -247,8 +247,8 @@ class SqliteDialect(Dialect):
     unindexed = "holdall_unindexed"
     misread_check = "PRAGMA user_version"  # see NOTE_NUL_KEY
 
-    def __init__(self, indexed: Sequence[str]) -> None:
-        self.declared = tuple(indexed)
+    def __init__(self, filter_fields: Sequence[str]) -> None:
+        self.declared = tuple(filter_fields)
         self.checks = TableChecks(self)
         self.indexed_contents = "SELECT rowid FROM holdall_contents"
         self.clear_contents = ("DELETE FROM holdall_contents",)
@@ -260,7 +260,7 @@ class SqliteDialect(Dialect):
             "CREATE INDEX holdall_bodies ON holdall_entries (body) WHERE body IS NOT NULL",
         )
         self._indexed: set[Path] = set()
-        for field in indexed:
+        for field in filter_fields:
             path = check_field(field)
             if any(_UNSAFE_LABEL.search(label) or "'" in label for label in path):
                 raise InvalidInput(

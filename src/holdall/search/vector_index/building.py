@@ -2,9 +2,10 @@
 
 1. `train` computes centroids from a sample, by k-means. It can be left out: then a search compares all vectors.
 2. `place` takes every vector once, and decides its cell.
-3. `allocate` returns the size that the index needs, and lays it out in the caller's buffer.
-4. `fill` takes every vector again, and writes its codes.
-5. `finish` writes the rest, and the header.
+3. `allocate` returns the size that the index needs.
+4. `lay_out` takes the caller's buffer of that size, and writes all but the codes of new vectors.
+5. `fill` takes every vector again, and writes its codes.
+6. `finish` writes the checksums and the header; `index` returns the index.
 
 An index can extend an older one. Then only the vectors that came after it are taken; the others are copied.
 """

@@ -1,4 +1,6 @@
-"""Large trees, which an engine may delete by a note and clear later: to the caller they are gone at once.
+"""Large trees: deleted or moved by an engine in many steps, with the same results for the caller as in one.
+
+An engine may delete a tree by a note and clear it later. When the call returns, the tree is gone for every reader.
 
 A store of the contract has no sweeper. So an engine that clears in the background has not begun when a test goes on.
 """

@@ -79,12 +79,13 @@ class Slice:
 
     def add_rows(self, rows: Collection[tuple[Any, ...]], contents: dict[int, bytes]) -> None:
         """Index changed rows; `contents` has the contents of files by version."""
-        for version, ns, key, value, size, index, old, _ in rows:
+        for version, ns, key, value, size, search_fields, old, _ in rows:
             if old is not None:
                 self.removed.append(old)
             number = None
             if value is not None and not keys.is_reserved(ns):
-                number = self.added.add(version, texts(value, index, contents.get(version), size is not None))
+                found = texts(value, search_fields, contents.get(version), size is not None)
+                number = self.added.add(version, found)
             if number is not None:
                 self.documents.append((ns, key, number))
             elif old is not None:

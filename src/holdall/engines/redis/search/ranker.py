@@ -315,8 +315,8 @@ def _is_match(op: ops.Search, version: int, entry: list[Any]) -> bool:
     query = None if op.query is None else parse_query(op.query)
     if query is None or (is_found and not query.phrases):
         return is_found
-    index = None if paths is None else paths.decode()
-    searched = texts(row[2], index, content and content[:MOST_BYTES], row[-1] is not None)
+    search_fields = None if paths is None else paths.decode()
+    searched = texts(row[2], search_fields, content and content[:MOST_BYTES], row[-1] is not None)
     terms = frozenset(query.terms)
     has_term = is_found or any(not terms.isdisjoint(tokens(text)) for text in searched)
     return has_term and has_phrases(query, searched)

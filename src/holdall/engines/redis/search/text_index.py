@@ -165,9 +165,9 @@ class RedisTextIndex:
             version, length = parse_version(head), parse_size(head)
             if content is not None:
                 contents[version] = content
-            text, index = _decode(value), _decode(paths)
+            text, search_fields = _decode(value), _decode(paths)
             document = None if old is None else int(old)
-            rows.append((version, *split_id(entry_id), text, length, index, document, version))
+            rows.append((version, *split_id(entry_id), text, length, search_fields, document, version))
         return rows, after.decode(), bool(has_more), contents
 
     # Ranking ---------------------------------------------------------------------------------------------------------

@@ -357,8 +357,7 @@ class SqliteRanker(SqlRanker):
             for _ in builder.train((yield from self._sample(model, len(vector.data), sampled, last)), count):
                 yield ()
         first = 0 if old is None else old.header.last
-        pages = self._pages(vector, first, last, builder.place)
-        yield from pages
+        yield from self._pages(vector, first, last, builder.place)
         buffer = allocate(builder.allocate())
         for _ in builder.lay_out(buffer):
             yield ()
