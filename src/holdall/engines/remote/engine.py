@@ -37,6 +37,7 @@ _COMPRESSED_FROM = 16 << 10  # bytes of a request
 _MOST_TRIES_AT_ONCE = 3  # connections that were idle may all be closed by now
 _RETRIED_STATUS = (502, 503, 504)  # of a proxy whose server is away
 _PIECE = 8 << 20  # bytes of a file in one request
+_MOST_TRIES_IN_PIECES = 3
 _LARGE = 32 << 20  # bytes of a file that is sent in pieces
 _UPLOAD_TTL = 24 * 3600.0
 _ANSWERED_HERE = (ops.IndexOrder, ops.Maintain, ops.LearnFields)
@@ -275,12 +276,9 @@ class RemoteEngine:
 
     def _read_range(self, op: ops.ReadRange) -> ConnectionProgram[bytes | None]:
         """Read a part of a file. A large one comes in pieces, all of one version of the file."""
-        if op.end is not None and op.end - op.start <= _PIECE:
-            content: bytes | None = (yield from self._send([op], None)).results[0]
-            return content
-        if op.version is not None:
-            return (yield from self._send([op], None)).results[0]  # type: ignore[no-any-return]  # bytes or None
-        while True:
+        content: bytes | None
+        is_small = op.end is not None and op.end - op.start <= _PIECE
+        for _ in range(0 if is_small or op.version is not None else _MOST_TRIES_IN_PIECES):
             first = replace(op, end=op.start + _PIECE)
             info, content = (yield from self._send([ops.Stat(op.namespace, op.key), first], None)).results
             if content is None or len(content) < _PIECE:
@@ -297,6 +295,9 @@ class RemoteEngine:
                 at += _PIECE
             else:
                 return b"".join(pieces)
+        # At once: what is small, an old version, or a file that others change faster than its pieces are read.
+        [content] = (yield from self._send([op], None)).results
+        return content
 
     def _write_large(self, batch: Sequence[Op]) -> ConnectionProgram[list[Any]]:
         """Write a batch with large contents: they are sent before, as uploads, which the batch moves to their paths."""
