@@ -24,7 +24,7 @@ from langgraph.graph import START, StateGraph
 import holdall
 from holdall import errors
 from holdall.faces.langgraph import AsyncHoldallSaver, HoldallSaver, HoldallStore
-from holdall.faces.langgraph.checkpoints.known_logs import Address
+from holdall.faces.langgraph.checkpoints.known_logs import Address, KnownLogs
 from support.langgraph_threads import FernetCipher, chat, put_empty, put_values, say, size_of_log, texts, thread
 
 # Where the threads are -----------------------------------------------------------------------------------------------
@@ -127,6 +127,21 @@ def test_a_large_value_is_stored_once(saver: HoldallSaver) -> None:
     )  # what follows is written again
     assert size_of_log(saver, "t") - before < 20_000
     assert graph.get_state(thread("t")).values["messages"][0].content == content
+
+
+def test_what_a_saver_remembers_is_limited_in_threads_that_it_only_reads(tmp_path: Path) -> None:
+    """Neither the lists that it loaded nor what others appended was counted."""
+    most = 200_000
+    with HoldallSaver(tmp_path / "agent.db") as writer, HoldallSaver(tmp_path / "agent.db") as reader:
+        reader.known_logs = KnownLogs(most)
+        for turn in range(2):
+            for number in range(10):
+                values = {"messages": [HumanMessage(f"{turn} {text}", id=str(text)) for text in range(50)]}
+                put_values(writer, values, thread(f"t{number}"))
+                assert reader.get_tuple(thread(f"t{number}")) is not None
+        remembered = [reader.known_logs.recall(Address(f"t{number}", "")) for number in range(10)]
+        weights = [known.weight for known in remembered if known is not None]
+        assert 0 < sum(weights) <= most
 
 
 # Values ---------------------------------------------------------------------------------------------------------------

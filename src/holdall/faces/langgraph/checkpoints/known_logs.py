@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -62,7 +63,8 @@ class KnownLog:
     @property
     def weight(self) -> int:
         """About how many bytes this takes."""
-        return self.log.size + _ELEMENT_SIZE * sum(len(stored) for lists in self.lists.values() for stored in lists)
+        lists = list(self.lists.values())  # copied at once: other threads add to them
+        return self.log.size + _ELEMENT_SIZE * sum(len(stored) for stored in itertools.chain(*lists))
 
     def add_lists(self, lists: Mapping[str, StoredList]) -> None:
         for channel, stored in lists.items():

@@ -57,8 +57,9 @@ _header = struct.Struct(">HIB")  # mark and kind, size of the payload, size of t
 _KEY_MARK, _VALUE_MARK, _CHECKPOINT_MARK, _WRITES_MARK = (
     _MARK << 8 | kind[0] for kind in (KEY, VALUE, CHECKPOINT, WRITES)
 )
-#: What checkpoints and writes usually contain, so that even a short one can be compressed: by the first byte of a
-#: payload that was compressed with it, with which no array begins in msgpack. Only the last is still written.
+#: Preset dictionaries of zlib: what checkpoints and writes usually contain, so that even short ones are compressed. The
+#: key is the first byte of a payload that was compressed with one; in msgpack, no array begins with it. New frames use
+#: the last dictionary. The others are only for reading, and none may ever change.
 _USUAL = {
     0xC1: (
         b"langchain_core.messages.toolToolMessagetool_call_idartifactstatussuccess"
@@ -69,7 +70,7 @@ _USUAL = {
         b"v\x04ts2026-01-01T00:00:00.000000+00:00channel_versions__start__messagesbranch:to:modelbranch:to:agent"
         b"versions_seen__input____start__updated_channelsmessages"
     ),
-    # As msgpack has it, the most usual last: the parts of frames in the order in which they are there.
+    # Parts of frames as msgpack encodes them, in the order in which frames have them; the most usual ones are last.
     0xC0: (
         b"\xabartifact\xc0\xactool_call_id\xa6status\xa7success\xbclangchain_core.messages.tool\xabToolMessage"
         b"\xa9__error__\xaa__resume__\xad__no_writes__\xae__pregel_tasks\xa8__root__\xad__interrupt__"

@@ -158,7 +158,9 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         id = _checkpoint_id(config) or known.log.latest
         if id is None or id not in known.log:
             return None
-        return (yield from self._load(KnownLoader(address, known), id))
+        found = yield from self._load(KnownLoader(address, known), id)
+        self.known_logs.remember(address, known)  # with the lists that were loaded
+        return found
 
     get_tuple = sync_method(_get_tuple)
     aget_tuple = async_method(_get_tuple)
@@ -243,10 +245,10 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 return self._new_log(address)
             if known is None:
                 known = KnownLog((yield from self._parse(address, content or b"")), generation, self._ttl)
-                self.known_logs.remember(address, known)
             elif content:
                 with self.known_logs.lock:
                     known.extend(start, content)
+            self.known_logs.remember(address, known)
             yield from self._refresh(address.thread_id, known)
             return known
 
