@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine import Capabilities, PoolState, decode_acting
-from ..errors import AccessDenied
+from ..errors import AccessDenied, InvalidInput, shown
 from ..files.volume import Files, replacing, split_lines
 from ..live.leases import Lease
 from ..model import file_values
@@ -37,9 +37,11 @@ from ..model.values import duration_seconds, ttl_seconds
 from ..model.values import encode as encode_value
 from ..ops import (
     Backdate,
+    Children,
     CountVectors,
     Entry,
     File,
+    FileInfo,
     HistoryReach,
     ListVersions,
     Namespace,
@@ -99,6 +101,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "exists",
     "glob",
     "grep",
+    "list_files",
     "ls",
     "read_each",
     "read_text",
@@ -266,6 +269,25 @@ def scan_page(
     """Read one page of `Store.scan`, after an entry."""
     mark = None if after is None else (store._resolve_prefix(after[0]), check_key(after[1]))
     page: Page[Entry] = (yield [Scan(store._resolve_prefix(prefix), mark, limit)])[0]
+    return page
+
+
+def list_files(
+    files: Files, path: str, after: str | None, limit: int, *, prefix: str = "", deep: bool = False
+) -> StoreProgram[Page[FileInfo]]:
+    """Read one page of `Files.ls`, or with `deep` of `Files.walk`, after a path. Its `next` is the next `after`."""
+    check_count("limit", limit, least=1)
+    folder = check_folder(path)
+    if after is not None and not (check_key(after, "after").startswith(folder + prefix) and after != folder):
+        raise InvalidInput(f"after= is the 'next' of an earlier page of {shown(folder)}, not {shown(after)}")
+    # One more than is returned, to know whether it is the last page.
+    if deep:
+        found: Page[FileInfo] = (yield [Children(files._resolved(), folder, after, limit + 1, deep=True)])[0]
+    else:
+        found = yield from files._list_page(folder, prefix, after, limit + 1)
+    page = Page(found[:limit])
+    if len(found) > limit or found.next is not None:
+        page.next = page[-1].path
     return page
 
 

@@ -341,26 +341,34 @@ class Files:
     anames = arun(_names)
 
     def _list(self, folder: str, prefix: str, bare: bool) -> StoreProgram[list[Any]]:
+        found: list[Any] = []
+        after: str | None = None
+        while True:
+            page = yield from self._list_page(folder, prefix, after, _PATHS_PER_PAGE if bare else 1000, bare)
+            found += page
+            if page.next is None:
+                return found
+            after = page.next
+
+    def _list_page(
+        self, folder: str, prefix: str, after: str | None, limit: int, bare: bool = False
+    ) -> StoreProgram[Page[Any]]:
+        """Read a page of a folder, after a path. The first page may have one more than `limit`."""
         if not isinstance(prefix, str) or "/" in prefix:
             raise InvalidInput(f"prefix= is the beginning of a name, without '/', not {shown(prefix)}")
         begin = folder + prefix
-        found: list[Any] = []
-        after: str | None = None
-        if prefix:  # a file with exactly this name sorts before the start of the walk
+        found: Page[Any] = Page()
+        if prefix and after is None:  # a file with exactly this name sorts before the start of the walk
             after, info = begin, (yield [ops.Stat(self._namespace, begin)])[0]
             if info is not None and not info.is_dir:
                 found.append(info.path if bare else info)
-        while True:
-            page: Page[Any] = (
-                yield [ops.Children(self._resolved(), folder, after, _PATHS_PER_PAGE if bare else 1000, bare=bare)]
-            )[0]
-            if prefix:
-                found += itertools.takewhile(lambda one: (one if bare else one.path).startswith(begin), page)
-            else:
-                found += page
-            if page.next is None or not page.next.startswith(begin):
-                return found
-            after = page.next
+        page: Page[Any] = (yield [ops.Children(self._resolved(), folder, after, limit, bare=bare)])[0]
+        if prefix:
+            found += itertools.takewhile(lambda one: (one if bare else one.path).startswith(begin), page)
+        else:
+            found += page
+        found.next = page.next if page.next is not None and page.next.startswith(begin) else None
+        return found
 
     def _stat(self, path: str) -> StoreProgram[FileInfo]:
         """Return the `FileInfo` of a file or folder. `FileNotFound` if there is neither."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 from starlette.testclient import TestClient
 
 import holdall
+from holdall.engines.memory import MemoryEngine
 from holdall.server import app
 
 
@@ -95,6 +98,38 @@ def test_listing_glob_grep_lines_move_and_copy(client: httpx.Client) -> None:
     assert client.delete("/v1/files/e").status_code == 409
     assert client.delete("/v1/files/e?recursive=true").status_code == 204
     assert client.get("/v1/files/?namespace=other%2Fvolume").json()["files"] == []
+
+
+@pytest.mark.parametrize(
+    "route", ["/v1/files/d/?limit=10", "/v1/files/d/?prefix=f&limit=10", "/v1/walk?path=/d&limit=10"]
+)
+def test_a_page_of_a_listing_costs_what_it_lists(monkeypatch: pytest.MonkeyPatch, route: str) -> None:
+    """Each page read the whole folder, or all files before it."""
+    real, read = MemoryEngine._children, list[int]()
+
+    def count(engine: MemoryEngine, op: Any) -> Any:
+        page = real(engine, op)
+        read.append(len(page))
+        return page
+
+    monkeypatch.setattr(MemoryEngine, "_children", count)
+    with (
+        holdall.open("memory:") as store,
+        TestClient(app(store, auth="none"), base_url="http://localhost") as client,
+    ):
+        paths = ["/d/f", *(f"/d/f{number:02}" for number in range(40))]
+        for path in [*paths, "/c", "/e"]:
+            store.files().write(path, b"")
+        listed, following = list[str](), ""
+        while following is not None:
+            page = client.get(route + (f"&after={following}" if following else "")).json()
+            assert len(page["files"]) <= 10
+            listed += [one["path"] for one in page["files"]]
+            following = page["next"]
+        assert listed == paths
+        assert sum(read) < 2 * len(paths)
+        for mark in ("/c", "/e", "/d/", "d/f", ""):
+            assert client.get(f"{route}&after={mark}").status_code == 400, mark
 
 
 def test_nothing_that_is_stored_runs_in_a_browser(client: httpx.Client) -> None:

@@ -190,8 +190,9 @@ def _add_reads(server: MCPServer[Any], store_of: StoreOf) -> None:
     @_safely
     async def file_list(path: str = "/", after: str | None = None) -> dict[str, Any]:
         """List a folder: its files with sizes, and its subfolders, which end in "/". To get more, pass after=next."""
-        found = [info for info in await store_of("read").files().als(path) if after is None or info.path > after]
-        return {"files": [_info(info) for info in found[:200]], "next": found[199].path if len(found) > 200 else None}
+        store = store_of("read")
+        page = await face_api.arun(store, face_api.list_files(store.files(), path, after, 200))
+        return {"files": [_info(info) for info in page], "next": page.next}
 
     @server.tool(annotations=_READS)
     @_safely

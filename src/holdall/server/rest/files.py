@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from ... import FileInfo, Files, Match, ops
+from ...core import face_api
 from ...errors import Conflict, FileNotFound, InvalidInput, IsADirectory
 from ..exchange import CONDITIONS, FLAG, NUMBER, TEXT, Call, Handler, answer, decode_json, no_content, takes
 from ..problems import HttpError
@@ -50,7 +51,7 @@ async def get_file(call: Call) -> Response:
     """Read a file, or a part of it with Range; or list a folder, whose path ends in '/'."""
     files, path = _files(call), _path(call)
     if path.endswith("/"):
-        return await _list(call, files, path)
+        return await _list(call, files, path, prefix=call.text("prefix") or "")
     old: bytes | None = None
     if call.text("version") is not None:
         call.access.require("history")
@@ -135,14 +136,11 @@ class FilePage(msgspec.Struct):
     next: str | None
 
 
-async def _list(call: Call, files: Files, path: str) -> Response:
-    found = await files.als(path, prefix=call.text("prefix") or "")
-    limit, after = call.number("limit", call.service.limits.page, call.service.limits.page), call.text("after")
-    if after is not None:
-        found = [info for info in found if info.path > after]
-    page = found[:limit]
-    following = page[-1].path if len(found) > limit and page else None
-    return answer(FilePage(page, following))
+async def _list(call: Call, files: Files, path: str, *, prefix: str = "", deep: bool = False) -> Response:
+    limit = call.number("limit", call.service.limits.page, call.service.limits.page)
+    listed = face_api.list_files(files, path, call.text("after"), limit, prefix=prefix, deep=deep)
+    page = await face_api.arun(call.store, listed)
+    return answer(FilePage(page, page.next))
 
 
 @takes(*CONDITIONS, namespace=TEXT)
@@ -231,15 +229,8 @@ async def glob(call: Call) -> Response:
 
 @takes(namespace=TEXT, path=TEXT, limit=NUMBER, after=TEXT, at=TEXT)
 async def walk(call: Call) -> Response:
-    """List every file below a folder."""
-    found: list[FileInfo] = []
-    limit, after = call.number("limit", call.service.limits.page, call.service.limits.page), call.text("after")
-    async for info in _files(call).awalk(call.text("path") or "/"):
-        if after is None or info.path > after:
-            found.append(info)
-        if len(found) > limit:
-            break
-    return answer(FilePage(found[:limit], found[limit - 1].path if len(found) > limit and limit else None))
+    """List every file below a folder, in path order."""
+    return await _list(call, _files(call), call.text("path") or "/", deep=True)
 
 
 class Matches(msgspec.Struct):
