@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 from collections.abc import AsyncIterator
 
@@ -10,7 +11,7 @@ from starlette.responses import Response
 
 from .. import AsyncWatch, wire
 from ..core import face_api
-from ..errors import InvalidInput
+from ..errors import HoldallError, InvalidInput
 from .exchange import Call, Handler, answer, stream
 
 _COMPRESSED_FROM = 16 << 10  # bytes of a reply
@@ -32,20 +33,8 @@ async def run_batch(call: Call) -> Response:
 
 
 async def describe(call: Call) -> Response:
-    """Describe the store to a remote engine: what its engine can do, and what the token allows."""
-    capabilities = face_api.capabilities_of(call.store)
-    return answer(
-        {
-            "holdall": face_api.VERSION,
-            "ranks": capabilities.ranks,
-            "durable": capabilities.durable,
-            "spans_roots": capabilities.spans_roots,
-            "is_scoped": bool(face_api.scope_of(call.store)),
-            "allow": call.access.token.allow,
-            "most_ops": call.service.limits.batch,
-            "most_bytes": call.service.limits.body,
-        }
-    )
+    """Describe to a remote engine what its token allows."""
+    return answer({"holdall": face_api.VERSION, "allow": call.access.token.allow})
 
 
 async def notify(call: Call) -> Response:
@@ -53,12 +42,13 @@ async def notify(call: Call) -> Response:
     watch: AsyncWatch = call.store.awatch()
     await watch.__aenter__()  # what changes after the first line is announced
     chunks = _notifications(watch)
-    return stream(call, chunks, "application/x-ndjson", first=b"\n", idle=b"\n", close=watch.aclose)
+    return await stream(call, chunks, "application/x-ndjson", first=b"\n", idle=b"\n", close=watch.aclose)
 
 
 async def _notifications(watch: AsyncWatch) -> AsyncIterator[bytes]:
-    async for _ in watch:
-        yield b"*\n"
+    with contextlib.suppress(HoldallError):  # the stream ends, and the client opens another one
+        async for _ in watch:
+            yield b"*\n"
 
 
 ROUTES: dict[str, dict[str, tuple[Handler, str | None]]] = {

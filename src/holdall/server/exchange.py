@@ -51,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     page: int = 1000  # results in one answer
     body_timeout: float = 30.0  # seconds for a body, and more for a large one
     header_timeout: float = 30.0  # seconds for the head of a request
-    archive: int = 4 << 30  # bytes of a backup or a table that is sent
+    archive: int = 4 << 30  # bytes of a backup or a table that a client sends
     watchers: int = 10_000  # open streams of one worker
     grep: int = 1000  # lines in one answer
 
@@ -246,7 +246,7 @@ class Endpoint:
             )
 
 
-def stream(
+async def stream(
     call: Call,
     chunks: AsyncIterator[bytes],
     media_type: str,
@@ -257,42 +257,58 @@ def stream(
 ) -> Response:
     """Answer with chunks as they come, after `first`, with `idle` as a sign of life between them.
 
-    The token is checked again before each chunk, and the stream ends when it is revoked. `close` is awaited at the end.
+    The token is checked again before each chunk, and the stream ends when it is revoked. `close` is awaited at the end,
+    also if the stream is refused.
     """
     if call.service.watchers >= call.service.limits.watchers:
+        await close()
         raise HttpError(503, "too many streams are open; try again later", {"Retry-After": "5"}, "Unavailable")
-    sent = _keep_alive(call, chunks, first, idle, close)
-    return StreamingResponse(sent, 200, {"X-Accel-Buffering": "no"}, media_type)
+    return _Stream(call, chunks, media_type, first, idle, close)
 
 
-async def _keep_alive(
-    call: Call, chunks: AsyncIterator[bytes], first: bytes, idle: bytes, close: Callable[[], Awaitable[object]]
-) -> AsyncIterator[bytes]:
-    service = call.service
-    service.watchers += 1
-    waiting: asyncio.Task[bytes | None] | None = None
-    try:
+class _Stream(StreamingResponse):
+    """The answer of `stream`. It cleans up itself: when a client leaves, Starlette cancels what sends the chunks."""
+
+    def __init__(
+        self,
+        call: Call,
+        chunks: AsyncIterator[bytes],
+        media_type: str,
+        first: bytes,
+        idle: bytes,
+        close: Callable[[], Awaitable[object]],
+    ) -> None:
+        super().__init__(self._keep_alive(first, idle), 200, {"X-Accel-Buffering": "no"}, media_type)
+        self._call, self._chunks, self._close = call, chunks, close
+        self._waiting: asyncio.Task[bytes | None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._call.service.watchers += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._call.service.watchers -= 1
+            if self._waiting is not None:
+                self._waiting.cancel()
+                await asyncio.wait([self._waiting])
+            await self._close()
+
+    async def _keep_alive(self, first: bytes, idle: bytes) -> AsyncIterator[bytes]:
         yield first
         while True:
-            if waiting is None:
-                waiting = asyncio.ensure_future(_next(chunks))
-            done, _ = await asyncio.wait([waiting], timeout=_HEARTBEAT)
+            if self._waiting is None:
+                self._waiting = asyncio.ensure_future(_next(self._chunks))
+            done, _ = await asyncio.wait([self._waiting], timeout=_HEARTBEAT)
             try:
-                await service.gate.check_again(call.access)
+                await self._call.service.gate.check_again(self._call.access)
             except HoldallError:
                 return
-            chunk = waiting.result() if done else idle
+            chunk = self._waiting.result() if done else idle
             if chunk is None:
                 return
             if done:
-                waiting = None
+                self._waiting = None
             yield chunk
-    finally:
-        service.watchers -= 1
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.wait([waiting])
-        await close()
 
 
 async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:

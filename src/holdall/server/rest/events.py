@@ -42,11 +42,7 @@ async def watch(call: Call) -> Response:
         subscription = call.store.files(namespace or ("filesystem",)).awatch(path, since=since)
     with_values = call.flag("values") and call.access.has("read")
     await subscription.__aenter__()  # an expired cursor is an error before the stream begins
-    try:
-        return stream_events(call, _describe(call, subscription, with_values), subscription.aclose)
-    except HoldallError:
-        await subscription.aclose()
-        raise
+    return await stream_events(call, _describe(call, subscription, with_values), subscription.aclose)
 
 
 async def _describe(call: Call, subscription: AsyncWatch, with_values: bool) -> AsyncIterator[Event]:
@@ -57,10 +53,10 @@ async def _describe(call: Call, subscription: AsyncWatch, with_values: bool) -> 
         yield change.cursor, change.kind, document
 
 
-def stream_events(call: Call, events: AsyncIterator[Event], close: Callable[[], Awaitable[object]]) -> Response:
+async def stream_events(call: Call, events: AsyncIterator[Event], close: Callable[[], Awaitable[object]]) -> Response:
     """Answer with server-sent events. The token is checked again before each; `close` ends what they come from."""
     chunks, first, idle = _encode_events(events), b": connected\n\n", b": still here\n\n"
-    return stream(call, chunks, "text/event-stream", first=first, idle=idle, close=close)
+    return await stream(call, chunks, "text/event-stream", first=first, idle=idle, close=close)
 
 
 async def _encode_events(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:

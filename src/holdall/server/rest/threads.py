@@ -206,7 +206,7 @@ async def watch_thread(call: Call) -> Response:
     call.access.require("read")
     last = call.request.headers.get("last-event-id") or None
     found = _saver(call).awatch(thread, checkpoint_ns=call.text("checkpoint_ns") or "", after=last)
-    return stream_events(call, _describe_checkpoints(found), found.aclose)  # type: ignore[attr-defined]  # a generator
+    return await stream_events(call, _describe_checkpoints(found), found.aclose)  # type: ignore[attr-defined]  # a generator
 
 
 async def _describe_checkpoints(found: Any) -> AsyncIterator[Event]:
