@@ -247,6 +247,13 @@ def test_mcp_without_a_token_is_refused_but_for_what_a_browser_asks_before(tmp_p
             assert client.request(method, "/mcp").status_code == 401
 
 
+def test_mcp_has_no_streams_without_an_end(client: httpx.Client) -> None:
+    """Without sessions, nothing is ever sent on the stream that a GET of MCP opened, and nothing ended it."""
+    answer = client.get("/mcp", headers={"Accept": "text/event-stream"}, timeout=5)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")
+    assert client.delete("/mcp").status_code == 405
+
+
 def test_every_route_obeys_or_refuses_the_headers_on_which_a_write_depends(tmp_path: Path) -> None:
     """A condition that a route ignores would be a lost update, or a write without its lease."""
     url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False, history=3600)

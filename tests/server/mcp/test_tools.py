@@ -13,6 +13,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.types import Implementation
 
 import holdall
+from holdall.errors import AccessDenied
 from holdall.server.mcp.stdio import make_server
 from support.extent import IS_SHORT
 
@@ -121,6 +122,23 @@ async def use_every_tool(client: Client) -> None:
     assert resource.contents[0].text == "one\n2\nthree\n"
     assert (await call(client, "file_delete", path="/b.md"))["deleted"] == 1
     assert "memory_search" in (await client.get_prompt("keep_a_memory")).messages[0].content.text
+
+
+def test_tools_work_without_the_right_to_watch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(files: holdall.Files) -> Any:
+        raise AccessDenied("this token does not allow 'watch'")
+
+    monkeypatch.setattr(holdall.Files, "awatch", refuse)
+
+    async def main() -> None:
+        with holdall.open("memory:") as store:
+            async with Client(make_server(store)) as client:
+                await call(client, "file_write", path="/a", text="one")
+
+    asyncio.run(main())
+    assert "not announced" in caplog.text
 
 
 def test_a_read_only_server_has_no_tool_that_writes() -> None:

@@ -63,9 +63,10 @@ def names(served: Serving) -> list[str]:
 
 
 @pytest.mark.not_short
-def test_a_slow_body_is_cut_off_and_writes_nothing(served: Serving) -> None:
+@pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/files/slow"), ("POST", "/mcp")])
+def test_a_slow_body_is_cut_off_and_writes_nothing(served: Serving, method: str, path: str) -> None:
     began = time.monotonic()
-    sent = head(served, "PUT", "/v1/files/slow", "Content-Length: 100000")
+    sent = head(served, method, path, "Content-Length: 100000", "Accept: application/json, text/event-stream")
     answer = talk(served, sent, *[b"x"] * 20, pause=0.2)
     assert b" 408 " in answer.split(b"\r\n")[0]
     assert time.monotonic() - began < 8

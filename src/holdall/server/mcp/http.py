@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -17,7 +17,8 @@ from ... import Store
 from ...core import face_api
 from ...errors import AccessDenied, HoldallError
 from ..auth.gate import Access
-from ..problems import to_response
+from ..exchange import read_body
+from ..problems import HttpError, to_response
 from ..tracing import is_tracing, request_span
 from .tools import act_for_client, build_server
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _access: ContextVar[Access] = ContextVar("holdall_mcp_access")
 _PATH = "/mcp"
-_METHODS = "DELETE, GET, POST"
+_CLIENT_LEFT = 499  # the status that nginx logs for it
+_METHODS = "OPTIONS, POST"  # without sessions, a GET would be a stream on which nothing is ever sent
 
 
 class McpEndpoint:
@@ -59,14 +61,19 @@ class McpEndpoint:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> int:
         """Answer a request, and return the status."""
         began = time.perf_counter()
-        request = Request(scope)
+        request = Request(scope, receive)
         try:
             self._service.gate.check_host(request)
             if scope["method"] == "OPTIONS":  # a browser asks without a token what it may send
                 return await self._refuse(request, Response(status_code=204, headers={"Allow": _METHODS}), began, send)
             access = await self._service.gate.admit(request)
+            if scope["method"] != "POST":
+                raise HttpError(405, f"{scope['method']} is not possible here", {"Allow": _METHODS})
+            body = await read_body(request, self._service.limits)  # with the limits of all routes
         except HoldallError as error:
             return await self._refuse(request, to_response(error), began, send)
+        except ClientDisconnect:
+            return _CLIENT_LEFT
         status = 500  # unless an answer begins
 
         async def note_status(message: Message) -> None:
@@ -80,7 +87,7 @@ class McpEndpoint:
 
         token = _access.set(access)
         try:
-            await self._app({**scope, "path": _PATH, "root_path": ""}, receive, note_status)
+            await self._app({**scope, "path": _PATH, "root_path": ""}, _with_body(body, receive), note_status)
         finally:
             _access.reset(token)
             self._service.record(request, _PATH, status, access, time.perf_counter() - began)
@@ -91,6 +98,16 @@ class McpEndpoint:
         self._service.finish(request, _PATH, response, None, time.perf_counter() - began)
         await response(request.scope, request.receive, send)
         return response.status_code
+
+
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that starts with a body that was read already."""
+    read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return read.pop() if read else await receive()
+
+    return receive_again
 
 
 def _store_of(right: str) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,8 +12,10 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ResourceUpdated
 
 from ... import Store
 from ...core import face_api
-from ...errors import AccessDenied
+from ...errors import AccessDenied, HoldallError
 from .tools import act_for_client, build_server
+
+logger = logging.getLogger("holdall.server")
 
 
 def make_server(store: Store, *, read_only: bool = False) -> Any:
@@ -25,10 +28,12 @@ def make_server(store: Store, *, read_only: bool = False) -> Any:
         return act_for_client(store)
 
     async def announce() -> None:
-        files = store.files()
-        async with files.awatch() as changes:
-            async for change in changes:
-                await bus.publish(ResourceUpdated(uri=f"holdall://files{change.key}"))
+        try:
+            async with store.files().awatch() as changes:
+                async for change in changes:
+                    await bus.publish(ResourceUpdated(uri=f"holdall://files{change.key}"))
+        except HoldallError as error:  # the tools work without it: a token may lack `watch`, for example
+            logger.warning("changes of files are not announced: %s", error)
 
     @contextlib.asynccontextmanager
     async def lifespan(_server: Any) -> AsyncIterator[None]:
