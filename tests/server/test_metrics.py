@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -31,6 +34,31 @@ def test_numbers_of_the_pools_of_all_workers_are_added(tmp_path: Any) -> None:
     with holdall.open("memory:") as store:
         service = app(store, auth="none").state.service
         (tmp_path / "1.json").write_text('{"pool": {"connections": 2}}')
-        (tmp_path / "2.json").write_text('{"pool": {"connections": 3}}')
+        (tmp_path / f"{os.getppid()}.json").write_text('{"pool": {"connections": 3}}')
         text = asyncio.run(Metrics(str(tmp_path)).render(service))
         assert "\nholdall_pool_connections 5\n" in text
+
+
+def test_a_worker_that_was_killed_has_counts_but_no_streams_and_connections(tmp_path: Any) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with holdall.open("memory:") as store:
+        service = app(store, auth="none").state.service
+        counts = '{"requests": {"GET /v1/me 200": 2}, "watchers": 3, "pool": {"connections": 4}}'
+        (tmp_path / f"{ended.pid}.json").write_text(counts)
+        metrics = Metrics(str(tmp_path))
+        lines = asyncio.run(metrics.render(service)).splitlines()
+        assert {"holdall_workers 1", "holdall_watchers 0"} <= set(lines)
+        assert not any(line.startswith("holdall_pool_connections") for line in lines)
+        assert 'holdall_requests_total{method="GET",route="/v1/me",status="200"} 2' in lines
+        assert metrics.summarise(service).workers == 1
+
+
+def test_invented_methods_are_counted_as_one() -> None:
+    with (
+        holdall.open("memory:") as store,
+        TestClient(app(store, auth="none"), base_url="http://localhost") as client,
+    ):
+        for number in range(3):
+            assert client.request(f"BREW{number}", "/v1/me").status_code == 405
+        assert 'holdall_requests_total{method="OTHER",route="/v1/me",status="405"} 3' in client.get("/metrics").text

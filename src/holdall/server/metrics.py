@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .app import Service
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _INTERVAL = 1.0  # seconds between two writes of a worker's counts
 
 
@@ -37,6 +38,7 @@ class _Counts(msgspec.Struct):
     seconds: dict[str, float] = {}
     watchers: int = 0
     pool: dict[str, int] = {}
+    workers: int = 1  # 0: it has ended
 
 
 class OperationSummary(msgspec.Struct):
@@ -76,7 +78,8 @@ class Metrics:
 
     def observe(self, request: Request, route: str, status: int, seconds: float) -> None:
         """Count a request."""
-        name = f"{request.scope['method']} {route}"
+        method = request.scope["method"]
+        name = f"{method if method in _METHODS else 'OTHER'} {route}"  # a client may invent any number of methods
         self._requests[f"{name} {status}"] += 1
         self._buckets[name][bisect_left(_BUCKETS, seconds)] += 1
         self._seconds[name] += seconds  # type: ignore[assignment]  # a Counter of floats
@@ -87,7 +90,7 @@ class Metrics:
         written: Any = None
         try:
             while self._file is not None:
-                now = self._requests.total() + service.watchers, _describe_pool(service)
+                now = self._requests.total(), service.watchers, _describe_pool(service)
                 if now != written:
                     written = now
                     self._write(service)
@@ -120,7 +123,8 @@ class Metrics:
             for path in self._file.parent.glob("*.json"):
                 if path != self._file:
                     with contextlib.suppress(OSError, msgspec.MsgspecError):
-                        counts.append(msgspec.json.decode(path.read_bytes(), type=_Counts))
+                        read = msgspec.json.decode(path.read_bytes(), type=_Counts)
+                        counts.append(read if _is_running(int(path.stem)) else _without_gauges(read))
         return counts
 
     def summarise(self, service: Service) -> Summary:
@@ -149,7 +153,7 @@ class Metrics:
             requests=requests.total(),
             conflicts=sum(one.conflicts for one in counts),
             watchers=sum(one.watchers for one in counts),
-            workers=len(counts),
+            workers=sum(one.workers for one in counts),
             operations=operations,
         )
 
@@ -165,12 +169,27 @@ class Metrics:
         conflicts = sum(one.conflicts for one in counts)
         lines += ["# TYPE holdall_conflicts_total counter", f"holdall_conflicts_total {conflicts}"]
         lines += ["# TYPE holdall_watchers gauge", f"holdall_watchers {sum(one.watchers for one in counts)}"]
-        lines += ["# TYPE holdall_workers gauge", f"holdall_workers {len(counts)}"]
+        lines += ["# TYPE holdall_workers gauge", f"holdall_workers {sum(one.workers for one in counts)}"]
         for name in sorted({name for one in counts for name in one.pool}):
             total = sum(one.pool.get(name, 0) for one in counts)
             lines += [f"# TYPE holdall_pool_{name} gauge", f"holdall_pool_{name} {total}"]
         lines += await _store_lines(service)
         return "\n".join(lines) + "\n"
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it belongs to another user
+        return True
+    return True
+
+
+def _without_gauges(counts: _Counts) -> _Counts:
+    """What a worker that was killed has counted: its streams and connections have ended with it."""
+    return msgspec.structs.replace(counts, watchers=0, pool={}, workers=0)
 
 
 def _describe_pool(service: Service) -> dict[str, int]:
