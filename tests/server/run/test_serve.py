@@ -21,6 +21,7 @@ from mcp.types import Implementation
 import holdall
 from holdall.faces.cli.app import run as run_here
 from holdall.server import app
+from holdall.server.run.serve import load_settings
 from support.serve_command import serving
 
 
@@ -129,6 +130,13 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, arguments: list[str
     done = run(url, *arguments[1:])
     assert done.returncode != 0
     assert message in done.stderr
+
+
+def test_options_of_the_command_line_are_added_to_those_of_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text('url = "agent.db"\n[options]\nhistory = 60\nttl = 1\n')
+    settings = load_settings(config, options={"ttl": 2}, port=1)
+    assert (settings.url, settings.port, settings.options) == ("agent.db", 1, {"history": 60, "ttl": 2})
 
 
 @pytest.mark.parametrize("package", ["starlette", "mcp", "uvicorn", "httptools"])

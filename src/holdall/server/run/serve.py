@@ -46,9 +46,11 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def load_settings(path: Path, **given: Any) -> Settings:
-    """Read settings from a TOML file. What is given on the command line counts more."""
+    """Read settings from a TOML file. What is given on the command line counts more, also of the single options."""
     try:
         known = tomllib.loads(path.read_text())
+        if isinstance(known.get("options"), dict):
+            given["options"] = known["options"] | given.get("options", {})
         return msgspec.convert({**known, **given}, Settings)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InvalidInput(f"{path}: {error}") from None
