@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from starlette.responses import Response
 
-from .. import DEFAULT, Entry, Hit
+from .. import DEFAULT, Entry, Hit, ops
 from ..errors import InvalidInput
 from .exchange import Call, Handler, answer, no_content
 from .problems import HttpError
@@ -84,9 +84,9 @@ async def search_items(call: Call) -> Response:
         prefix, query=given.query or None, filter=given.filter, limit=limit, offset=given.offset
     )
     if given.refresh_ttl:
-        for hit in hits:
-            if hit.expires_at is not None:
-                await call.store.aget(hit.namespace, hit.key, refresh=True)
+        expiring = [ops.Refresh(hit.namespace, hit.key) for hit in hits if hit.expires_at is not None]
+        if expiring:
+            await call.store.aexecute(expiring)
     return answer({"items": [_item(hit) for hit in hits]})
 
 
