@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 from .. import ops
 from ..core.dispatch import Dispatcher
-from ..engine import PAGE_BYTES
 from ..errors import AccessDenied
 from ..model import file_values
 from ..model.values import encode, to_microseconds
 from ..ops import HistoryReach, Namespace, OldVersion, Op, Record
 from ..runtime.programs import EngineBatch, StoreProgram
+from .past import split_by_bytes
 
 #: What a version is recognised by.
 Mark: TypeAlias = tuple[str, int]
@@ -122,19 +122,7 @@ def load_records(
 
 def split(versions: Sequence[OldVersion]) -> Iterator[list[OldVersion]]:
     """Split versions into groups that fit into memory together, without files that are too large."""
-    group: list[OldVersion] = []
-    room = PAGE_BYTES
-    for one in versions:
-        size = one.size or 0
-        if size > file_values.LARGEST:
-            continue
-        if group and (size > room or len(group) == _MOST_LOADED):
-            yield group
-            group, room = [], PAGE_BYTES
-        group.append(one)
-        room -= size
-    if group:
-        yield group
+    return split_by_bytes([one for one in versions if (one.size or 0) <= file_values.LARGEST], _MOST_LOADED)
 
 
 def _to_record(namespace: Namespace, key: str, one: OldVersion, old: ops.OldEntry) -> Record:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from .. import ops
 from ..engine import PAGE_BYTES, check_expectation
@@ -17,13 +17,15 @@ from ..errors import HistoryGone, InvalidInput, Unsupported
 from ..model import file_values, filters, keys
 from ..model.globs import compile_glob
 from ..model.values import to_datetime
-from ..ops import Entry, FileInfo, Hit, Namespace, OldHead, Op, Page
+from ..ops import Entry, FileInfo, Hit, Namespace, OldHead, OldVersion, Op, Page
 from ..runtime.programs import Program
 
 #: A moment: a cursor, or microseconds since 1970.
 Moment: TypeAlias = str | int
 #: A program that yields batches of engine ops.
 PastProgram: TypeAlias = Program[Sequence[Op], Any]
+
+H = TypeVar("H", OldHead, OldVersion)
 
 _LARGEST_PAGE = 1000  # heads
 _MOST_LOADED = 200  # entries in one batch
@@ -104,17 +106,17 @@ def _find(namespace: Namespace, key: str, at: Moment) -> PastProgram:
 def _require(found: Any) -> Any:
     """Return what was read of a version, unless it was purged since it was listed."""
     if found is None:
-        raise HistoryGone("the history of this store reached back to that moment, but was just purged; ask for a later")
+        raise HistoryGone("the history of that moment was just purged: ask for a later one")
     return found
 
 
-def split_by_bytes(heads: Sequence[OldHead]) -> Iterator[list[OldHead]]:
-    """Split heads into groups whose contents fit into memory together."""
-    group: list[OldHead] = []
+def split_by_bytes(heads: Sequence[H], most: int = _MOST_LOADED) -> Iterator[list[H]]:
+    """Split heads or versions into groups whose contents fit into memory together."""
+    group: list[H] = []
     room = PAGE_BYTES
     for head in heads:
         size = _loaded_bytes(head)
-        if group and (size > room or len(group) == _MOST_LOADED):
+        if group and (size > room or len(group) == most):
             yield group
             group, room = [], PAGE_BYTES
         group.append(head)
@@ -123,7 +125,7 @@ def split_by_bytes(heads: Sequence[OldHead]) -> Iterator[list[OldHead]]:
         yield group
 
 
-def _loaded_bytes(head: OldHead) -> int:
+def _loaded_bytes(head: OldHead | OldVersion) -> int:
     return head.size if head.size is not None and head.size <= file_values.LARGEST else 0
 
 

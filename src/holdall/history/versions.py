@@ -102,12 +102,17 @@ def list_folder_versions(
 def read_history(store: Store, namespace: Namespace, key: str, limit: int) -> StoreProgram[list[Version]]:
     """Read the versions of an entry, newest first, with their values."""
     versions = yield from list_versions(store, namespace, key, limit)
+    olds: dict[int, ops.OldEntry | None] = {}
+    for group in split_by_bytes([one for one in versions if one.kind == "put"]):
+        results = yield [
+            ops.GetVersion(namespace, key, one.version, (one.size or 0) <= file_values.LARGEST) for one in group
+        ]
+        olds.update({one.version: old for one, old in zip(group, results, strict=True)})
     found: list[Version] = []
     for one in versions:
         value = None
         if one.kind == "put":
-            has_content = (one.size or 0) <= file_values.LARGEST
-            [old] = yield [ops.GetVersion(namespace, key, one.version, has_content)]
+            old = olds[one.version]
             if old is None:  # purged since it was listed, as all older ones
                 break
             value = old.entry.value

@@ -19,7 +19,7 @@ import apsw
 import pytest
 
 import holdall
-from holdall.engines.s3 import Client, bucket, compaction
+from holdall.engines.s3 import Client, bucket, compaction, contents
 from holdall.engines.s3.contents import parse_reference
 from holdall.engines.s3.effects import Effects, read_position
 from holdall.engines.s3.engine import S3Engine
@@ -474,6 +474,17 @@ def test_a_folder_that_cannot_be_created_is_unavailable(
     monkeypatch.setattr(os, "getuid", lambda: 54321)  # as in a container with a user of its own
     with pytest.raises(InvalidInput, match="pass cache="):
         holdall.open(url, **s3_server().options)
+
+
+def test_contents_of_many_short_processes_stay_within_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "MOST_BYTES", 80_000)
+    random.seed(7)
+    for number in range(400):
+        one = contents.Contents(tmp_path, None, 1)  # type: ignore[arg-type]  # it sends nothing
+        one.keep(contents.Reference(f"{number:010d}-{0:016x}", 0, 1000), b"x" * 1000)
+    assert 70_000 <= sum(path.stat().st_size for path in tmp_path.iterdir()) <= 120_000
 
 
 @pytest.mark.parametrize("prefix", ["a b+c", "ü/日本", "%41&=", "it's (one)!*", "~x;y,z:w"])

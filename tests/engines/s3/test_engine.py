@@ -251,6 +251,15 @@ def test_a_read_alone_costs_one_get_and_a_put_one_put(url: str, tmp_path: Path) 
         assert {name: after[name] - before[name] for name in after} == {"GET": 1, "PUT": 1, "DELETE": 0}
 
 
+def test_a_history_is_read_with_few_requests(url: str, tmp_path: Path) -> None:
+    with open_at(url, tmp_path, history=3600) as store:
+        for number in range(20):
+            store.put(("a",), "k", {"n": number})
+        before = engine_of(store)._client.requests["GET"]
+        assert [one.value for one in store.history(("a",), "k")] == [{"n": number} for number in reversed(range(20))]
+        assert engine_of(store)._client.requests["GET"] - before <= 3
+
+
 # Formats -------------------------------------------------------------------------------------------------------------
 
 
@@ -385,6 +394,26 @@ def test_credentials_come_from_a_function_the_environment_a_profile_or_botocore(
     monkeypatch.setitem(sys.modules, "botocore.session", None)
     with pytest.raises(MissingExtra, match=r"holdall\[s3\]"):
         find_source(None, None)
+
+
+def test_a_user_without_a_home_folder_has_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # as in a container with a user of its own
+    monkeypatch.chdir(tmp_path)
+    assert find_address("s3://bucket", S3Options(endpoint="http://here:9000")).region == "us-east-1"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    with pytest.raises(MissingExtra, match="no credentials"):
+        find_source(None, None)
+
+
+def test_a_file_of_profiles_that_is_not_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    (tmp_path / "credentials").write_bytes(b"[default]\naws_access_key_id = \xff\n")
+    with pytest.raises(InvalidInput, match="not a file of profiles"):
+        find_source(None, "default")
 
 
 def test_a_wrong_bucket_key_or_server_is_named_in_the_error(url: str, tmp_path: Path) -> None:

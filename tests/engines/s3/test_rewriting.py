@@ -67,6 +67,8 @@ def test_what_was_erased_is_in_no_object_and_in_no_file_of_the_cache(url: str, o
     ):
         two.put(("a",), "k", {})
         fill(one)
+        [cache] = (tmp_path / "one").rglob("cache-*.db")
+        cache.with_name("cache-1.db-wal").write_text(SECRET)  # of an older release
         assert {name.partition("/")[0] for name in find_text(objects, SECRET)} == {"log", "seg", "blob"}
         report = one.erase(NS, recursive=True)
         assert report.entries == 6

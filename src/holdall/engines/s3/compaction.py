@@ -146,11 +146,13 @@ def purge(bucket: Bucket, newest: Floor, patience: float) -> None:
             list(executor.map(lambda name: client.delete(name, time.monotonic() + patience), floor.replaced))
 
 
-def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[str], patience: float) -> Floor | None:
+def compact(
+    bucket: Bucket, floor: Floor, records: list[bytes], find_referenced: Callable[[], set[str]], patience: float
+) -> Floor | None:
     """Merge the records after a floor, all that the log has up to some number, and create the next floor.
 
-    `referenced` are the blobs that rows of the cache refer to, at that number or later. `patience` is how many seconds
-    each request may take. Returns the new floor; None if another machine was faster.
+    `find_referenced` returns the blobs that rows of the cache refer to, at that number or later. `patience` is how many
+    seconds each request may take. Returns the new floor; None if another machine was faster.
     """
 
     def until() -> float:
@@ -173,7 +175,7 @@ def compact(bucket: Bucket, floor: Floor, records: list[bytes], referenced: set[
         has_merged = True
     now = int(client.clock.now() * 1e6)
     if has_merged:
-        replaced += _find_unused_blobs(bucket, floor.upto, referenced, until())
+        replaced += _find_unused_blobs(bucket, floor.upto, find_referenced(), until())
         replaced += _find_unused_segments(bucket, {*replaced, *(segment.name for segment in segments)}, until())
     made = Floor(floor.number + 1, last, now, segments, replaced, first, floor.collected)
     due = _find_due(bucket, made, until())

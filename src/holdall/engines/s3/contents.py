@@ -3,13 +3,14 @@
 A piece of more than `INLINE` bytes is written to an object of its own kind, a blob, before the record that names it. In
 `holdall_chunks`, such a piece is text: `<blob>:<offset>:<length>`. Each cache has the same rows, and fetches a content
 when it is read for the first time. Contents that a machine has written or fetched stay in a folder beside the database,
-up to `MOST_BYTES`; the oldest go first.
+up to about `MOST_BYTES`; the oldest go first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import secrets
 import time
@@ -25,7 +26,7 @@ from .objects import BLOB_ID, blob_name
 
 #: Contents up to this size are part of a record.
 INLINE = 8 << 10
-#: The most bytes of contents in the cache, beside the database.
+#: About the most bytes of contents in the cache, beside the database.
 MOST_BYTES = 1 << 30
 _FETCHED_WHOLE = 1 << 20  # bytes: of a larger piece, only the part that is read is fetched
 _LARGEST_BLOB = 64 << 20
@@ -82,7 +83,6 @@ class Contents:
         self._folder = folder
         self._client = client
         self._timeout = timeout
-        self._written = 0  # bytes since the folder was trimmed
 
     def read(self, reference: Reference, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes `[start, end)` of a piece."""
@@ -120,9 +120,8 @@ class Contents:
             except OSError:
                 temporary.unlink(missing_ok=True)
                 raise
-            self._written += len(data)
-            if self._written > MOST_BYTES // 8:
-                self._written = 0
+            # By chance, about once in so many bytes: a process may end before it has written as many.
+            if random.random() * (MOST_BYTES // 8) < len(data):
                 self._trim()
 
     def clear(self) -> None:

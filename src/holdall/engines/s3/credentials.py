@@ -9,7 +9,6 @@ from __future__ import annotations
 import configparser
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import InvalidInput, MissingExtra, Unavailable, shown
@@ -85,11 +84,12 @@ def _read_environment() -> Credentials:
 
 def _read_file(variable: str, usual: str) -> configparser.RawConfigParser:
     parser = configparser.RawConfigParser()
-    path = Path(os.environ.get(variable) or usual).expanduser()
+    # Not `Path.expanduser`: it fails for a user without a home folder, who has no such file.
+    path = os.path.expanduser(os.environ.get(variable) or usual)  # noqa: PTH111
     try:
         parser.read(path, encoding="utf-8")
-    except configparser.Error as error:
-        raise InvalidInput(f"{str(path)!r} is not a file of profiles: {error}") from error
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path!r} is not a file of profiles: {error}") from error
     return parser
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import apsw
@@ -58,13 +58,15 @@ from .objects import (
     make_nonce,
 )
 
+T = TypeVar("T")
+
 logger = logging.getLogger("holdall")
 
 #: Ops that change only what is derived, so that they need no look at the log.
 _LOCAL = frozenset({IndexOrder, IndexTexts, LearnFields, Maintain, PreparedIndexTexts, PublishIndex})
 _CONTENDED = 2.0  # seconds after a lost slot during which a writer looks before it writes, and lets others write
 _LONGEST_TURN = 0.5  # seconds
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # its name, and that of a region
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # its name, and that of a region
 _UNUSABLE = re.compile(r"[?#@\x00-\x1f\x7f\ud800-\udfff]")  # in a prefix or an endpoint
 
 
@@ -105,7 +107,7 @@ def find_address(url: str, options: S3Options) -> Address:
         raise InvalidInput(
             f"{shown(url)} is not s3://bucket or s3://bucket/prefix; options and credentials are keyword arguments of"
             " open(), or come from the environment, no part of a prefix is empty, '.' or '..', and a bucket's name has"
-            " only letters, digits, '.', '-' and '_'"
+            " at most 63 letters, digits, '.', '-' and '_'"
         )
     region = options.region or find_region(options.profile) or "us-east-1"
     if _BUCKET.fullmatch(region) is None:
@@ -113,10 +115,9 @@ def find_address(url: str, options: S3Options) -> Address:
     endpoint = (
         options.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     ).rstrip("/")
-    if endpoint:
-        _check_endpoint(endpoint)
     is_path_style = bool(endpoint) or "." in bucket
     endpoint = endpoint or f"https://s3.{region}.amazonaws.com"
+    _check_endpoint(endpoint)
     prefix = prefix.strip("/")
     return Address(endpoint, bucket, f"{prefix}/" if prefix else "", region, is_path_style)
 
@@ -124,8 +125,9 @@ def find_address(url: str, options: S3Options) -> Address:
 def _check_endpoint(endpoint: str) -> None:
     try:
         url = urlsplit(endpoint)
-        is_valid = url.scheme in ("http", "https") and bool(url.hostname) and url.username is None and url.port != 0
-    except ValueError:  # such as a port that is not a number
+        host = (url.hostname or "").encode("idna")  # as it is done when a connection is made
+        is_valid = url.scheme in ("http", "https") and bool(host) and url.username is None and url.port != 0
+    except ValueError:  # such as a port that is not a number, or a host with an empty label
         is_valid = False
     if not is_valid or _UNUSABLE.search(endpoint) or not endpoint.isascii():
         raise InvalidInput(f"endpoint is a URL such as 'https://minio.example:9000', not {shown(endpoint)}")
@@ -280,15 +282,19 @@ class S3Engine(SqliteEngine):
 
     def _probe(self, deadline: float) -> None:
         """Look whether the log has records that the cache lacks, and apply them."""
-        reader = self._readers.take()
-        try:
-            with self._translating():
-                position = read_position(reader)
-        finally:
-            self._readers.give_back(reader)
+        position = self._read_cache(read_position)
         found = self._bucket.read(position.seq + 1, deadline)
         if found is not None or not self._bucket.has_log_since(position.seq, deadline):
             self._commits.submit([_CatchUp(position.seq, found)])
+
+    def _read_cache(self, read: Callable[[Connection], T]) -> T:
+        """Read what only this engine has in the cache."""
+        reader = self._readers.take()
+        try:
+            with self._translating():
+                return read(reader)
+        finally:
+            self._readers.give_back(reader)
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
@@ -501,7 +507,7 @@ class S3Engine(SqliteEngine):
             self._commits.submit([_CatchUp()])
         except StoreClosed:
             pass
-        except Exception as error:  # any error: the log only grows, and the next commit tries again
+        except Exception as error:  # any error: the log only grows, and a later commit tries again
             logger.warning("cannot compact the log of %s, trying again later: %s", self._client.address.shown, error)
         finally:
             self._log_records = self._log_bytes = 0
@@ -509,17 +515,12 @@ class S3Engine(SqliteEngine):
 
     def _merge_log(self) -> None:
         floor = self._bucket.floor
-        reader = self._readers.take()
-        try:
-            reader.execute("BEGIN")
-            log = "SELECT seq, data FROM holdall_log WHERE seq > ? ORDER BY seq"
-            records = reader.execute(log, (floor.upto,)).fetchall()
-            referenced = find_referenced(reader)
-        finally:
-            self._readers.give_back(reader)
+        log = "SELECT seq, data FROM holdall_log WHERE seq > ? ORDER BY seq"
+        records: list[Any] = self._read_cache(lambda reader: reader.execute(log, (floor.upto,)).fetchall())
         if [seq for seq, _ in records] != [*range(floor.upto + 1, floor.upto + 1 + len(records))] or not records:
             return
-        if compaction.compact(self._bucket, floor, [data for _, data in records], referenced, self._patience) is None:
+        texts, find = [data for _, data in records], lambda: self._read_cache(find_referenced)
+        if compaction.compact(self._bucket, floor, texts, find, self._patience) is None:
             self._bucket.look(time.monotonic() + self._patience)
 
     def _rewrite(self) -> None:
@@ -546,11 +547,7 @@ class S3Engine(SqliteEngine):
         while self._commits.submit([Maintain()])[0]:
             pass
         self._ensure_fresh()
-        reader = self._readers.take()
-        try:
-            seq = read_position(reader).seq
-        finally:
-            self._readers.give_back(reader)
+        seq = self._read_cache(read_position).seq
         while self._bucket.look(time.monotonic() + self._patience).upto < seq:
             self._merge_log()
         if self._bucket.floor.number:
@@ -559,6 +556,7 @@ class S3Engine(SqliteEngine):
             compaction.purge(self._bucket, self._bucket.floor, self._patience)
         self._commits.submit([_CatchUp()])  # drops the copies of records
         self._contents.clear()
+        self._remove_other_caches()
         scrubbed = super()._scrub(op)
         return Scrubbed(
             (*scrubbed.cleared, "the log, the segments and the contents in the bucket"),
@@ -684,6 +682,16 @@ class S3Engine(SqliteEngine):
         for path in (*(Path(self._path + suffix) for suffix in ("", "-wal", "-shm")), self._damage_note):
             with contextlib.suppress(OSError):
                 path.unlink()
+
+    def _remove_other_caches(self) -> None:
+        """Remove the caches of other releases, whose schema is another one. What is still used is built again."""
+        own = Path(self._path)
+        try:
+            for path in [*own.parent.glob("cache-*.db*")]:
+                if not path.name.startswith(own.name):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise Unavailable(f"cannot delete {error.filename!r}: {error.strerror}; call erase again") from error
 
     @property
     def _damage_note(self) -> Path:
