@@ -162,6 +162,7 @@ def test_threads_are_listed_shown_and_pruned(tmp_path: Path, capsys: Any) -> Non
         "",
     )
     assert run(capsys, path, "threads", "prune", "--older-than", "1", "--yes", "--json")[1] == '{"checkpoints": 0}\n'
+    assert run(capsys, path, "threads", "prune", "--older-than", "1e300", "-y")[1] == "0 checkpoints deleted\n"
     assert json.loads(run(capsys, path, "threads", "prune", "-y", "--json")[1]) == {"checkpoints": 3}
     assert len(run(capsys, path, "threads", "show", "ada-1")[1].splitlines()) == 4
     assert run(capsys, path, "threads", "prune", "--delete", "-y")[0] == 2

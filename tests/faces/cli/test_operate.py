@@ -115,6 +115,23 @@ def test_following_ends_with_a_signal_and_prints_what_it_did(url: str, tmp_path:
         assert child.wait(30) == 0
 
 
+def test_the_second_signal_ends_a_copy_at_once(
+    url: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(*_: Any, stop: Any, **__: Any) -> None:  # as one that waits for a store which does not answer
+        signal.raise_signal(signal.SIGINT)
+        assert stop()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(holdall, "copy", copy)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert run(capsys, url, "copy", str(tmp_path / "other.db"), "--follow")[0] == 130
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def test_entries_are_exported_and_imported(url: str, tmp_path: Path, capsys: Any) -> None:
     for name in ("x.jsonl", "x.parquet"):
         file, other = str(tmp_path / name), str(tmp_path / f"{name}.db")

@@ -122,6 +122,8 @@ def httpx_client(token: str) -> httpx.AsyncClient:
         pytest.param(["x.db", "serve", "--tls-cert", "a"], "belong together", marks=pytest.mark.not_short),
         (["x.db", "token", "create", "--allow", "everything"], "rights"),
         (["x.db", "token", "create", "--expires", "soon"], "--expires"),
+        (["x.db", "token", "create", "--expires", "999999999999w"], "too long"),
+        pytest.param(["x.db", "token", "create", "--expires", "9999999w"], "year 10000", marks=pytest.mark.not_short),
         (["x.db", "token", "revoke", "none"], "no token"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -180,7 +179,7 @@ def prune_threads(
             if as_json:
                 print_json({"deleted": thread})
             return DONE
-        age = None if older_than is None else timedelta(days=older_than)
+        age = None if older_than is None else older_than * 86400  # a timedelta cannot hold any number
         removed = saver.retain(keep_last=keep_last, older_than=age, thread_ids=thread or None)
     print_result({"checkpoints": removed}, f"{removed} checkpoints deleted", as_json)
     return DONE

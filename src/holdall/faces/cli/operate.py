@@ -168,9 +168,11 @@ def copy(
     def stop(number: int, frame: Any) -> None:
         del number, frame
         nonlocal stopped
+        if stopped:
+            raise KeyboardInterrupt
         stopped = True
 
-    if follow:  # the first signal ends it between two pages, so that it can print what it did
+    if follow:  # the first signal ends it between two pages, so that it can print what it did; the second, at once
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
     with (

@@ -192,7 +192,10 @@ def _parse_duration(text: str) -> timedelta:
     match = _EXPIRES.fullmatch(text)
     if match is None:
         raise InvalidInput(f"--expires is a number and a unit of s, m, h, d or w, such as 30d, not {shown(text)}")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    try:
+        return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    except OverflowError:
+        raise InvalidInput(f"--expires {text} is too long; leave it out for a token that never ends") from None
 
 
 def register(app: typer.Typer) -> None:

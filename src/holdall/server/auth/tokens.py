@@ -93,6 +93,10 @@ class Tokens:
             if most is not None:
                 face_api.check_count(name, most, most=2**62)
         now = datetime.now(UTC)
+        try:
+            expires_at = None if expires is None else now + expires
+        except OverflowError:
+            raise InvalidInput(f"expires is a timedelta that ends before the year 10000, not {expires}") from None
         secret, identity = secrets.token_urlsafe(32), secrets.token_hex(8)
         record = TokenRecord(
             id=identity,
@@ -100,7 +104,7 @@ class Tokens:
             allow=rights,
             label=label,
             created_at=now,
-            expires_at=None if expires is None else now + expires,
+            expires_at=expires_at,
             max_requests=max_requests,
             max_entries=max_entries,
             max_bytes=max_bytes,
