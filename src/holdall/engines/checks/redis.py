@@ -82,7 +82,7 @@ class RedisChecks:
     def _find_orphans(self, shard: int) -> ConnectionProgram[tuple[list[bytes], str]]:
         """Return the chunks of contents that belong to no file, and the version of the shard.
 
-        None if others write all the time: a content can be moved while the records are read.
+        It finds no chunks while others write all the time: a content can be moved while the records are read.
         """
         for _ in range(_MOST_TRIES):
             chunks = yield from self._list_chunks(shard)

@@ -21,7 +21,7 @@ from ...errors import InvalidInput, Unavailable
 from ...model import keys
 from ...ops import Namespace, OldHead, OldVersion, Page
 from ..redis.connections import ConnectionProgram
-from ..redis.encoding import KINDS, folder_bounds, list_ranges, make_id, split_id, to_row
+from ..redis.encoding import KINDS, folder_bounds, list_ranges, make_id, ranges_after, split_id, to_row
 from ..redis.shards import Shards
 
 _STEP = 200  # records that one script removes
@@ -136,13 +136,8 @@ class RedisHistory:
         """Return the first heads of one shard, one more than a page has."""
         last_id = None if op.after is None else make_id(*op.after)
         heads: list[tuple[bytes, bytes]] = []
-        for begin, high in _ranges(op):
+        for begin, high in ranges_after(_ranges(op), last_id):
             low = begin
-            if last_id is not None:
-                if high != "+" and high[1:] <= last_id:
-                    continue
-                if low == "-" or low[1:] <= last_id:
-                    low = f"({last_id}"
             while low and len(heads) <= op.limit:
                 kind = "t" if isinstance(op.at, int) else "p"
                 size = 2 if op.key is not None else min(op.limit + 1, _PAGE)

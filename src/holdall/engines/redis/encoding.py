@@ -77,6 +77,14 @@ def list_ranges(prefix: Namespace, recursive: bool = True, hides: bool = False) 
     return [(f"[{low}", f"({high}")]
 
 
+def ranges_after(ranges: list[IdRange], last_id: str | None) -> list[IdRange]:
+    """Return what is left of ranges after an ID; all of it if that is None."""
+    if last_id is None:
+        return ranges
+    left = [(low, high) for low, high in ranges if high == "+" or high[1:] > last_id]
+    return [(f"({last_id}" if low == "-" or low[1:] <= last_id else low, high) for low, high in left]
+
+
 def folder_bounds(namespace: Namespace, folder: str) -> tuple[str, str]:
     """Return the first ID in a folder, whose path ends in "/", and the first ID after it."""
     low, high = keys.in_folder(folder)

@@ -43,6 +43,7 @@ from .encoding import (
     parse_kind,
     parse_model,
     parse_version,
+    ranges_after,
     split_id,
     to_file_info,
     to_record,
@@ -496,13 +497,8 @@ class RedisWalks:
     ) -> ConnectionProgram[None]:
         """Read the entries of one shard after an ID, until the page is full."""
         room = PAGE_BYTES
-        for begin, high in list_ranges(prefix, hides=hides):
+        for begin, high in ranges_after(list_ranges(prefix, hides=hides), last_id):
             low = begin
-            if last_id is not None:
-                if high != "+" and high[1:] <= last_id:
-                    continue
-                if low == "-" or low[1:] <= last_id:
-                    low = f"({last_id}"
             while low:
                 size = min(limit - len(rows), _LARGEST_PAGE)
                 _, found, next_low = yield from self._shards.run(shard, "scan", low, high, size, want, _ALL)
