@@ -25,6 +25,8 @@ import psycopg
 
 import holdall
 
+_starting_s3 = threading.Lock()
+
 
 @cache
 def postgres_url() -> str:
@@ -384,9 +386,14 @@ def s3_credentials() -> tuple[str, str]:
     return "key", "secret"
 
 
-@cache
 def s3_server() -> S3:
-    """Start SeaweedFS, which is stopped and deleted when the process ends."""
+    """Start SeaweedFS, which is stopped and deleted when the process ends. Threads that call this at once share one."""
+    with _starting_s3:
+        return _start_s3()
+
+
+@cache
+def _start_s3() -> S3:
     server = S3()
     server.start()
     pid = os.getpid()
