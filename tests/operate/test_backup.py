@@ -111,6 +111,19 @@ def test_blocks_cannot_be_moved_or_left_out(store: holdall.Store, tmp_path: Path
             holdall.check_backup(tmp_path / "c")
 
 
+def test_pieces_of_another_size_are_refused_before_anything_is_loaded(
+    store: holdall.Store, target: holdall.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.files().write("/large", b"12345" * 1000)
+    leave_out_contents(store, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "PIECE", 1000)
+        store.backup(tmp_path / "b")
+    with pytest.raises(Corrupt, match="not in order"):
+        target.load(tmp_path / "b")
+    assert target.count() == 0
+
+
 def test_other_files_and_newer_formats_are_refused_with_the_reason(store: holdall.Store, tmp_path: Path) -> None:
     path = tmp_path / "b"
     store.backup(path)

@@ -193,7 +193,7 @@ def _check(reader: ArchiveReader, progress: Progress = None) -> tuple[BackupInfo
             for record in records:
                 _check_record(reader, record)
             left = _missing_bytes(records)
-        elif kind == b"P" and 0 < len(data) <= left:
+        elif kind == b"P" and left and len(data) == min(left, PIECE):
             left -= len(data)
         elif kind == b"X":
             left = 0

@@ -453,6 +453,13 @@ def test_a_folder_goes_in_and_comes_out_the_same(run: Run, store: holdall.Store,
     assert {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()} == wanted
 
 
+def test_a_local_name_that_is_not_utf_8_is_escaped_in_json(run: Run, store: holdall.Store, tmp_path: Path) -> None:
+    store.files().write("/a", "text")
+    local = str(tmp_path / "\udcff")
+    assert run("get", "/a", local, "--json").json == [{"path": "/a", "local": local}]
+    assert Path(local).read_text() == "text"
+
+
 def test_a_copied_file_keeps_its_name_by_default(
     run: Run, store: holdall.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
