@@ -13,8 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import numpy as np
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -182,13 +183,19 @@ class Role(StrEnum):
         ({"role": "user"}, {"role": Role.USER}),
         ({1: "a"}, {True: "a"}),
         (HumanMessage("a", additional_kwargs={"n": 1}), HumanMessage("a", additional_kwargs={"n": True})),
+        (ToolMessage("a", tool_call_id="b", artifact="user"), ToolMessage("a", tool_call_id="b", artifact=Role.USER)),
+        (np.arange(2), np.arange(1, 3)),
+        (None, np.arange(2)),
+        ({"a": np.arange(2)}, {"a": None}),
+        (ToolMessage("a", tool_call_id="b"), ToolMessage("a", tool_call_id="b", artifact=np.arange(2))),
+        (ToolMessage("a", tool_call_id="b", artifact=np.arange(2)), ToolMessage("a", tool_call_id="b")),
     ],
 )
 @pytest.mark.parametrize("forgets", [False, True])
 def test_an_element_that_is_replaced_by_an_equal_one_of_another_type_is_stored(
     saver: HoldallSaver, before: Any, after: Any, forgets: bool
 ) -> None:
-    """Python holds True, 1 and 1.0 for equal, and dicts whatever their order is."""
+    """Python holds True, 1 and 1.0 for equal, and dicts whatever their order is. numpy compares each number."""
     memory, found = InMemorySaver(), []
     for each in (saver, memory):
         config = put_values(each, {"list": [before, "last"]})

@@ -250,6 +250,17 @@ def test_a_thread_that_has_expired_leaves_no_subgraph_to_the_next_one(age: float
         assert (after.get_tuple(child) is not None) == is_there
 
 
+def test_a_thread_that_got_a_ttl_later_leaves_nothing() -> None:
+    clock = Clock()
+    with holdall.open("memory:", clock=clock) as store:
+        saver = HoldallSaver(store)
+        put_empty(saver, "t")
+        saver.put(thread("t", checkpoint_ns="child"), empty_checkpoint(), {}, {})
+        saver.set_ttl("t", 100)
+        clock.advance(101)
+        assert list(store.scan(saver.namespace)) == []
+
+
 def test_pruning_does_not_restart_a_ttl() -> None:
     """Otherwise the subgraphs that were not pruned would expire before their thread."""
     clock, child = Clock(), thread("t", checkpoint_ns="child")

@@ -717,12 +717,19 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         home, seconds = self._home(thread_id), face_api.ttl_seconds(ttl, _OR_NONE)
 
         def attempt() -> StoreProgram[None]:
+            generation, new_log, listed = yield [
+                ops.Get(home, _GENERATION),
+                ops.Get(home, _NEW_LOG),
+                ops.Get(self.namespace, thread_id),
+            ]
             addresses = yield from self._addresses(thread_id)
-            generation, listed = yield [ops.Get(home, _GENERATION), ops.Get(self.namespace, thread_id)]
             if generation is None or listed is None:
                 raise NotFound(f"there is no thread {thread_id!r}")
             batch: _Ops = [
                 ops.Put(home, _GENERATION, {"ttl": seconds}, seconds, generation, False),
+                ops.Check(home, _NEW_LOG, ABSENT)
+                if new_log is None
+                else ops.Put(home, _NEW_LOG, {}, seconds, new_log, False),
                 ops.Put(
                     self.namespace,
                     thread_id,
