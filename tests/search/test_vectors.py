@@ -292,7 +292,7 @@ def packed(vector: Sequence[float]) -> bytes:
 def of_small_parts() -> Iterator[None]:
     """So that a few vectors take several blocks, pieces and stretches."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, size in (("_BLOCK", 4), ("_PIECE", 3), ("_FIRST", 2), ("_GROWTH", 2)):
+        for name, size in (("_BLOCK", 4), ("_PIECE", 3), ("FIRST_SORTED", 2), ("_GROWTH", 2)):
             patch.setattr(vectors, name, size)
         yield
 

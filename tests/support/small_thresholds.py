@@ -28,7 +28,7 @@ from holdall.search.segments import state as segments
 from holdall.search.vector_index import building, index
 
 SMALL: dict[Any, dict[str, float]] = {
-    ranking: {"_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "_OUTDATED": 1, "LENDERS": 3, "WINDOW": 2},
+    ranking: {"_FIRST_LOOK": 2, "_LARGEST_LOOK": 4, "SPARE": 1, "LENDERS": 3, "WINDOW": 2},
     scoring: {"FUSED_SHORT": 3, "FUSED": 5, "SHORT_PAGE": 2},
     memory_search: {"FEW": 3, "_SPARE": 3},
     memory: {"PAGE_BYTES": 30},

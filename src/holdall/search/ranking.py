@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from ..errors import InvalidInput
 from ..ops import Hit, IndexLag, Page, Search
 from ..runtime.programs import Program, Work
-from .scoring import bm25, fuse, fusion_depth
+from .scoring import SPARE, bm25, fuse, fusion_depth
 from .text_index import TextIndex
 from .tokens import parse_query
 
@@ -34,7 +34,6 @@ FEW = 2000
 #: the nearest from an approximate index, unless `Search.exact` is set. Scores are exact in any case.
 MOST_EXACT = 10_000
 _FIRST_LOOK, _LARGEST_LOOK = 64, 4096
-_OUTDATED = 8  # so many more are looked at, because some may be outdated
 _LONG = 1 << 20  # characters of file contents; after a step with so many, the next step is not larger
 #: Neighbours were created at most so long after each other, in microseconds.
 LARGEST_GAP = 3_600_000_000
@@ -220,7 +219,7 @@ class _MatchingRanking(Generic[RequestT]):
         """The next results that are not known yet; fewer at the end."""
         ready = [pair for pair in self._ready if pair[0] not in known]
         size = max(want, _FIRST_LOOK) if self._is_filtered else want + len(known)
-        size = min(size if self._is_checked else size + _OUTDATED, _LARGEST_LOOK)
+        size = min(size if self._is_checked else size + SPARE, _LARGEST_LOOK)
         while len(ready) < want and not self._ended:
             look = yield from self._ranking.take(size)
             unknown = [version for version, _ in look if version not in known]

@@ -104,6 +104,10 @@ _ZEROS = repeat(0.0)
 
 #: How many of the best results of each ranking are fused: for a page of at most `SHORT_PAGE` results, and otherwise.
 FUSED_SHORT, FUSED, SHORT_PAGE = 64, 1000, 32
+#: How many more results are looked at than are wanted, because some may be outdated.
+SPARE = 8
+#: How many results a ranking sorts at first: what a hybrid search for a short page looks at.
+FIRST_SORTED = FUSED_SHORT + SPARE
 _TEXT, _VECTOR = 0.6, 0.4  # the weights of the two rankings
 _UNMATCHED = (0.0,) * 10
 

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from ..errors import InvalidInput, MissingExtra
 from .embedders import Metric
+from .scoring import FIRST_SORTED
 
 try:
     import numpy as np
@@ -33,8 +34,8 @@ _Doubles: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 _Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
-#: How many vectors are ranked at first. Each time that the caller reads on, this many times as many are ranked.
-_FIRST, _GROWTH = 64, 8
+#: Each time that the caller reads on, this many times as many vectors are ranked.
+_GROWTH = 8
 #: If fewer than this part of all vectors is allowed, only those are multiplied. Above it, selecting costs more than it
 #: saves.
 _FEW = 1 / 8
@@ -200,7 +201,7 @@ class _View:
         """
         ids, scores = np.empty(0, np.int64), np.empty(0, np.float64)
         seen: _Flags = np.zeros(len(low), np.bool_)
-        size = _FIRST
+        size = FIRST_SORTED
         while True:
             lowest = float(np.partition(low, -size)[-size]) if size < len(low) else -math.inf
             new = np.flatnonzero((high >= lowest) & ~seen)

@@ -167,6 +167,20 @@ def test_an_index_of_fields_is_declared_again_after_a_flush() -> None:
             assert "lookup" in asked.scripts
 
 
+@pytest.mark.parametrize("mode", ["lexical", "semantic", "hybrid"])
+def test_an_expired_entry_takes_no_room_in_a_page_of_a_search_of_everything(mode: Any) -> None:
+    clock = Clock()
+    with (
+        Redis() as server,
+        holdall.open(server.url, embed=embed, sweep_interval=None, clock=clock) as store,
+    ):
+        store.put(("a",), "stays", {"text": "peanuts"})
+        store.put(("a",), "expires", {"text": "peanuts"}, ttl=5)
+        assert len(store.search(query="peanuts", mode=mode)) == 2
+        clock.advance(6)
+        assert [hit.key for hit in store.search(query="peanuts", mode=mode, limit=1)] == ["stays"]
+
+
 def test_texts_and_vectors_in_the_memory_of_a_process_are_not_used_after_a_flush() -> None:
     with (
         Redis() as server,

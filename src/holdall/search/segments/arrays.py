@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..scoring import MOST_TIMES, Weights
+from ..scoring import FIRST_SORTED, MOST_TIMES, Weights
 from .documents import split_forward
 from .kernel import (
     DOCUMENT,
@@ -37,8 +37,8 @@ _NO_COUNTS: _Array = np.empty(0, np.uint8)
 _FEW_TERMS = 1024
 #: Parts of at most so many documents are scored together.
 _SHORT = 1 << 13
-#: How many results are sorted at first, and how many times as many whenever those were not enough.
-_FIRST, _GROWTH = 64, 16
+#: How many times as many results are sorted whenever those before were not enough.
+_GROWTH = 16
 
 
 class ArrayKernel:
@@ -461,7 +461,7 @@ class ArrayScores:
     def ranked(self) -> Iterator[tuple[int, float]]:
         if self._short:
             self._add_short()
-        bound, want = math.inf, _FIRST
+        bound, want = math.inf, FIRST_SORTED
         while True:
             least = self._find_least(bound, want)
             if least is None:

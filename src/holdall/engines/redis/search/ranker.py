@@ -8,6 +8,7 @@ only those that are new. Searches that begin at once read them once.
 from __future__ import annotations
 
 import heapq
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -226,7 +227,9 @@ class RedisRanker:
         for shard, in_shard in by_shard.items():
             rest = in_shard
             while rest:
-                args = [arg for version in rest[:_PAGE] for arg in (version, self._ids.get(version, b""))]
+                page = rest[:_PAGE]
+                ids = [(number, self._ids[version]) for number, version in enumerate(page, 1) if version in self._ids]
+                args = (" ".join(map(str, page)), *itertools.chain.from_iterable(ids))
                 reply = yield from self._shards.run(shard, "versions", prefix, reserved, want, *args)
                 _, found, looked_at, outdated, last_version = reply
                 take(rest, found)
