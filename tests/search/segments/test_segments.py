@@ -274,6 +274,18 @@ def test_half_as_many_segments_are_merged_while_nothing_waits_to_be_indexed() ->
     assert find_merge(State(count=sizes.FACTOR * 4096, segments=few), is_idle=True) == []
 
 
+def test_what_loading_has_left_in_several_sizes_is_merged_while_nothing_waits_to_be_indexed() -> None:
+    counts = [32768, 4096, 32768, 3504, 4096, 32768]
+    segments = tuple(Segment(number, count, count // 32768) for number, count in enumerate(counts, 1))
+    assert find_merge(State(count=110_000, segments=segments)) == []
+    assert sorted(find_merge(State(count=110_000, segments=segments), is_idle=True)) == [*segments]
+    large = (Segment(1, 9000, 1), Segment(2, 500_000, 8))  # to add so few, so many would be written again
+    assert find_merge(State(count=509_000, segments=large), is_idle=True) == []
+    # Together with the others, the last one would have more than the most parts.
+    full = (Segment(1, 300_000, 5), Segment(2, 300_000, 5), Segment(3, 300_000, 5), Segment(4, 400_000, 7))
+    assert sorted(find_merge(State(count=1_300_000, segments=full), is_idle=True)) == [*full[:3]]
+
+
 def test_segments_with_many_removed_documents_are_merged_and_those_of_a_merge_are_left_alone() -> None:
     segments = (Segment(1, 9000, 1), Segment(2, 9000, 1))
     assert find_merge(State(count=18_000, segments=segments)) == []

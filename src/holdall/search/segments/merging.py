@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from . import state as sizes
@@ -13,8 +14,8 @@ from .kernel import Block, Counts, kernel
 from .state import DIRECTORIES, row_id
 
 #: How many bytes a block of posting lists has at most, unless it has a single longer one. SQLite stores a row of this
-#: length in two pages, which it fills, and the eighth of another one.
-BLOCK = 8600
+#: length in three pages, which it fills, and the eighth of another one. Shorter rows leave more of the pages empty.
+BLOCK = 12_700
 #: About how many postings one step of a large merge moves.
 STEP = 1 << 19
 
@@ -53,18 +54,25 @@ class Order:
     def __init__(self, parts: Sequence[Documents], removed: Container[int]) -> None:
         #: For each part, the new number of each of its documents; -1 if it was removed.
         self.numbers = [array("q", [-1]) * len(part) for part in parts]
-        self.documents: list[Document] = []
-        ranges = sorted(
+        self.count = 0
+        self._parts = parts
+        self._ranges = sorted(
             (ns, index, start, stop) for index, part in enumerate(parts) for ns, start, stop in part.ranges()
         )
-        add = self.documents.append
-        for ns, index, start, stop in ranges:
-            numbers, versions, lengths = self.numbers[index], parts[index].versions, parts[index].lengths
+        for _, index, start, stop in self._ranges:
+            numbers, versions = self.numbers[index], parts[index].versions
             for number in range(start, stop):
-                version = versions[number]
-                if version not in removed:
-                    numbers[number] = len(self.documents)
-                    add(Document(ns, version, lengths[number]))
+                if versions[number] not in removed:
+                    numbers[number] = self.count
+                    self.count += 1
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents in their new order: a million in memory would take 120 MB."""
+        for ns, index, start, stop in self._ranges:
+            numbers, versions, lengths = self.numbers[index], self._parts[index].versions, self._parts[index].lengths
+            for number in range(start, stop):
+                if numbers[number] >= 0:
+                    yield Document(ns, versions[number], lengths[number])
 
 
 def merge_small(segments: Sequence[SmallSegment], removed: Container[int]) -> tuple[int, bytes]:
@@ -72,11 +80,11 @@ def merge_small(segments: Sequence[SmallSegment], removed: Container[int]) -> tu
     arithmetic = kernel()
     order = Order([segment.documents for segment in segments], removed)
     moved = [
-        arithmetic.move(segment.block.postings(0, 1 << 31), numbers, max(1, len(order.documents)))
+        arithmetic.move(segment.block.postings(0, 1 << 31), numbers, max(1, order.count))
         for segment, numbers in zip(segments, order.numbers, strict=True)
     ]
-    data = make_small(order.documents, arithmetic.join(moved), [segment.counts for segment in segments])
-    return len(order.documents), data
+    data = make_small([*order.documents()], arithmetic.join(moved), [segment.counts for segment in segments])
+    return order.count, data
 
 
 class LargeMerge:
@@ -98,11 +106,12 @@ class LargeMerge:
         terms_of_counts, counts = kernel().add_counts([small.counts for small in smalls])
         self.counts: Counts = unpack("I", terms_of_counts), unpack("i", counts)
         self._small_postings = [small.block.postings(0, 1 << 31) for small in smalls]
-        self.documents = len(order.documents)
+        self.documents = order.count
         self._part_sizes = [min(sizes.PART, self.documents - at) for at in range(0, self.documents, sizes.PART)]
+        documents = order.documents()
         self.directories = [
-            (row_id(output, DIRECTORIES, part), encode(make_directory(order.documents[at : at + sizes.PART])))
-            for part, at in enumerate(range(0, self.documents, sizes.PART))
+            (row_id(output, DIRECTORIES, part), encode(make_directory([*islice(documents, size)])))
+            for part, size in enumerate(self._part_sizes)
         ]
         self.width = 16  # how many terms the next step takes
 

@@ -25,8 +25,8 @@ import msgspec
 
 #: The most documents in a part. Their numbers have 16 bits, and so do the lengths of lists.
 PART = (1 << 16) - 1
-#: The most parts of a segment that is merged from others.
-MOST_PARTS = 4
+#: The most parts of a segment that is merged from others: as many as there are sections beside `DIRECTORIES`.
+MOST_PARTS = 15
 #: The most documents of a small segment.
 SMALL = 1 << 13
 #: So many segments of about one size are merged, and each size is so many times the one before.
@@ -100,7 +100,8 @@ def row_id(segment: int, section: int, position: int) -> int:
 def find_merge(state: State, is_idle: bool = False) -> list[Segment]:
     """Return the segments to merge next; none if there are enough of no size.
 
-    While no changes wait to be indexed (`is_idle`), half as many are enough: a search reads each segment.
+    While no changes wait to be indexed (`is_idle`), half as many are enough, and the last ones of several sizes are
+    merged: a search reads each segment.
     """
     # Not while another merge runs: it may drop enough, and what waits for it may hold nothing that could be dropped.
     if state.merge is None and state.indexed > 2 * state.count + SPARE:
@@ -114,7 +115,23 @@ def find_merge(state: State, is_idle: bool = False) -> list[Segment]:
             chosen = _take(sorted(by_size[size], key=lambda segment: segment.documents)[:FACTOR])
             if len(chosen) > 1:
                 return chosen
-    return []
+    return _find_tail(state) if is_idle and state.merge is None else []
+
+
+def _find_tail(state: State) -> list[Segment]:
+    """Return the smallest segments, up to one that has at most half as many documents as those before it together.
+
+    So what loading has left in several sizes becomes one segment, and a document is merged again only after what is
+    merged with it has grown by half. Less than a small segment is left to the merges by size.
+    """
+    found: list[Segment] = []
+    smaller = 0
+    ordered = _take(sorted(state.waiting, key=lambda segment: segment.documents))
+    for index, segment in enumerate(ordered):
+        if smaller > SMALL and 2 * segment.documents <= smaller:
+            found = ordered[: index + 1]
+        smaller += segment.documents
+    return found
 
 
 def _take(segments: Iterable[Segment]) -> list[Segment]:
