@@ -488,13 +488,13 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         return apages(self, versions.diff_pages(self, prefix, since, until))
 
     def _restore(
-        self, namespace: Namespace, key: str, version: int, *, lease: Lease | None = None
+        self, namespace: Namespace, key: str, version: int, *, expect: Expectation = ANY, lease: Lease | None = None
     ) -> StoreProgram[Entry]:
         """Write an old version of an entry again, as a new change, and return it. Its TTL restarts.
 
-        `HistoryGone` if the store does not keep that version.
+        `HistoryGone` if the store does not keep that version. `expect=` as in `put`.
         """
-        entry: Entry = yield from versions.restore(self, namespace, key, version, lease)
+        entry: Entry = yield from versions.restore(self, namespace, key, version, expect, lease)
         return entry
 
     restore = run(_restore)

@@ -212,10 +212,15 @@ class Files:
     history = run(_history)
     ahistory = arun(_history)
 
-    def _restore(self, path: str, version: int, *, lease: Lease | None = None) -> StoreProgram[FileInfo]:
-        """Write an old version of a file again, as a new change. `HistoryGone` if the store does not keep it."""
+    def _restore(
+        self, path: str, version: int, *, expect: Expectation | FileInfo = ANY, lease: Lease | None = None
+    ) -> StoreProgram[FileInfo]:
+        """Write an old version of a file again, as a new change. `HistoryGone` if the store does not keep it.
+
+        With `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
+        """
         path = keys.check_path(path)
-        yield from restore(self._store, self._namespace, path, version, lease)
+        yield from restore(self._store, self._namespace, path, version, _version(expect), lease)
         info: FileInfo = (yield [ops.Stat(self._namespace, path)])[0]
         return info
 

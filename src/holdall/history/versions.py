@@ -19,7 +19,7 @@ from ..errors import HistoryGone, InvalidInput, Unsupported, shown
 from ..model import file_values, keys
 from ..model.field_paths import WHOLE
 from ..model.values import decode, encode_plain, to_datetime, to_microseconds
-from ..ops import ABSENT, ANY, Diff, Entry, Namespace, OldHead, OldVersion, Page, Version
+from ..ops import ABSENT, Diff, Entry, Expectation, Namespace, OldHead, OldVersion, Page, Version
 from ..runtime.programs import StoreProgram, retry_conflicts
 from .past import Moment, list_heads, load_entries, split_by_bytes
 
@@ -202,7 +202,9 @@ def _order(place: tuple[Namespace, str]) -> tuple[str, str]:
     return keys.encode(place[0]), place[1]
 
 
-def restore(store: Store, namespace: Namespace, key: str, version: Any, lease: Lease | None) -> StoreProgram[Any]:
+def restore(
+    store: Store, namespace: Namespace, key: str, version: Any, expect: Expectation, lease: Lease | None
+) -> StoreProgram[Any]:
     """Write an old version of an entry again; return what the put returns."""
     _check_kept(store)
     keys.check_version(version)
@@ -211,7 +213,7 @@ def restore(store: Store, namespace: Namespace, key: str, version: Any, lease: L
         raise HistoryGone(f"version {version} of {key!r} in {namespace!r} is not kept, or is a deletion; see history()")
     # A file takes no path of a folder.
     check = [] if old.file is None else [ops.CheckPath(namespace, key)]
-    batch = [*check, *_write_again(old, namespace, ANY, store._now()), ops.Get(namespace, key)]
+    batch = [*check, *_write_again(old, namespace, expect, store._now()), ops.Get(namespace, key)]
     return (yield from store._write_batch(batch, lease))[-1]
 
 

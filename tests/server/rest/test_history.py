@@ -46,7 +46,11 @@ def test_versions_the_past_restore_and_rewind(tmp_path: Path) -> None:
         client.post("/v1/rewind", json={"namespace": ["a"], "when": before})
         assert client.get("/v1/items/a/l").status_code == 404
         client.put("/v1/items/a/k", json={"n": 9})
-        restored = client.post("/v1/restore", json={"namespace": ["a"], "key": "k", "version": first["version"]})
+        body = {"namespace": ["a"], "key": "k", "version": first["version"]}
+        for header in ({"If-Match": f'"{first["version"]}"'}, {"If-None-Match": "*"}):
+            assert client.post("/v1/restore", json=body, headers=header).status_code == 412
+        tag = client.get("/v1/items/a/k").headers["etag"]
+        restored = client.post("/v1/restore", json=body, headers={"If-Match": tag})
         assert restored.json()["value"] == {"n": 1}
         client.put("/v1/files/f.txt", content=b"one")
         client.put("/v1/files/f.txt", content=b"two")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from starlette.responses import Response
 
 from ...errors import InvalidInput
 from ...ops import Diff, Version
-from ..exchange import NUMBER, TEXT, Call, Handler, answer, parse_moment, takes
+from ..exchange import CONDITIONS, NUMBER, TEXT, Call, Handler, answer, parse_moment, takes
 from .documents import (
     FILESYSTEM,
     etag,
+    expectation,
     item_address,
     lease_argument,
     namespace_argument,
@@ -49,19 +52,19 @@ class Restore(msgspec.Struct, forbid_unknown_fields=True):
     path: str | None = None
 
 
-@takes("holdall-lease")
+@takes(*CONDITIONS)
 async def restore(call: Call) -> Response:
     """Write an old version again, as a new change."""
     given = await call.json(Restore)
     call.access.require("history")
     if (given.key is None) == (given.path is None):
         raise InvalidInput("pass key, for an entry, or path, for a file")
-    lease = lease_argument(call)
+    conditions: Any = {"expect": expectation(call), "lease": lease_argument(call)}
     if given.path is not None:
         files = call.store.files(tuple(given.namespace) or FILESYSTEM)
-        info = await files.arestore(given.path, given.version, lease=lease)
+        info = await files.arestore(given.path, given.version, **conditions)
         return answer(info, headers=etag(info.version))
-    entry = await call.store.arestore(tuple(given.namespace), given.key, given.version, lease=lease)
+    entry = await call.store.arestore(tuple(given.namespace), given.key, given.version, **conditions)
     return answer(entry, headers=etag(entry.version))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ...errors import Conflict, HistoryGone, InvalidInput, IsADirectory, LeaseLost, NotADirectory, Unsupported
-from ...ops import Append, Backdate, Delete, Entry, Put, ReadRange, Refresh, Version
+from ...ops import ABSENT, Append, Backdate, Delete, Entry, Put, ReadRange, Refresh, Version
 from ..caller import Caller
 from ..clock import Clock
 from .base import Contract, Opener
@@ -336,6 +336,22 @@ class HistoryContract(Contract):
         again = kept.restore(NS, "k", first.version)
         assert (again.value, again.created_at) == ({"n": 1}, first.created_at)
         assert [one.value for one in kept.history(NS, "k")] == [{"n": 1}, None, {"n": 1}, {"n": 2}, {"n": 1}]
+
+    def test_restoring_does_not_replace_a_change_that_was_not_expected(self, kept: Caller) -> None:
+        volume = kept.files(NS)
+        first, second = kept.put(NS, "k", {"n": 1}), kept.put(NS, "k", {"n": 2})
+        file, changed = volume.write("/f", "first"), volume.write("/f", "second")
+        for expect in (first, ABSENT):
+            with pytest.raises(Conflict):
+                kept.restore(NS, "k", first.version, expect=expect)
+        with pytest.raises(Conflict):
+            volume.restore("/f", file.version, expect=file)
+        assert (kept.get(NS, "k").value, volume.read_text("/f")) == ({"n": 2}, "second")
+        kept.restore(NS, "k", first.version, expect=second)
+        volume.restore("/f", file.version, expect=changed)
+        assert (kept.get(NS, "k").value, volume.read_text("/f")) == ({"n": 1}, "first")
+        kept.delete(NS, "k")
+        assert kept.restore(NS, "k", second.version, expect=ABSENT).value == {"n": 2}
 
     def test_a_restored_entry_starts_its_ttl_again(self, kept: Caller, clock: Clock) -> None:
         with_ttl = kept.put(NS, "ttl", {}, ttl=10)
