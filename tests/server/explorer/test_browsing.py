@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +316,68 @@ def test_operation_shows_the_size_of_each_root(url: str, filled: holdall.Store, 
     chart.wait_for()
     assert chart.locator("dt").all_inner_texts() == ["papers", "users"], "the largest first"
     assert chart.locator(".bar-text").first.inner_text() == "20.0 kB"
+
+
+def test_the_tree_counts_each_entry_once(tmp_path: Path, open_page: Callable[..., Any]) -> None:
+    url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False) + "/"
+    with server().open_directly(url.rstrip("/")) as store:
+        store.execute([Put((f"root-{number:03}",), "k", {}) for number in range(210)])
+        page = open_page(url)
+        whole = page.locator(".tree-row", has_text="All entries").locator(".tree-count")
+        page.locator(".tree-row", has_text="root-199").locator(".tree-count", has_text="1").wait_for()
+        assert whole.inner_text() == "210"
+        page.get_by_role("button", name="Show more").click()
+        page.locator(".tree-row", has_text="root-209").locator(".tree-count", has_text="1").wait_for()
+        assert whole.inner_text() == "210"
+
+
+@pytest.mark.parametrize(
+    ("slow", "quick", "shown"),
+    [
+        ("browse?ns=slow&folder=/", "browse?ns=quick&folder=/", ".files"),
+        ("browse?ns=slow&folder=/&list=history", "browse?ns=quick&folder=/&list=history", ".files"),
+        ("browse?entry=slow/key-slow&tab=history", "browse?entry=quick/key-quick&tab=history", ".comparison"),
+        ("history?ns=slow&since=NOW", "history?ns=quick&since=NOW", ".results"),
+    ],
+    ids=["folder", "folder's history", "entry's history", "differences"],
+)
+def test_an_answer_that_comes_late_does_not_replace_what_was_chosen_since(
+    slow: str, quick: str, shown: str, url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+    for name in ("slow", "quick"):
+        store.put((name,), f"key-{name}", {"text": f"value-{name}"})
+        store.files((name,)).write(f"/file-{name}.txt", "x")
+    page = open_page(f"{url}#/threads")
+    page.locator(".thread-list").wait_for()
+    waiting: list[Any] = []
+    of_slow = re.compile(r"/v1/(files|file-history|history|diff).*slow")
+    page.route(of_slow, lambda route: waiting.append(route))  # noqa: PLW0108  # Playwright takes no built-in
+    show = "view => { location.hash = `#/${view}` }"
+    with page.expect_request(of_slow):
+        page.evaluate(show, slow.replace("NOW", now))
+    page.evaluate(show, quick.replace("NOW", now))
+    page.locator(shown, has_text="quick").wait_for()
+    for route in waiting:
+        route.continue_()
+    page.wait_for_timeout(300)
+    assert "slow" not in page.locator(shown).inner_text()
+
+
+def test_markdown_that_is_made_to_take_long_does_not(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    texts = ["# a" + " " * 4_000 + "b", "[a](" * 1_200, "![a](" * 900, "|\n" + "-" * 60_000 + "x"]
+    store.files(("f",)).write("/a.md", "\n\n".join([*texts, "[last](https://a.b/ 'x')"]))
+    page = open_page(f"{url}#/browse?ns=f&entry=f/%252Fa.md")
+    page.get_by_role("link", name="last").wait_for(timeout=5_000)
+
+
+def test_operation_goes_on_after_a_request_that_failed(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(f"{url}#/threads")
+    page.route("**/v1/stats", lambda route: route.abort(), times=1)
+    page.get_by_role("link", name="Operation").click()
+    page.get_by_text("Leases held").wait_for(timeout=5_000)
+    assert "undefined" not in page.locator(".toasts").inner_text()

@@ -57,6 +57,35 @@ def test_an_edit_is_saved_and_can_be_undone(url: str, store: holdall.Store, open
     assert entry.value == {"text": "first"}
 
 
+def test_undoing_does_not_overwrite_what_another_process_wrote_meanwhile(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.put(("notes",), "a", {"text": "first"})
+    page = open_page(f"{url}#/browse?ns=notes&entry=notes/a")
+    edit(page, '{"text": "second"}')
+    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Undo").wait_for()
+    store.put(("notes",), "a", {"text": "an agent's"})
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_text("It could not be undone.").wait_for()
+    entry = store.get(("notes",), "a")
+    assert entry is not None
+    assert entry.value == {"text": "an agent's"}
+
+
+def test_undoing_an_edit_brings_back_what_it_replaced_and_not_what_was_opened(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.put(("notes",), "a", {"text": "first"})
+    page = open_page(f"{url}#/browse?ns=notes&entry=notes/a")
+    edit(page, '{"text": "mine"}')
+    store.put(("notes",), "a", {"text": "theirs"})
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("button", name="Save mine over it").click()
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("link", name='"theirs"').wait_for()
+
+
 def test_an_edit_does_not_overwrite_what_another_process_wrote_meanwhile(
     url: str, store: holdall.Store, open_page: Callable[..., Any], tmp_path: Path
 ) -> None:

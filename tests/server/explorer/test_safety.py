@@ -15,6 +15,7 @@ import pytest
 import holdall
 from holdall.server import Tokens
 from support.serve_command import serving
+from support.served import server
 
 pytestmark = pytest.mark.not_short
 
@@ -285,6 +286,28 @@ def test_what_was_chosen_while_the_server_was_down_is_shown_once_it_is_back(
             page.get_by_role("row", name="second").wait_for(timeout=60_000)
             page.get_by_role("link", name="Operation").click()
             page.get_by_text("Leases held").wait_for()
+
+
+def test_a_page_that_was_hidden_for_longer_than_the_feed_goes_back_is_live_again(
+    tmp_path: Path, open_page: Callable[..., Any]
+) -> None:
+    hide = """isHidden => {
+        Object.defineProperty(document, "hidden", {configurable: true, value: isHidden});
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False, feed_retention=0) + "/"
+    with server().open_directly(url.rstrip("/")) as store:
+        store.put(("notes",), "first", {"n": 0})
+        page = open_page(f"{url}#/browse?ns=notes&pane=main")
+        page.locator('[data-status="live"]').wait_for()
+        page.evaluate(hide, True)
+        store.put(("notes",), "while-hidden", {"n": 1})
+        store.delete(("notes",), "first")
+        store.sweep()
+        page.evaluate(hide, False)
+        page.get_by_role("row", name="while-hidden").wait_for()
+        store.put(("notes",), "after", {"n": 2})
+        page.get_by_role("row", name="after").wait_for()
 
 
 AGENT = """

@@ -1,7 +1,7 @@
 // The files of a namespace as folders: open, find lines, upload, make, delete.
 
 import { deleteFolder, folderVersions, grep, listFolder, readLines, writeFile } from "../data/api.js";
-import { encodeAddress, showFileName, showName } from "../data/names.js";
+import { encodeAddress, isSame, showFileName, showName } from "../data/names.js";
 import { ask, confirm } from "../shell/dialogs.js";
 import { mayLookBack, mayUndo, mayWrite } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
@@ -44,6 +44,7 @@ export class FolderList {
   }
 
   async show() {
+    this.abort?.abort();
     this.pattern.value = "";
     const steps = ["/", ...(state.folder.match(/[^/]+\//g) ?? [])];
     let whole = "";
@@ -80,7 +81,7 @@ export class FolderList {
       if (error.status !== 404) throw error;
       page = { files: [], next: null };
     }
-    if (state.folder !== folder || this.pattern.value) return;
+    if (!this.#isHere(ns, folder) || this.pattern.value) return;
     const rows = page.files.map((info) => this.#row(info));
     if (!rows.length) {
       fill(this.list, emptyState("There are no files here.", mayWrite() ? "Drop some on this page, or upload them." : "Files appear here as soon as an agent writes them."));
@@ -90,15 +91,20 @@ export class FolderList {
     this.markSelected();
   }
 
+  /** Whether the page still shows a folder that was asked for. */
+  #isHere(ns, folder) {
+    return isSame(state.ns, ns) && state.folder === folder;
+  }
+
   #isTimeline() {
     return state.list === "history" && mayLookBack();
   }
 
   /** What happened to the files below this folder, newest first. */
   async #showTimeline() {
-    const { folder } = state;
-    const [found, { KINDS, describe }] = await Promise.all([folderVersions(state.ns, folder, MOST_VERSIONS), import("../detail/timeline.js")]);
-    if (state.folder !== folder || !this.#isTimeline()) return;
+    const { ns, folder } = state;
+    const [found, { KINDS, describe }] = await Promise.all([folderVersions(ns, folder, MOST_VERSIONS), import("../detail/timeline.js")]);
+    if (!this.#isHere(ns, folder) || !this.#isTimeline()) return;
     if (!found.length) {
       fill(this.list, emptyState("No history is kept of this folder.", "A store keeps old values from the moment it is opened with history=."));
       return;
@@ -127,6 +133,7 @@ export class FolderList {
     if (!after) return null;
     const more = button("Show more", null, () => attempt(async () => {
       const page = await listFolder(state.ns, state.folder, after);
+      if (!more.isConnected) return;
       this.list.querySelector(".files").append(...page.files.map((info) => this.#row(info)));
       more.replaceWith(this.#more(page.next) ?? "");
     }));
@@ -206,43 +213,42 @@ export class FolderList {
   // Changing ----------------------------------------------------------------------------------------------------------
 
   async #upload(files) {
-    for (const file of [...files]) {
-      const path = state.folder + file.name;
-      await attempt(() => this.#write(path, file));
-    }
+    const { ns, folder } = state; // the reader may go on while files are sent
+    for (const file of [...files]) await attempt(() => this.#write(ns, folder + file.name, file));
     this.input.value = "";
     await attempt(() => this.refresh());
   }
 
-  async #write(path, content) {
+  async #write(ns, path, content) {
     try {
-      await writeFile(state.ns, path, content, null);
+      await writeFile(ns, path, content, null);
     } catch (error) {
       if (error.status !== 412) throw error;
       const text = mayUndo() ? "There is a file with this name. Its old content stays in its history." : "There is a file with this name. Its content would be lost.";
       if (!(await confirm(`Replace ${showFileName(path)}?`, text, "Replace"))) return false;
-      await writeFile(state.ns, path, content, error.document.actual);
+      await writeFile(ns, path, content, error.document.actual);
     }
     toast(`${showName(path)} is stored.`);
     return true;
   }
 
   async #create() {
-    const name = await ask("New file", `Name, in ${showName(state.folder)}`, "notes.md", "Create");
+    const { ns, folder } = state;
+    const name = await ask("New file", `Name, in ${showName(folder)}`, "notes.md", "Create");
     if (!name) return;
-    const path = state.folder + name.replace(/^\/+/, "");
+    const path = folder + name.replace(/^\/+/, "");
     await attempt(async () => {
-      if (await this.#write(path, "")) go({ entry: encodeAddress(state.ns, path), tab: "" });
+      if (await this.#write(ns, path, "")) go({ entry: encodeAddress(ns, path), tab: "" });
     });
     await attempt(() => this.refresh());
   }
 
   async #deleteFolder() {
-    const { folder } = state;
+    const { ns, folder } = state;
     const text = mayUndo() ? "Everything in it is deleted. The history of each file is kept." : "Everything in it is deleted, and cannot be brought back.";
     if (!(await confirm(`Delete ${showName(folder)}?`, text, "Delete folder"))) return;
     await attempt(async () => {
-      await deleteFolder(state.ns, folder.slice(0, -1));
+      await deleteFolder(ns, folder.slice(0, -1));
       toast(`${showName(folder)} is deleted.`);
       go({ folder: folder.replace(/[^/]+\/$/, ""), entry: "" });
     });

@@ -1,6 +1,6 @@
 // The namespaces as a tree, each loaded when it is opened, with the number of entries in and below it.
 
-import { namespaces } from "../data/api.js";
+import { countEntries, namespaces } from "../data/api.js";
 import { showName } from "../data/names.js";
 import { go, state } from "../shell/state.js";
 import { attempt } from "../shell/toasts.js";
@@ -60,6 +60,7 @@ class Branch {
     const more = !this.isComplete && h("button", { type: "button", class: "tree-more", onclick: () => this.more() }, "Show more");
     this.group.replaceChildren(...this.children.map((child) => child.node), ...(more ? [more] : []));
     this.setLeaf(!this.children.length);
+    if (this === this.tree.root) attempt(async () => (this.number.textContent = count(await countEntries([]))));
     this.#count(0);
   }
 
@@ -86,7 +87,6 @@ class Branch {
     if (!this.children.length) return;
     const found = await attempt(() => namespaces(this.labels, { counts: true, offset, limit: this.listed - offset }));
     const byName = new Map(this.children.map((child) => [child.labels.at(-1), child]));
-    if (this === this.tree.root && found) this.number.textContent = count(found.reduce((sum, one) => sum + one.total, 0));
     for (const one of this.#below(found ?? [])) byName.get(one.namespace.at(-1))?.setCounts(one.entries, one.total);
   }
 

@@ -68,6 +68,20 @@ export const stats = () => json("GET", "stats");
 export const metrics = () => json("GET", "metrics");
 export const cursor = async () => (await json("GET", "cursor")).cursor;
 
+/** Whether the feed no longer has a cursor. An event source does not tell why it was refused. */
+export async function isExpired(since) {
+  const abort = new AbortController();
+  try {
+    await send("GET", "changes", { query: { since }, signal: abort.signal });
+    return false;
+  } catch (error) {
+    if (error.status !== 410) throw error;
+    return true;
+  } finally {
+    abort.abort();
+  }
+}
+
 export async function signIn(token) {
   await send("POST", "session", { headers: { Authorization: `Bearer ${token}` } });
 }
@@ -234,8 +248,9 @@ export async function folderVersions(namespace, folder, limit) {
   return (await json("GET", "file-history", { query: { ...volume(namespace), path: folder, limit } })).versions;
 }
 
-export function restore(namespace, key, version, isFile) {
-  return json("POST", "restore", { body: { namespace, version, ...(isFile ? { path: key } : { key }) } });
+/** Write an old version again, if the entry still has a version (null: if there is none). */
+export function restore({ namespace, key, isFile }, version, current) {
+  return json("POST", "restore", { body: { namespace, version, ...(isFile ? { path: key } : { key }) }, headers: expecting(current) });
 }
 
 export function differences(namespace, since, limit = 200) {

@@ -1,11 +1,12 @@
 // The changes of the store as they come. The stream continues from its cursor: after a lost connection, after the
 // server was stopped, and after the tab was hidden (a browser opens few connections, so hidden tabs hold none).
 
-import { address, cursor, Problem } from "./api.js";
+import { address, cursor, isExpired, Problem } from "./api.js";
 
 const KINDS = ["put", "delete", "expire"];
 const FIRST_DELAY = 500; // milliseconds
 const LONGEST_DELAY = 10_000;
+const REFUSED = [401, 403]; // other errors pass: the server restarts, or the token has sent too many requests
 
 const listeners = new Set();
 const statusListeners = new Set();
@@ -14,6 +15,7 @@ let last = null;
 let delay = FIRST_DELAY;
 let timer = 0;
 let isOpening = false;
+let wasRefused = false; // perhaps because the feed no longer has the cursor
 export let status = "off"; // "off", "connecting", "live" or "lost"
 
 export function onChange(listener) {
@@ -48,16 +50,21 @@ async function open() {
   if (source || isOpening || document.hidden) return;
   if (status === "off") setStatus("connecting");
   isOpening = true;
+  let isGone = false;
   try {
     const now = await cursor(); // asked each time: a stream does not say that the token was revoked
-    last ??= now;
+    isGone = wasRefused && (await isExpired(last));
+    wasRefused = false;
+    if (isGone || last === null) last = now;
   } catch (error) {
-    if (error instanceof Problem && error.status < 500) setStatus("off");
+    if (error instanceof Problem && REFUSED.includes(error.status)) setStatus("off");
     else retry();
     return;
   } finally {
     isOpening = false;
   }
+  if (isGone) tell(null); // everything is read again, from the present on
+  if (document.hidden) return;
   const stream = new EventSource(address("changes", { since: last }));
   source = stream;
   stream.onopen = () => {
@@ -65,13 +72,10 @@ async function open() {
     setStatus("live");
   };
   for (const kind of KINDS) stream.addEventListener(kind, receive);
-  // The feed no longer has the cursor: everything is read again, from the present on.
-  stream.addEventListener("expired", () => {
-    last = null;
-    tell(null);
-  });
+  stream.addEventListener("expired", () => (wasRefused = true));
   stream.onerror = () => {
     if (source !== stream) return;
+    wasRefused ||= stream.readyState === EventSource.CLOSED;
     stop();
     retry();
   };

@@ -3,7 +3,7 @@
 import { countVectors, deleteEntry, deleteFile, fileAddress, getEntry, moveFile, restore, statFile } from "../data/api.js";
 import { decodeAddress, encodeAddress, fileName, showFileName, showName, showNamespace, showText } from "../data/names.js";
 import { ask, confirm } from "../shell/dialogs.js";
-import { mayLookBack, mayUndo, mayWrite } from "../shell/session.js";
+import { mayLookBack, mayUndo, mayWrite, session } from "../shell/session.js";
 import { addressOf, go, state } from "../shell/state.js";
 import { attempt, toast } from "../shell/toasts.js";
 import { button, emptyState, fill, h, icon } from "../show/dom.js";
@@ -105,11 +105,18 @@ export class Detail {
         { class: "detail-actions" },
         mayLookBack() && button(isPast ? "Value" : "History", isPast ? "item" : "history", () => this.toggleHistory(), { "aria-pressed": isPast }),
         !isGone && !isPast && mayWrite() && button("Edit", "edit", () => this.edit(), { class: "edit" }),
-        isFile && !isGone && h("a", { class: "button", href: fileAddress(namespace, key).href, download: fileName(key) }, icon("download"), "Download"),
+        isFile && !isGone && this.#download(),
         isFile && !isGone && mayWrite() && button("Move", "move", () => this.#move()),
         !isGone && mayWrite() && button("Delete", "trash", () => this.#delete(), { class: "danger-quiet" }),
       ),
     );
+  }
+
+  /** A link to the bytes of the file. The server sends no more in one answer than its limit. */
+  #download() {
+    const { namespace, key, size } = this.subject;
+    if (size > session.limits.body) return h("span", { class: "hint" }, `Too large for a download here (${bytes(session.limits.body)}): use the command holdall URL get PATH`);
+    return h("a", { class: "button", href: fileAddress(namespace, key).href, download: fileName(key) }, icon("download"), "Download");
   }
 
   #facts() {
@@ -165,7 +172,8 @@ export class Detail {
   }
 
   async #delete() {
-    const { namespace, key, version, isFile } = this.subject;
+    const { subject } = this;
+    const { namespace, key, version, isFile } = subject;
     const canUndo = mayUndo();
     const name = isFile ? showFileName(key) : showName(key);
     const text = canUndo ? "Its history is kept, so this can be undone." : "This store keeps no history: it cannot be brought back.";
@@ -174,7 +182,7 @@ export class Detail {
       if (isFile) await deleteFile(namespace, key, version);
       else await deleteEntry(namespace, key, version);
       const undo = async () => {
-        await restore(namespace, key, version, isFile);
+        await restore(subject, version, null);
         go({ entry: encodeAddress(namespace, key), tab: "" });
       };
       toast(`${name} is deleted.`, { undo: canUndo ? undo : null });

@@ -73,14 +73,16 @@ export class Editor {
   }
 
   async #write() {
-    const { namespace, key, isFile, version } = this.subject;
-    if (isFile) await writeFile(namespace, key, this.field.value.replaceAll("\n", this.lineEnd), this.version);
-    else await putEntry(namespace, key, this.field.value, this.version);
+    const { namespace, key, isFile } = this.subject;
+    const replaced = this.version; // after a conflict, not the version that was opened
+    const written = isFile
+      ? await writeFile(namespace, key, this.field.value.replaceAll("\n", this.lineEnd), replaced)
+      : await putEntry(namespace, key, this.field.value, replaced);
     const undo = async () => {
-      await restore(namespace, key, version, isFile);
+      await restore(this.subject, replaced, written.version);
       await this.onDone();
     };
-    toast("Saved.", { undo: mayUndo() ? undo : null });
+    toast("Saved.", { undo: mayUndo() && replaced !== null ? undo : null });
     await this.onDone();
   }
 

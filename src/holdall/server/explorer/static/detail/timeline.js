@@ -17,7 +17,9 @@ const MOST = 1000; // that one answer has
 const LARGEST = 1_000_000; // bytes of a version that are compared
 
 export async function showTimeline(element, subject, onRestored, limit = state.version ? MOST : PAGE) {
+  const wanted = state.entry;
   const read = await versions(subject.namespace, subject.key, limit);
+  if (state.entry !== wanted || state.tab !== "history") return;
   const found = read.slice(0, limit - 1); // one more is read: each is compared with the one before it
   if (!found.length) {
     fill(element, emptyState("No history is kept of this entry.", "A store keeps old values from the moment it is opened with history=."));
@@ -50,9 +52,9 @@ export async function showTimeline(element, subject, onRestored, limit = state.v
     const canRestore = mayWrite() && version.kind === "put" && index > 0;
     const bringBack = () =>
       attempt(async () => {
-        const current = found[0];
-        await restore(subject.namespace, subject.key, version.version, isFile);
-        const undo = current.kind === "put" ? () => restore(subject.namespace, subject.key, current.version, isFile).then(onRestored) : null;
+        const current = found[0].kind === "put" ? found[0].version : null;
+        const restored = await restore({ ...subject, isFile }, version.version, current);
+        const undo = current === null ? null : () => restore({ ...subject, isFile }, current, restored.version).then(onRestored);
         toast(`Version ${version.version} is back.`, { undo });
         await onRestored();
       });

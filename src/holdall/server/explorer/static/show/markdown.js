@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 
 const LONGEST = 5000; // characters of a paragraph: the cost of the pattern grows with their square
 const SAFE = /^(https?:|mailto:)/i;
-const INLINE = /(`+)(?<code>[\s\S]+?)\1|!\[(?<alt>[^\]]*)\]\((?<image>[^)\s]+)[^)]*\)|\[(?<text>[^\]]+)\]\((?<target>[^)\s]+)[^)]*\)|<(?<auto>https?:[^>\s]+)>|\*\*(?<bold>[^*]+)\*\*|__(?<strong>[^_]+)__|\*(?<italic>[^*\s][^*]*)\*|(?<![\w])_(?<emphasis>[^_\s][^_]*)_(?![\w])|~~(?<gone>[^~]+)~~/g;
+const INLINE = /(`+)(?<code>[\s\S]+?)\1|!\[(?<alt>[^\]]*)\]\((?<image>[^)\s]+)(?:\s[^)]*)?\)|\[(?<text>[^\]]+)\]\((?<target>[^)\s]+)(?:\s[^)]*)?\)|<(?<auto>https?:[^>\s]+)>|\*\*(?<bold>[^*]+)\*\*|__(?<strong>[^_]+)__|\*(?<italic>[^*\s][^*]*)\*|(?<![\w])_(?<emphasis>[^_\s][^_]*)_(?![\w])|~~(?<gone>[^~]+)~~/g;
 
 /** The nodes of a text in markdown. */
 export function renderMarkdown(text) {
@@ -28,14 +28,17 @@ function block(lines, at, depth) {
   if (!line.trim()) return [null, at + 1];
   const fence = /^ {0,3}(`{3,}|~{3,})/.exec(line);
   if (fence) return codeBlock(lines, at, fence[1]);
-  const heading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/.exec(line);
-  if (heading) return [h(`h${Math.min(6, heading[1].length + 2)}`, {}, inline(heading[2])), at + 1];
+  const heading = /^ {0,3}(#{1,6})\s([\s\S]*)/.exec(line);
+  if (heading) return [h(`h${Math.min(6, heading[1].length + 2)}`, {}, inline(heading[2].trim().replace(/(^|\s)#+$/, "").trimEnd())), at + 1];
   if (/^ {0,3}([-*_])\s*(\1\s*){2,}$/.test(line)) return [h("hr"), at + 1];
   if (/^ {0,3}>/.test(line) && depth < 8) return quote(lines, at, depth);
   if (marker(line) && depth < 8) return list(lines, at, depth);
-  if (line.includes("|") && /^[\s|:-]*-[\s|:-]*$/.test(lines[at + 1] ?? "")) return table(lines, at);
+  if (line.includes("|") && isRule(lines[at + 1] ?? "")) return table(lines, at);
   return paragraph(lines, at);
 }
+
+/** Whether a line parts the head of a table from its rows. */
+const isRule = (line) => line.includes("-") && /^[\s|:-]*$/.test(line);
 
 function codeBlock(lines, at, fence) {
   let end = at + 1;

@@ -35,8 +35,9 @@ export class View {
     if (before && before.since === state.since && isSame(before.ns, state.ns)) return;
     if (!mayLookBack()) return this.#explainMissing();
     if (!state.since) {
-      const begin = Date.parse(session.features.history_since) || 0;
-      go({ since: new Date(Math.max(Date.now() - 3_600_000, begin + 1)).toISOString() }, { replace: true });
+      const begin = session.features.history_since; // to the microsecond, which a Date cannot hold
+      const hourAgo = new Date(Date.now() - 3_600_000);
+      go({ since: Date.parse(begin) > hourAgo ? begin : hourAgo.toISOString() }, { replace: true });
       return;
     }
     this.title.textContent = `History of ${state.ns.length ? showNamespace(state.ns) : "the whole store"}`;
@@ -65,17 +66,17 @@ export class View {
   }
 
   async #refresh() {
-    const { since } = state;
+    const { ns, since } = state;
     let found;
     try {
-      found = await differences(state.ns, since, MOST);
+      found = await differences(ns, since, MOST);
     } catch (error) {
       if (error.status !== 410 && error.status !== 501) throw error;
       this.summary.textContent = "";
       fill(this.list, h("li", { class: "no-result" }, this.#explainGone()));
       return;
     }
-    if (state.since !== since) return;
+    if (state.since !== since || !isSame(state.ns, ns)) return;
     const number = plural(found.differences.length, "entry differs", "entries differ");
     this.summary.textContent = `${found.more ? `More than ${number}` : number} from ${moment(since)} until now.`;
     if (!found.differences.length) fill(this.list, h("li", { class: "no-result" }, emptyState("Nothing has changed since then.", "Choose an earlier moment.")));
@@ -84,7 +85,7 @@ export class View {
 
   #explainGone() {
     const begin = session.features.history_since;
-    const showAll = button("See all that changed since then", null, () => this.#choose(new Date(Date.parse(begin) + 1)));
+    const showAll = button("See all that changed since then", null, () => go({ since: begin, entry: "" }));
     return emptyState("The history does not go back so far.", `This store keeps old values since ${moment(begin)}.`, showAll);
   }
 

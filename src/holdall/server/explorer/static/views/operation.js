@@ -40,10 +40,12 @@ export class View {
 
   async #read() {
     await attempt(async () => {
-      if (this.round++ % SLOW_EVERY === 0) await this.#readSizes();
+      if (!this.stats || this.round % SLOW_EVERY === 0) await this.#readSizes();
+      this.round++;
       if (this.isOperator) await this.#readRates();
       this.#draw();
     });
+    clearTimeout(this.timer); // of another reading, if the view was shown again meanwhile
     if (state.view === "operation") this.timer = setTimeout(() => this.#read(), INTERVAL);
   }
 

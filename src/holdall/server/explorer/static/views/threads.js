@@ -45,14 +45,16 @@ export class View {
   }
 
   async #list() {
+    const query = this.field.value;
     let page;
     try {
-      page = await threads(this.field.value);
+      page = await threads(query);
     } catch (error) {
       if (error.title !== "MissingExtra") throw error; // a server without LangGraph
       page = { threads: [], next: null };
     }
-    const none = this.field.value ? emptyState("No thread matches.", "Try other words.") : emptyState("There are no threads.", "A LangGraph app keeps its conversations here once it is compiled with checkpointer=HoldallSaver(store).");
+    if (this.field.value !== query) return;
+    const none = query ? emptyState("No thread matches.", "Try other words.") : emptyState("There are no threads.", "A LangGraph app keeps its conversations here once it is compiled with checkpointer=HoldallSaver(store).");
     if (page.threads.length) fill(this.list, page.threads.map((thread) => this.#row(thread)), this.#more(page.next));
     else fill(this.list, h("li", { class: "no-result" }, none));
   }
