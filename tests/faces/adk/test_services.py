@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from google.genai import types
 import holdall
 from holdall.errors import InvalidInput
 from holdall.faces.adk import HoldallArtifactService, HoldallMemoryService, HoldallSessionService, register
+from holdall.faces.base import read_namespaces
 
 WHO = {"app_name": "app", "user_id": "ada"}
 
@@ -183,6 +185,41 @@ def test_an_event_that_is_passed_again_is_stored_once(make: Callable[[], Any]) -
         assert [event.id for event in session.events] == [event.id for event in events]
         await service.append_event(stale, event_of("of a stale session"))
         assert len((await service.get_session(**WHO, session_id="one")).events) == 4
+
+    asyncio.run(main())
+
+
+def test_an_event_that_is_passed_again_is_stored_once_although_the_clocks_of_processes_differ() -> None:
+    async def main() -> None:
+        service = HoldallSessionService("memory:")
+        await service.create_session(**WHO, session_id="one")
+        ahead, behind = event_of("ahead", time.time() + 20), event_of("behind", time.time() + 10)
+        for event in (ahead, behind, ahead):
+            session = Session(**WHO, id="one")  # of another process each time
+            await service.append_event(session, event)
+        kept = await service.get_session(**WHO, session_id="one")
+        assert kept is not None
+        assert [event.id for event in kept.events] == [ahead.id, behind.id]
+
+    asyncio.run(main())
+
+
+def test_a_memory_that_is_deleted_does_not_come_back_with_a_session_that_is_added_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = HoldallMemoryService("memory:")
+    events = [event_of("a secret")]
+
+    def list_and_let_another_add(store: holdall.Store, **how: Any) -> Any:
+        listed = yield from read_namespaces(store, **how)
+        yield from service._add_session(Session(**WHO, id="two", events=events))
+        return listed
+
+    async def main() -> None:
+        await service.add_session_to_memory(Session(**WHO, id="one", events=events))
+        monkeypatch.setattr("holdall.faces.adk.memory.read_namespaces", list_and_let_another_add)
+        await service.delete_memory(**WHO, memory_id="id a secret")
+        assert (await service.search_memory(**WHO, query="secret")).memories == []
 
     asyncio.run(main())
 

@@ -166,6 +166,19 @@ def test_checkpoints_are_those_of_the_storage_in_memory(any_store: holdall.Store
         assert mine == theirs
 
 
+def test_the_latest_checkpoint_is_one_that_is_there() -> None:
+    async def main() -> None:
+        async with HoldallCheckpointStorage("memory:") as storage:
+            for number in (1, 2):
+                await storage.save(make(checkpoint_id=f"{number}", timestamp=f"2026-01-0{number}T00:00:00+00:00"))
+            await storage.store.adelete(("checkpoints",), "2")  # by hand: its place in the list stays
+            latest = await storage.get_latest(workflow_name="w")
+            assert latest is not None
+            assert latest.checkpoint_id == "1"
+
+    asyncio.run(main())
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | texts
 others = (

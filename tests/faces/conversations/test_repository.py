@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import resource
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta, timezone
@@ -630,6 +631,24 @@ def test_a_target_that_cannot_be_written_is_an_error(calls: Calls, tmp_path: Pat
         with pytest.raises(InvalidInput, match="progress"):
             calls.export(io.StringIO(), progress=progress)
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == [], "nothing is left behind"
+
+
+def test_an_export_for_which_the_disk_has_no_space_leaves_the_path_as_it_was(tmp_path: Path) -> None:
+    repository = ConversationRepository("memory:")  # it needs no space itself
+    repository.archive("ada", "t1", Saver([HumanMessage("hello", name="n")], id="one"))
+    (tmp_path / "audit.jsonl").write_text("before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def shrink(done: int, total: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))  # what is written last is more
+
+    try:
+        with pytest.raises(Unavailable):
+            repository.export(tmp_path / "audit.jsonl", progress=shrink)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "audit.jsonl").read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
 
 
 # Keeping -------------------------------------------------------------------------------------------------------------

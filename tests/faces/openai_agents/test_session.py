@@ -65,6 +65,7 @@ def test_sessions_are_listed_and_searched(any_store: holdall.Store, place: tuple
         ada, bob = (HoldallSession(name, any_store, namespace=place) for name in ("ada", "bob"))
         await ada.add_items([message("Where is the blue notebook?"), message("In the kitchen.", "assistant")])
         await bob.add_items([message("hello")])
+        await any_store.aput(place, "diet", {"text": "of another face"})
         page = await ada.list_sessions()
         assert [(info.session_id, info.items) for info in page] == [("bob", 1), ("ada", 2)]
         assert (await ada.list_sessions(limit=1)).next is not None

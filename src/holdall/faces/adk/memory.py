@@ -96,9 +96,10 @@ class HoldallMemoryService(NamespaceFace, BaseMemoryService):
         if memory_id is None:
             await self.store.adelete_tree(prefix)
             return
+        # Marked first: a session that is added now, in a namespace that is not listed yet, no longer brings it back.
+        await self.store.aput(self._inside("forgotten", app_name, user_id), memory_id, {}, search_fields=False)
         sessions = await self._arun(read_namespaces(self.store, prefix=prefix))
-        forgotten = ops.Put(self._inside("forgotten", app_name, user_id), memory_id, {}, search_fields=False)
-        await self.store.aexecute([*(ops.Delete(session, memory_id) for session in sessions), forgotten])
+        await self.store.aexecute([ops.Delete(session, memory_id) for session in sessions])
 
     def _add_events(
         self,

@@ -125,11 +125,13 @@ class HoldallSessionService(NamespaceFace, BaseSessionService):
             }
 
         def change(head: Head) -> Head:
-            return {**head, "state": head["state"] | own, "updated": event.timestamp}
+            newest = max(head.get("newest", 0), event.timestamp)
+            return {**head, "state": head["state"] | own, "updated": event.timestamp, "newest": newest}
 
         log = self._log(session.app_name, session.user_id, session.id)
         head = yield from log.read_head()
-        if head is not None and head.value["updated"] >= event.timestamp:
+        # The newest is not always the last one: the clocks of processes differ.
+        if head is not None and head.value.get("newest", head.value["updated"]) >= event.timestamp:
             _, recent = yield from log.read(_RECENT)
             if stored in recent:
                 return

@@ -93,10 +93,10 @@ class HoldallCheckpointStorage(NamespaceFace):
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """Return the checkpoint of a workflow with the latest timestamp; None if there is none."""
-        while found := await self._list(workflow_name):
-            latest = max(found, key=lambda entry: datetime.fromisoformat(entry.value["timestamp"]))
+        found = await self._list(workflow_name)
+        for latest in sorted(found, key=lambda one: datetime.fromisoformat(one.value["timestamp"]), reverse=True):
             entry = await self.store.aget(self._namespace, latest.key, refresh=False)
-            if entry is not None:  # not deleted in the meantime
+            if entry is not None:  # it was not deleted, by `delete` or by other means
                 with _translate():
                     return self._decode(entry)
         return None

@@ -59,9 +59,9 @@ class MessageExport:
     ) -> None:
         if self._part is None:
             return
-        self._part.close()
         part = Path(self._part.name)
         try:
+            self._part.close()
             if kind is None and self._path is not None:
                 part.replace(self._path)
         except OSError as failure:

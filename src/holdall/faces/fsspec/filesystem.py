@@ -301,7 +301,7 @@ class HoldallFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no 
 
     def discard(self) -> None:
         """Drop what was written."""
-        if not isinstance(self._writer, io.BytesIO | None):
+        if not isinstance(self._writer, io.BytesIO | None):  # an error in its block drops what was written
             self._writer.__exit__(InterruptedError, InterruptedError(), None)
 
     def _fetch_range(self, start: int, end: int) -> bytes:

@@ -129,7 +129,8 @@ class HoldallSession(NamespaceFace, SessionABC):
 
     def _list_sessions(self, limit: int, cursor: str | None) -> StoreProgram[Page[SessionInfo]]:
         found = yield from face_api.search(self.store, self._namespace, recursive=False, limit=limit, cursor=cursor)
-        return Page([_describe(entry) for entry in found], next=found.next)
+        # Items that other faces have put into the namespace are no sessions.
+        return Page([_describe(entry) for entry in found if "length" in entry.value], next=found.next)
 
     async def search_sessions(self, query: str, *, limit: int = 10) -> Page[Hit]:
         """Find items of all sessions by a query. The last label of a hit's namespace is the session's id."""
