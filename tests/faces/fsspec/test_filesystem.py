@@ -11,6 +11,7 @@ import pytest
 from fsspec.tests import abstract
 
 import holdall
+from holdall import errors
 from holdall.faces.fsspec import HoldallFileSystem
 from support.processes import finish_together, start, wait_to_begin
 from support.stores import new_location, open_at
@@ -192,6 +193,17 @@ def test_empty_folders_stay_until_they_are_removed(fs: HoldallFileSystem) -> Non
     fs.makedirs("c/d", exist_ok=True)
     fs.rm("c", recursive=True)
     assert not fs.exists("c")
+
+
+def test_a_store_is_named_where_fsspec_has_an_argument_url_of_its_own(tmp_path: Path) -> None:
+    """pandas reads and writes Parquet with `url_to_fs(url, **storage_options)`."""
+    options: dict[str, Any] = {"store_or_url": str(tmp_path / "agent.db"), "namespace": ["files"]}
+    fs, path = fsspec.core.url_to_fs("holdall://data/sales.parquet", **options)
+    assert (type(fs), path) == (HoldallFileSystem, "/data/sales.parquet")
+    assert fs is fsspec.filesystem("holdall", url=options["store_or_url"], namespace=["files"])
+    with pytest.raises(errors.InvalidInput, match="pass one of them"):
+        HoldallFileSystem("a.db", store_or_url="b.db")
+    fs.store.close()
 
 
 def test_a_url_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """fsspec's file system on any engine: `HoldallFileSystem` implements `AbstractFileSystem`.
 
-    pandas.read_csv("holdall://data/sales.csv", storage_options={"url": "agent.db", "namespace": ["files"]})
+    pandas.read_csv("holdall://data/sales.csv", storage_options={"store_or_url": "agent.db", "namespace": ["files"]})
 
 The paths are those of `store.files(namespace)`. A folder of a store exists while it has files; folders that fsspec made
 and that may be empty have a marker each, in a volume of its own.
@@ -50,7 +50,10 @@ class _CachedByUrl(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec ha
         found = super()._check_instance_cache(token)
         return None if found is None or face_api.is_closed(found.store) else found
 
-    def __call__(cls, url: Any = None, *args: Any, **storage: Any) -> Any:
+    def __call__(cls, url: Any = None, *args: Any, store_or_url: Any = None, **storage: Any) -> Any:
+        if url is not None and store_or_url is not None:
+            raise InvalidInput("url and store_or_url are the same: pass one of them")
+        url = store_or_url if url is None else url
         url = os.environ.get("HOLDALL_URL") if url is None else url
         if not (url is None or isinstance(url, str | os.PathLike)):
             storage["skip_instance_cache"] = True
@@ -62,7 +65,8 @@ class _CachedByUrl(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec ha
 class HoldallFileSystem(AbstractFileSystem, metaclass=_CachedByUrl):  # type: ignore[misc]  # fsspec has no types
     """The files of one namespace of a holdall store.
 
-    `url` is what `holdall.open` takes, a `holdall.Store`, or another face; None is the URL in `HOLDALL_URL`.
+    `url` is what `holdall.open` takes, a `holdall.Store`, or another face; None is the URL in `HOLDALL_URL`. It is also
+    taken as `store_or_url`: `fsspec.core.url_to_fs`, which pandas reads Parquet with, has an argument `url` of its own.
     `namespace` is a list of labels. `options` are passed to `holdall.open` if a URL is given.
     """
 
