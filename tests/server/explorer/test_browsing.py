@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 import holdall
 from holdall.faces.langgraph import HoldallSaver
 from holdall.ops import Put
 from holdall.testing import embed
 from support.explorer_views import add_threads
+from support.langgraph_threads import chat, say, thread
 from support.served import server
 
 pytestmark = pytest.mark.not_short
@@ -157,6 +159,19 @@ def test_a_thread_is_a_conversation_step_by_step(url: str, store: holdall.Store,
     other.locator(".message.is-new", has_text="A table at Ramiro").wait_for()
     page.get_by_label("Find threads").fill("train")
     page.locator(".thread-list .result").nth(1).wait_for(state="detached")
+
+
+def test_a_fork_of_a_thread_says_where_it_begins(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    graph = chat(HoldallSaver(store))
+    for text in ("one", "two", "three"):
+        say(graph, "t", text)
+    first = list(graph.get_state_history(thread("t")))[-2].config
+    graph.update_state(first, {"messages": [HumanMessage("fork")]}, "model")
+    page = open_page(f"{url}#/threads?thread=t")
+    page.locator(".step-bar", has_text="Step 1 of 7 · update · forked from step 0").wait_for()
+    assert page.locator(".message.is-new").locator("p").all_inner_texts() == ["fork"]
+    page.get_by_role("button", name="Earlier step").click()
+    page.locator(".step-bar", has_text="Step 7 of 7 · loop").wait_for()
 
 
 def test_a_store_with_an_embedder_is_searched_by_text_by_meaning_and_by_both(

@@ -232,6 +232,12 @@ def test_a_file_is_uploaded_found_by_grep_edited_moved_and_deleted(
         "    # almonds, not peanuts",
         "    return 7",
     ], "with the lines around it"
+    page.get_by_label("Find lines in these files").fill("o")
+    page.get_by_text("3 lines in 2 files").wait_for()
+    page.locator(".grep-lines li").nth(6).wait_for()
+    sizes = page.locator(".grep-lines").evaluate_all("lists => lists.map(list => list.children.length)")
+    assert sizes == [1, 6], "matches that are near each other are in one piece"
+    page.get_by_label("Find lines in these files").fill("PEANUTS")
     page.get_by_role("link", name="# almonds, not peanuts").click()
     page.locator(".code .is-marked", has_text="almonds").wait_for()
     assert page.locator(".syntax-keyword").first.inner_text() == "import"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,14 @@ def hacked(page: Any) -> Any:
     return page.evaluate("markup => window.hacked ?? document.querySelector(markup)?.outerHTML ?? null", MARKUP)
 
 
+def begin_history(store: holdall.Store) -> str:
+    """Return a moment that the history of a store goes back to."""
+    store.put(("other",), "first", {})
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
 def test_stored_markup_is_text_in_every_view(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    since = begin_history(store)
     for number, attack in enumerate(ATTACKS):
         store.put((f"ns {attack}"[:60],), f"k{number}{attack}", {attack: attack, "text": attack, "list": [attack]})
         acting = store.acting(attack, reason=attack)
@@ -77,7 +85,7 @@ def test_stored_markup_is_text_in_every_view(url: str, store: holdall.Store, ope
         "browse?ns=f&folder=/&entry=f/%252Fa.html",
         "browse?ns=names&folder=/",
         "search?q=findme",
-        "history?since=2020-01-01T00:00:00Z",
+        f"history?since={since}",
         "browse?ns=all&entry=all/0&tab=history",
         "live",
         "threads",
@@ -98,6 +106,7 @@ def test_stored_text_does_not_turn_around_what_is_beside_it(
     url: str, store: holdall.Store, open_page: Callable[..., Any]
 ) -> None:
     turned = "\u202eeb dluohs"
+    since = begin_history(store)
     acting = store.acting(f"author{turned}", reason=f"reason{turned}")
     acting.put(("notes",), "a", {"text": f"value{turned}", f"name{turned}": 1})
     files = acting.files(("notes",))
@@ -112,12 +121,19 @@ def test_stored_text_does_not_turn_around_what_is_beside_it(
         "browse?ns=notes&entry=notes/a&tab=history",
         "browse?ns=notes&folder=/&list=history",
         "search?q=value",
-        "history?since=2020-01-01T00:00:00Z",
+        f"history?since={since}",
     ):
         page.evaluate("view => { location.hash = `#/${view}` }", view)
         page.locator(".pane", has_text="u202e").or_(page.locator(".pane", has_text="u{202e}")).last.wait_for()
         page.wait_for_timeout(200)
         assert "\u202e" not in page.locator("body").inner_text(), view
+    page.goto(f"{url}#/browse?ns=notes&entry=notes/a")
+    page.get_by_role("button", name="Edit").click()
+    field = page.get_by_label("Content", exact=True).and_(page.locator("textarea"))
+    assert "\u202e" not in field.input_value()
+    field.press("Control+Enter")
+    page.get_by_text("Saved.", exact=True).wait_for()
+    assert store.get(("notes",), "a").value == {"text": f"new value{turned}", f"name{turned}": 1}
 
 
 def test_markdown_runs_nothing_and_links_only_to_the_web(

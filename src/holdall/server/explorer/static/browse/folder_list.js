@@ -10,7 +10,7 @@ import { button, debounce, emptyState, fill, h, icon } from "../show/dom.js";
 import { age, bytes, count, moment, plural } from "../show/times.js";
 
 const CONTEXT = 2; // lines before and after a match
-const MOST_CONTEXT = 50; // matches that are shown with their context
+const MOST_CONTEXT = 50; // groups of matches that are shown with their context
 const MOST_VERSIONS = 500; // of a folder
 
 export class FolderList {
@@ -189,9 +189,9 @@ export class FolderList {
   }
 
   #matches(path, matches) {
-    const lines = matches.map((match) => h("ol", { class: "code grep-lines", dataset: { at: `${path}:${match.line}` } }, this.#line(match, true)));
+    const boxes = joinNear(matches).map((near) => h("ol", { class: "code grep-lines", dataset: { at: `${path}:${near[0].line}` } }, near.map((match) => this.#line(match, true))));
     const address = encodeAddress(state.ns, path);
-    return h("section", { class: "grep-file" }, h("h2", {}, h("a", { href: addressOf({ entry: address, line: "", pane: "" }) }, showName(path))), lines);
+    return h("section", { class: "grep-file" }, h("h2", {}, h("a", { href: addressOf({ entry: address, line: "", pane: "" }) }, showName(path))), boxes);
   }
 
   #line({ path, line, text }, isMatch) {
@@ -201,12 +201,15 @@ export class FolderList {
   }
 
   async #addContext(matches, signal) {
-    for (const { path, line, text } of matches.slice(0, MOST_CONTEXT)) {
+    for (const near of joinNear(matches).slice(0, MOST_CONTEXT)) {
+      const { path, line } = near[0];
       const first = Math.max(0, line - 1 - CONTEXT);
-      const lines = await readLines(state.ns, path, first, CONTEXT * 2 + 1);
+      const lines = await readLines(state.ns, path, first, near.at(-1).line + CONTEXT - first);
       if (signal.aborted) return;
       const box = this.list.querySelector(`[data-at="${CSS.escape(`${path}:${line}`)}"]`);
-      if (box) fill(box, lines.map((other, index) => this.#line({ path, line: first + index + 1, text: first + index + 1 === line ? text : other }, first + index + 1 === line)));
+      const found = new Map(near.map((match) => [match.line, match]));
+      const rows = lines.map((text, index) => found.get(first + index + 1) ?? { path, line: first + index + 1, text });
+      if (box) fill(box, rows.map((row) => this.#line(row, found.has(row.line))));
     }
   }
 
@@ -261,4 +264,15 @@ export class FolderList {
     event.preventDefault();
     rows[rows.indexOf(document.activeElement) + step]?.focus();
   }
+}
+
+/** Group matches whose contexts touch: they are shown as one piece of their file. */
+function joinNear(matches) {
+  const groups = [];
+  for (const match of matches) {
+    const last = groups.at(-1)?.at(-1);
+    if (last?.path === match.path && match.line - last.line <= CONTEXT * 2 + 1) groups.at(-1).push(match);
+    else groups.push([match]);
+  }
+  return groups;
 }

@@ -31,8 +31,9 @@ export function showText(text) {
 }
 
 /** A value as JSON for people. What cannot be seen, or would turn the text around, is escaped. */
-export function showJson(value) {
-  return JSON.stringify(value).replace(UNSEEN, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
+export function showJson(value, indent) {
+  const escape = (character) => (character === "\n" ? character : `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return JSON.stringify(value, null, indent).replace(UNSEEN, escape);
 }
 
 const PLAIN = /^[!-~]([ -~]*[!-~])?$/;

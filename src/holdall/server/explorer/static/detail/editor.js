@@ -2,6 +2,7 @@
 // are shown, and nobody is overwritten.
 
 import { getEntry, putEntry, readFile, restore, statFile, writeFile } from "../data/api.js";
+import { showJson } from "../data/names.js";
 import { mayUndo } from "../shell/session.js";
 import { attempt, toast } from "../shell/toasts.js";
 import { sideBySide } from "../show/differences.js";
@@ -117,7 +118,7 @@ export class Editor {
 }
 
 async function readText({ namespace, key, isFile, value, version }, size) {
-  if (!isFile) return JSON.stringify(value, null, 2);
+  if (!isFile) return showJson(value, 2);
   if (size > LARGEST) throw new Error("This file is too large to be edited here. Download it, and upload it again.");
   const content = await readFile(namespace, key, { size });
   let text;

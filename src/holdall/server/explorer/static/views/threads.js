@@ -126,7 +126,11 @@ export class View {
     }
     const at = Math.max(0, this.steps.findIndex((step) => step.checkpoint_id === state.step));
     const step = this.steps[at];
-    const earlier = messagesOf(this.steps[at + 1]).length;
+    const before = this.steps[at + 1];
+    const parent = this.steps.find((other) => other.checkpoint_id === step.parent_id) ?? before;
+    const fork = parent === before ? "" : ` · forked from step ${parent.metadata?.step ?? "?"}`;
+    const last = Math.max(...this.steps.map((other) => other.metadata?.step ?? 0)); // that of a fork may be lower
+    const earlier = messagesOf(parent).length;
     const messages = messagesOf(step);
     const { messages: _messages, ...rest } = step.values;
     fill(
@@ -137,7 +141,7 @@ export class View {
         button("Threads", "back", () => go({ thread: "", step: "" }), { class: "only-narrow" }),
         button("Earlier step", null, () => this.#go(at + 1), { disabled: at === this.steps.length - 1 && !this.next }),
         button("Later step", null, () => this.#go(at - 1), { disabled: at === 0 }),
-        h("span", {}, h("strong", {}, `Step ${step.metadata?.step ?? "?"}`), h("span", { class: "hint", title: moment(step.time) }, ` of ${this.steps[0].metadata?.step ?? "?"} · ${step.metadata?.source ?? ""} · ${age(step.time)}`)),
+        h("span", {}, h("strong", {}, `Step ${step.metadata?.step ?? "?"}`), h("span", { class: "hint", title: moment(step.time) }, ` of ${last} · ${step.metadata?.source ?? ""}${fork} · ${age(step.time)}`)),
       ),
       messages.length
         ? h("ol", { class: "messages" }, messages.map((message, index) => bubble(message, index >= earlier)))
