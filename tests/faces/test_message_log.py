@@ -14,7 +14,7 @@ from llama_index.core.base.llms.types import ChatMessage
 import holdall
 from holdall import ops
 from holdall.core import face_api
-from holdall.errors import Conflict, InvalidValue, NotFound
+from holdall.errors import Conflict, InvalidInput, InvalidValue, NotFound
 from holdall.faces.agent_framework import HoldallHistoryProvider
 from holdall.faces.langchain import HoldallChatMessageHistory
 from holdall.faces.llama_index import HoldallChatStore
@@ -31,6 +31,17 @@ def log_of(store: holdall.Store, place: tuple[str, ...] = ("logs",)) -> MessageL
 
 def numbers(store: holdall.Store, log: MessageLog, limit: int | None = None) -> list[int]:
     return [message["n"] for message in face_api.run(store, log.read(limit))[1]]
+
+
+@pytest.mark.parametrize("method", ["read", "pop", "delete", "take_all", "append", "replace"])
+def test_an_item_of_something_else_is_no_log_and_stays(method: str) -> None:
+    with holdall.open("memory:") as store:
+        store.put(("logs",), "one", {"text": "of another face"})
+        log = log_of(store)
+        arguments: Any = ([{"n": 1}],) if method in ("append", "replace") else ()
+        with pytest.raises(InvalidInput, match="is an item of something else"):
+            face_api.run(store, getattr(log, method)(*arguments))
+        assert store.count(()) == 1
 
 
 def test_messages_are_read_in_order_from_the_end(any_store: holdall.Store, place: tuple[str, ...]) -> None:

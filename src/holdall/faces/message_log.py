@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias
 from .. import ABSENT, Entry, Store, ops
 from ..core import face_api
 from ..core.face_api import StoreProgram, retry_conflicts
-from ..errors import Conflict, NotFound
+from ..errors import Conflict, InvalidInput, NotFound
 from ..ops import Namespace, Value
 
 Head: TypeAlias = dict[str, Any]
@@ -42,6 +42,10 @@ class MessageLog:
         """Read the head: None if there is no such log."""
         entry: Entry | None
         [entry] = yield [ops.Get(self.heads, self.name)]
+        if entry is not None and not is_head(entry):
+            raise InvalidInput(
+                f"{self.name!r} in {self.heads!r} is an item of something else; use another name or namespace"
+            )
         return entry
 
     def read(self, limit: int | None = None) -> StoreProgram[tuple[Entry | None, list[dict[str, Any]]]]:
@@ -179,11 +183,14 @@ class MessageLog:
 
     def delete(self) -> StoreProgram[bool]:
         """Delete the log with all its messages. Returns whether it was there."""
-        was_there: bool
-        was_there, _ = yield from face_api.execute(
-            self.store, [ops.Delete(self.heads, self.name), ops.DeleteTree(self.messages)]
-        )
-        return was_there
+
+        def attempt() -> StoreProgram[bool]:
+            head = yield from self.read_head()
+            heads = [] if head is None else [ops.Delete(self.heads, self.name, expect=head)]
+            yield from face_api.execute(self.store, [*heads, ops.DeleteTree(self.messages)])
+            return head is not None
+
+        return (yield from retry_conflicts(attempt))
 
     def _write(
         self, change: Callable[[Entry | None], tuple[int, Sequence[Value], Head]], further: Sequence[ops.PointOp] = ()
@@ -209,6 +216,11 @@ class MessageLog:
             *(ops.Put(self.messages, _key(start + index), message) for index, message in enumerate(messages)),
             *(ops.Delete(self.messages, _key(number)) for number in range(end, before)),
         ]
+
+
+def is_head(entry: Entry) -> bool:
+    """Whether an entry is the head of a log, and not an item of another face in the same namespace."""
+    return type(entry.value.get("length")) is int
 
 
 def _key(number: int) -> str:

@@ -25,7 +25,7 @@ from ...core import face_api
 from ...core.face_api import StoreProgram
 from ...ops import Namespace
 from ..base import NEIGHBOURS, NamespaceFace
-from ..message_log import MessageLog
+from ..message_log import MessageLog, is_head
 
 if TYPE_CHECKING:
     from agents.items import TResponseInputItem
@@ -129,8 +129,7 @@ class HoldallSession(NamespaceFace, SessionABC):
 
     def _list_sessions(self, limit: int, cursor: str | None) -> StoreProgram[Page[SessionInfo]]:
         found = yield from face_api.search(self.store, self._namespace, recursive=False, limit=limit, cursor=cursor)
-        # Items that other faces have put into the namespace are no sessions.
-        return Page([_describe(entry) for entry in found if "length" in entry.value], next=found.next)
+        return Page([_describe(entry) for entry in found if is_head(entry)], next=found.next)
 
     async def search_sessions(self, query: str, *, limit: int = 10) -> Page[Hit]:
         """Find items of all sessions by a query. The last label of a hit's namespace is the session's id."""
