@@ -69,7 +69,7 @@ from .vectors.ranker import PublishIndex
 from .wal_listener import WalListener
 from .write_turns import WriteTurns, folder_lock
 
-_MAPPED = 1 << 30  # bytes of the file that readers map into memory, which saves a system call for each page
+_MAPPED = 1 << 40  # bytes of the file that readers map: all of it, which saves a system call for each page
 _WALKERS = 4  # threads
 _SLOW = 0.001  # seconds: a look-up that took longer has waited for the disk
 _WARY = 10.0  # seconds: for how long look-ups then run in a worker thread
