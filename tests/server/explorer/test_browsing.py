@@ -16,7 +16,7 @@ from holdall.faces.langgraph import HoldallSaver
 from holdall.ops import Put
 from holdall.testing import embed
 from support.explorer_views import add_threads
-from support.langgraph_threads import chat, say, thread
+from support.langgraph_threads import chat, put_empty, say, thread
 from support.served import server
 
 pytestmark = pytest.mark.not_short
@@ -322,6 +322,17 @@ def test_an_entry_shows_how_many_vectors_it_has(tmp_path: Path, open_page: Calla
     page.locator(".facts > div", has_text="Vectors").get_by_text("2").wait_for()
     page.get_by_role("row", name="n: 1").click()
     page.locator(".facts > div", has_text="Vectors").get_by_text("none").wait_for()
+
+
+def test_operation_says_what_entries_are_hidden(url: str, store: holdall.Store, open_page: Callable[..., Any]) -> None:
+    store.put(("notes",), "a", {"n": 1})
+    put_empty(HoldallSaver(store), "t")
+    page = open_page(f"{url}#/operation")
+    chart = page.locator(".chart", has=page.get_by_role("heading", name="Entries by root"))
+    chart.wait_for()
+    assert chart.locator("dt").all_inner_texts() == ["notes", "hidden (.holdall…)"]
+    assert chart.locator(".bar-text").all_inner_texts() == ["1 entry", "3 entries"]
+    assert page.locator(".card", has_text="Entries").locator("dd").inner_text() == "4"
 
 
 def test_operation_shows_the_size_of_each_root(url: str, filled: holdall.Store, open_page: Callable[..., Any]) -> None:

@@ -93,6 +93,10 @@ export class View {
     ];
     fill(this.cards, cards.filter(Boolean).map(([name, value]) => h("div", { class: "card" }, h("dt", {}, name), h("dd", {}, value))));
     const roots = this.roots.map((one) => [showNamespace(one.namespace), one.total, plural(one.total, "entry", "entries")]);
+    const hidden = found.entries - this.roots.reduce((sum, one) => sum + one.total, 0);
+    if (hidden > 0 && this.roots.length < MOST_ROOTS && Object.keys(found.root_bytes ?? {}).some((root) => root.startsWith(".holdall."))) {
+      roots.push(["hidden (.holdall…)", hidden, plural(hidden, "entry", "entries")]);
+    }
     const bySize = (sizes) => Object.entries(sizes ?? {}).sort((one, other) => other[1] - one[1]).slice(0, MOST_ROOTS).map(([root, size]) => [showName(root), size, bytes(size)]);
     const [sizes, history] = [bySize(found.root_bytes), bySize(found.history_bytes)];
     fill(this.charts, this.isOperator && this.#lines(), roots.length > 0 && barChart("Entries by root", roots), sizes.length > 0 && barChart("Size by root", sizes), history.length > 0 && barChart("Old values kept, by root", history));
