@@ -285,18 +285,42 @@ def test_changes_of_a_running_agent_appear_with_author_and_difference(
     change.get_by_text("agent-7").wait_for()
     change.locator(".added", has_text="from the agent 0").wait_for()
     change.locator(".removed", has_text="before").wait_for()
+    files = store.files(("notes",))
+    files.write("/plan.md", "one\ntwo,\n")
+    files.write("/plan.md", "one\ntwo\n")
+    change = page.locator(".change", has_text="plan.md").first
+    change.locator(".added").wait_for()
+    assert change.locator(".change-details > *").all_inner_texts() == ["− two,", "+ two"], "the lines of a file"
     page.get_by_role("button", name="Pause").click()
     for key in "bcd":
         store.put(("notes",), key, {"n": 1})
     page.get_by_role("button", name="Continue (3 new)").wait_for()
-    assert page.locator(".change").count() == 1
+    assert page.locator(".change").count() == 3
     page.keyboard.press("p")
-    page.locator(".change").nth(3).wait_for()
+    page.locator(".change").nth(5).wait_for()
     store.put(("other",), "c", {"n": 1})
     page.locator(".change", has_text="other").wait_for()
     page.goto(f"{url}#/live?ns=other")
     page.locator(".change", has_text="other").wait_for()
     assert page.locator(".change").count() == 1, "filtered by namespace"
+
+
+def test_without_history_a_change_is_compared_with_the_one_before(
+    tmp_path: Path, open_page: Callable[..., Any]
+) -> None:
+    url = server().serve(f"sqlite:///{tmp_path}/store.db", has_clock=False) + "/"
+    with server().open_directly(url.rstrip("/")) as store:
+        files = store.files(("notes",))
+        page = open_page(f"{url}#/live")
+        page.locator('[data-status="live"]').wait_for()
+        files.write("/plan.md", "one\ntwo\n")
+        page.locator(".change .added", has_text="+ two").wait_for()
+        files.write("/plan.md", "one\nthree\n")
+        page.locator(".change .removed", has_text="− two").wait_for()
+        files.write("/large", "line\n" * 50_000)
+        files.write("/plan.md", "one\nfour\n")
+        page.locator(".change .added", has_text="+ four").wait_for()
+        assert page.locator(".change", has_text="large").locator(".added").count() == 0
 
 
 def test_the_table_the_tree_and_the_entry_follow_changes(

@@ -25,7 +25,7 @@ export async function showTimeline(element, subject, onRestored, limit = state.v
     fill(element, emptyState("No history is kept of this entry.", "A store keeps old values from the moment it is opened with history=."));
     return;
   }
-  const isFile = found.some((version) => version.size !== null && version.value === null && version.kind === "put");
+  const isFile = areOfFile(found);
   const comparison = h("div", { class: "comparison" });
   const items = found.map((version, index) => {
     const item = h(
@@ -82,7 +82,13 @@ export function describe({ version, author, reason, size, kind }) {
   return [`version ${version}`, author && `by ${showText(author)}`, reason && showText(reason), size !== null && kind === "put" && bytes(size)].filter(Boolean).join(" · ");
 }
 
-async function textOf(subject, version, isFile) {
+/** Whether these are the versions of a file. */
+export function areOfFile(found) {
+  return found.some((version) => version.size !== null && version.value === null && version.kind === "put");
+}
+
+/** The text of a version: of an item its JSON, of a file its content. */
+export async function textOf(subject, version, isFile) {
   if (!version || version.kind !== "put") return "";
   if (!isFile) return JSON.stringify(version.value, null, 2);
   const { size } = version;

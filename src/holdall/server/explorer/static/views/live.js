@@ -1,9 +1,10 @@
 // The changes as they come: which entry, by whom, and what differed.
 
 import { onChange, onStatus } from "../data/changes.js";
-import { getEntry, versions } from "../data/api.js";
+import { getEntry, readFile, statFile, versions } from "../data/api.js";
 import { encodeAddress, isBelow, showName, showNamespace, showText } from "../data/names.js";
-import { KINDS } from "../detail/timeline.js";
+import { decode } from "../detail/file_view.js";
+import { areOfFile, KINDS, textOf } from "../detail/timeline.js";
 import { may, mayLookBack } from "../shell/session.js";
 import { go, state } from "../shell/state.js";
 import { compareLines } from "../show/differences.js";
@@ -13,10 +14,11 @@ import { plural } from "../show/times.js";
 const MOST = 500; // changes kept
 const MOST_DETAILS = 30; // changes whose difference is read
 const MOST_VERSIONS = 50; // read to find the value before a change
+const LARGEST = 100_000; // bytes of a file whose lines are compared
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
 const kept = []; // newest first; also while another view is shown
-const seen = new Map(); // the last value that was read of each entry, as text
+const seen = new Map(); // the last text that was read of each entry
 onChange((change) => {
   if (!change) return;
   kept.unshift(change);
@@ -119,31 +121,49 @@ export class View {
       if (change.isRead || state.view !== "live" || this.isPaused) continue;
       change.isRead = true;
       const texts = await readBoth(change).catch(() => null);
-      if (texts) fill(this.nodes.get(change).details, lines(...texts));
+      if (texts) fill(this.nodes.get(change).details, lines(...texts, change.key.startsWith("/")));
     }
   }
 }
 
-/** The text of an entry before and after a change; null where it is not known. */
+/** The text of an entry before and after a change; null where it is not known, or is a large file's. */
 async function readBoth(change) {
   const { namespace, key } = change;
   const name = encodeAddress(namespace, key);
-  const text = (value) => (value === null || value === undefined ? "" : JSON.stringify(value, null, 2));
-  if (mayLookBack() && !key.startsWith("/")) {
+  if (mayLookBack()) {
     const found = await versions(namespace, key, MOST_VERSIONS);
     const at = found.findIndex((version) => version.version === change.version);
-    if (at >= 0 && (found[at + 1] || found.length < MOST_VERSIONS)) return [text(found[at + 1]?.value), text(found[at].value)];
+    if (at >= 0 && (found[at + 1] || found.length < MOST_VERSIONS)) {
+      const isFile = areOfFile(found);
+      const both = [found[at + 1], found[at]];
+      if (isFile && both.some((version) => version?.size > LARGEST)) return null;
+      return Promise.all(both.map((version) => textOf(change, version, isFile)));
+    }
   }
   const before = seen.get(name) ?? "";
-  const after = change.kind === "put" ? text((await getEntry(namespace, key)).value) : "";
+  const after = change.kind === "put" ? await readNow(namespace, key) : "";
+  if (after === null) return null;
   seen.set(name, after);
   if (seen.size > MOST) seen.delete(seen.keys().next().value);
   return [before, after];
 }
 
+/** The present text of an entry; null of a file that is large, or no text. */
+async function readNow(namespace, key) {
+  if (key.startsWith("/")) {
+    try {
+      const { size } = await statFile(namespace, key);
+      return size > LARGEST ? null : decode(await readFile(namespace, key, { size }), false);
+    } catch (error) {
+      if (error.status !== 404) throw error; // an item with such a key
+    }
+  }
+  return JSON.stringify((await getEntry(namespace, key)).value, null, 2);
+}
+
 /** The lines that differ, at most a few. */
-function lines(before, after) {
-  const withoutCommas = (text) => text.replace(/,$/gm, "");
+function lines(before, after, isFile) {
+  const withoutCommas = (text) => (isFile ? text : text.replace(/,$/gm, ""));
   const changed = compareLines(withoutCommas(before), withoutCommas(after)).filter(([one, other]) => one !== other);
   const rows = [];
   for (const [one, other] of changed) {
