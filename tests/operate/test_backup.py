@@ -13,7 +13,7 @@ import pytest
 
 import holdall
 from holdall import ops
-from holdall.errors import AlreadyExists, Corrupt, FileNotFound, HoldallError, InvalidInput, SchemaTooNew
+from holdall.errors import AlreadyExists, Corrupt, FileNotFound, InvalidInput, SchemaTooNew
 from holdall.operate import archive, backup
 from holdall.testing import Clock, embed
 from holdall.testing.contract.records import fill
@@ -317,22 +317,53 @@ def test_a_backup_that_fails_leaves_the_earlier_one(store: holdall.Store, tmp_pa
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_record_that_is_not_valid_is_refused(tmp_path: Path, target: holdall.Store) -> None:
-    """A file with right checksums that something else wrote."""
-    for record in (
-        ops.Record(("__holdall__",), "k", 1, "put", "{}"),  # type: ignore[arg-type]
-        ops.Record(("a",), "", 1, "put", "{}"),  # type: ignore[arg-type]
-        ops.Record(("a",), "k", 1, "put", "[1]"),  # type: ignore[arg-type]
-        ops.Record(("a",), "/k", 1, "put", "{}", size=5, content=b"123"),  # type: ignore[arg-type]
-    ):
-        with (tmp_path / "b").open("wb") as file:
-            writer = archive.ArchiveWriter(file)
-            writer.write_header({"prefix": [], "created": "2026-01-01T00:00:00+00:00", "holdall": "1"})
-            writer.add([record])
-            writer.finish({"entries": 1, "deletions": 0, "files": 0, "vectors": 0})
-        with pytest.raises(HoldallError):
-            target.load(tmp_path / "b")
-        assert target.count() == 0
+_FILE: dict[str, Any] = {"key": "/k", "value": "{}", "size": 3, "content": b"123"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"namespace": ("__holdall__", "tokens")},
+        {"key": ""},
+        {"value": "[1]"},
+        {"value": '{"a": NaN}'},
+        {"value": '{"a": "\\ud800"}'},
+        {"value": f'{{"a": {"[" * 5000}{"]" * 5000}}}'},
+        {"created": 2**62},
+        {"updated": -(2**62)},
+        {"expires": 2**63 - 1},
+        {"changed": 2**62},
+        {"ttl": 2**62},
+        {"ttl": -1},
+        {"search_fields": "tea"},
+        {"search_fields": "[1]"},
+        {"search_fields": '{"a": 1}'},
+        {"acting": "tea"},
+        {"acting": '{"author": 5}'},
+        {"acting": '{"reason": "none"}'},
+        {"vectors": ops.Vectors(1, (b"123",))},
+        {"vectors": ops.Vectors(1, (b"",))},
+        {**_FILE, "size": 5},
+        {**_FILE, "value": None},
+        {**_FILE, "value": '{"n": 1}'},
+        {**_FILE, "value": '{"content": ["text"]}'},
+        {**_FILE, "key": "k"},
+        {**_FILE, "key": "/a/../../k"},
+        {**_FILE, "key": "/a/"},
+    ],
+    ids=lambda fields: repr(fields)[:60],
+)
+def test_a_record_that_is_not_valid_is_refused(fields: dict[str, Any], tmp_path: Path, target: holdall.Store) -> None:
+    """An archive with right checksums that something else wrote."""
+    record = ops.Record(**{"namespace": ("a",), "key": "k", "version": 1, "kind": "put", "value": "{}", **fields})
+    with (tmp_path / "b").open("wb") as file:
+        writer = archive.ArchiveWriter(file)
+        writer.write_header({"prefix": [], "created": "2026-01-01T00:00:00+00:00", "holdall": "1"})
+        writer.add([record])
+        writer.finish({"entries": 1, "deletions": 0, "files": 0, "vectors": 0})
+    with pytest.raises(Corrupt, match="nothing of it was loaded: the record"):
+        target.load(tmp_path / "b")
+    assert target.count() == 0
 
 
 def test_an_entry_that_is_deleted_and_written_again_while_the_backup_runs_is_loaded(

@@ -100,6 +100,7 @@ def test_a_parquet_file_of_another_tool(target: holdall.Store, tmp_path: Path) -
         ('{"namespace": ["a"], "key": "k"}', {"columns": {"value": "doc"}}, "no column 'doc'"),
         ('{"namespace": ["a"], "key": "k", "value": {}, "expires_at": []}', {}, "expires_at is a time"),
         ('{"namespace": ["a"], "key": "k", "value": {}, "expires_at": 1e20}', {}, "row 1: "),
+        ('{"namespace": ["a"], "key": "k", "value": {}, "created_at": 1e18}', {}, "row 1: "),
         (f'{{"namespace": ["a"], "key": "k", "value": {{}}, "ttl": 1{"0" * 400}}}', {}, "row 1: "),
         (f'{{"namespace": ["a"], "key": "k", "value": "{"[" * 5000}"}}', {}, "row 1: "),
         ('{"a":' * 5000, {}, "line 1 is not JSON"),

@@ -334,7 +334,7 @@ def _admit_put(op: ops.Put) -> Op:
 def _from_template(file: ops.File) -> dict[str, Any]:
     """The item of a file that was put as an item."""
     fields = _decode_value(file.template)
-    if not fields.keys() <= file_values.FIELDS or fields.get("content") not in ("text", "base64", "lines"):
+    if not fields.keys() <= file_values.FIELDS or fields.get("content") not in file_values.FORMS:
         raise InvalidInput(f"not the template of a file: {shown(file.template)}")
     return file_values.to_item(file.template, file.content, 0, 0, False)
 

@@ -8,6 +8,7 @@ files larger than 64 MiB are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from .. import ops
@@ -24,6 +25,7 @@ Mark: TypeAlias = tuple[str, int]
 
 _MOST_VERSIONS = 10_000  # of an entry, the newest
 _MOST_LOADED = 50  # versions in one group
+_SWEPT = 500  # entries in one transaction
 _UNFINISHED = 24 * 3600 * 1_000_000  # microseconds in which a copy that was interrupted can be continued
 
 
@@ -37,6 +39,14 @@ def read_reach(store: Dispatcher) -> StoreProgram[HistoryReach | None]:
     except AccessDenied:
         return None
     return reach
+
+
+def end_expired(store: Dispatcher, base: Namespace) -> StoreProgram[None]:
+    """Sweep what has expired below a prefix. Until then the feed lacks these entries, and so their old versions."""
+    swept = _SWEPT
+    with suppress(AccessDenied):  # a client of a server that may only read
+        while swept == _SWEPT:
+            swept = (yield EngineBatch(store, [ops.Sweep(_SWEPT, base)]))[0]
 
 
 def list_marks(store: Dispatcher, places: Sequence[tuple[Namespace, str]]) -> StoreProgram[list[list[Mark]]]:

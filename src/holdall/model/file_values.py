@@ -33,6 +33,8 @@ LINES = Json('{"content":"lines of a file"}')
 WRITTEN = (NATIVE, LINES)
 #: The fields of a file's item. A database does not store them as a filter sees them.
 FIELDS = frozenset({"content", "encoding", "created_at", "modified_at"})
+#: The forms that the content of an item can have, in its template.
+FORMS = ("text", "base64", "lines")
 _TIMES = ("created_at", "modified_at")
 
 

@@ -18,10 +18,19 @@ from typing import Any
 
 from .. import ops
 from ..core.dispatch import Dispatcher
-from ..errors import AccessDenied, AlreadyExists, Conflict, Corrupt, CursorExpired, InvalidInput, Unavailable
+from ..errors import (
+    AccessDenied,
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    CursorExpired,
+    HoldallError,
+    InvalidInput,
+    Unavailable,
+)
 from ..history import old_records
 from ..model import keys
-from ..model.values import decode, encode
+from ..model.values import encode
 from ..ops import ABSENT, Entry, Namespace, OldVersion, Record, RecordPage
 from ..runtime.programs import Call, Sleep, StoreProgram, Work
 from .archive import FORMAT, ArchiveReader, ArchiveWriter, writing
@@ -31,6 +40,7 @@ from .records import (
     Models,
     WriteBatch,
     add_record,
+    check_record,
     execute,
     find_model,
     note_model,
@@ -96,7 +106,7 @@ def _write_records(
     keeps_history: bool,
 ) -> StoreProgram[None]:
     began = yield from read_clock(store)
-    cursor, failures = None, 0
+    cursor, failures, is_swept = None, 0, not keeps_history
     while True:
         page: RecordPage = (yield from execute(store, [ops.ChangedRecords(base, cursor, _PAGE)]))[0]
         is_whole = True
@@ -129,7 +139,11 @@ def _write_records(
         if progress is not None:
             yield Call(progress, (info.entries, max(info.entries, total)))
         if is_whole and not page.more:
-            return
+            if is_swept:
+                return
+            yield from old_records.end_expired(store, base)
+            is_swept = True
+            continue
         failures += not is_whole
         if failures > _MOST_ROUNDS:
             raise Unavailable("a file of more than 64 MiB changes faster than it can be read: try again when it rests")
@@ -213,13 +227,8 @@ def _missing_bytes(records: list[Record]) -> int:
 def _check_record(reader: ArchiveReader, record: Record) -> None:
     """Check that a record can be stored; the checksums show only that it is what was written."""
     try:
-        keys.check_namespace(record.namespace, empty=True)
-        keys.check_key(record.key)
-        if record.value is not None and type(decode(record.value)) is not dict:
-            raise Corrupt("a value is not an object")
-        if record.content is not None and len(record.content) != record.size:
-            raise Corrupt("a content has not the size of its file")
-    except (InvalidInput, Corrupt, ValueError) as error:
+        check_record(record)
+    except (HoldallError, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
         raise reader.damaged(f"the record {record.key!r} is not valid: {error}") from error
 
 

@@ -120,8 +120,12 @@ class Copier:
             while True:
                 event.clear()
                 yield from self._catch_up(progress, total, stop)
+                is_last = not follow or (stop is not None and stop())
+                if is_last and self._reach is not None:
+                    yield from old_records.end_expired(self._source, self._from)
+                    yield from self._catch_up(progress, total, stop)
                 yield from self._extend_history()
-                if not follow or (stop is not None and stop()):
+                if is_last:
                     break
                 if progress is not None:
                     total = self._state.entries

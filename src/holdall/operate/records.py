@@ -14,10 +14,12 @@ from typing import Any, TypeAlias
 
 from .. import ops
 from ..core.dispatch import Dispatcher
-from ..errors import Conflict
+from ..errors import Conflict, Corrupt, InvalidInput, shown
 from ..history.old_records import end_change
+from ..history.versions import encode_acting
 from ..model import file_values, keys
-from ..model.values import encode, to_microseconds
+from ..model.field_paths import check_paths
+from ..model.values import MAX_TTL, decode, encode, to_datetime, to_microseconds
 from ..ops import ABSENT, Entry, Namespace, Op, Record
 from ..runtime.programs import EngineBatch, StoreProgram
 from ..search.embedders import is_same_model
@@ -56,6 +58,48 @@ class WriteBatch:
 
     def ops(self) -> list[Op]:
         return [*self.olds, *self.puts, *self.others]
+
+
+def check_record(record: Record) -> None:
+    """Check that a record which anybody may have made is one that a store can have; raise an error if not.
+
+    Engines get records as they are, and rely on what the store has checked.
+    """
+    keys.check_namespace(record.namespace, empty=True)
+    keys.check_key(record.key)
+    if record.value is not None:
+        encode(decode(record.value))
+    for moment in (record.created, record.updated, record.expires, record.changed):
+        if moment is not None:
+            to_datetime(moment)
+    if record.ttl is not None and not 0 < record.ttl <= MAX_TTL * 1_000_000:
+        raise InvalidInput(f"not a TTL in microseconds: {shown(record.ttl)}")
+    if record.search_fields is not None:
+        fields: Any = decode(record.search_fields)
+        if type(fields) is not list:
+            raise InvalidInput(f"search fields are a list of paths, not {shown(record.search_fields)}")
+        if fields:
+            check_paths(fields)
+    if record.acting is not None:
+        acting = decode(record.acting)
+        encode_acting(acting.get("author"), acting.get("reason"))
+    if record.vectors is not None and not all(data and len(data) % 4 == 0 for data in record.vectors.data):
+        raise InvalidInput("a vector is float32 numbers, little-endian")
+    if record.size is not None or record.content is not None:
+        _check_file(record)
+
+
+def _check_file(record: Record) -> None:
+    if not keys.is_path(record.key):
+        raise InvalidInput("a file has the path of a file")
+    if record.content is not None and len(record.content) != record.size:
+        raise Corrupt("a content has not the size of its file")
+    if record.value is None:
+        raise Corrupt("a file has no template")
+    template = decode(record.value)
+    is_item = template.keys() <= file_values.FIELDS and template.get("content") in file_values.FORMS
+    if record.value not in file_values.WRITTEN and not is_item:
+        raise InvalidInput(f"not the template of a file: {shown(record.value)}")
 
 
 def execute(store: Dispatcher, batch: list[Any]) -> StoreProgram[list[Any]]:

@@ -201,7 +201,7 @@ def import_entries(
                 for op in made:
                     store._prepare(op)  # only checks it here, so that an error names the row
                 batch += made
-            except (InvalidInput, ValueError, TypeError, OverflowError, RecursionError) as error:
+            except (InvalidInput, ValueError, TypeError, OverflowError, OSError, RecursionError) as error:
                 raise InvalidInput(f"row {number}: {error}. The first {done} rows are stored") from error
         yield from store._write_batch(batch, None)
         done += len(page)
