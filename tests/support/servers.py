@@ -337,7 +337,7 @@ class S3:
             server -dir={self._folder} -ip=127.0.0.1 -ip.bind=127.0.0.1 -filer -s3 -s3.config={self._folder}/s3.json
             -master.port={master} -volume.port={volume} -filer.port={filer} -s3.port={s3}
             -master.port.grpc={grpc[0]} -volume.port.grpc={grpc[1]} -filer.port.grpc={grpc[2]} -s3.port.grpc={grpc[3]}
-            -s3.port.iceberg=0 -s3.port.lance=0 -master.volumeSizeLimitMB=64 -volume.max=20 -master.telemetry=false
+            -s3.port.iceberg=0 -s3.port.lance=0 -master.volumeSizeLimitMB=64 -volume.max=100 -master.telemetry=false
             -master.electionTimeout=1s -master.heartbeatInterval=100ms"""
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
