@@ -221,39 +221,68 @@ def test_history_that_is_copied_into_a_store_in_use_does_not_extend_what_it_reme
                 used.at(moments[0][0]).get(("a",), "item")
 
 
+class Killed(Exception):
+    pass
+
+
+def run_with_kills(monkeypatch: pytest.MonkeyPatch, destination: holdall.Store, run: Any, clock: Clock) -> None:
+    """Run something again and again until it ends; each time it is killed one write later."""
+    real = records.execute
+    for calls in range(1, 100):
+        left = iter(range(calls))
+
+        def execute(store: Any, batch: list[Any], left: Any = left) -> Any:
+            if store is destination and next(left, None) is None:
+                raise Killed
+            return (yield from real(store, batch))
+
+        for module in (copying, backup, records):
+            monkeypatch.setattr(module, "execute", execute)
+        try:
+            run()
+            return
+        except Killed:
+            clock.advance(20)  # longer than some versions live
+            destination.sweep()
+    pytest.fail("it did not end")
+
+
+def forbid_several_roots(monkeypatch: pytest.MonkeyPatch, store: holdall.Store) -> None:
+    """Have a page and the note of how far a copy is written one after the other, as on a Redis Cluster."""
+    engine = store._engine_handle.engine
+    monkeypatch.setattr(engine, "capabilities", ops.replace(engine.capabilities, spans_roots=False))
+
+
+@pytest.mark.parametrize("spans_roots", [True, False])
 def test_a_copy_of_history_that_is_killed_at_any_page_ends_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spans_roots: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "_PAGE", 2)
     monkeypatch.setattr(copying, "_MOST_OLDS", 1)  # old versions are written before the page that they belong to
     monkeypatch.setattr(old_records, "_MOST_LOADED", 1)  # ... one by one
     clock = Clock()
-
-    class Killed(Exception):
-        pass
-
-    with open_kept("sqlite", tmp_path, clock) as source, open_kept("sqlite", tmp_path, clock) as destination:
+    with open_kept("sqlite", tmp_path, clock) as source, open_kept("memory", tmp_path, clock) as destination:
         write_history(source, clock)
-        real = copying.execute
-        for calls in range(1, 100):
-            left = iter(range(calls))
-
-            def execute(store: Any, batch: list[Any], left: Any = left) -> Any:
-                if store is destination and next(left, None) is None:
-                    raise Killed
-                return (yield from real(store, batch))
-
-            for module in (copying, records):
-                monkeypatch.setattr(module, "execute", execute)
-            try:
-                holdall.copy(source, destination)
-                break
-            except Killed:
-                clock.advance(20)  # longer than some versions live
-                destination.sweep()
-        else:
-            pytest.fail("the copy did not end")
+        if not spans_roots:
+            forbid_several_roots(monkeypatch, destination)
+        run_with_kills(monkeypatch, destination, lambda: holdall.copy(source, destination), clock)
         assert read_history(destination) == read_history(source)
+
+
+@pytest.mark.parametrize("most", [1, 3, 500])
+@pytest.mark.parametrize("spans_roots", [True, False])
+def test_a_load_of_history_that_is_killed_at_any_block_ends_the_same(
+    spans_roots: bool, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_MOST_RECORDS", most)
+    clock, path = Clock(), tmp_path / "store.backup"
+    with open_kept("sqlite", tmp_path, clock) as source, open_kept("memory", tmp_path, clock) as loaded:
+        write_history(source, clock)
+        source.backup(path)
+        if not spans_roots:
+            forbid_several_roots(monkeypatch, loaded)
+        run_with_kills(monkeypatch, loaded, lambda: loaded.load(path), clock)
+        assert read_history(loaded) == read_history(source)
 
 
 def test_an_entry_that_changes_while_it_is_backed_up_has_each_version_once(

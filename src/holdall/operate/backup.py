@@ -282,11 +282,14 @@ def load(
     place = hashlib.blake2b(keys.encode(base).encode(), digest_size=16).hexdigest()
     state_key = f"load {digest.hex()[:32]} {place}"
     state: Entry | None = (yield from execute(store, [ops.Get(OPERATE_NAMESPACE, state_key)]))[0]
+    loaded = Loaded(resumed=state is not None)
     if state is None:
         is_empty = yield from _make_room(store, base, into, replace)
-    else:
-        is_empty = bool(state.value.get("empty"))
-    loaded = Loaded(resumed=state is not None)
+        # Before the first block: without it, a load that is killed would not know later what it has written.
+        first = ops.Put(OPERATE_NAMESPACE, state_key, _encode_state(0, is_empty), None, ABSENT)
+        [state] = yield from execute(store, [first])
+    assert state is not None
+    is_empty = bool(state.value.get("empty"))
     models = yield from note_model(store, model)
     target = _Target(store, base, state_key, is_empty, models, (yield from old_records.read_reach(store)) is not None)
     with closing(ArchiveReader(path)) as reader:
@@ -320,6 +323,11 @@ class _Target:
         return namespace
 
 
+def _encode_state(blocks: int, was_empty: bool) -> Any:
+    """Return the value of the entry that notes how far a load is."""
+    return encode({"blocks": blocks, "empty": was_empty})
+
+
 def _make_room(store: Dispatcher, base: Namespace, into: bool, replace: bool) -> StoreProgram[bool]:
     """Make a namespace empty, if that is allowed; return whether it was."""
     [count] = yield from execute(store, [ops.Count(base, hidden=True)])
@@ -341,13 +349,12 @@ def _make_room(store: Dispatcher, base: Namespace, into: bool, replace: bool) ->
 
 
 def _load_blocks(
-    target: _Target, reader: ArchiveReader, state: Entry | None, loaded: Loaded, info: BackupInfo, progress: Progress
+    target: _Target, reader: ArchiveReader, state: Entry, loaded: Loaded, info: BackupInfo, progress: Progress
 ) -> StoreProgram[None]:
     """Write the records block by block. Each block is one transaction with the number of the next one."""
     store = target.store
-    at_version = None if state is None else state.version
-    done = 0 if state is None else int(state.value["blocks"])
-    number = 0
+    at_version, done, number = state.version, int(state.value["blocks"]), 0
+    may_repeat = loaded.resumed and not store._engine_handle.engine.capabilities.spans_roots
     records: list[Record] = []
     while True:
         kind, data = yield Work(reader.read_block, ())
@@ -361,10 +368,9 @@ def _load_blocks(
         if number <= done:
             continue
         batch = WriteBatch()
-        number += yield from _add_records(batch, target, reader, records, last)
-        value: Any = encode({"blocks": number, "empty": target.was_empty})
-        expect: Any = ABSENT if at_version is None else at_version
-        put = ops.Put(OPERATE_NAMESPACE, target.state_key, value, None, expect)
+        number += yield from _add_records(batch, target, reader, records, last, may_repeat)
+        may_repeat = False
+        put = ops.Put(OPERATE_NAMESPACE, target.state_key, _encode_state(number, target.was_empty), None, at_version)
         entry = yield from write_batch(store, batch.ops(), put)
         store._engine_handle.needs_sweeping = True
         at_version = entry.version
@@ -377,11 +383,17 @@ def _load_blocks(
 
 
 def _add_records(
-    batch: WriteBatch, target: _Target, reader: ArchiveReader, records: list[Record], last: Record | None
+    batch: WriteBatch,
+    target: _Target,
+    reader: ArchiveReader,
+    records: list[Record],
+    last: Record | None,
+    may_repeat: bool,
 ) -> StoreProgram[int]:
     """Add the records of a block to a batch; return how many blocks the pieces of a large file were.
 
-    `last` is the last record of the block before, of which this block may have later versions.
+    `last` is the last record of the block before, of which this block may have later versions. `may_repeat` is whether
+    some of the block may have been written before the load was interrupted.
     """
     blocks = 0
     groups = _group_by_entry(target, records)
@@ -389,7 +401,7 @@ def _add_records(
     older: dict[tuple[Namespace, str], Record] = {}
     if target.keeps_history:
         older = {} if last is None or not last.is_old else {(target.locate(last), last.key): last}
-        places = [place for place, group in groups.items() if group[0].is_old or place in older]
+        places = [place for place, group in groups.items() if may_repeat or group[0].is_old or place in older]
         known = dict(zip(places, (yield from old_records.list_marks(target.store, places)), strict=True))
     for place, versions in groups.items():
         namespace = place[0]
@@ -397,6 +409,8 @@ def _add_records(
         if place in known:
             marks = [old_records.mark_of(one) for one in reversed(versions)]
             first = len(versions) - old_records.count_new(marks, known[place])
+            if may_repeat and first == len(versions):
+                continue
             before = old_records.find_replaced(versions[first - 1] if first else older.get(place), known[place])
             olds = [one for one in versions[first:] if one.is_old]
             batch.olds += old_records.make_ops(olds, namespace, before, target.store._now())

@@ -155,10 +155,10 @@ class Copier:
                     " cannot be continued: run it again with restart=True (--restart)"
                 ) from error
             records = page.records
-            if may_repeat:
+            if may_repeat and self._reach is None:
                 records = yield from self._leave_out_equal(records)
-                may_repeat = False
-            is_whole = yield from self._write(records, page.next)
+            is_whole = yield from self._write(records, page.next, may_repeat)
+            may_repeat = False
             if progress is not None:
                 yield Call(progress, (self._state.entries, max(self._state.entries, total)))
             if (is_whole and not page.more) or (stop is not None and stop()):
@@ -166,9 +166,10 @@ class Copier:
             if not page.records:
                 yield Sleep(0.01)  # a large tree is being deleted, and its tombstones are not all written yet
 
-    def _write(self, records: list[Record], cursor: str | None) -> StoreProgram[bool]:
+    def _write(self, records: list[Record], cursor: str | None, may_repeat: bool) -> StoreProgram[bool]:
         """Write a page of changes, and how far the copy is, in one transaction where the engine can.
 
+        `may_repeat` is whether some of the page may have been written before the copy was interrupted.
         Returns False if a large file has changed since the page was read. Then a later page has it.
         """
         batch, is_whole = WriteBatch(), True
@@ -181,6 +182,8 @@ class Copier:
         for record, versions, known in zip(records, histories, marks, strict=True):
             if record.value is None and record.updated < self._state.began and not versions:
                 continue  # it was gone before the copy began: an entry of that name in the destination is another
+            if may_repeat and versions and not _count_new(versions, known):
+                continue
             before = yield from self._add_versions(batch, record, versions, known)
             is_whole = (yield from self._add(batch, old_records.date_record(record, versions), before)) and is_whole
         if cursor == self._state.cursor and not records:
@@ -209,7 +212,7 @@ class Copier:
 
         Many of them are written at once. If the copy is killed after that, it finds them in the destination.
         """
-        count = old_records.count_new([(one.kind, one.time) for one in versions], known)
+        count = _count_new(versions, known)
         new, target = versions[:count], self._target(record.namespace)
         older = old_records.describe(target, record.key, versions[count]) if count < len(versions) else None
         before = old_records.find_replaced(older, known)
@@ -318,6 +321,10 @@ def _identify(store: Dispatcher) -> StoreProgram[str]:
             yield from execute(store, [ops.Put(OPERATE_NAMESPACE, "identity", value, None, ABSENT)])
         except Conflict:  # another process was faster
             continue
+
+
+def _count_new(versions: list[OldVersion], known: list[old_records.Mark]) -> int:
+    return old_records.count_new([(one.kind, one.time) for one in versions], known)
 
 
 def _is_copied(record: Record, entry: Entry | None) -> bool:
