@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -180,6 +183,66 @@ def test_a_slot_that_moves_to_another_node_is_followed() -> None:
             assert [entry.key for entry in patient.scan()] == ["k", "new"]
             assert hasty.get(("a",), "k") == kept
             assert shards.connections.address_of(slot)[1] == target.port
+
+
+@pytest.mark.timed
+def test_a_watch_goes_on_when_the_slot_of_its_root_moves_to_another_node() -> None:
+    """The node that loses the slot ends the subscription, and says so in a message only."""
+    with (
+        RedisCluster() as cluster,
+        holdall.open(cluster.url, timeout=20, sweep_interval=None) as store,
+        holdall.open(cluster.url, timeout=30, sweep_interval=None) as other,
+    ):
+        notified = threading.Event()
+        listener = store._engine_handle.engine.listen(notified.set)  # type: ignore[attr-defined]  # Redis has it
+        try:
+            other.put(("a",), "k", {})
+            assert notified.wait(10)
+            shards = store._engine_handle.engine._shards  # type: ignore[attr-defined]  # Redis' own
+            slot = shards.slots[shards.of_namespace(("a",))]
+            [source] = [node for node in cluster.nodes if node.port == shards.connections.address_of(slot)[1]]
+            target = next(node for node in cluster.nodes if node is not source)
+            names = {node.port: node.ask("CLUSTER", "MYID") for node in cluster.nodes}
+            target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source.port])
+            source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target.port])
+            for key in source.ask("CLUSTER", "GETKEYSINSLOT", slot, 1000):
+                source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", key)
+            for node in (target, source):
+                node.ask("CLUSTER", "SETSLOT", slot, "NODE", names[target.port])
+            for number in range(3):
+                time.sleep(0.3)  # it subscribes again, and notifies of that
+                notified.clear()
+                other.put(("a",), "k", {"n": number})
+                assert notified.wait(2), "a write has notified nobody"
+        finally:
+            listener.close()
+
+
+@pytest.mark.timed
+@pytest.mark.not_short
+def test_a_listener_notices_a_node_that_is_silent_while_others_are_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "holdall")
+    monkeypatch.setattr("holdall.engines.redis.listener._PING_INTERVAL", 0.1)
+    with RedisCluster() as cluster, holdall.open(cluster.url, timeout=20, sweep_interval=None) as store:
+        listener = store._engine_handle.engine.listen(lambda: None)  # type: ignore[attr-defined]  # Redis has it
+        try:
+            shards = store._engine_handle.engine._shards  # type: ignore[attr-defined]  # Redis' own
+            store.put(("a",), "k", {})
+            port = shards.connections.address_of(shards.slots[shards.of_namespace(("a",))])[1]
+            frozen = next(node for node in cluster.nodes if node.port != port)
+            time.sleep(0.3)
+            assert not caplog.messages
+            frozen.freeze()
+            until = time.monotonic() + 1
+            while not caplog.messages and time.monotonic() < until:
+                store.put(("a",), "k", {})
+                time.sleep(0.02)
+            frozen.thaw()
+            assert any("does not reply to PING" in message for message in caplog.messages)
+        finally:
+            listener.close()
 
 
 @pytest.mark.timed

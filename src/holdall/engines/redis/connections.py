@@ -137,14 +137,16 @@ class Connection(SocketConnection):
         except OSError as error:
             raise to_connection_lost(error) from error
 
-    def drain(self) -> None:
-        """Receive the messages that have come, and discard them."""
+    def drain(self) -> list[Any]:
+        """Receive the messages that have come, and return them."""
+        messages: list[Any] = []
         try:
             self._feed(self.socket.recv(_RECEIVE_BYTES))
-            while self._reader.gets() is not False:
-                pass
+            while (message := self._reader.gets()) is not False:
+                messages.append(message)
         except (OSError, hiredis.ProtocolError) as error:
             raise to_connection_lost(error) from error
+        return messages
 
     def read(self, timeout: float) -> Any:
         """Read the next reply or message; None if there is none before the timeout."""
