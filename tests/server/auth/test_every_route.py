@@ -282,7 +282,7 @@ def test_every_route_obeys_or_refuses_the_headers_on_which_a_write_depends(tmp_p
                 else:
                     assert answer.status_code == 400, (method, path, name, answer.text)
                     assert f"does not obey the header {name}" in answer.text
-        assert obeyed == 24
+        assert obeyed == 26
         assert (store.count(), store.cursor()) == before
 
 
