@@ -189,7 +189,7 @@ def test_a_watcher_that_waits_for_a_tree_is_woken_though_nobody_else_clears_it(
     for module in (sqlite_engine, postgres_engine):
         monkeypatch.setattr(module, "HELD_SECONDS", 0.001)
     with holdall.open(**where, durability="relaxed", sweep_interval=None) as store:
-        store.execute([Put(("tree", str(n)), key, {}) for n in range(50) for key in KEYS])
+        store.execute([Put(("tree", str(n)), key, {}) for n in range(10) for key in KEYS])
         cursor = store.cursor()
         store.delete_tree(("tree",))
         store.put(("other",), "k", {})

@@ -21,6 +21,7 @@ from holdall.ops import Check, Move, Put
 from holdall.testing import Clock, StoreContract, contract, file_machine, ranking_machine
 from support.extent import IS_SHORT
 from support.servers import RedisCluster, redis_cluster_url
+from support.threads import eventually
 
 _numbers = itertools.count()
 
@@ -153,7 +154,8 @@ def test_a_slot_that_moves_to_another_node_is_followed() -> None:
         holdall.open(cluster.url, timeout=30, sweep_interval=None) as patient,
         ThreadPoolExecutor(2) as pool,
     ):
-        kept = hasty.put(("a",), "k", {"n": 0})
+        kept = patient.put(("a",), "k", {"n": 0})
+        eventually(lambda: is_open(hasty))
         shards = hasty._engine_handle.engine._shards  # type: ignore[attr-defined]  # Redis' own
         slot = shards.slots[shards.of_namespace(("a",))]
         names = {node.port: node.ask("CLUSTER", "MYID") for node in cluster.nodes}
@@ -183,6 +185,13 @@ def test_a_slot_that_moves_to_another_node_is_followed() -> None:
             assert [entry.key for entry in patient.scan()] == ["k", "new"]
             assert hasty.get(("a",), "k") == kept
             assert shards.connections.address_of(slot)[1] == target.port
+
+
+def is_open(store: holdall.Store) -> bool:
+    try:
+        return store.get(("a",), "k") is not None
+    except Unavailable:
+        return False
 
 
 @pytest.mark.timed
