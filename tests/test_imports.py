@@ -136,7 +136,7 @@ TOP = {
     "__init__": {"errors", "ops", "core/", "files/", "live/", "operate/", "history/"},
     "__main__": {"errors", "faces/cli/"},
     "errors": set(),
-    "ops": {"runtime/renames"},
+    "ops": {"runtime/arguments"},
     "engine": {"errors", "ops", "model/", "runtime/", "search/"},
     "wire": {"errors", "ops", "model/"},
 }

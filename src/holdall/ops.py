@@ -355,7 +355,7 @@ class PointOpMeta(StructMeta):
             try:
                 return super().__call__(*args, **kwargs)
             except TypeError:
-                from .runtime.renames import check_renamed
+                from .runtime.arguments import check_renamed
 
                 check_renamed(kwargs, self.__struct_fields__)
                 raise
@@ -749,7 +749,7 @@ class ListVersions(Op, frozen=True):
     At most `limit` of each entry; those below `before`, if that is given. A deletion or expiry is a version of its own.
     """
 
-    places: tuple[tuple[Namespace, str], ...]
+    addresses: tuple[tuple[Namespace, str], ...]
     before: int | None = None
     limit: int = 100
 

@@ -1,8 +1,8 @@
 """Joins ops that tasks of one event loop send at the same time into one batch.
 
 A program that calls `await store.aput(…)` from sixty tasks pays for one round trip and one commit, not for sixty. Ops
-of one turn of the event loop are one batch. Ops that arrive while as many batches run as may run at once are in the
-next one. Each event loop has its own queue. If a batch fails, it is split in two until the op that fails is alone, so
+of one turn of the event loop are one batch. While the largest number of batches runs, further ops wait for the next
+one. Each event loop has its own queue. If a batch fails, it is split in two until the op that fails is alone, so
 that no op fails because of another. If the embedder is unavailable, all ops that need it fail at once, instead of each
 waiting for it.
 

@@ -24,6 +24,7 @@ from ..model.field_paths import WHOLE, check_paths
 from ..model.file_values import to_stored
 from ..model.values import check_text, encode, to_microseconds, ttl_seconds
 from ..ops import ANY, DEFAULT, KEEP, Change, Entry, Expect, Expectation, Namespace, Op, Ttl, TtlOrDefault
+from ..runtime import arguments
 from ..runtime.programs import Call, EngineBatch, Sleep, StoreProgram, StoreRequest, Work, adrive, drive
 from .engine_handle import EngineHandle
 from .options import OpEvent, StoreOptions
@@ -192,10 +193,10 @@ class Dispatcher:
             return ops.Put(resolved, key, kept, ttl, expect, search_fields, op.vectors, acting, op.returns_entry)
         if isinstance(op, ops.ReadRange):
             if op.start or op.end is not None:
-                keys.check_count("start", op.start, most=2**62)
-                keys.check_count("end", 0 if op.end is None else op.end, most=2**62)
+                arguments.check_count("start", op.start, most=2**62)
+                arguments.check_count("end", 0 if op.end is None else op.end, most=2**62)
             if op.version is not None:
-                keys.check_version(op.version)
+                arguments.check_version(op.version)
             resolved, key = self._resolve_namespace(op.namespace), keys.check_path(op.key)
             if resolved is op.namespace and key is op.key:
                 return op

@@ -121,7 +121,7 @@ class EngineHandle:
         _all.add(self)
 
     def add_user(self, sweep_interval: float | None, feed_retention: float | None) -> EngineHandle:
-        """Count one more store, under the lock. The shortest sweep interval and the longest feed retention hold."""
+        """Count one more store, under the lock. The shortest sweep interval and the longest feed retention apply."""
         self._users += 1
         if sweep_interval is not None and self._sweep_interval is None:
             self._sweep_interval, self.is_swept = sweep_interval, False

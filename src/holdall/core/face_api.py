@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine import Capabilities, PoolState, decode_acting
 from ..errors import AccessDenied, InvalidInput, shown
-from ..files.volume import Files, replacing, split_lines
+from ..files.texts import make_edit, split_lines
+from ..files.volume import Files
 from ..live.leases import Lease
 from ..model import file_values
 from ..model.file_values import is_item_of_file
@@ -21,12 +22,9 @@ from ..model.filters import parse as parse_filter
 from ..model.keys import (
     RESERVED,
     Reserved,
-    check_count,
     check_folder,
-    check_function,
     check_key,
     check_namespace,
-    check_part,
     check_path,
 )
 from ..model.namespace_text import decode as decode_namespace
@@ -56,7 +54,8 @@ from ..ops import (
     Vectors,
     replace,
 )
-from ..runtime.programs import Call, EngineBatch, StoreProgram, Work, apages, before_retry, pages, retry_conflicts
+from ..runtime.arguments import check_count, check_fraction, check_function
+from ..runtime.programs import Call, EngineBatch, StoreProgram, Work, apages, pages, pause_before_retry, retry_conflicts
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
 from ..search.embedders import Metric, is_same_model
@@ -78,7 +77,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "Work",
     "apages",
     "async_method",
-    "before_retry",
+    "pause_before_retry",
     "pages",
     "retry_conflicts",
     "sync_method",
@@ -145,7 +144,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "check_function",
     "check_key",
     "check_namespace",
-    "check_part",
+    "check_fraction",
     "check_path",
     "duration_seconds",
     "ttl_seconds",
@@ -160,7 +159,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "show_namespace",
     "parse_filter",
     "rank_texts",
-    "replacing",
+    "make_edit",
     "split_lines",
     "with_author",
 ]
@@ -249,9 +248,9 @@ def read_authors(store: Store, entries: Sequence[Entry]) -> StoreProgram[list[tu
     unknown: list[tuple[str | None, str | None]] = [(None, None)] * len(entries)
     if not entries or not capabilities_of(store).keeps_history:
         return unknown
-    places = tuple((store._resolve_namespace(entry.namespace), entry.key) for entry in entries)
+    addresses = tuple((store._resolve_namespace(entry.namespace), entry.key) for entry in entries)
     try:
-        listed: list[list[OldVersion]] = (yield [ListVersions(places, limit=1)])[0]
+        listed: list[list[OldVersion]] = (yield [ListVersions(addresses, limit=1)])[0]
     except AccessDenied:
         return unknown
     return [decode_acting(ones[0].acting) if ones else (None, None) for ones in listed]
@@ -282,7 +281,7 @@ def list_files(
         raise InvalidInput(f"after= is the 'next' of an earlier page of {shown(folder)}, not {shown(after)}")
     # One more than is returned, to know whether it is the last page.
     if deep:
-        found: Page[FileInfo] = (yield [Children(files._resolved(), folder, after, limit + 1, deep=True)])[0]
+        found: Page[FileInfo] = (yield [Children(files._resolve_namespace(), folder, after, limit + 1, deep=True)])[0]
     else:
         found = yield from files._list_page(folder, prefix, after, limit + 1)
     page = Page(found[:limit])

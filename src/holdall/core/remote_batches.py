@@ -21,6 +21,7 @@ from ..live.leases import lease_namespace
 from ..model import file_values, filters, globs, keys
 from ..model.values import MAX_TTL, decode, duration_seconds, to_datetime
 from ..ops import ABSENT, READS, WALKS, Entry, Namespace, Op, Page, replace
+from ..runtime import arguments
 from ..runtime.programs import StoreProgram
 from .store import Store
 
@@ -50,7 +51,7 @@ _MOST_VECTOR_BYTES = 1 << 20
 
 
 def run_batch(store: Store, batch: wire.Batch, allow: Allow) -> StoreProgram[wire.Reply]:
-    """Run a batch of a remote engine. `allow(right)` raises `AccessDenied` if its token has not that right."""
+    """Run a batch of a remote engine. `allow(right)` raises `AccessDenied` if its token does not have that right."""
     if not batch.ops:
         raise InvalidInput("an empty batch")
     for op in batch.ops:
@@ -100,7 +101,7 @@ def view_for(store: Store, batch: wire.Batch) -> Store:
 def _erase(store: Store, op: ops.Forget | ops.Scrub) -> StoreProgram[ops.Forgotten | ops.Scrubbed]:
     """Run a step of an erasure. The files belong to the whole store: clearing them takes nothing from other scopes."""
     if isinstance(op, ops.Forget):
-        keys.check_count("limit", op.limit, least=1)
+        arguments.check_count("limit", op.limit, least=1)
         key = None if op.key is None else keys.check_key(op.key)
         namespace = store._resolve_namespace(op.namespace)
         return (yield [replace(op, namespace=namespace, key=key, limit=min(op.limit, 500))])[0]  # type: ignore[no-any-return]  # `Forgotten`
@@ -110,7 +111,7 @@ def _erase(store: Store, op: ops.Forget | ops.Scrub) -> StoreProgram[ops.Forgott
     return replace(scrubbed, beyond=(*scrubbed.beyond, _NOT_COMPACTED))
 
 
-# Once ----------------------------------------------------------------------------------------------------------------
+# Running a write exactly once ----------------------------------------------------------------------------------------
 
 
 def _run_once(store: Store, batch: wire.Batch, admitted: list[Op]) -> StoreProgram[wire.Reply]:
@@ -119,7 +120,8 @@ def _run_once(store: Store, batch: wire.Batch, admitted: list[Op]) -> StoreProgr
     assert slot is not None
     if slot.age >= wire.REPLY_TTL:
         raise OutcomeUnknown(
-            f"the write was sent {slot.age:.0f} s ago, and its outcome is no longer known: read the entries and decide"
+            f"the write was sent {slot.age:.0f} s ago, and its outcome is no longer known: read the entries before you"
+            " write again"
         )
     namespace = _record_namespace(store, admitted)
     key = _record_key(store, slot)
@@ -148,7 +150,7 @@ def _run_once(store: Store, batch: wire.Batch, admitted: list[Op]) -> StoreProgr
         if not is_taken:
             raise _relative(store, failure, batch.ops, admitted)
         if record is not None and record.value["number"] > slot.number:
-            raise OutcomeUnknown("a newer write of the same client came first: read the entries and decide")
+            raise OutcomeUnknown("a newer write of the same client came first: read the entries before you write again")
         expect = ABSENT if record is None else record.version
 
 
@@ -184,7 +186,8 @@ def _replay(batch: wire.Batch, admitted: list[Op], record: Entry) -> StoreProgra
         raise InvalidInput("another write was sent with this number before; nothing was done")
     if "results" not in record.value:
         raise OutcomeUnknown(
-            "the connection was lost during this write, and its results were not kept: read and decide"
+            "the connection was lost during this write, and its results were not kept: read the entries before you"
+            " write again"
         )
     kept = wire.from_record(record.value)[-len(admitted) :]  # the store may have added checks before these
     for index, (sent, op) in enumerate(zip(batch.ops, admitted, strict=True)):
@@ -367,7 +370,7 @@ def _check_numbers(op: Any) -> None:
     for name in ("limit", "offset", "max_depth"):
         if getattr(op, name, None) is not None:
             least = 1 if name == "limit" and not isinstance(op, _MAY_BE_EMPTY) else 0
-            keys.check_count(name, getattr(op, name), least=least)
+            arguments.check_count(name, getattr(op, name), least=least)
     for name in ("version", "before", "model", "unembedded"):
         if getattr(op, name, None) is not None:
             _check_integer(name, getattr(op, name))
@@ -380,7 +383,7 @@ def _check_numbers(op: Any) -> None:
 
 
 def _check_integer(name: str, value: Any) -> None:
-    keys.check_count(name, value, least=-(2**63), most=2**63)
+    arguments.check_count(name, value, least=-(2**63), most=2**63)
 
 
 def _check_vectors(vectors: ops.Vectors) -> None:
@@ -491,7 +494,7 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
         case ops.Search():
             if op.vector is not None:
                 _check_vectors(ops.Vectors(op.vector.model, (op.vector.data,)))
-            keys.check_part("neighbours", op.neighbours)
+            arguments.check_fraction("neighbours", op.neighbours)
             walk = replace(op, prefix=store._resolve_prefix(op.prefix), caught_up=False)
             return (yield from store._find(walk))
         case ops.Namespaces():
@@ -521,8 +524,10 @@ def _walk(store: Store, op: Any) -> StoreProgram[Any]:
             depth = len(store._scope)
             return replace(read, records=[replace(one, namespace=one.namespace[depth:]) for one in read.records])
         case ops.ListVersions():
-            places = tuple((store._resolve_namespace(namespace), keys.check_key(key)) for namespace, key in op.places)
-            return (yield [replace(op, places=places)])[0]
+            addresses = tuple(
+                (store._resolve_namespace(namespace), keys.check_key(key)) for namespace, key in op.addresses
+            )
+            return (yield [replace(op, addresses=addresses)])[0]
         case ops.ListPast():
             heads: Page[ops.OldHead] = (yield [replace(op, prefix=store._resolve_prefix(op.prefix))])[0]
             depth = len(store._scope)

@@ -45,9 +45,10 @@ from ..ops import (
     Version,
     replace,
 )
+from ..runtime import arguments
+from ..runtime.arguments import explain_renamed
 from ..runtime.closers import wait_for_closers
-from ..runtime.programs import Call, StoreProgram, apages, arun, before_retry, pages, run
-from ..runtime.renames import explain_renamed
+from ..runtime.programs import Call, StoreProgram, apages, arun, pages, pause_before_retry, run
 from ..runtime.signals import defer_signals
 from ..search.embedders import Embedder, Metric, check_metric
 from ..search.embedding_model import EmbeddingModel
@@ -104,7 +105,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         if refresh is None:
             refresh = self._options.refresh_on_read
         else:
-            keys.check_flag("refresh", refresh, or_none=True)
+            arguments.check_flag("refresh", refresh, or_none=True)
         entry: Entry | None = (yield [ops.Get(namespace, key)])[0]
         if refresh and entry is not None and entry.expires_at is not None:
             entry = (yield [ops.Refresh(namespace, key), ops.Get(namespace, key)])[1]
@@ -140,7 +141,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
             try:
                 written: Entry = (yield from self._write_batch([put], lease))[0]
             except Conflict as conflict:
-                yield from before_retry(conflict, tries)
+                yield from pause_before_retry(conflict, tries)
             else:
                 return written
         raise AssertionError("unreachable")
@@ -217,12 +218,12 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         """
         inside = self._resolve_prefix(prefix)
         wanted = filters.encode(filter)
-        keys.check_count("limit", limit)
-        keys.check_count("offset", offset)
-        keys.check_flag("recursive", recursive)
-        keys.check_flag("rest", rest)
-        keys.check_flag("exact", exact)
-        part = keys.check_part("neighbours", neighbours)
+        arguments.check_count("limit", limit)
+        arguments.check_count("offset", offset)
+        arguments.check_flag("recursive", recursive)
+        arguments.check_flag("rest", rest)
+        arguments.check_flag("exact", exact)
+        part = arguments.check_fraction("neighbours", neighbours)
         if cursor is not None and offset:
             raise InvalidInput("pass offset= or cursor=, not both: a cursor already contains the position")
         words, how = self._options.resolve_ranking(query, mode)
@@ -283,7 +284,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         self, prefix: Namespace = (), *, filter: Mapping[str, Any] | None = None, recursive: bool = True
     ) -> StoreProgram[int]:
         """Count the entries in a namespace and below it that match a filter."""
-        keys.check_flag("recursive", recursive)
+        arguments.check_flag("recursive", recursive)
         walk = ops.Count(self._resolve_prefix(prefix), filters.encode(filter), recursive)
         count: int = (yield [walk])[0]
         return count
@@ -320,10 +321,10 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         lists each once.
         """
         starts, ends = keys.check_pattern(prefix, "prefix"), keys.check_pattern(suffix, "suffix")
-        keys.check_count("limit", limit)
-        keys.check_count("offset", offset)
+        arguments.check_count("limit", limit)
+        arguments.check_count("offset", offset)
         if max_depth is not None:
-            keys.check_count("max_depth", max_depth, least=1)
+            arguments.check_count("max_depth", max_depth, least=1)
         found: list[Namespace] = (yield [ops.Namespaces(starts, ends, max_depth, limit, offset, self._scope)])[0]
         return found
 
@@ -389,7 +390,7 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         Call it after a change of model, or for entries that were put without an embedder. The store can be used in the
         meantime. An interrupted call can be repeated. `progress(done, total)` is called after each step.
         """
-        keys.check_function("progress", progress)
+        arguments.check_function("progress", progress)
         if not self._require_open().engine.capabilities.ranks:
             raise Unsupported("this engine keeps no vectors")
         embedding = self._options.embedding

@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from ..engine import Clock, Engine, Options
 from ..errors import InvalidInput, MissingExtra, Unsupported, shown
-from ..model import keys
 from ..model.field_paths import WHOLE, check_paths
 from ..model.filters import check_field
 from ..model.values import duration_seconds, ttl_seconds
-from ..runtime.renames import check_renamed
+from ..runtime import arguments
+from ..runtime.arguments import check_renamed
 from ..runtime.signals import defer_signals
 from ..search.embedders import Embedder, Metric, check_metric
 from ..search.embedding_model import EmbeddingModel
@@ -118,10 +118,10 @@ def open(
     interval = (
         None if sweep_interval is None else duration_seconds("sweep_interval", sweep_interval, or_else=" or None")
     )
-    keys.check_function("on_op", on_op)
+    arguments.check_function("on_op", on_op)
     _check_clock(clock)
     for name, flag in (("refresh_on_read", refresh_on_read), ("full_text", full_text)):
-        keys.check_flag(name, flag)
+        arguments.check_flag(name, flag)
     check_metric(metric)
     engine_options = Options(duration_seconds("timeout", timeout), durability, tuple(filter_fields), clock)
     store_options = StoreOptions(
@@ -307,7 +307,7 @@ def _check_option_names(own: dict[str, Any], of_engine: Sequence[str]) -> None:
 
 def _check_clock(clock: Any) -> None:
     """Check that a clock can be called, and returns a time that entries can have."""
-    keys.check_function("clock", clock)
+    arguments.check_function("clock", clock)
     if clock is None:
         return
     now = clock()

@@ -1,4 +1,4 @@
-"""Files: the volume and its methods, file objects, and moves of large folders.
+"""Files: the volume and its methods, file objects, texts and edits, and moves of large folders.
 
-`patterns.py` has what `grep` looks for; globs are in `model/globs.py`.
+`patterns.py` has the patterns of `grep`; globs are in `model/globs.py`.
 """

@@ -17,7 +17,7 @@ from ..engine import check_transfer, transfer_result
 from ..errors import Conflict
 from ..model import keys
 from ..ops import ABSENT, KEEP, Entry, FileInfo, Page
-from ..runtime.programs import Sleep, StoreProgram, before_retry
+from ..runtime.programs import Sleep, StoreProgram, pause_before_retry
 
 if TYPE_CHECKING:
     from ..core.store import Store
@@ -109,7 +109,7 @@ def _move_in_slices(
             if not (yield from note.read()):  # another call of the same move has ended it
                 return
             tries += 1
-            yield from before_retry(conflict, tries)
+            yield from pause_before_retry(conflict, tries)
             continue
         note.version, tries = written.version, 0
         if after is None:

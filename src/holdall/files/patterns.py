@@ -1,4 +1,4 @@
-"""What `Files.grep` looks for: texts and regular expressions in the lines of files."""
+"""Patterns of `Files.grep`: texts and regular expressions, which it finds in the lines of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import regex
 
 from ..errors import InvalidInput, shown
-from .volume import split_lines
+from .texts import split_lines
 
 _SECONDS = 5.0  # the most time for one regular expression, over all files
 _LONGEST_PATTERN = 10_000  # characters; compiling takes 5 to 10 us for each
@@ -27,7 +27,7 @@ class LineMatcher:
 
     def __init__(self, pattern: str, is_regex: bool, ignore_case: bool) -> None:
         if not isinstance(pattern, str):
-            raise InvalidInput(f"grep looks for a str, not {type(pattern).__name__} {shown(pattern, 80)}")
+            raise InvalidInput(f"grep takes a str, not {type(pattern).__name__} {shown(pattern, 80)}")
         if not pattern.isascii() and any("\ud800" <= letter <= "\udfff" for letter in pattern):
             raise InvalidInput(f"lone surrogates are not text, and in no file: {pattern!r:.80}")
         self._pattern = pattern

@@ -2,36 +2,33 @@
 
 A volume is the files of exactly one namespace. Folders are implied by paths. The cost of listing, reading and appending
 depends only on what is listed, read and appended. `file_objects.py` has the file objects of `Files.open`.
-`patterns.py` has what `grep` looks for; globs are in `model/globs.py`.
+`patterns.py` has the patterns of `grep`; globs are in `model/globs.py`.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from .. import ops
 from ..errors import (
-    AmbiguousMatch,
     FileNotFound,
     HistoryGone,
     HoldallError,
     InvalidInput,
-    InvalidValue,
     IsADirectory,
-    NoMatch,
-    NotText,
     shown,
 )
 from ..history.versions import list_folder_versions, list_versions, restore, to_version
 from ..live.watch import AsyncWatch, Watch
 from ..model import file_values, globs, keys
 from ..ops import ANY, DEFAULT, KEEP, Expectation, FileInfo, Namespace, Page, PointOp, Version
-from ..runtime.programs import StoreProgram, Work, apages, arun, each, pages, retry_conflicts, run
+from ..runtime import arguments
+from ..runtime.programs import StoreProgram, Work, apages, arun, pages, retry_conflicts, run, run_each
 from .large_moves import move
+from .texts import Data, make_edit, split_lines, to_bytes, to_text
 
 if TYPE_CHECKING:
     from ..core.store import Store
@@ -40,12 +37,9 @@ if TYPE_CHECKING:
     from .patterns import LineMatcher
 
 T = TypeVar("T")
-Data: TypeAlias = str | bytes | bytearray | memoryview
 Mode: TypeAlias = Literal["rb", "wb", "ab"]
 
 _PATHS_PER_PAGE = 10_000
-_LINE_END = re.compile("\r\n|\r|\n")
-_ANY_END = "(?:\r\n|\r(?!\n)|(?<!\r)\n)"
 #: The most files and bytes in one batch, so that other writers do not wait long.
 _BATCH_FILES, _BATCH_BYTES = 100, 4 << 20
 
@@ -95,7 +89,7 @@ class Files:
         self, path: str, data: Data, *, expect: Expectation | FileInfo = ANY, lease: Lease | None = None
     ) -> StoreProgram[FileInfo]:
         """Create or replace a file with text (stored as UTF-8) or bytes. `expect=` and `lease=` as in `Store.put`."""
-        info: FileInfo = (yield from self._change(self._put(path, _to_bytes(data), expect), lease))[1]
+        info: FileInfo = (yield from self._change(self._put(path, to_bytes(data), expect), lease))[1]
         return info
 
     write = run(_write)
@@ -112,7 +106,7 @@ class Files:
         path = keys.check_path(path)
         if version is None:
             return (yield from self._range(path, 0, None))
-        keys.check_version(version)
+        arguments.check_version(version)
         content: bytes | None = (yield [ops.ReadRange(self._namespace, path, 0, None, version)])[0]
         if content is None:
             raise HistoryGone(f"version {version} of {path!r} is not kept, or is a deletion; see history()")
@@ -126,15 +120,15 @@ class Files:
         content = (yield [ops.ReadRange(self._namespace, path, 0)])[0]
         if content is None:
             content = yield from self._range(keys.check_path(path), 0, None)
-        return _to_text(path, content)
+        return to_text(path, content)
 
     read_text = run(_read_text)
     aread_text = arun(_read_text)
 
     def _read_lines(self, path: str, offset: int = 0, limit: int = 2000) -> StoreProgram[Window]:
         r"""Read up to `limit` lines from line `offset` on. A line ends at \n, \r\n or \r, and at nothing else."""
-        keys.check_count("offset", offset)
-        keys.check_count("limit", limit)
+        arguments.check_count("offset", offset)
+        arguments.check_count("limit", limit)
         lines = split_lines((yield from self._read_text(path)))
         return Window(lines[offset : offset + limit], offset, len(lines))
 
@@ -158,7 +152,7 @@ class Files:
         `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
         """
         path = keys.check_path(path)
-        change = replacing(path, old, new, replace_all=replace_all)
+        change = make_edit(path, old, new, replace_all=replace_all)
         return (yield from self._change_text(path, change, expect=expect, lease=lease))
 
     def _change_text(
@@ -184,8 +178,8 @@ class Files:
             ]
             if content is None:
                 raise _missing(path, info)
-            text, result = change(_to_text(path, content))
-            file = ops.File(self._template, _to_bytes(text))
+            text, result = change(to_text(path, content))
+            file = ops.File(self._template, to_bytes(text))
             yield from self._change([ops.Put(self._namespace, path, file, KEEP, info.version)], lease)
             return result
 
@@ -237,13 +231,13 @@ class Files:
         given = list(files)
         for index, (path, data) in enumerate(given, 1):
             try:
-                content = _to_bytes(data)
+                content = to_bytes(data)
                 groups.append(self._put(path, content))
                 size += len(content)
             except HoldallError as error:
                 groups.append(error)
             if index == len(given) or len(groups) == _BATCH_FILES or size > _BATCH_BYTES:
-                done = yield from each(groups)
+                done = yield from run_each(groups)
                 answers += [one if isinstance(one, HoldallError) else one[1] for one in done]
                 groups, size = [], 0
         return answers
@@ -254,7 +248,7 @@ class Files:
         given = list(paths)
         for start in range(0, len(given), _BATCH_FILES):
             some = given[start : start + _BATCH_FILES]
-            done = yield from each([self._read_ops(path) for path in some])
+            done = yield from run_each([self._read_ops(path) for path in some])
             for path, found in zip(some, done, strict=True):
                 if isinstance(found, HoldallError):
                     answers.append(found)
@@ -279,7 +273,7 @@ class Files:
 
         With `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
         """
-        path, content = keys.check_path(path), _to_bytes(data)
+        path, content = keys.check_path(path), to_bytes(data)
         append = ops.Append(self._namespace, path, content, _version(expect))
         offset: int = (yield from self._change([ops.CheckPath(self._namespace, path), append], lease))[1]
         return offset
@@ -289,9 +283,9 @@ class Files:
 
     def _read_range(self, path: str, start: int, end: int | None = None) -> StoreProgram[bytes]:
         """Read the bytes from `start` up to `end`, or to the end of the file. Past its end there are none."""
-        keys.check_count("start", start, most=2**62)
+        arguments.check_count("start", start, most=2**62)
         if end is not None:
-            keys.check_count("end", end, most=2**62)
+            arguments.check_count("end", end, most=2**62)
         return (yield from self._range(keys.check_path(path), start, end))
 
     read_range = run(_read_range)
@@ -367,7 +361,7 @@ class Files:
             after, info = begin, (yield [ops.Stat(self._namespace, begin)])[0]
             if info is not None and not info.is_dir:
                 found.append(info.path if bare else info)
-        page: Page[Any] = (yield [ops.Children(self._resolved(), folder, after, limit, bare=bare)])[0]
+        page: Page[Any] = (yield [ops.Children(self._resolve_namespace(), folder, after, limit, bare=bare)])[0]
         if prefix:
             found += itertools.takewhile(lambda one: (one if bare else one.path).startswith(begin), page)
         else:
@@ -393,7 +387,7 @@ class Files:
         info: FileInfo | None = (yield [ops.Stat(self._namespace, folder[:-1])])[0]
         # A folder may have the same name as a file.
         if info is not None and path.endswith("/") and not info.is_dir:
-            inside: Page[FileInfo] = (yield [ops.Children(self._resolved(), folder, limit=1)])[0]
+            inside: Page[FileInfo] = (yield [ops.Children(self._resolve_namespace(), folder, limit=1)])[0]
             return FileInfo(folder, is_dir=True) if inside else None
         return info
 
@@ -422,7 +416,7 @@ class Files:
         folder = keys.check_folder(path)
 
         def page(after: Any) -> StoreProgram[tuple[list[FileInfo], Any]]:
-            walk = ops.Children(self._resolved(), folder, after, deep=True, glob=glob)
+            walk = ops.Children(self._resolve_namespace(), folder, after, deep=True, glob=glob)
             found: Page[FileInfo] = (yield [walk])[0]
             return found, found.next
 
@@ -470,9 +464,9 @@ class Files:
 
         folder = keys.check_folder(path)
         if limit is not None:
-            keys.check_count("limit", limit)
-        keys.check_flag("regex", regex)
-        keys.check_flag("ignore_case", ignore_case)
+            arguments.check_count("limit", limit)
+        arguments.check_flag("regex", regex)
+        arguments.check_flag("ignore_case", ignore_case)
         below, rest = (folder, None) if glob is None else globs.split_glob(glob, folder)
         asked = pattern, regex, ignore_case
         search = (yield Work(patterns.LineMatcher, asked)) if regex or ignore_case else patterns.LineMatcher(*asked)
@@ -483,7 +477,7 @@ class Files:
                 found += yield from _find_lines(search, [(folder[:-1], content)])
         after: str | None = None
         while limit is None or len(found) < limit:
-            walk = ops.Grep(self._resolved(), below, search.literals, ignore_case, after, rest)
+            walk = ops.Grep(self._resolve_namespace(), below, search.literals, ignore_case, after, rest)
             page: Page[tuple[str, bytes]] = (yield [walk])[0]
             found += yield from _find_lines(search, page)
             if page.next is None:
@@ -509,7 +503,7 @@ class Files:
         Returns how many files were removed: 0 if there is nothing. Without `recursive`, a folder is `IsADirectory`.
         With `expect=`, as in `Store.put`, a file that has another version is a `Conflict`.
         """
-        keys.check_flag("recursive", recursive)
+        arguments.check_flag("recursive", recursive)
         target = keys.check_folder(path)[:-1] or "/"
         checks = self._checks(target, expect)
         if recursive:
@@ -560,7 +554,7 @@ class Files:
         return AsyncWatch(self._store, self._changes(path, since))
 
     def _changes(self, path: str, since: str | None) -> ops.Changes:
-        return ops.Changes(self._resolved(), since, path=keys.check_folder(path)[:-1] or "/")
+        return ops.Changes(self._resolve_namespace(), since, path=keys.check_folder(path)[:-1] or "/")
 
     # Running programs ------------------------------------------------------------------------------------------------
 
@@ -578,7 +572,7 @@ class Files:
         version = _version(expect)
         return [] if version is ANY else [ops.Check(self._namespace, path, version)]
 
-    def _resolved(self) -> Namespace:
+    def _resolve_namespace(self) -> Namespace:
         """Return the namespace inside the store's scope, as walks need it."""
         return self._store._resolve_namespace(self._namespace)
 
@@ -591,71 +585,6 @@ def _find_lines(search: LineMatcher, files: list[tuple[str, bytes]]) -> StorePro
 
 def _may_be_a_file(path: str, folder: str) -> bool:
     return folder != "/" and not path.endswith("/")
-
-
-def split_lines(text: str) -> list[str]:
-    r"""Split a text at \n, \r\n and \r. A line end at the very end starts no further line."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # five times as fast as a regular expression
-    if not lines[-1]:
-        lines.pop()
-    return lines
-
-
-def replacing(path: str, old: str, new: str, *, replace_all: bool) -> Callable[[str], tuple[str, int]]:
-    """Return a function that applies an edit to a text, and counts the replacements. Checks the arguments now."""
-    if not isinstance(old, str) or not isinstance(new, str):
-        raise InvalidInput("edit takes two str: the text to replace, and the new text")
-    if not old:
-        raise InvalidInput("the text to replace cannot be empty; pass the text, or use write or append")
-    _check_unicode(new)
-    keys.check_flag("replace_all", replace_all)
-    return lambda text: _replace(text, old, new, path, replace_all)
-
-
-def _replace(text: str, old: str, new: str, path: str, replace_all: bool) -> tuple[str, int]:
-    # A match never contains only one half of a \r\n.
-    find = re.compile(("(?<!\r)" if old[0] == "\n" else "") + re.escape(old) + ("(?!\n)" if old[-1] == "\r" else ""))
-    count = len(find.findall(text))
-    if not count and _LINE_END.search(old):  # the caller may have seen lines without their line ends
-        find = re.compile(_ANY_END.join(re.escape(line) for line in _LINE_END.split(old)))
-        count = len(find.findall(text))
-
-    def substitute(found: re.Match[str]) -> str:
-        end = _LINE_END.search(found[0])
-        return new if end is None or found[0] == old else _LINE_END.sub(end[0], new)
-
-    if not count:
-        raise NoMatch(f"the text to replace is not in {path!r} (0 matches): {old!r:.200}")
-    if count > 1 and not replace_all:
-        raise AmbiguousMatch(
-            f"the text to replace is in {path!r} {count} times; pass more of the text around it, or replace_all=True:"
-            f" {old!r:.200}",
-            count,
-        )
-    return find.sub(substitute, text), count
-
-
-def _to_bytes(data: Any) -> bytes:
-    if isinstance(data, str):
-        _check_unicode(data)
-        return data.encode()
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise InvalidValue(f"a file holds str or bytes, not {type(data).__name__} {shown(data)}")
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidValue(f"lone surrogates are not text: at character {error.start}") from None
-
-
-def _to_text(path: str, content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise NotText(f"{path!r} is not text: byte {error.start} is not UTF-8; read it as bytes") from None
 
 
 def _missing(path: str, info: FileInfo | None) -> HoldallError:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ops
 from ..errors import InvalidInput
-from ..model import keys
 from ..ops import Forgotten, Namespace, Page, Scrubbed
+from ..runtime import arguments
 from ..runtime.programs import Sleep, StoreProgram
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Erased:
 
 def erase(store: Store, namespace: Namespace, key: str | None, recursive: bool, compact: bool) -> StoreProgram[Erased]:
     """Remove an entry, or all entries of a namespace, and every trace of them."""
-    keys.check_flag("recursive", recursive)
-    keys.check_flag("compact", compact)
+    arguments.check_flag("recursive", recursive)
+    arguments.check_flag("compact", compact)
     if key is not None and recursive:
         raise InvalidInput("pass key= or recursive=True, not both")
     home = store._resolve_namespace(namespace)

@@ -49,26 +49,30 @@ def end_expired(store: Dispatcher, base: Namespace) -> StoreProgram[None]:
             swept = (yield EngineBatch(store, [ops.Sweep(_SWEPT, base)]))[0]
 
 
-def list_marks(store: Dispatcher, places: Sequence[tuple[Namespace, str]]) -> StoreProgram[list[list[Mark]]]:
+def list_marks(store: Dispatcher, addresses: Sequence[tuple[Namespace, str]]) -> StoreProgram[list[list[Mark]]]:
     """Return the marks of all versions that a store has of some entries, newest first."""
-    found = yield from list_places(store, places)
+    found = yield from list_versions_of(store, addresses)
     return [[(one.kind, one.time) for one in versions] for versions in found]
 
 
 def list_versions(store: Dispatcher, records: Sequence[Record]) -> StoreProgram[list[list[OldVersion]]]:
     """Return the versions of some entries up to those of their records, newest first."""
-    found = yield from list_places(store, [(record.namespace, record.key) for record in records])
+    found = yield from list_versions_of(store, [(record.namespace, record.key) for record in records])
     return [
         [one for one in versions if one.version <= record.version]
         for record, versions in zip(records, found, strict=True)
     ]
 
 
-def list_places(store: Dispatcher, places: Sequence[tuple[Namespace, str]]) -> StoreProgram[list[list[OldVersion]]]:
+def list_versions_of(
+    store: Dispatcher, addresses: Sequence[tuple[Namespace, str]]
+) -> StoreProgram[list[list[OldVersion]]]:
     """Return all versions that a store has of some entries, newest first."""
-    if not places:
+    if not addresses:
         return []
-    found: list[list[OldVersion]] = (yield EngineBatch(store, [ops.ListVersions((*places,), None, _MOST_VERSIONS)]))[0]
+    found: list[list[OldVersion]] = (yield EngineBatch(store, [ops.ListVersions((*addresses,), None, _MOST_VERSIONS)]))[
+        0
+    ]
     return found
 
 
@@ -83,7 +87,7 @@ def count_new(found: Sequence[Mark], known: Sequence[Mark]) -> int:
 
 
 def mark_of(record: Record) -> Mark:
-    """Return what the version of a record is recognised by, as in `list_marks`."""
+    """Return the mark of the version that a record has."""
     return record.kind, record.changed or 0
 
 
@@ -97,7 +101,7 @@ def find_replaced(older: Record | None, known: Sequence[Mark]) -> Record | None:
     return ops.replace(older, content=None)
 
 
-def describe(namespace: Namespace, key: str, one: OldVersion) -> Record:
+def to_bare_record(namespace: Namespace, key: str, one: OldVersion) -> Record:
     """Return the record of a version without its value."""
     value = ops.Json("{}") if one.kind == "put" else None
     return Record(namespace, key, one.version, one.kind, value, expires=one.expires, changed=one.time)

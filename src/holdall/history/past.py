@@ -115,7 +115,7 @@ def split_by_bytes(heads: Sequence[H], most: int = _MOST_LOADED) -> Iterator[lis
     group: list[H] = []
     room = PAGE_BYTES
     for head in heads:
-        size = _loaded_bytes(head)
+        size = _count_loaded_bytes(head)
         if group and (size > room or len(group) == most):
             yield group
             group, room = [], PAGE_BYTES
@@ -125,7 +125,7 @@ def split_by_bytes(heads: Sequence[H], most: int = _MOST_LOADED) -> Iterator[lis
         yield group
 
 
-def _loaded_bytes(head: OldHead | OldVersion) -> int:
+def _count_loaded_bytes(head: OldHead | OldVersion) -> int:
     return head.size if head.size is not None and head.size <= file_values.LARGEST else 0
 
 

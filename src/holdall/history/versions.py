@@ -1,7 +1,7 @@
 """The history of a store: versions of an entry, differences between two moments, and bringing old values back.
 
-Programs that `Store` and `Files` run. What is brought back is written as new changes, so watchers see it, and it can be
-undone in the same way.
+Programs that `Store` and `Files` run. Old values are brought back as new changes, so watchers see them, and the changes
+can be undone in the same way.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..model import file_values, keys
 from ..model.field_paths import WHOLE
 from ..model.values import decode, encode_plain, to_datetime, to_microseconds
 from ..ops import ABSENT, Diff, Entry, Expectation, Namespace, OldHead, OldVersion, Page, Version
+from ..runtime import arguments
 from ..runtime.programs import StoreProgram, retry_conflicts
 from .past import Moment, list_heads, load_entries, split_by_bytes
 
@@ -62,7 +63,7 @@ def to_moment(when: Any, name: str = "when") -> Moment:
 def list_versions(store: Store, namespace: Namespace, key: str, limit: int) -> StoreProgram[list[OldVersion]]:
     """List the versions of an entry, newest first."""
     _check_kept(store)
-    keys.check_count("limit", limit)
+    arguments.check_count("limit", limit)
     walk = ops.ListVersions(((store._resolve_namespace(namespace), keys.check_key(key)),), limit=limit)
     versions: list[list[OldVersion]] = (yield [walk])[0] if limit else [[]]
     return versions[0]
@@ -76,7 +77,7 @@ def list_folder_versions(
     The feed has the newest change of each file, in order. So the files at its end have the newest versions.
     """
     _check_kept(store)
-    keys.check_count("limit", limit)
+    arguments.check_count("limit", limit)
     inside = store._resolve_namespace(namespace)
     newest: dict[str, None] = {}
     walk = ops.Changes(inside, path=folder[:-1] or "/")
@@ -93,9 +94,9 @@ def list_folder_versions(
     found: list[tuple[str, OldVersion]] = []
     paths = list(newest)
     for start in range(0, len(paths), _SLICE):
-        places = tuple((inside, path) for path in paths[start : start + _SLICE])
-        versions: list[list[OldVersion]] = (yield [ops.ListVersions(places, limit=limit)])[0]
-        found += [(path, one) for (_, path), ones in zip(places, versions, strict=True) for one in ones]
+        addresses = tuple((inside, path) for path in paths[start : start + _SLICE])
+        versions: list[list[OldVersion]] = (yield [ops.ListVersions(addresses, limit=limit)])[0]
+        found += [(path, one) for (_, path), ones in zip(addresses, versions, strict=True) for one in ones]
     return sorted(found, key=lambda pair: -pair[1].version)[:limit]
 
 
@@ -139,17 +140,17 @@ def diff_pages(
         begin, end, now = mark or (None, after, None)
         if end is None:
             end, now = (yield from _now()), store._now()
-        changed, place = yield from _changed_heads(inside, before, end, begin, now)
+        changed, last = yield from _find_changed_heads(inside, before, end, begin, now)
         sides: list[dict[Any, Entry]] = [{}, {}]
         for side, known in enumerate(sides):
             for group in split_by_bytes([head for pair in changed if (head := pair[side]) is not None]):
-                known.update({_place(entry): entry for entry in (yield from load_entries(group))})
+                known.update({_address(entry): entry for entry in (yield from load_entries(group))})
         found: list[Diff] = []
         for pair in changed:
-            at = _place(pair[0] or pair[1])
+            at = _address(pair[0] or pair[1])
             old, new = (_cut(known.get(at), depth) for known in sides)
             found.append(Diff(at[0][depth:], at[1], old, new))
-        return found, None if place is None else (place, end, now)
+        return found, None if last is None else (last, end, now)
 
     return page
 
@@ -159,7 +160,7 @@ def _cut(entry: Entry | None, depth: int) -> Entry | None:
     return entry if entry is None or not depth else replace(entry, namespace=entry.namespace[depth:])
 
 
-def _place(one: Any) -> tuple[Namespace, str]:
+def _address(one: Any) -> tuple[Namespace, str]:
     return one.namespace, one.key
 
 
@@ -170,7 +171,7 @@ def _now() -> StoreProgram[str]:
     return page.next
 
 
-def _changed_heads(
+def _find_changed_heads(
     prefix: Namespace, before: Moment, after: Moment, mark: Any, now: int | None
 ) -> StoreProgram[tuple[list[tuple[OldHead | None, OldHead | None]], Any]]:
     """Return the entries of some pages whose versions differ between two moments, and the mark of the next page.
@@ -180,26 +181,26 @@ def _changed_heads(
     old, old_mark = yield from list_heads(ops.ListPast(prefix, before))(mark)
     new, new_mark = yield from list_heads(ops.ListPast(prefix, after))(mark)
     # Only up to where both pages reach: an entry after the end of one page may be on its next.
-    ends = [_order(one) for one in (old_mark, new_mark) if one is not None]
+    ends = [_sort_key(one) for one in (old_mark, new_mark) if one is not None]
     end = min(ends, default=None)
     both: dict[Any, list[OldHead | None]] = {}
     for side, heads in enumerate((old, new)):
         for head in heads:
             is_gone = side == 1 and now is not None and head.expires is not None and head.expires <= now
-            if not is_gone and (end is None or _order(_place(head)) <= end):
-                both.setdefault(_place(head), [None, None])[side] = head
+            if not is_gone and (end is None or _sort_key(_address(head)) <= end):
+                both.setdefault(_address(head), [None, None])[side] = head
     changed = [
         (pair[0], pair[1])
-        for _, pair in sorted(both.items(), key=lambda item: _order(item[0]))
+        for _, pair in sorted(both.items(), key=lambda item: _sort_key(item[0]))
         if pair[0] is None or pair[1] is None or pair[0].version != pair[1].version
     ]
-    following = None if end is None else next(m for m in (old_mark, new_mark) if m is not None and _order(m) == end)
+    following = None if end is None else next(m for m in (old_mark, new_mark) if m is not None and _sort_key(m) == end)
     return changed, following
 
 
-def _order(place: tuple[Namespace, str]) -> tuple[str, str]:
-    """Return what places sort by, as engines list them."""
-    return keys.encode(place[0]), place[1]
+def _sort_key(address: tuple[Namespace, str]) -> tuple[str, str]:
+    """Return the key by which engines sort addresses."""
+    return keys.encode(address[0]), address[1]
 
 
 def restore(
@@ -207,7 +208,7 @@ def restore(
 ) -> StoreProgram[Any]:
     """Write an old version of an entry again; return what the put returns."""
     _check_kept(store)
-    keys.check_version(version)
+    arguments.check_version(version)
     [old] = yield [ops.GetVersion(namespace, key, version)]
     if old is None:
         raise HistoryGone(f"version {version} of {key!r} in {namespace!r} is not kept, or is a deletion; see history()")
@@ -239,8 +240,8 @@ def rewind(
 ) -> StoreProgram[Rewound]:
     """Bring everything under a prefix back to how it was at a moment."""
     _check_kept(store)
-    keys.check_flag("dry_run", dry_run)
-    keys.check_flag("sliced", sliced)
+    arguments.check_flag("dry_run", dry_run)
+    arguments.check_flag("sliced", sliced)
     inside, moment = store._resolve_prefix(prefix), to_moment(when)
     if keys.is_hidden(inside):
         raise Unsupported(f"the history of hidden namespaces is not kept, so {prefix!r} cannot be rewound")
@@ -262,7 +263,7 @@ def _rewind(
     pending: list[tuple[OldHead | None, OldHead | None]] = []
     mark = None
     while True:
-        changed, mark = yield from _changed_heads(inside, moment, end, mark, now)
+        changed, mark = yield from _find_changed_heads(inside, moment, end, mark, now)
         restored += sum(old is not None for old, _ in changed)
         deleted += sum(old is None for old, _ in changed)
         if not dry_run:
@@ -320,7 +321,7 @@ def _write_old(
         for head, old in zip(group, results, strict=True):
             if old is None:
                 raise HistoryGone("the history of that moment was purged during the rewind; nothing was changed")
-            found[_place(head)] = old
+            found[_address(head)] = old
             room -= len(encode_plain(old.entry.value)) if old.file is None else 0
     if room < 0:
         raise _too_large()
@@ -331,7 +332,7 @@ def _write_old(
         if old_head is None:
             batch.append(ops.Delete(namespace, head.key, expect))
         else:
-            batch += _write_again(found[_place(head)], namespace, expect, now)
+            batch += _write_again(found[_address(head)], namespace, expect, now)
     yield from store._write_batch(batch, lease)
 
 

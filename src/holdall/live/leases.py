@@ -37,8 +37,8 @@ from ..errors import (
 from ..model import keys
 from ..model.values import MAX_TTL, duration_seconds
 from ..ops import ABSENT, Entry, Namespace, PointOp
+from ..runtime.arguments import explain_renamed
 from ..runtime.programs import IS_ASYNC, Call, Sleep, StoreProgram, arun, run
-from ..runtime.renames import explain_renamed
 from ..runtime.signals import defer_signals
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Lease:
     aacquire = arun(_acquire)
 
     def _used_already(self) -> InvalidInput:
-        """Make the error of a second use. Two users of one object would both be its holder, and exclude nobody."""
+        """Make the error of a second use. Two users of one object would both be its holder, so it locks nothing."""
         return InvalidInput(f"{self!r} was used already; make another one with store.lease()")
 
     def _acquire_in_time(self) -> StoreProgram[Lease]:

@@ -19,8 +19,8 @@ from .. import ops
 from ..core.dispatch import Dispatcher
 from ..errors import InvalidInput, StoreClosed, shown
 from ..ops import Change, Namespace, Page, replace
+from ..runtime.arguments import explain_renamed
 from ..runtime.programs import Call, StoreProgram, arun, run
-from ..runtime.renames import explain_renamed
 from ..runtime.signals import defer_signals
 from .notification import Event, LoopEvent, Notifier, ThreadEvent
 

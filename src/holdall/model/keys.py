@@ -48,39 +48,6 @@ class Resolved(tuple[str, ...]):
     __slots__ = ()
 
 
-def check_count(name: str, value: Any, least: int = 0, most: int = 2**31) -> None:
-    """Check that an argument is an int from `least` up to below `most`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{name} is an int, not {type(value).__name__} {shown(value)}")
-    if not least <= value < most:
-        raise InvalidInput(f"{name} is at least {least} and less than 2**{most.bit_length() - 1}, not {shown(value)}")
-
-
-def check_flag(name: str, value: Any, *, or_none: bool = False) -> None:
-    """Check that an argument is True or False: the text "false" would count as true."""
-    if not (isinstance(value, bool) or (or_none and value is None)):
-        raise InvalidInput(f"{name} is {'True, False or None' if or_none else 'True or False'}, not {shown(value)}")
-
-
-def check_part(name: str, value: Any) -> float:
-    """Check that an argument is a number from 0 to 1, and return it."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidInput(f"{name} is a number from 0 to 1, not {shown(value)}")
-    return float(value)
-
-
-def check_version(version: Any) -> None:
-    """Check that an argument can be the number of a version."""
-    if type(version) is not int or not -(2**63) <= version < 2**63:
-        raise InvalidInput(f"version is the number of a version from history(), not {shown(version)}")
-
-
-def check_function(name: str, value: Any) -> None:
-    """Check that an argument is a function or None."""
-    if not (value is None or callable(value)):
-        raise InvalidInput(f"{name} is a function, not {type(value).__name__} {shown(value)}")
-
-
 def check_namespace(namespace: Any, *, empty: bool = False) -> Namespace:
     """Check a namespace and return it as a tuple. `empty=True` accepts `()`, for prefixes and scopes."""
     if type(namespace) is not tuple:

@@ -13,8 +13,8 @@ that was changed, removed, repeated or moved is found. The blocks are, in this o
     X   the file whose pieces came before is not whole, because it has changed: ignore it
     E   the end, JSON: how much there is
 
-Data is checked against the types of `ops.Record` when it is read, and nothing in it is executed. Exports and
-imports open local files by `reading` and `writing`, too.
+Data is checked against the types of `ops.Record` when it is read, and nothing in it is executed. Exports and imports
+open local files with `open_local` and `replace_local`, too.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def _check_path(path: Any) -> Path:
     return target
 
 
-def reading(path: Any) -> IO[bytes]:
-    """Open a local file."""
+def open_local(path: Any) -> IO[bytes]:
+    """Open a local file for reading."""
     source = _check_path(path)
     try:
         return source.open("rb")
@@ -123,8 +123,8 @@ def reading(path: Any) -> IO[bytes]:
 
 
 @contextmanager
-def writing(path: Any) -> Iterator[IO[bytes]]:
-    """Give a file that takes the place of `path` once it is whole and on the disk."""
+def replace_local(path: Any) -> Iterator[IO[bytes]]:
+    """Yield a temporary file, which replaces the file at `path` at the end of the block, once it is on the disk."""
     target = _check_path(path)
     if target.exists() and not target.is_file():  # a device would be replaced
         raise InvalidInput(f"{str(target)!r} is no regular file; name another one")
@@ -147,7 +147,7 @@ class ArchiveReader:
     """Reads an archive block by block, and checks it. Its methods block."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = reading(path)
+        self._file = open_local(path)
         self.path = os.fspath(path)
         self._whole = hashlib.sha256()
         self._last = b""
@@ -185,7 +185,7 @@ class ArchiveReader:
         except zlib.error as error:
             raise self.damaged(f"a block cannot be decompressed ({error})") from error
         if len(data) != length or not inflater.eof or inflater.unused_data:
-            raise self.damaged("a block has not the length that it should have")
+            raise self.damaged("a block does not have the length that precedes it")
         if kind == b"E":
             whole = self._whole.digest()
             if self._read(_END_BYTES, "its checksum") != whole:
@@ -196,7 +196,7 @@ class ArchiveReader:
         return kind, data
 
     def position(self) -> tuple[int, int]:
-        """Return how many bytes were read, and how many there are."""
+        """Return how many bytes were read, and the size of the file."""
         return self._file.tell(), os.fstat(self._file.fileno()).st_size
 
     def read_records(self, data: bytes) -> list[Record]:

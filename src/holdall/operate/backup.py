@@ -33,7 +33,7 @@ from ..model import keys
 from ..model.values import encode
 from ..ops import ABSENT, Entry, Namespace, OldVersion, Record, RecordPage
 from ..runtime.programs import Call, Sleep, StoreProgram, Work
-from .archive import FORMAT, ArchiveReader, ArchiveWriter, writing
+from .archive import FORMAT, ArchiveReader, ArchiveWriter, replace_local
 from .records import (
     OPERATE_NAMESPACE,
     PIECE,
@@ -86,7 +86,7 @@ def _back_up(
     if reach is not None:
         header["history"] = {"since": reach.since}
     info = BackupInfo(prefix=prefix, created_at=datetime.fromisoformat(created), holdall=made_by)
-    with writing(path) as file:
+    with replace_local(path) as file:
         writer = ArchiveWriter(file)
         yield Work(writer.write_header, (header,))
         yield from _write_records(store, base, writer, info, progress, total, reach is not None)
@@ -206,7 +206,7 @@ def _check(reader: ArchiveReader, progress: Progress = None) -> tuple[BackupInfo
             records = reader.read_records(data)
             for record in records:
                 _check_record(reader, record)
-            left = _missing_bytes(records)
+            left = _count_missing_bytes(records)
         elif kind == b"P" and left and len(data) == min(left, PIECE):
             left -= len(data)
         elif kind == b"X":
@@ -218,7 +218,7 @@ def _check(reader: ArchiveReader, progress: Progress = None) -> tuple[BackupInfo
             raise reader.damaged("its blocks are not in order")
 
 
-def _missing_bytes(records: list[Record]) -> int:
+def _count_missing_bytes(records: list[Record]) -> int:
     """Return how many bytes of the last record's content follow in pieces."""
     last = records[-1] if records else None
     return last.size or 0 if last is not None and last.size is not None and last.content is None else 0
@@ -279,8 +279,8 @@ def load(
         digest = reader.digest
     base = store._resolve_prefix(info.prefix if to is None else to)
     # A digest, and not the name of the namespace, which may be erased later.
-    place = hashlib.blake2b(keys.encode(base).encode(), digest_size=16).hexdigest()
-    state_key = f"load {digest.hex()[:32]} {place}"
+    namespace = hashlib.blake2b(keys.encode(base).encode(), digest_size=16).hexdigest()
+    state_key = f"load {digest.hex()[:32]} {namespace}"
     state: Entry | None = (yield from execute(store, [ops.Get(OPERATE_NAMESPACE, state_key)]))[0]
     loaded = Loaded(resumed=state is not None)
     if state is None:
@@ -401,17 +401,17 @@ def _add_records(
     older: dict[tuple[Namespace, str], Record] = {}
     if target.keeps_history:
         older = {} if last is None or not last.is_old else {(target.locate(last), last.key): last}
-        places = [place for place, group in groups.items() if may_repeat or group[0].is_old or place in older]
-        known = dict(zip(places, (yield from old_records.list_marks(target.store, places)), strict=True))
-    for place, versions in groups.items():
-        namespace = place[0]
+        addresses = [each for each, group in groups.items() if may_repeat or group[0].is_old or each in older]
+        known = dict(zip(addresses, (yield from old_records.list_marks(target.store, addresses)), strict=True))
+    for address, versions in groups.items():
+        namespace = address[0]
         before: Record | None = None
-        if place in known:
+        if address in known:
             marks = [old_records.mark_of(one) for one in reversed(versions)]
-            first = len(versions) - old_records.count_new(marks, known[place])
+            first = len(versions) - old_records.count_new(marks, known[address])
             if may_repeat and first == len(versions):
                 continue
-            before = old_records.find_replaced(versions[first - 1] if first else older.get(place), known[place])
+            before = old_records.find_replaced(versions[first - 1] if first else older.get(address), known[address])
             olds = [one for one in versions[first:] if one.is_old]
             batch.olds += old_records.make_ops(olds, namespace, before, target.store._now())
             batch.versions += len(olds)
@@ -434,12 +434,12 @@ def _group_by_entry(target: _Target, records: list[Record]) -> dict[tuple[Namesp
     """
     groups: dict[tuple[Namespace, str], list[Record]] = {}
     for record in records:
-        place = target.locate(record), record.key
-        group = groups.pop(place, [])
+        address = target.locate(record), record.key
+        group = groups.pop(address, [])
         if group and not group[-1].is_old:
             group = []
         group.append(record)
-        groups[place] = group
+        groups[address] = group
     return groups
 
 

@@ -119,7 +119,7 @@ def _read_by_key(
 
 
 def _read_by_change(store: Dispatcher, base: Namespace) -> StoreProgram[tuple[int, int]]:
-    """Read all entries in order of change; return the same."""
+    """Read all entries in order of change; return their number, and the same digest."""
     since: str | None = None
     count = digest = 0
     while True:
@@ -181,9 +181,9 @@ def _check_history(store: Dispatcher, checked: Checked) -> StoreProgram[None]:
         if not page:
             checked.faults += faults
             return
-        places = [(change.namespace, change.key) for change in page]
-        listed = yield from old_records.list_places(store, places)
-        for (namespace, key), versions in zip(places, listed, strict=True):
+        addresses = [(change.namespace, change.key) for change in page]
+        listed = yield from old_records.list_versions_of(store, addresses)
+        for (namespace, key), versions in zip(addresses, listed, strict=True):
             for group in old_records.split([one for one in versions if one.kind == "put"]):
                 problem = yield from _find_old_problem(store, namespace, key, group)
                 if problem is not None:
@@ -201,7 +201,7 @@ def _find_old_problem(
         return f"an old version cannot be read ({error})"
     for one, old in zip(versions, found, strict=True):
         if old is None:
-            [left] = yield from old_records.list_places(store, [(namespace, key)])
+            [left] = yield from old_records.list_versions_of(store, [(namespace, key)])
             if any(each.version == one.version for each in left):  # it was not purged meanwhile
                 return f"its version {one.version} cannot be read"
         elif one.size is not None and (old.file is None or len(old.file.content) != one.size):

@@ -45,7 +45,7 @@ from .results import Copied
 
 _PAGE = 500  # changes that are written in one transaction
 _MOST_OLDS = 3000  # ops that write old versions, in one transaction
-_STOP_INTERVAL = 0.1  # seconds between two looks at `stop`
+_STOP_INTERVAL = 0.1  # seconds between two calls of `stop`
 _FORMAT = 1
 
 
@@ -177,8 +177,8 @@ class Copier:
         marks: list[list[old_records.Mark]] = [[] for _ in records]
         if self._reach is not None:
             histories = yield from old_records.list_versions(self._source, records)
-            places = [(self._target(record.namespace), record.key) for record in records]
-            marks = yield from old_records.list_marks(self._destination, places)
+            addresses = [(self._target(record.namespace), record.key) for record in records]
+            marks = yield from old_records.list_marks(self._destination, addresses)
         for record, versions, known in zip(records, histories, marks, strict=True):
             if record.value is None and record.updated < self._state.began and not versions:
                 continue  # it was gone before the copy began: an entry of that name in the destination is another
@@ -214,7 +214,7 @@ class Copier:
         """
         count = _count_new(versions, known)
         new, target = versions[:count], self._target(record.namespace)
-        older = old_records.describe(target, record.key, versions[count]) if count < len(versions) else None
+        older = old_records.to_bare_record(target, record.key, versions[count]) if count < len(versions) else None
         before = old_records.find_replaced(older, known)
         for group in old_records.split([one for one in reversed(new) if one.version != record.version]):
             olds = yield from old_records.load_records(self._source, record.namespace, record.key, group)
@@ -301,7 +301,7 @@ class Copier:
                 yield from execute(self._destination, group)
 
     def _verify(self) -> StoreProgram[None]:
-        """Compare both sides. What differs is looked at again: the source may have changed meanwhile."""
+        """Compare both sides. After a difference, copy later changes and compare again, up to three times."""
         for tries in range(3):
             found = yield from compare(self._source, self._destination, self._from, self._to)
             self._result.verified, self._result.differences = found.entries, found.differences

@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from ..core.dispatch import Dispatcher
 from ..errors import InvalidInput, shown
-from ..model import keys
 from ..ops import Namespace
+from ..runtime import arguments
 from ..runtime.programs import StoreProgram, arun, run
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class OperateMethods(Dispatcher):
         """
         from .backup import back_up
 
-        keys.check_function("progress", progress)
+        arguments.check_function("progress", progress)
         return (yield from back_up(self, path, prefix, progress))
 
     backup = run(_backup)
@@ -61,9 +61,9 @@ class OperateMethods(Dispatcher):
         """
         from .backup import load
 
-        keys.check_flag("into", into)
-        keys.check_flag("replace", replace)
-        keys.check_function("progress", progress)
+        arguments.check_flag("into", into)
+        arguments.check_flag("replace", replace)
+        arguments.check_function("progress", progress)
         return (yield from load(self, path, to, into, replace, progress))
 
     load = run(_load)
@@ -84,7 +84,7 @@ class OperateMethods(Dispatcher):
         """
         from .tables import export_entries
 
-        keys.check_function("progress", progress)
+        arguments.check_function("progress", progress)
         store: Any = self
         return (yield from export_entries(store, target, prefix, format, progress))
 
@@ -109,7 +109,7 @@ class OperateMethods(Dispatcher):
         """
         from .tables import import_entries
 
-        keys.check_function("progress", progress)
+        arguments.check_function("progress", progress)
         store: Any = self
         return (yield from import_entries(store, source, namespace, columns, format, progress))
 
@@ -127,8 +127,8 @@ class OperateMethods(Dispatcher):
         """
         from .checking import check
 
-        keys.check_flag("repair", repair)
-        keys.check_function("progress", progress)
+        arguments.check_flag("repair", repair)
+        arguments.check_function("progress", progress)
         return (yield from check(self, repair, progress))
 
     check = run(_check)
@@ -225,7 +225,7 @@ def check_backup(path: str | os.PathLike[str], *, progress: Callable[[int, int],
     """
     from .backup import check_backup as check
 
-    keys.check_function("progress", progress)
+    arguments.check_function("progress", progress)
     return check(path, progress)
 
 
@@ -260,9 +260,9 @@ def _copy(
     from .copying import Copier
 
     for name, flag in (("follow", follow), ("verify", verify), ("restart", restart)):
-        keys.check_flag(name, flag)
-    keys.check_function("progress", progress)
-    keys.check_function("stop", stop)
+        arguments.check_flag(name, flag)
+    arguments.check_function("progress", progress)
+    arguments.check_function("stop", stop)
     copier = Copier(one, other, prefix, to)
     return (yield from copier.copy(follow=follow, verify=verify, restart=restart, progress=progress, stop=stop))
 
@@ -277,7 +277,7 @@ def _compare(
 ) -> StoreProgram[Comparison]:
     from .comparing import compare as compare_stores
 
-    keys.check_count("limit", limit, least=1)
-    keys.check_function("progress", progress)
+    arguments.check_count("limit", limit, least=1)
+    arguments.check_function("progress", progress)
     there = other._resolve_prefix(prefix if to is None else to)
     return (yield from compare_stores(one, other, one._resolve_prefix(prefix), there, limit, progress=progress))

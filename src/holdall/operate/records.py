@@ -61,9 +61,9 @@ class WriteBatch:
 
 
 def check_record(record: Record) -> None:
-    """Check that a record which anybody may have made is one that a store can have; raise an error if not.
+    """Check a record of an untrusted source, such as an archive; raise an error if no store could have it.
 
-    Engines get records as they are, and rely on what the store has checked.
+    Records go to engines as they are. Engines do not check what a store usually checks for them.
     """
     keys.check_namespace(record.namespace, empty=True)
     keys.check_key(record.key)
@@ -91,9 +91,9 @@ def check_record(record: Record) -> None:
 
 def _check_file(record: Record) -> None:
     if not keys.is_path(record.key):
-        raise InvalidInput("a file has the path of a file")
+        raise InvalidInput(f"the key of a file is a path, not {shown(record.key)}")
     if record.content is not None and len(record.content) != record.size:
-        raise Corrupt("a content has not the size of its file")
+        raise Corrupt("the content of a file does not have the size that its record gives")
     if record.value is None:
         raise Corrupt("a file has no template")
     template = decode(record.value)

@@ -27,7 +27,7 @@ from ..model import file_values, keys, namespace_text
 from ..model.values import decode, to_datetime
 from ..ops import Namespace, Record, RecordPage
 from ..runtime.programs import Call, StoreProgram, Work
-from .archive import reading, writing
+from .archive import open_local, replace_local
 from .records import execute
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def export_entries(
     """Write a row for each entry below a prefix, in key order; return how many."""
     chosen = find_format(path, format)
     if isinstance(path, str | os.PathLike):
-        with writing(path) as file:
+        with replace_local(path) as file:
             return (yield from _export(store, file, prefix, chosen, progress))
     _check_file(path, "write")
     return (yield from _export(store, path, prefix, chosen, progress))
@@ -238,7 +238,7 @@ def _read_rows(source: Any, format: str) -> Iterator[tuple[int, Any, int]]:
     if not isinstance(source, str | os.PathLike):
         yield from read(source)
         return
-    with reading(source) as file:
+    with open_local(source) as file:
         yield from read(file)
 
 

@@ -1,5 +1,5 @@
-"""How code runs.
+"""How code runs: what all other folders call.
 
-It has programs for sync and async callers, deferred signals, worker threads, threads that close resources, and errors
-for renamed arguments.
+It has programs for sync and async callers, deferred signals, worker threads, threads that close resources, and checks
+of arguments.
 """

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from ..errors import Conflict, HoldallError, LeaseLost, StoreClosed, Unavailable
 from ..ops import FrozenStruct, Op
-from .renames import check_renamed
+from .arguments import check_renamed
 
 #: The most tries of a read-modify-write, and the longest pause between two, in milliseconds.
 _MOST_TRIES, _LONGEST_PAUSE = 300, 500
@@ -73,7 +73,7 @@ StoreRequest: TypeAlias = Sequence[Op] | Call | Work | Sleep | IsAsync | EngineB
 StoreProgram: TypeAlias = Generator[StoreRequest, Any, T]
 
 
-def before_retry(conflict: Exception, tries: int) -> Program[Sleep, None]:
+def pause_before_retry(conflict: Exception, tries: int) -> Program[Sleep, None]:
     """Pause before a read-modify-write starts again. After too many tries, or a lost lease, raise the conflict.
 
     Each pause may be twice as long as the one before. With short pauses, the conflicts of many writers at once grow
@@ -93,11 +93,11 @@ def retry_conflicts(attempt: Callable[[], StoreProgram[T]]) -> StoreProgram[T]:
         try:
             return (yield from attempt())
         except Conflict as conflict:
-            yield from before_retry(conflict, tries)
+            yield from pause_before_retry(conflict, tries)
     raise AssertionError("unreachable")
 
 
-def each(groups: Sequence[list[Any] | HoldallError]) -> StoreProgram[list[list[Any] | HoldallError]]:
+def run_each(groups: Sequence[list[Any] | HoldallError]) -> StoreProgram[list[list[Any] | HoldallError]]:
     """Run groups of ops that may fail independently; return each group's results, or its error.
 
     All groups are sent in one batch. If that fails, each group is sent on its own. An error in place of a group is
@@ -113,7 +113,7 @@ def each(groups: Sequence[list[Any] | HoldallError]) -> StoreProgram[list[list[A
     except HoldallError as error:
         concerns_all = len(valid) == 1 or isinstance(error, Unavailable | StoreClosed)
         for number in valid:
-            answers[number] = error if concerns_all else (yield from each([groups[number]]))[0]
+            answers[number] = error if concerns_all else (yield from run_each([groups[number]]))[0]
     else:
         for number in valid:
             answers[number] = [next(results) for _ in groups[number]]  # type: ignore[union-attr]  # as above
@@ -172,7 +172,7 @@ def run(method: Callable[Concatenate[R, P], StoreProgram[T]]) -> Callable[Concat
             raise
         return self._run(program)
 
-    return _named(call, method, method.__name__.removeprefix("_"))
+    return _set_name(call, method, method.__name__.removeprefix("_"))
 
 
 def arun(method: Callable[Concatenate[R, P], StoreProgram[T]]) -> Callable[Concatenate[R, P], Coroutine[Any, Any, T]]:
@@ -186,10 +186,10 @@ def arun(method: Callable[Concatenate[R, P], StoreProgram[T]]) -> Callable[Conca
             raise
         return await self._arun(program)
 
-    return _named(call, method, "a" + method.__name__.removeprefix("_"))
+    return _set_name(call, method, "a" + method.__name__.removeprefix("_"))
 
 
-def _named(call: T, method: Callable[..., Any], name: str) -> T:
+def _set_name(call: T, method: Callable[..., Any], name: str) -> T:
     """Give a public method the signature and docstring of its program, under its own name."""
     functools.update_wrapper(call, method)  # type: ignore[arg-type]  # a function, whatever T says of its type
     owner = method.__qualname__.rpartition(".")[0]

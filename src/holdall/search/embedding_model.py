@@ -17,7 +17,7 @@ from ..errors import Conflict, Corrupt, EmbeddingError, InvalidInput
 from ..model import field_paths, file_values, keys
 from ..model.values import decode, to_plain_object
 from ..ops import ABSENT, KEEP, Entry, Namespace, replace
-from ..runtime.programs import Call, StoreProgram, before_retry
+from ..runtime.programs import Call, StoreProgram, pause_before_retry
 from .embedders import Embedder, Metric, is_same_model
 
 #: The entry that records the model: its namespace in the engine, and its key.
@@ -83,7 +83,7 @@ class EmbeddingModel:
                     raise
                 self._model = None  # another number, if the store was emptied meanwhile; or another model
                 tries += 1
-                yield from before_retry(conflict, tries)
+                yield from pause_before_retry(conflict, tries)
 
     def embed_query(self, query: str) -> StoreProgram[ops.Vector]:
         """Embed a query."""

@@ -25,7 +25,7 @@ from ..redis.encoding import KINDS, folder_bounds, list_ranges, make_id, ranges_
 from ..redis.shards import Shards
 
 _STEP = 200  # records that one script removes
-_PAGE = 500  # entries that one script looks at
+_PAGE = 500  # entries that one script checks
 
 
 class RedisHistory:
@@ -59,7 +59,7 @@ class RedisHistory:
         return reach
 
     def purge(self, op: ops.PurgeHistory) -> ConnectionProgram[bool]:
-        """Remove old values of which the time is over; all of them if history is off. Return whether more is left."""
+        """Remove old values that were kept long enough, or all if history is off. Return whether more is left."""
         shards, left = self._shards, op.limit
         for shard in shards.all:
             field = yield from shards.execute(shard, ("HGET", shards.prefixes[shard], "h"), shards.make_deadline())
@@ -91,7 +91,7 @@ class RedisHistory:
 
     def list_versions(self, op: ops.ListVersions) -> ConnectionProgram[list[list[OldVersion]]]:
         listed: list[list[OldVersion]] = []
-        for namespace, key in op.places:
+        for namespace, key in op.addresses:
             listed += [(yield from self._list_versions(op, namespace, key))]
         return listed
 

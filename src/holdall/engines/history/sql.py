@@ -76,7 +76,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Link(NamedTuple):
-    """An old version of a file, as others need it."""
+    """What is needed of an old version of a file to read the versions that depend on it."""
 
     size: int
     delta: str | None  # the text of its `Delta`; None: it is whole
@@ -93,7 +93,7 @@ class _Compared(NamedTuple):
 
 
 class HeldPast(Page[Any]):
-    """No page: deleted trees must be cleared before the past can be read."""
+    """Stands for a page that cannot be read yet: the engine must clear deleted trees first, and read again."""
 
 
 def copy_row(table: str, further: dict[str, str] | None = None) -> str:
@@ -214,7 +214,7 @@ class SqlHistory:
     # Purging ---------------------------------------------------------------------------------------------------------
 
     def purge(self, op: ops.PurgeHistory, now: int | None) -> SqlProgram[bool]:
-        """Remove old values of which the time is over; all of them if history is off. Return whether more is left."""
+        """Remove old values that were kept long enough, or all if history is off. Return whether more is left."""
         return (yield from self._purge_some(op, now, (yield from self._read_setting())))
 
     def _purge_some(self, op: ops.PurgeHistory, now: int | None, setting: HistorySetting | None) -> SqlProgram[bool]:
@@ -298,8 +298,8 @@ class SqlHistory:
             return rows
         assert op.version is not None
         start, end = (op.start, op.end) if isinstance(op, ops.ReadRange) else (0, None)
-        place = keys.encode(op.namespace), op.key, op.version
-        content = yield from self._read_part(*place, start, 2**62 if end is None else end)
+        address = keys.encode(op.namespace), op.key, op.version
+        content = yield from self._read_part(*address, start, 2**62 if end is None else end)
         if content is None:
             return []
         if isinstance(op, ops.ReadRange):
@@ -418,11 +418,11 @@ class SqlHistory:
         return done._replace(prefix=done.prefix + count, has_prefix=count < length, is_all=count == left)
 
     def list_versions(self, op: ops.ListVersions) -> SqlProgram[list[list[OldVersion]]]:
-        if not op.places:
+        if not op.addresses:
             return []
         page = {"before": op.before, "limit": op.limit}
         replies = yield [
-            (self._list, {"ns": keys.encode(namespace), "key": key, **page}) for namespace, key in op.places
+            (self._list, {"ns": keys.encode(namespace), "key": key, **page}) for namespace, key in op.addresses
         ]
         return [[OldVersion(*row) for row in rows] for rows in replies]
 
@@ -459,7 +459,7 @@ class SqlHistory:
             past = f"changed <= :at AND ended_at > :at AND {unexpired}"
         else:
             present, past = yield from self._feed.past_conditions(op.at, setting, params)
-        inside = _selected(op, params)
+        inside = _select_heads(op, params)
         if op.after is not None:
             inside += " AND (ns, key) > (:after_ns, :after_key)"
             params.update(after_ns=keys.encode(op.after[0]), after_key=op.after[1])
@@ -512,7 +512,7 @@ def _count_common(one: bytes, other: bytes) -> int:
     return low
 
 
-def _selected(op: ops.ListPast, params: dict[str, Any]) -> str:
+def _select_heads(op: ops.ListPast, params: dict[str, Any]) -> str:
     """Return the condition that a row is one that the walk lists, and add its parameters."""
     if op.key is not None:
         params.update(ns=keys.encode(op.prefix), key=op.key)

@@ -597,7 +597,7 @@ class MemoryEngine:
             case ops.Grep():
                 return self._grep(op)
             case ops.ListVersions():
-                return [self._list_versions(op, keys.encode(namespace), key) for namespace, key in op.places]
+                return [self._list_versions(op, keys.encode(namespace), key) for namespace, key in op.addresses]
             case ops.ListPast():
                 return self._list_past(op)
         raise TypeError(f"not a walk: {op!r}")
@@ -668,8 +668,8 @@ class MemoryEngine:
         (ns, key), created, now = address, record.created, self._clock()
         here, first, end = (ns, created, key), (ns, created - LARGEST_GAP), (ns, created + LARGEST_GAP + 1)
 
-        def live(places: Iterator[tuple[str, int, str]]) -> Iterator[int]:
-            records = (self._entries[ns, key] for ns, _, key in places)
+        def live(addresses: Iterator[tuple[str, int, str]]) -> Iterator[int]:
+            records = (self._entries[ns, key] for ns, _, key in addresses)
             return (record.version for record in records if _is_live(record, now))
 
         before = self._order.irange(first, here, inclusive=(True, False), reverse=True)

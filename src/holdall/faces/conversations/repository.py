@@ -37,7 +37,7 @@ except ModuleNotFoundError as missing:
 
 from ... import ABSENT, Entry, Hit, ops
 from ...core import face_api
-from ...core.face_api import Call, StoreProgram, Work, async_method, before_retry, sync_method
+from ...core.face_api import Call, StoreProgram, Work, async_method, pause_before_retry, sync_method
 from ...errors import AlreadyExists, Conflict, InvalidInput, NotFound, shown
 from ...ops import Namespace
 from ..base import NEIGHBOURS, Face, read_namespaces
@@ -219,7 +219,7 @@ class ConversationRepository(Face, BaseStoreRepository):
             except Conflict as conflict:
                 entry: Entry | None = (yield [ops.Get(namespace, key)])[0]
                 if entry is None:  # it, or the last one, was deleted meanwhile
-                    yield from before_retry(conflict, tries)
+                    yield from pause_before_retry(conflict, tries)
                 elif _is_conversation(entry):  # archived already
                     return _to_conversation(entry)
                 else:
@@ -264,7 +264,7 @@ class ConversationRepository(Face, BaseStoreRepository):
         once.
         """
         face_api.check_count("limit", limit)
-        part = face_api.check_part("neighbours", neighbours)
+        part = face_api.check_fraction("neighbours", neighbours)
         if not isinstance(query, str):
             raise InvalidInput(f"query is a str, not {shown(query)}")
         found = yield from face_api.search(
@@ -359,7 +359,7 @@ class ConversationRepository(Face, BaseStoreRepository):
     erase = sync_method(_erase)
     aerase = async_method(_erase)
 
-    # Helpers ---------------------------------------------------------------------------------------------------------
+    # Pages of conversations ------------------------------------------------------------------------------------------
 
     def _visit(
         self, namespace: Namespace, filter: dict[str, Any] | None, visit: Callable[[list[Hit]], StoreProgram[None]]

@@ -182,7 +182,7 @@ class HoldallBackend(Face, BackendProtocol):
         files = self._files()
         try:
             path = _file_path(file_path)
-            replace = face_api.replacing(path, old_string, new_string, replace_all=replace_all)
+            replace = face_api.make_edit(path, old_string, new_string, replace_all=replace_all)
             count = yield from self._rewrite(files, path, lambda data: replace(_text(path, data)), KEEP)
             if not count:
                 count = yield from face_api.edit(files, path, old_string, new_string, replace_all=replace_all)

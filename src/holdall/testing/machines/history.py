@@ -21,9 +21,9 @@ from ...core.store import Store
 from ...ops import Namespace
 from ..clock import Clock
 
-_Place: TypeAlias = tuple[Namespace, str]
+_Address: TypeAlias = tuple[Namespace, str]
 #: What an entry is to the model: the n of its item, or the content of its file.
-_Model: TypeAlias = dict[_Place, Any]
+_Model: TypeAlias = dict[_Address, Any]
 
 namespaces = st.sampled_from([("a",), ("a", "b"), ("a", "é")])
 item_keys = st.sampled_from(["k1", "k2"])
@@ -53,7 +53,7 @@ class _HistoryMachine(RuleBasedStateMachine):
         self.clock = Clock()
         self.store = self.open_subject(self.folder, self.clock)
         self.now: _Model = {}
-        self.changes: dict[_Place, list[tuple[str, Any]]] = {}
+        self.changes: dict[_Address, list[tuple[str, Any]]] = {}
         self.moments: list[tuple[Any, str, _Model]] = []
         self.note()
 
@@ -61,13 +61,13 @@ class _HistoryMachine(RuleBasedStateMachine):
         self.store.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def set(self, place: _Place, value: Any) -> None:
-        self.now[place] = value
-        self.changes.setdefault(place, []).append(("put", value))
+    def set(self, address: _Address, value: Any) -> None:
+        self.now[address] = value
+        self.changes.setdefault(address, []).append(("put", value))
 
-    def remove(self, place: _Place) -> None:
-        if self.now.pop(place, None) is not None:
-            self.changes[place].append(("delete", None))
+    def remove(self, address: _Address) -> None:
+        if self.now.pop(address, None) is not None:
+            self.changes[address].append(("delete", None))
 
     def note(self) -> None:
         """Note the present moment, and go on to a later one."""
@@ -89,13 +89,13 @@ class _HistoryMachine(RuleBasedStateMachine):
 
     @rule(namespace=namespaces, path=paths, text=contents, appends=st.booleans())
     def write(self, namespace: Namespace, path: str, text: str, appends: bool) -> None:
-        files, place = self.store.files(namespace), (namespace, path)
+        files, address = self.store.files(namespace), (namespace, path)
         if appends:
             files.append(path, text)
-            text = self.now.get(place, "") + text
+            text = self.now.get(address, "") + text
         else:
             files.write(path, text)
-        self.set(place, text)
+        self.set(address, text)
         self.note()
 
     @rule(namespace=namespaces, moves=st.booleans())
@@ -119,8 +119,8 @@ class _HistoryMachine(RuleBasedStateMachine):
     @rule(namespace=namespaces)
     def delete_tree(self, namespace: Namespace) -> None:
         self.store.delete_tree(namespace)
-        for place in self.under(namespace):
-            self.remove(place)
+        for address in self.under(namespace):
+            self.remove(address)
         self.note()
 
     @rule(data=st.data(), namespace=namespaces, sliced=st.booleans())
@@ -128,23 +128,23 @@ class _HistoryMachine(RuleBasedStateMachine):
         when, cursor, then = data.draw(st.sampled_from(self.moments))
         self.store.rewind(namespace, data.draw(st.sampled_from([when, cursor])), sliced=sliced)
         # An entry that was replaced by an equal one is written again, too: the model takes its changes from the store.
-        for place in {*self.under(namespace), *(one for one in then if one[0][: len(namespace)] == namespace)}:
-            self.now.pop(place, None)
-            if place in then:
-                self.now[place] = then[place]
-            self.changes[place] = self.versions(place)[::-1]
+        for address in {*self.under(namespace), *(one for one in then if one[0][: len(namespace)] == namespace)}:
+            self.now.pop(address, None)
+            if address in then:
+                self.now[address] = then[address]
+            self.changes[address] = self.versions(address)[::-1]
         self.note()
 
     @rule(namespace=namespaces)
     def erase(self, namespace: Namespace) -> None:
         self.store.erase(namespace, recursive=True)
         gone = {*self.under(namespace), *(one for one in self.changes if one[0][: len(namespace)] == namespace)}
-        for place in gone:
-            self.now.pop(place, None)
-            self.changes.pop(place, None)
+        for address in gone:
+            self.now.pop(address, None)
+            self.changes.pop(address, None)
         for _, _, then in self.moments:
-            for place in gone:
-                then.pop(place, None)
+            for address in gone:
+                then.pop(address, None)
         self.note()
 
     @rule(seconds=st.sampled_from([10, 4000]))
@@ -153,7 +153,7 @@ class _HistoryMachine(RuleBasedStateMachine):
         self.store.sweep()
         if seconds > 3600:  # all old values are purged
             self.moments = []
-            self.changes = {place: [("put", value)] for place, value in self.now.items()}
+            self.changes = {address: [("put", value)] for address, value in self.now.items()}
             self.note()
 
     @rule(data=st.data(), by_time=st.booleans())
@@ -175,23 +175,23 @@ class _HistoryMachine(RuleBasedStateMachine):
             st.tuples(st.sampled_from(self.moments), st.sampled_from(self.moments))
         )
         for one in self.store.diff(("a",), cursor, later):
-            place = one.namespace, one.key
-            assert (None if one.before is None else _shown(one.before.value)) == before.get(place)
-            assert (None if one.after is None else _shown(one.after.value)) == after.get(place)
-            before, after = ({key: value for key, value in side.items() if key != place} for side in (before, after))
+            address = one.namespace, one.key
+            assert (None if one.before is None else _shown(one.before.value)) == before.get(address)
+            assert (None if one.after is None else _shown(one.after.value)) == after.get(address)
+            before, after = ({key: value for key, value in side.items() if key != address} for side in (before, after))
         assert before == after
 
     @rule(namespace=namespaces, key=item_keys | paths)
     def list_versions(self, namespace: Namespace, key: str) -> None:
-        place = namespace, key
-        assert self.versions(place) == self.changes.get(place, [])[::-1]
+        address = namespace, key
+        assert self.versions(address) == self.changes.get(address, [])[::-1]
 
-    def versions(self, place: _Place) -> list[tuple[str, Any]]:
-        found = self.store.history(*place, limit=1000)
+    def versions(self, address: _Address) -> list[tuple[str, Any]]:
+        found = self.store.history(*address, limit=1000)
         return [(one.kind, None if one.value is None else _shown(one.value)) for one in found]
 
-    def under(self, namespace: Namespace) -> list[_Place]:
-        return [place for place in self.now if place[0][: len(namespace)] == namespace]
+    def under(self, namespace: Namespace) -> list[_Address]:
+        return [address for address in self.now if address[0][: len(namespace)] == namespace]
 
 
 #: How long the stores of this machine keep old values.
