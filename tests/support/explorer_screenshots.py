@@ -37,7 +37,9 @@ def draw_all(browser: Any, theme: str, size: str) -> None:
                     view.open(page, f"{url}/", store)
                     path = TARGET / f"{name}{'-phone' if size == 'phone' else ''}-{theme}.png"
                     page.screenshot(path=path)
-                    Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+                    # Not by median cut, which gives colours of few pixels to others: the green dot was grey.
+                    drawn = Image.open(path).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+                    drawn.save(path, optimize=True)
         server().close(url)
 
 

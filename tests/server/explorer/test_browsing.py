@@ -407,3 +407,47 @@ def test_operation_goes_on_after_a_request_that_failed(
     page.get_by_role("link", name="Operation").click()
     page.get_by_text("Leases held").wait_for(timeout=5_000)
     assert "undefined" not in page.locator(".toasts").inner_text()
+
+
+def test_the_moment_of_a_history_and_a_difference_that_is_opened_stay_in_sight(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.execute([Put(("notes",), f"k{number:02}", {"text": "line\n" * 5, "n": number}) for number in range(40)])
+    page = open_page(f"{url}#/history?ns=notes")
+    last = page.get_by_role("button", name="k39")
+    last.scroll_into_view_if_needed()
+    last.click()
+    height = page.viewport_size["height"]
+    open_it = page.get_by_role("button", name="Open the entry").bounding_box()
+    assert open_it["y"] + open_it["height"] <= height
+    moment = page.get_by_label("What changed since").bounding_box()
+    assert 0 <= moment["y"] <= height / 2, "what the button 'Rewind to then' means is in sight"
+    assert page.locator(".diff thead").inner_text().split("\t") == ["Then: it did not exist", "Now"]
+
+
+def test_the_bytes_of_a_file_fit_beside_the_list_and_are_not_edited(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.files(("files",)).write("/a.bin", bytes(range(256)))
+    for width, lines in ((1440, 32), (2200, 16)):
+        page = open_page(
+            f"{url}#/browse?ns=files&folder=/&entry=files/%252Fa.bin", viewport={"width": width, "height": 900}
+        )
+        content = page.locator(".hex")
+        content.wait_for()
+        assert content.evaluate("node => node.scrollWidth <= node.clientWidth")
+        assert len(content.inner_text().splitlines()) == lines
+        assert page.locator(".detail-place").inner_text() == "files: /a.bin"
+        assert page.get_by_role("button", name="Download").or_(page.get_by_role("link", name="Download")).count() == 1
+        assert page.get_by_role("button", name="Edit").count() == 0
+
+
+def test_operation_shows_no_latency_of_requests_that_were_not_made(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.put(("notes",), "a", {"n": 1})
+    page = open_page(f"{url}#/operation")
+    chart = page.locator(".chart", has=page.get_by_role("heading", name="Mean latency"))
+    chart.wait_for()
+    assert re.search(r"Reads [\d.]+ m?s", chart.inner_text())
+    assert "Writes none" in chart.inner_text()

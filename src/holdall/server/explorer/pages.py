@@ -46,12 +46,12 @@ def _load_assets() -> dict[str, _Asset]:
 
 
 async def get_page(call: Call) -> Response:
-    """The page."""
+    """Send the page."""
     return _send(call, "index.html")
 
 
 async def get_asset(call: Call) -> Response:
-    """A module, a style or an image of the page."""
+    """Send a module, a style or an image of the page."""
     return _send(call, call.request.path_params["path"])
 
 

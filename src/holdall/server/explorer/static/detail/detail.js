@@ -76,7 +76,8 @@ export class Detail {
     } else if (this.subject.isGone) {
       fill(this.body, emptyState(state.at ? "It did not exist then." : "There is no such entry now.", mayLookBack() ? "Its history shows what it was, and can bring it back." : "It was deleted, or it has expired."));
     } else if (this.subject.isFile) {
-      await showFile(this.body, this.subject);
+      const isText = await showFile(this.body, this.subject);
+      this.head.querySelector(".edit")?.toggleAttribute("hidden", !isText);
     } else {
       showItem(this.body, this.subject);
     }
@@ -98,7 +99,7 @@ export class Detail {
         button("Copy the link", "link", () => this.#copyLink(), { bare: true, class: "bare" }),
         button("Close", "close", () => go({ entry: "", tab: "" }), { bare: true, class: "bare not-narrow" }),
       ),
-      h("p", { class: "detail-place" }, h("a", { href: addressOf({ ...list, view: "browse" }) }, showNamespace([...namespace, ...(isFile ? [key] : [])]))),
+      h("p", { class: "detail-place" }, h("a", { href: addressOf({ ...list, view: "browse" }) }, `${showNamespace(namespace)}${isFile ? `: ${showName(key)}` : ""}`)),
       !isGone && this.#facts(),
       h(
         "div",

@@ -7,6 +7,7 @@ import { bytes, count, plural } from "../show/times.js";
 
 const MOST_BYTES = 1_000_000; // read at first
 const MOST_LINES = 2000; // drawn at first
+const WIDE = 640; // pixels, from which on a line shows sixteen bytes, and not eight
 const AROUND = 100; // lines before and after the one that an address names
 /** The types of images by their first bytes. What a name claims does not count. */
 const IMAGES = [
@@ -19,24 +20,28 @@ const IMAGES = [
 const SVG = "image/svg+xml";
 let imageAddress = null;
 
+/** Show a file, and return whether it is text. */
 export async function showFile(element, file) {
   const wanted = state.entry;
   const content = await readFile(file.namespace, file.key, { most: MOST_BYTES, size: file.size });
-  if (state.entry !== wanted) return;
+  if (state.entry !== wanted) return true;
   if (imageAddress) URL.revokeObjectURL(imageAddress);
   imageAddress = null;
-  await showContent(element, file, content);
+  return showContent(element, file, content);
 }
 
 async function showContent(element, file, content) {
-  if (!content.length) return fill(element, emptyState("This file is empty.", "Edit it, or let an agent write to it."));
+  if (!content.length) {
+    fill(element, emptyState("This file is empty.", "Edit it, or let an agent write to it."));
+    return true;
+  }
   const text = decode(content, content.length < file.size);
   const kind = text === null ? imageKind(content) : isSvg(file.key, text) ? SVG : null;
   const ways = [];
   if (kind) ways.push(["Image", () => showImage(content, kind)]);
   if (text !== null && /\.(md|markdown)$/i.test(file.key)) ways.push(["Rendered", () => showMarkdown(text)]);
   if (text !== null) ways.push(["Text", () => showText(text, file, content.length < file.size)]);
-  ways.push(["Bytes", () => showBytes(content)]);
+  ways.push(["Bytes", () => showBytes(content, element.clientWidth < WIDE ? 8 : 16)]);
   const body = h("div", { class: "file-body" });
   const tools = h("div", { class: "content-tools" });
   const choose = async (index) => {
@@ -51,6 +56,7 @@ async function showContent(element, file, content) {
   const line = Number(state.line);
   await choose(line ? ways.findIndex(([name]) => name === "Text") : 0);
   if (line) markLine(body, line);
+  return text !== null;
 }
 
 /** The text of bytes; null if they are not UTF-8. A character that was cut off at the end is left out. */
@@ -129,7 +135,7 @@ function markLine(body, number) {
   line?.scrollIntoView({ block: "center" });
 }
 
-async function showBytes(content) {
+async function showBytes(content, width) {
   const { hexView } = await import("../show/hex.js");
-  return hexView(content);
+  return hexView(content, width);
 }

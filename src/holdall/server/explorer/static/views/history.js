@@ -24,11 +24,12 @@ export class View {
     this.field = h("input", { type: "datetime-local", id: "since", step: "1", onchange: () => this.#choose(new Date(this.field.value)) });
     this.presets = h("div", { class: "switch", role: "group", "aria-label": "Since" }, PRESETS.map(([name, seconds]) => h("button", { type: "button", onclick: () => this.#choose(new Date(Date.now() - seconds * 1000)) }, `${name} ago`)));
     this.actions = h("div", { class: "actions" });
-    this.summary = h("p", { class: "hint history-summary", role: "status" });
+    this.summary = h("p", { class: "hint", role: "status" });
     this.list = h("ol", { class: "results" });
     this.title = h("h2", {});
-    this.body = h("div", { class: "view-body scroll" }, h("div", { class: "history-controls" }, h("label", { for: "since" }, "What changed since"), h("div", { class: "editor-tools" }, this.field, this.presets)), this.summary, this.list);
-    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, this.title, this.actions), this.body);
+    this.controls = h("div", { class: "history-controls" }, h("label", { for: "since" }, "What changed since"), h("div", { class: "editor-tools" }, this.field, this.presets), this.summary);
+    this.body = h("div", { class: "view-body scroll" }, this.list);
+    this.element = h("div", { class: "view" }, h("div", { class: "view-head" }, this.title, this.actions), this.controls, this.body);
   }
 
   async show(before) {
@@ -54,6 +55,7 @@ export class View {
   /** An address of somebody else, or a key, can lead here where there is nothing to look back at. */
   #explainMissing() {
     this.title.textContent = "History";
+    this.controls.remove();
     this.body.replaceChildren(
       may("history")
         ? emptyState("This store keeps no history.", "It keeps old values from the moment it is opened with history=, a number of seconds.")
@@ -120,7 +122,8 @@ function row({ namespace, key, before, after }) {
   const toggle = () => {
     details.hidden = !details.hidden;
     head.setAttribute("aria-expanded", !details.hidden);
-    if (!details.firstChild) fill(details, sideBySide(text(before), text(after), "Then", "Now"), button("Open the entry", null, () => go({ entry: encodeAddress(namespace, key), pane: "" }), { class: "link" }));
+    if (!details.firstChild) fill(details, sideBySide(text(before), text(after), before ? "Then" : "Then: it did not exist", after ? "Now" : "Now: it is deleted"), button("Open the entry", null, () => go({ entry: encodeAddress(namespace, key), pane: "" }), { class: "link" }));
+    if (!details.hidden) details.scrollIntoView({ block: "nearest" });
   };
   const head = h(
     "button",

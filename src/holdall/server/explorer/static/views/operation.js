@@ -72,8 +72,8 @@ export class View {
     this.readings.push({
       reads: sums.reads / seconds,
       writes: sums.writes / seconds,
-      readTime: sums.reads ? sums.readTime / sums.reads : 0,
-      writeTime: sums.writes ? sums.writeTime / sums.writes : 0,
+      readTime: sums.reads ? sums.readTime / sums.reads : null,
+      writeTime: sums.writes ? sums.writeTime / sums.writes : null,
       lag: this.stats.text_index_lag,
     });
     if (this.readings.length > MOST) this.readings.shift();
@@ -87,7 +87,7 @@ export class View {
       found.bytes !== null && ["Size", bytes(found.bytes)],
       found.vectors !== null && ["Vectors", count(found.vectors)],
       found.leases !== null && ["Leases held", count(found.leases)],
-      !session.scope.length && ["Text index", found.text_index_lag === null ? "not built yet" : found.text_index_lag ? `${count(found.text_index_lag)} changes behind` : "up to date"],
+      !session.scope.length && ["Text index", found.text_index_lag === null ? "not built" : found.text_index_lag ? `${count(found.text_index_lag)} changes behind` : "up to date"],
       last && ["Open streams", count(last.watchers)],
       last && ["Conflicts", count(last.conflicts)],
     ];
@@ -108,9 +108,10 @@ export class View {
     const newest = this.readings.at(-1);
     if (!newest) return h("p", { class: "hint" }, "Measuring …");
     const rate = (number) => `${number.toFixed(1)}/s`;
+    const latency = (seconds) => (seconds === null ? "none" : took(seconds));
     return [
       lineChart("Requests", [["Reads", values("reads"), rate(newest.reads)], ["Writes", values("writes"), rate(newest.writes)]], "This page's own requests are counted too."),
-      lineChart("Mean latency", [["Reads", values("readTime"), took(newest.readTime)], ["Writes", values("writeTime"), took(newest.writeTime)]]),
+      lineChart("Mean latency", [["Reads", values("readTime"), latency(newest.readTime)], ["Writes", values("writeTime"), latency(newest.writeTime)]]),
       newest.lag !== null && lineChart("Text index lag", [["Changes behind", values("lag"), count(newest.lag)]]),
     ];
   }
