@@ -209,15 +209,15 @@ def test_a_watch_goes_on_when_the_log_was_merged_and_deleted(
     with open_at(url, tmp_path / "one") as one, open_at(url, tmp_path / "two") as two:
         two.put(("a",), "gone", {})
         with one.watch(("a",), since=one.cursor()) as watch:
-            look = engine_of(one)._look_at_log
-            monkeypatch.setattr(engine_of(one), "_look_at_log", lambda: None)  # it is asleep
+            look = engine_of(one)._poll_log
+            monkeypatch.setattr(engine_of(one), "_poll_log", lambda: None)  # it is asleep
             for number in range(4):
                 two.put(("a",), str(number), {})
                 if number == 1:
                     two.delete(("a",), "gone")
                 engine_of(two)._compact()
             assert engine_of(two)._bucket.read(3, time.monotonic() + 5) is None, "this showed nothing"
-            monkeypatch.setattr(engine_of(one), "_look_at_log", look)
+            monkeypatch.setattr(engine_of(one), "_poll_log", look)
             changes = [next(watch) for _ in range(5)]
         assert [(change.kind, change.key) for change in changes] == [
             ("put", "0"),

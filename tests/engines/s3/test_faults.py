@@ -577,7 +577,7 @@ def test_what_a_compactor_has_not_deleted_is_deleted_by_the_next(
                     else:
                         broken.setattr(here, "delete", refuse)
                 engine_of(store)._compact()
-                engine_of(store)._bucket.look(time.monotonic() + 5)
+                engine_of(store)._bucket.find_newest_floor(time.monotonic() + 5)
         assert engine_of(store)._bucket.floor.number == 8
         left = [name for name, _ in objects.list("log/", "", time.monotonic() + 5)]
         assert left == [log_name(8)], "the log that the newest floor replaces may still be needed; no other one is"

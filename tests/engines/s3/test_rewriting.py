@@ -225,7 +225,7 @@ def test_a_machine_that_sleeps_while_it_erases_deletes_nothing_that_is_used(
         for _ in range(2):  # until the objects that floors replace are deleted
             time.sleep(1.5)
             compact(2)
-        floor = engine_of(two)._bucket.look(time.monotonic() + 5)
+        floor = engine_of(two)._bucket.find_newest_floor(time.monotonic() + 5)
         held = {name for name, _ in objects.list("seg/", "", time.monotonic() + 5)}
         assert {segment.name for segment in floor.segments} <= held
         assert one.count() == two.count() == 1 + 4 + 2 + 4

@@ -54,8 +54,8 @@ class SlotTaken(Exception):  # not an error: the transaction runs again
 
 
 @contextlib.contextmanager
-def _unknown_if_it_fails() -> Iterator[None]:
-    """Have errors mean that the write which came before may have happened."""
+def _raise_outcome_unknown() -> Iterator[None]:
+    """Turn errors of the block into `OutcomeUnknown`: the write before the block may have happened."""
     try:
         yield
     except OutcomeUnknown:
@@ -144,14 +144,14 @@ class Bucket:
         began = self.client.clock.now()
         is_created = self.client.create(log_name(seq), record, deadline)
         while not is_created:
-            with _unknown_if_it_fails():
+            with _raise_outcome_unknown():
                 found = self.read(seq, deadline)
                 if found is not None and is_same_commit(found, record):  # the reply to an earlier try was lost
                     break
                 if found is not None:
                     raise SlotTaken(seq, found)
                 # A conflict with a write that did not succeed; or a slot below a floor, whose record was just deleted.
-                if self.look(deadline).upto >= seq:
+                if self.find_newest_floor(deadline).upto >= seq:
                     self._check_awake(began)
                     raise SlotTaken(seq, None)
             if time.monotonic() > deadline:
@@ -160,9 +160,9 @@ class Bucket:
                     " before you write again"
                 )
             time.sleep(0.01)
-            with _unknown_if_it_fails():  # an earlier try may still be under way
+            with _raise_outcome_unknown():  # an earlier try may still be under way
                 is_created = self.client.create(log_name(seq), record, deadline)
-        with _unknown_if_it_fails():
+        with _raise_outcome_unknown():
             if self._was_collected(seq, began, deadline):
                 raise SlotTaken(seq, None)
 
@@ -171,7 +171,7 @@ class Bucket:
 
         If not, a floor that has the slot is younger, and has what was written.
         """
-        newest = self._know_floor(deadline)
+        newest = self._recent_floor(deadline)
         if newest.upto < seq:
             return False
         number = bisect_left(range(1, newest.number), seq, key=lambda one: self.fetch_floor(one, deadline).upto)
@@ -189,13 +189,13 @@ class Bucket:
 
     # Floors ----------------------------------------------------------------------------------------------------------
 
-    def _know_floor(self, deadline: float) -> Floor:
+    def _recent_floor(self, deadline: float) -> Floor:
         """Return the floor that was the newest a short time ago."""
         if abs(self.client.clock.now() - self._looked) > LOOK_AFTER:
-            return self.look(deadline)
+            return self.find_newest_floor(deadline)
         return self.floor
 
-    def look(self, deadline: float) -> Floor:
+    def find_newest_floor(self, deadline: float) -> Floor:
         """Find the newest floor, and check that the bucket still has this store."""
         with self._lock:
             began = self.client.clock.now()
@@ -220,20 +220,21 @@ class Bucket:
         found = self.client.get(floor_name(number), deadline)
         if found is None:
             return False
-        self.learn_floor(decode_floor(found))
+        self.use_floor(decode_floor(found))
         return True
 
     def fetch_floor(self, number: int, deadline: float) -> Floor:
         """Return a floor that exists."""
         return decode_floor(self.client.get(floor_name(number), deadline) or b"")
 
-    def learn_floor(self, floor: Floor) -> None:
+    def use_floor(self, floor: Floor) -> None:
+        """Take a floor as the newest, unless a newer one is known."""
         if floor.number > self.floor.number:  # a thread that was faster may know a newer one
             self.floor = floor
 
     def has_log_since(self, seq: int, deadline: float) -> bool:
         """Whether no record after this one can have been deleted until now."""
-        floor = self._know_floor(deadline)
+        floor = self._recent_floor(deadline)
         if floor.upto <= seq:
             return True
         if floor.first > seq + 1:  # several floors ago

@@ -82,7 +82,7 @@ class Address:
 
 
 def read_steady_clock() -> float:
-    """Return the seconds of a clock that nobody sets, and that goes on while the machine sleeps.
+    """Return the seconds of a clock that is never set, and that goes on while the machine is suspended.
 
     Linux has one of its own for that; `time.monotonic` stops there.
     """
@@ -129,7 +129,7 @@ class _NotConnected(Exception):  # not an error: the request is sent again
 
 
 class AccessRefused(Unavailable):
-    """The credentials have not the right for a request."""
+    """The credentials do not allow a request."""
 
 
 class Client:

@@ -95,7 +95,7 @@ def rewrite(
     unused = _find_unused_blobs(bucket, floor.upto, referenced, time.monotonic() + patience)
     while True:
         deadline = time.monotonic() + patience
-        newest = bucket.look(deadline)
+        newest = bucket.find_newest_floor(deadline)
         added = newest.segments[len(floor.segments) :]
         between = [bucket.fetch_floor(number, deadline) for number in range(seen + 1, newest.number + 1)]
         if newest.segments[: len(floor.segments)] != floor.segments or any(names & {*one.replaced} for one in between):
@@ -195,7 +195,7 @@ def _create_floor(bucket: Bucket, made: Floor, deadline: float) -> bool:
         client.get(floor_name(made.number), deadline) != body
     ):
         return False
-    bucket.learn_floor(made)
+    bucket.use_floor(made)
     with contextlib.suppress(HoldallError):
         client.put(HINT, str(made.number).encode(), deadline)
     return True
@@ -288,12 +288,12 @@ def load(
     because reads rely on what they have once found in it.
     """
     while True:
-        floor = bucket.look(bucket.make_deadline())
+        floor = bucket.find_newest_floor(bucket.make_deadline())
         try:
             _load_floor(bucket, floor, writer, before, effects, obey_history)
             return
         except Corrupt:  # or an erasure has just deleted its segments
-            if bucket.look(bucket.make_deadline()).number == floor.number:
+            if bucket.find_newest_floor(bucket.make_deadline()).number == floor.number:
                 raise
 
 

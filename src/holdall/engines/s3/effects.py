@@ -75,7 +75,7 @@ SCHEMA = """
 OWN = ("holdall_bucket", "holdall_log", "holdall_moved_triggers", "holdall_schema")
 
 #: The indexes that stay while a cache is loaded. In most stores they have few entries, and to make one at the end takes
-#: a look at each entry: all of them a fifth of the time of a load.
+#: a scan of all entries: all of them a fifth of the time of a load.
 _OF_FEW_ENTRIES = frozenset(
     {
         "holdall_expiring",

@@ -1,9 +1,9 @@
 """The object-store engine: a bucket is the truth, and a SQLite file on local disk is a cache of it.
 
 It is the SQLite engine with three additions. Before a transaction commits, its effects are written to the bucket, as
-the next record of a log (`bucket.py`); the commit is void if another machine was faster, and then runs again. Before a
-read, the engine looks whether the log has a further record; if so, it applies it to the cache (`effects.py`). And from
-time to time it merges records to segments, from which a new machine builds its cache (`compaction.py`).
+the next record of a log (`bucket.py`). If another machine has written that record first, the transaction is rolled back
+and runs again. Before a read, the engine polls the log, and applies new records to the cache (`effects.py`). From time
+to time it merges records to segments, from which a new machine builds its cache (`compaction.py`).
 
 One transaction at a time holds the lock of SQLite's file until its record is written. So the processes of one machine
 queue, and only machines compete.
@@ -62,9 +62,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger("holdall")
 
-#: Ops that change only what is derived, so that they need no look at the log.
+#: Ops that change only derived data, so they need not poll the log.
 _LOCAL = frozenset({IndexOrder, IndexTexts, LearnFields, Maintain, PreparedIndexTexts, PublishIndex})
-_CONTENDED = 2.0  # seconds after a lost slot during which a writer looks before it writes, and lets others write
+_CONTENDED = 2.0  # seconds after a lost slot during which a writer polls the log first, and lets others write
 _LONGEST_TURN = 0.5  # seconds
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # its name, and that of a region
 _UNUSABLE = re.compile(r"[?#@\x00-\x1f\x7f\ud800-\udfff]")  # in a prefix or an endpoint
@@ -173,8 +173,8 @@ class S3Engine(SqliteEngine):
         self._client.forget()
         self._bucket = Bucket(self._client, self._options.timeout)
         self._effects: Effects | None = None
-        self._probing = threading.Lock()
-        self._probed = -1e18  # when the last look at the log began that found the cache up to date
+        self._polling = threading.Lock()
+        self._polled = -1e18  # when the last complete poll of the log began
         self._lost_at = -1e18  # when another machine last took a slot that this one wanted
         self._machine = make_nonce()  # the name of this process in records
         self._others: dict[str, float] = {}  # when the last record of each other one was applied
@@ -217,12 +217,12 @@ class S3Engine(SqliteEngine):
 
     def listen(self, notify: Callable[[], None]) -> LogListener:  # type: ignore[override]  # a listener too
         self._ensure_fresh()
-        return LogListener(super().listen(notify), self._poll)
+        return LogListener(super().listen(notify), self._poll_for_changes)
 
-    def _poll(self) -> bool:
-        """Look at the log; return whether it had something new."""
+    def _poll_for_changes(self) -> bool:
+        """Poll the log; return whether it had something new."""
         before = self._applied
-        self._look_at_log()
+        self._poll_log()
         return self._applied != before
 
     # Reading ---------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class S3Engine(SqliteEngine):
         return super().look_up(batch) if self._is_fresh() else None
 
     def _answer(self, submissions: list[Submission]) -> None:
-        """Run reads, with one look at the log for all of them."""
+        """Run reads, after one poll of the log for all of them."""
         try:
             self._ensure_fresh()
         except Exception as error:  # any error: each caller gets it
@@ -252,36 +252,36 @@ class S3Engine(SqliteEngine):
         wake_callers(submissions)
 
     def _is_fresh(self) -> bool:
-        """Whether the last look at the log is recent enough for a read."""
-        return self._own.stale > 0 and time.monotonic() - self._probed < self._own.stale
+        """Whether the last poll of the log is recent enough for a read."""
+        return self._own.stale > 0 and time.monotonic() - self._polled < self._own.stale
 
     def _ensure_fresh(self) -> None:
-        """Have the cache be at least as new as the bucket was when this was called, or `stale` seconds before."""
+        """Bring the cache to the state that the bucket had when this was called, or `stale` seconds before."""
         if not self._is_fresh():
-            self._look_at_log()
+            self._poll_log()
 
-    def _look_at_log(self) -> None:
-        """Have the cache be at least as new as the bucket was when this was called.
+    def _poll_log(self) -> None:
+        """Bring the cache to the state that the bucket had when this was called.
 
-        All who called before a look at the log began share it.
+        All callers that came before a poll began share it.
         """
         asked = time.monotonic()
         deadline = asked + self._options.timeout
-        while not self._probing.acquire(timeout=0.1):
+        while not self._polling.acquire(timeout=0.1):
             restart_if_signaled()
             if time.monotonic() > deadline:
                 raise Timeout(f"{self._client.address.shown} did not answer for {self._options.timeout} s")
         try:
-            if self._probed >= asked:
+            if self._polled >= asked:
                 return
             began = time.monotonic()
-            self._probe(deadline)
-            self._probed = began
+            self._apply_new_records(deadline)
+            self._polled = began
         finally:
-            self._probing.release()
+            self._polling.release()
 
-    def _probe(self, deadline: float) -> None:
-        """Look whether the log has records that the cache lacks, and apply them."""
+    def _apply_new_records(self, deadline: float) -> None:
+        """Read the records that the cache lacks, and apply them."""
         position = self._read_cache(read_position)
         found = self._bucket.read(position.seq + 1, deadline)
         if found is not None or not self._bucket.has_log_since(position.seq, deadline):
@@ -349,7 +349,7 @@ class S3Engine(SqliteEngine):
                     continue  # the cache was not up to date, so the error may be wrong
                 # The record is in the bucket, so the batches are committed; the cache gets it when it can.
                 logger.warning("cannot write to the cache %r, trying again later: %s", self._path, error)
-                self._probed = -1e18  # so that the next read gets the record from the bucket, or fails
+                self._polled = -1e18  # so that the next read gets the record from the bucket, or fails
                 for member in batches:
                     member.finished = True
                 break
@@ -448,7 +448,7 @@ class S3Engine(SqliteEngine):
                 if number != here + 1:  # another process was faster
                     continue
                 found = decode_lines(record)
-                if found is None:  # burned, unless it was damaged on its way here
+                if found is None:  # an unusable slot, unless the record was damaged in transit
                     record = self._bucket.read(number, self._bucket.make_deadline()) or record  # noqa: PLW2901  # as it is
                     found = decode_lines(record)
                 header, text = (Header(), b"") if found is None else found
@@ -521,7 +521,7 @@ class S3Engine(SqliteEngine):
             return
         texts, find = [data for _, data in records], lambda: self._read_cache(find_referenced)
         if compaction.compact(self._bucket, floor, texts, find, self._patience) is None:
-            self._bucket.look(time.monotonic() + self._patience)
+            self._bucket.find_newest_floor(time.monotonic() + self._patience)
 
     def _rewrite(self) -> None:
         """Write all segments again, without the past.
@@ -539,7 +539,7 @@ class S3Engine(SqliteEngine):
 
     @property
     def _patience(self) -> float:
-        """How many seconds a request of a compactor may take: nobody waits for it."""
+        """How many seconds a request of a compactor may take: no caller waits for it."""
         return max(self._options.timeout, 60.0)
 
     def _scrub(self, op: Scrub) -> Scrubbed:
@@ -548,7 +548,7 @@ class S3Engine(SqliteEngine):
             pass
         self._ensure_fresh()
         seq = self._read_cache(read_position).seq
-        while self._bucket.look(time.monotonic() + self._patience).upto < seq:
+        while self._bucket.find_newest_floor(time.monotonic() + self._patience).upto < seq:
             self._merge_log()
         if self._bucket.floor.number:
             with self._translating():
@@ -684,7 +684,7 @@ class S3Engine(SqliteEngine):
                 path.unlink()
 
     def _remove_other_caches(self) -> None:
-        """Remove the caches of other releases, whose schema is another one. What is still used is built again."""
+        """Remove the caches of other releases, whose schemas differ. A release that is still in use builds its own."""
         own = Path(self._path)
         try:
             for path in [*own.parent.glob("cache-*.db*")]:
@@ -698,8 +698,8 @@ class S3Engine(SqliteEngine):
         """A file whose presence means that the cache is damaged."""
         return Path(self._path + "-damaged")
 
-    def _translated(self, error: Exception) -> HoldallError:
-        translated = super()._translated(error)
+    def _translate_error(self, error: Exception) -> HoldallError:
+        translated = super()._translate_error(error)
         if isinstance(error, apsw.CorruptError | apsw.NotADBError):
             with contextlib.suppress(OSError):
                 self._damage_note.touch()

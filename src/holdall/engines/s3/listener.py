@@ -1,6 +1,6 @@
 """Polls the log for records of other machines: a bucket sends no notifications.
 
-Often for a while after there was one, then less and less often.
+It polls often for a while after a new record, then less and less often.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...errors import StoreClosed
 
 logger = logging.getLogger("holdall")
 
-#: Seconds between two looks at the log.
+#: Seconds between two polls of the log.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _GROWTH = 1.3
 
@@ -22,8 +22,8 @@ _GROWTH = 1.3
 class LogListener:
     """A thread that applies the records of other machines; then the cache's listener reports them."""
 
-    def __init__(self, cache: Listener, catch_up: Callable[[], bool]) -> None:
-        self._cache, self._catch_up = cache, catch_up
+    def __init__(self, cache: Listener, poll: Callable[[], bool]) -> None:
+        self._cache, self._poll = cache, poll
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdall-log", daemon=True)
         self._thread.start()
@@ -43,10 +43,10 @@ class LogListener:
         pause = SHORTEST_PAUSE
         while not self._stopped.wait(pause):
             try:
-                has_changed = self._catch_up()
+                has_changed = self._poll()
             except StoreClosed:
                 return
             except Exception as error:  # reads meet the same error, and raise it
-                logger.warning("cannot look for changes by other machines, trying again: %s", error)
+                logger.warning("cannot poll the log for changes by other machines, trying again: %s", error)
                 has_changed = False
             pause = SHORTEST_PAUSE if has_changed else min(pause * _GROWTH, LONGEST_PAUSE)

@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Damaged(Exception):  # not an error: its meaning depends on which object it is
-    """An object has not the checksum that it should have."""
+    """An object does not match its checksum."""
 
 
 class Header(msgspec.Struct, omit_defaults=True):
@@ -88,9 +88,9 @@ class Floor(msgspec.Struct):
     upto: int = 0
     t: int = 0  # when, in microseconds
     segments: list[Segment] = []  # the oldest first
-    replaced: list[str] = []  # objects that this floor makes superfluous, beside the log
+    replaced: list[str] = []  # objects that are no longer needed because of this floor, beside the log
     first: int = 1  # the first sequence number of the log that this floor replaces
-    collected: int = 0  # up to which floor superfluous objects are deleted
+    collected: int = 0  # the objects that floors up to this one replace are deleted
 
 
 class Format(msgspec.Struct):
