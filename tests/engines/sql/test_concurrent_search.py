@@ -18,7 +18,7 @@ import pytest
 import holdall
 from holdall import ops
 from holdall.engines.postgres.connections import Acquire, ConnectionLost, Connections, Pipeline, Release
-from holdall.engines.postgres.entries import PostgresFeed
+from holdall.engines.postgres.feed import PostgresFeed
 from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
 from holdall.errors import Conflict, CursorExpired

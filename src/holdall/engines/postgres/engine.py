@@ -32,7 +32,7 @@ from ...errors import (
     Unavailable,
     shown,
 )
-from ...model.keys import RESERVED, check_flag
+from ...model.keys import RESERVED
 from ...model.keys import encode as encode_namespace
 from ...model.values import decode
 from ...ops import (
@@ -58,6 +58,7 @@ from ...ops import (
     Search,
     SetHistory,
 )
+from ...runtime.arguments import check_flag
 from ...runtime.programs import Sleep, Work, adrive, drive
 from ..history.sql import HeldPast
 from ..net.pool import Pool, check_options
@@ -570,7 +571,7 @@ class PostgresEngine:
                     *results, deleted = yield from self._write([*others, prepared], deadline)
                     is_deleted = True
                     break
-                except Timeout:  # somebody writes for long, or reads the whole schema, as a dump does
+                except Timeout:  # another session writes for long, or reads the whole schema, as a dump does
                     delay = retry_delay(failures, until)
                     if delay is None:
                         return None
@@ -665,7 +666,7 @@ class PostgresEngine:
             return bool(status == "committed")
         raise OutcomeUnknown(
             "the connection was lost during a commit, and the server no longer knows whether it was done: read the"
-            " entries and decide"
+            " entries before you write again"
         ) from error.__cause__
 
     # Connections -----------------------------------------------------------------------------------------------------
@@ -838,7 +839,7 @@ def _replaced(op: Put | Delete) -> OutcomeUnknown:
     """Make the error of a write whose reply was lost, and whose row was written again since."""
     return OutcomeUnknown(
         f"the connection was lost while {op.key!r} in {op.namespace!r} was written, and another write has replaced it"
-        " since: read the entry and decide"
+        " since: read the entry before you write again"
     )
 
 
@@ -846,7 +847,7 @@ def _to_unknown(error: HoldallError) -> OutcomeUnknown:
     """Return the error for a write of which it cannot be found out whether it was done."""
     if isinstance(error, OutcomeUnknown):
         return error
-    return OutcomeUnknown(f"it is unknown whether the write was done: read the entries and decide: {error}")
+    return OutcomeUnknown(f"it is unknown whether the write was done: read the entries before you write again: {error}")
 
 
 def _is_lease_check(op: Op) -> bool:

@@ -12,7 +12,7 @@ from ..net.pool import Owner, time_to_wait
 
 
 class ExternalPool:
-    """Has the methods of `net.pool.Pool`, over a connection or pool of psycopg's that somebody else will close.
+    """Has the methods of `net.pool.Pool`, over a connection or pool of psycopg's, which its owner closes.
 
     A sync one serves the store's sync methods, an async one the async methods. A single connection is used by one
     caller at a time.

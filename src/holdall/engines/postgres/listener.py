@@ -5,7 +5,7 @@ advisory lock in shared mode. After a write, and at most once in `LISTENER_CHECK
 writer (`PostgresEngine`) tests that lock. If a listener holds it, the writer sends a notification, at most one in
 `NOTIFY_INTERVAL`.
 
-A write may therefore have no notification of its own. So the listener also reads the feed's position, which is cheap:
+A write may therefore have no notification of its own. So the listener also polls the feed's position, which is cheap:
 once more after each notification, often at first, while writers may not know of it yet, and otherwise once a second.
 """
 
@@ -22,17 +22,17 @@ from ..net.listener import ServerListener
 from .dialect import lock_id
 
 # All in seconds.
-#: After a writer has found no listener, it does not look for one for so long.
+#: After a writer has found no listener, it does not check for one for so long.
 LISTENER_CHECK_INTERVAL = 1.0
 #: A writer sends its notifications at least so far apart.
 NOTIFY_INTERVAL = 0.005
 
-_AFTER_NOTIFICATION = NOTIFY_INTERVAL + 0.001  # until the next look, which sees writes that were not notified
-_AT_FIRST = 0.02  # between looks, while writers may not know of this listener ...
+_AFTER_NOTIFICATION = NOTIFY_INTERVAL + 0.001  # until the next poll, which finds writes that were not notified
+_AT_FIRST = 0.02  # between polls, while writers may not know of this listener ...
 _FIRST_PERIOD = LISTENER_CHECK_INTERVAL + 0.2  # ... which lasts so long
-_USUALLY = 1.0  # between looks, otherwise
-_WITHOUT_NOTIFICATIONS = 0.05  # between looks, if a pooler passes no notifications on
-_MAX_WAIT = 5.0  # for a connection, and for the reply to one look
+_USUALLY = 1.0  # between polls, otherwise
+_WITHOUT_NOTIFICATIONS = 0.05  # between polls, if a pooler passes no notifications on
+_MAX_WAIT = 5.0  # for a connection, and for the reply to one poll
 
 
 class Channel:

@@ -33,7 +33,7 @@ _SHORTEST, _LONGEST = 1e-15, 1e15
 _MIN_ROWS = 64  # read at a time
 _SPARE_ROWS = 16  # so many of those that are read may be no nearer than the next
 _MOST_EF_SEARCH = 1000  # that pgvector accepts
-#: How many vectors an index looks at for a namespace or a filter, before all of that namespace are compared.
+#: How many vectors of an index are read for a namespace or a filter, before all of that namespace are compared.
 _MOST_SCANNED = 20_000
 #: How many results an index gives at most. After that, the remaining vectors are compared exactly.
 _MOST_APPROXIMATE = 1000
@@ -143,7 +143,7 @@ class PostgresRanker(SqlRanker):
             least = f"CASE WHEN {norm} {usual} AND :length::float8 {usual} THEN {least} ELSE '-Infinity' END"
         entries = f"SELECT version FROM {self._table} WHERE {where} AND vectors = :model"
         source, gate, counted, count = f"({entries})", "", "", ""
-        if gated:  # counting more than necessary tells for how many changes there will be enough
+        if gated:  # what is counted beyond the threshold shows after how many changes to count again
             source, gate = "found", f"AND (SELECT entries FROM counted) <= {MOST_EXACT}"
             counted = f"""
                 found AS MATERIALIZED ({entries} LIMIT {2 * MOST_EXACT + 1}),

@@ -171,7 +171,7 @@ class IndexBuilder:
         self._last_added = 0.0
 
     def request(self, index: VectorIndex | GeneralIndex, is_guess: bool = False) -> None:
-        """Have an index built soon, unless that has just failed. A guess is not noted for a role that may build it."""
+        """Have an index built soon, unless that has just failed. A guess is not noted for another role to build it."""
         self._is_urgent = True
         self._start(index, is_guess)
 
