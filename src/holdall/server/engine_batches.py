@@ -38,7 +38,7 @@ async def describe(call: Call) -> Response:
 
 
 async def notify(call: Call) -> Response:
-    """Stream a line whenever something in the scope has changed, and now and then as a sign of life."""
+    """Stream a line whenever something in the scope has changed, and at intervals as a heartbeat."""
     watch: AsyncWatch = call.store.awatch()
     await watch.__aenter__()  # what changes after the first line is announced
     chunks = _notifications(watch)

@@ -37,7 +37,7 @@ logger = logging.getLogger("holdall.server")
 T = TypeVar("T")
 _SLOWEST = 16 * 1024  # bytes a second: a client that sends its body more slowly is cut off
 _SMALL = 64 * 1024  # bytes of a body that is read in one piece
-_HEARTBEAT = 15.0  # seconds between two signs of life on a stream
+_HEARTBEAT = 15.0  # seconds without data on a stream, after which a heartbeat is sent
 _encode = msgspec.json.Encoder().encode
 _TIME = re.compile(r"\d{4}-\d\d-\d\d")
 _TRUE, _FALSE = ("true", "1", "yes", ""), ("false", "0", "no")
@@ -255,7 +255,7 @@ async def stream(
     idle: bytes,
     close: Callable[[], Awaitable[object]],
 ) -> Response:
-    """Answer with chunks as they come, after `first`, with `idle` as a sign of life between them.
+    """Answer with chunks as they come, after `first`, with `idle` as a heartbeat between them.
 
     The token is checked again before each chunk, and the stream ends when it is revoked. `close` is awaited at the end,
     also if the stream is refused.

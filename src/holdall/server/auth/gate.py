@@ -1,4 +1,4 @@
-"""Who sends a request: its token is checked, and becomes an `Access` with a store that is scoped to it.
+"""The gate: checks the token of each request, and makes an `Access` of it, with a store that is scoped to the token.
 
 The record of a token is read again after half a second, so a token that was revoked is refused within a second in
 every worker. Host and Origin are checked here, too: a page of another site must not use a server on this machine.
@@ -157,7 +157,7 @@ class Gate:
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # a page of another site has a name, whatever address the name leads to
+        return True  # a page of another site is called by a name, not by an IP address
 
     def _is_same_site(self, request: HTTPConnection) -> bool:
         origin = request.headers.get("origin")

@@ -71,7 +71,7 @@ async def create_token(call: Call) -> Response:
 
 
 async def revoke_token(call: Call) -> Response:
-    """End a token."""
+    """Revoke a token."""
     require_whole_store(call)
     await call.service.gate.tokens.arevoke(call.request.path_params["id"])
     return no_content()

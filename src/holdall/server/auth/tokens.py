@@ -126,7 +126,7 @@ class Tokens:
     alist = async_method(_list)
 
     def _revoke(self, identity: str) -> StoreProgram[None]:
-        """End a token. All workers of a server refuse it within a second."""
+        """Revoke a token. All workers of a server refuse it within a second."""
         if not (yield [ops.Delete(_HOME, face_api.check_key(identity))])[0]:
             raise NotFound(f"there is no token {shown(identity)}")
 

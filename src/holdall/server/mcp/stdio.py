@@ -19,7 +19,7 @@ logger = logging.getLogger("holdall.server")
 
 
 def make_server(store: Store, *, read_only: bool = False) -> Any:
-    """Make the server of one store. Changes of files by anybody are announced to the client."""
+    """Make the server of one store. The client is notified of all changes of files."""
     bus = InMemorySubscriptionBus()
 
     def store_of(right: str) -> Store:

@@ -111,7 +111,7 @@ def _check_lines(path: Path, most: int) -> None:
 
 
 class Check(msgspec.Struct, forbid_unknown_fields=True):
-    """A check; with `repair`, what can be mended is."""
+    """A check. With `repair`, it repairs the faults that it can."""
 
     repair: bool = False
 
@@ -122,7 +122,7 @@ async def check(call: Call) -> Response:
     return answer(await call.store.acheck(repair=given.repair))
 
 
-class _Kept:
+class _TemporaryFolder:
     """A temporary folder, which is removed at the end of the block, or once its file is sent."""
 
     def __init__(self) -> None:
@@ -152,13 +152,13 @@ class _Kept:
 
 
 @contextlib.contextmanager
-def _temporary_folder() -> Iterator[_Kept]:
-    kept = _Kept()
+def _temporary_folder() -> Iterator[_TemporaryFolder]:
+    folder = _TemporaryFolder()
     try:
-        yield kept
+        yield folder
     finally:
-        if not kept.is_sent:
-            kept.remove()
+        if not folder.is_sent:
+            folder.remove()
 
 
 def _optional_namespace(call: Call, name: str) -> Any:

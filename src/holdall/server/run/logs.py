@@ -93,7 +93,7 @@ def log_request(method: str, route: str, status: int, seconds: float, token: str
 
 
 def access_log_config(level: str = "INFO") -> dict[str, Any]:
-    """The configuration of logging for a server."""
+    """Return the configuration of logging for a server."""
     return {
         "version": 1,
         "disable_existing_loggers": False,

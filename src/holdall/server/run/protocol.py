@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
-class PatientProtocol(HttpToolsProtocol):
+class TimeLimitedProtocol(HttpToolsProtocol):
     """Closes a connection on which the head of a request does not arrive in time."""
 
     head_timeout = 30.0  # seconds; each worker sets it to the limit of its server
@@ -26,7 +26,7 @@ class PatientProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_headers_complete(self) -> None:
-        """Refuse what a proxy may read in another way. What is raised here becomes the answer 400."""
+        """Refuse headers that a proxy may read in another way. An error that is raised here becomes the answer 400."""
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
             raise ValueError("the only transfer encoding is chunked")
         if sum(name == b"host" for name, _ in self.headers) > 1:

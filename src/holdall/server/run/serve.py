@@ -22,7 +22,7 @@ from ..app import app
 from ..auth.tokens import Tokens
 from ..exchange import Limits
 from .logs import AccessLog, access_log_config
-from .protocol import PatientProtocol
+from .protocol import TimeLimitedProtocol
 
 _SETTINGS = "HOLDALL_SERVE"  # the environment variable through which workers receive their settings
 
@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def load_settings(path: Path, **given: Any) -> Settings:
-    """Read settings from a TOML file. What is given on the command line counts more, also of the single options."""
+    """Read settings from a TOML file. Those of the command line take precedence, each option on its own."""
     try:
         known = tomllib.loads(path.read_text())
         if isinstance(known.get("options"), dict):
@@ -74,7 +74,7 @@ def run(settings: Settings, log_level: str = "INFO") -> None:
             workers=settings.workers,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
-            http=PatientProtocol,
+            http=TimeLimitedProtocol,
             log_config=access_log_config(log_level),
             access_log=False,  # the app writes its own, without queries
             server_header=False,
@@ -89,7 +89,7 @@ def run(settings: Settings, log_level: str = "INFO") -> None:
 def make_app() -> Any:
     """Make the app of one worker, from the settings in its environment."""
     settings = msgspec.json.decode(os.environ[_SETTINGS], type=Settings)
-    PatientProtocol.head_timeout = _limits(settings).header_timeout
+    TimeLimitedProtocol.head_timeout = _limits(settings).header_timeout
     store = holdall.open(settings.url or None, **settings.options)
     made = app(
         store,
