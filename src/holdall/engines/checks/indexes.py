@@ -1,6 +1,6 @@
 """Checks the indexes of texts and of file contents of an SQL engine against the entries.
 
-Both are derived, so what is wrong with them is repaired by building them again. An index that lags is not compared.
+Both are derived, so a damaged one is repaired by building it again. An index that lags is not compared.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ..redis.shards import Shards
 #: The IDs of damaged entries, by kind.
 _Damaged: TypeAlias = dict[str, list[bytes]]
 
-_PAGE, _OLD_PAGE = 200, 20  # entries that one script looks at: their records, or their old records
+_PAGE, _OLD_PAGE = 200, 20  # entries that one script checks: their records, or their old records
 _SCANNED = 1000  # keys
 _SHOWN = 5  # entries that a message names
 _MOST_TRIES = 5
@@ -97,7 +97,7 @@ class RedisChecks:
         return [], ""
 
     def _list_chunks(self, shard: int) -> ConnectionProgram[list[bytes]]:
-        """Return the ends of the keys of all chunks of contents."""
+        """Return the keys of all chunks of contents, without the prefix that they share."""
         start = self._start(shard)
         pattern = "".join(f"\\{one}" if one in "*?[]^-\\" else one for one in start) + "*"
         found: list[bytes] = []
@@ -109,7 +109,7 @@ class RedisChecks:
                 return found
 
     def _start(self, shard: int) -> str:
-        """Return the beginning of the keys of contents."""
+        """Return the prefix of the keys of contents."""
         return f"{self._shards.prefixes[shard]}:b:"
 
     def _execute(self, shard: int, *command: Any) -> ConnectionProgram[Any]:

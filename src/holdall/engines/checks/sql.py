@@ -1,7 +1,7 @@
 """Finds and repairs faults in the tables of an SQL engine: contents and vectors that do not agree with entries.
 
-Faults come from a faulty disk, an edited file, or a bug. Each check is one query. What is derived, or belongs to no
-entry, can be repaired without losing anything.
+Faults come from a faulty disk, an edited file, or a bug. Each check is one query. Derived data, and data that belongs
+to no entry, can be repaired without losing anything.
 """
 
 from __future__ import annotations

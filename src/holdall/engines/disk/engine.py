@@ -240,12 +240,12 @@ class DiskEngine(SqliteEngine):
         finally:
             self._readers.give_back(reader)
 
-    def _prepared(self, batch: Sequence[Op]) -> list[Op]:
+    def _prepare_indexing(self, batch: Sequence[Op]) -> list[Op]:
         """Read the texts to index. Files that may not be read are indexed without their contents."""
 
         def prepare() -> list[Op]:
             with self._translating(), self._folder.skip_unreadable():
-                return super(DiskEngine, self)._prepared(batch)
+                return super(DiskEngine, self)._prepare_indexing(batch)
 
         try:
             return prepare()

@@ -44,7 +44,7 @@ class SocketConnection:
         try:
             self._send(data, deadline)
             was_sent = True
-            while not feed(_not_empty(self._wait_attentively(self.socket.recv, _RECEIVE_BYTES, deadline))):
+            while not feed(_not_empty(self._wait_with_handlers(self.socket.recv, _RECEIVE_BYTES, deadline))):
                 pass
         except self.errors as error:
             raise to_connection_lost(error, was_sent) from error
@@ -52,9 +52,9 @@ class SocketConnection:
     def _send(self, data: bytes, deadline: float) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[self._wait_attentively(self.socket.send, rest, deadline) :]
+            rest = rest[self._wait_with_handlers(self.socket.send, rest, deadline) :]
 
-    def _wait_attentively(self, function: Callable[[Any], T], argument: Any, deadline: float) -> T:
+    def _wait_with_handlers(self, function: Callable[[Any], T], argument: Any, deadline: float) -> T:
         """Call a function of the socket. While it waits, run pending signal handlers."""
         while True:
             until = min(deadline, time.monotonic() + SIGNAL_CHECK_INTERVAL) if is_in_main_thread() else deadline

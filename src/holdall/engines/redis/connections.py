@@ -50,7 +50,7 @@ class Execute:
     slot: int
     commands: Sequence[Command]
     deadline: float
-    address: Address | None = None  # a certain node, whichever serves the slot
+    address: Address | None = None  # a certain node, even if another one serves the slot
     is_write: bool = False
 
 

@@ -43,7 +43,7 @@ Clients
     :d:CLIENT         hash, a client's last answers by slot: a write whose reply was lost is sent again, and takes
                       effect once
     :d:CLIENT:SLOT    an answer that is too large for the hash
-    :m                clients that have answers, by the time of their last sign of life
+    :m                clients that have answers, by the time of their last heartbeat
     :feed             a channel: a message for every write
     :none             never exists
 
@@ -102,7 +102,7 @@ _LAYOUT = 1
 MAX_SINGLE_DELETES = 500
 _SLICE = 200  # entries in one step of maintenance
 _LOCK_TTL = 10_000  # milliseconds: a client that has not indexed for so long has stopped
-_ALIVE_INTERVAL = 3600.0  # seconds between two signs of life of a client
+_HEARTBEAT_INTERVAL = 3600.0  # seconds between two heartbeats of a client
 _SENT_BODY_TTL = 3600  # seconds after which a body that was sent and never used expires
 
 
@@ -170,7 +170,7 @@ class RedisEngine:
         # The answers of this client are kept in numbered slots. Each has one write at a time.
         self._free_slots: deque[list[int]] = deque()  # pairs of a slot and the number of its last write
         self._slot_numbers = itertools.count()
-        self._alive_due: dict[int, float] = {}  # by shard: when the next sign of life is due
+        self._heartbeat_due: dict[int, float] = {}  # by shard: when the next heartbeat is due
         self._is_set_up = False
         self._to_reclaim: set[int] = set()  # shards in which this client has deleted a large tree
         self._declared: dict[int, _Fields] = {}  # indexed fields, by shard
@@ -296,16 +296,16 @@ class RedisEngine:
         stamp, declared = self._declared.get(shard, _NO_FIELDS)
         tokens = (encode_fields(declared, str(op.value)),) if stamp else ()
         slot = self._take_slot()
-        is_alive_due = self._is_alive_due(shard)
-        alive = "1" if is_alive_due else ""
+        is_heartbeat_due = self._is_heartbeat_due(shard)
+        alive = "1" if is_heartbeat_due else ""
         args = (self._client, *map(str, slot), stamp, alive, "", "", *encode_put(op, op.value), *tokens)
         try:
             status, *details = yield from self._shards.run_write(shard, "put", args)
         finally:
             self._free_slots.append(slot)
         if status == b"ok":
-            if is_alive_due:
-                self._alive_due[shard] = time.monotonic() + _ALIVE_INTERVAL
+            if is_heartbeat_due:
+                self._heartbeat_due[shard] = time.monotonic() + _HEARTBEAT_INTERVAL
             entry = decode_result(op, details[0][0])
             self._shards.newest_version = max(self._shards.newest_version, entry.version)
             return entry
@@ -324,9 +324,9 @@ class RedisEngine:
         slot[1] += 1
         return slot
 
-    def _is_alive_due(self, shard: int) -> bool:
-        """Whether the next write has to be a sign of life, so that the shard keeps the answers of this client."""
-        return time.monotonic() > self._alive_due.get(shard, 0.0)
+    def _is_heartbeat_due(self, shard: int) -> bool:
+        """Whether the next write has to be a heartbeat, so that the shard keeps the answers of this client."""
+        return time.monotonic() > self._heartbeat_due.get(shard, 0.0)
 
     def _run_batch(self, batch: Sequence[Op], shard: int | None = None) -> ConnectionProgram[list[Any]]:
         """Run point ops of one shard as a transaction."""
@@ -337,14 +337,14 @@ class RedisEngine:
         if all(type(op) in READS for op in batch):
             return (yield from self._run_batch_script(shard, batch, sent_bodies, ["", "", 0], "", deadline))
         slot = self._take_slot()
-        is_alive_due = self._is_alive_due(shard)
-        client, alive = [self._client, *slot], "1" if is_alive_due else ""
+        is_heartbeat_due = self._is_heartbeat_due(shard)
+        client, alive = [self._client, *slot], "1" if is_heartbeat_due else ""
         try:
             results = yield from self._run_batch_script(shard, batch, sent_bodies, client, alive, deadline)
         finally:
             self._free_slots.append(slot)
-        if is_alive_due:
-            self._alive_due[shard] = time.monotonic() + _ALIVE_INTERVAL
+        if is_heartbeat_due:
+            self._heartbeat_due[shard] = time.monotonic() + _HEARTBEAT_INTERVAL
         counts = [result for op, result in zip(batch, results, strict=True) if type(op) is ops.DeleteTree]
         if any(count > MAX_SINGLE_DELETES for count in counts):
             self._to_reclaim.add(shard)
@@ -490,7 +490,7 @@ class RedisEngine:
         self._is_set_up = True
 
     def _check_channel(self, deadline: float) -> ConnectionProgram[None]:
-        """Check that the user may publish. Scripts ignore a failure to publish, and watchers would wait in vain."""
+        """Check that the user may publish. Scripts ignore a failure to publish, and watchers would wait for ever."""
         shards = self._shards
         channel = f"{shards.prefixes[0]}:feed"
         try:

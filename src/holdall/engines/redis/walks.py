@@ -1,7 +1,7 @@
 """Walks over a Redis store: searches, counts, scans, the feed, and lists of namespaces and files.
 
-The engine calls `RedisWalks.walk` with an op. Each walk is a program that runs scripts, and each script looks at a
-limited number of entries. Redis has no snapshots. A walk in key order needs none: it meets an entry that exists all the
+The engine calls `RedisWalks.walk` with an op. Each walk is a program that runs scripts, and each script reads a limited
+number of entries. Redis has no snapshots. A walk in key order needs none: it returns an entry that exists all the
 time once. A walk in order of change reads, at its end, what has changed since its start, and corrects its result.
 """
 

@@ -219,7 +219,7 @@ class RemoteEngine:
             if may_be_done:
                 raise OutcomeUnknown(
                     f"the server could not be reached for {timeout} after a write was sent ({lost}): read the entries"
-                    " and decide"
+                    " before you write again"
                 ) from lost
             if isinstance(lost.__cause__, TimeoutError):
                 raise Timeout(f"the server did not answer within {timeout}; try again, or raise timeout") from lost

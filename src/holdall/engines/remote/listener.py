@@ -14,7 +14,7 @@ from ..net.listener import ServerListener
 from .connections import ConnectionLost, Connections
 
 _CONNECT_TIMEOUT = 5.0  # seconds
-_SILENCE = 45.0  # seconds without a sign of life, after which the connection is lost
+_SILENCE = 45.0  # seconds without a line, after which the connection is lost
 _RECEIVE_BYTES = 1 << 16
 
 

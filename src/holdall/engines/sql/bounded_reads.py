@@ -44,16 +44,16 @@ class BoundedReads:
 
         Columns after those of an entry stay as they are.
         """
-        versions = [row[3] for row in rows if _missing_bytes(row)]
+        versions = [row[3] for row in rows if _count_missing_bytes(row)]
         if not versions:
             return rows
         among, params = self._dialect.among("version", versions)
         [found] = yield [(f"SELECT version, {self._dialect.content} FROM {self._dialect.table} WHERE {among}", params)]
         contents = dict(found)
         return [
-            (*row[:7], contents[row[3]], *row[8:]) if _missing_bytes(row) else row
+            (*row[:7], contents[row[3]], *row[8:]) if _count_missing_bytes(row) else row
             for row in rows
-            if row[3] in contents or not _missing_bytes(row)
+            if row[3] in contents or not _count_missing_bytes(row)
         ]
 
 
@@ -99,7 +99,7 @@ def split_by_bytes(rows: Rows) -> Iterator[Rows]:
     """Split rows into groups whose values and missing contents fit into memory together."""
     start, room = 0, PAGE_BYTES
     for index, row in enumerate(rows):
-        size = _value_length(row) + _missing_bytes(row)
+        size = _value_length(row) + _count_missing_bytes(row)
         if size > room and index > start:
             yield rows[start:index]
             start, room = index, PAGE_BYTES
@@ -114,7 +114,7 @@ def next_page_size(size: int, rows: Rows) -> int:
     return max(size, min(size * 4, _LARGEST_PAGE))
 
 
-def _missing_bytes(row: tuple[Any, ...]) -> int:
+def _count_missing_bytes(row: tuple[Any, ...]) -> int:
     """Return how many bytes of content the row lacks."""
     size = row[9]
     return size if type(size) is int and _SMALL < size <= file_values.LARGEST else 0

@@ -149,7 +149,7 @@ class Dialect(Fields):
 
     @abstractmethod
     def among_texts(self, column: str, texts: list[str]) -> tuple[str, dict[str, Any]]:
-        """Return the same for texts, which may be more than a statement can have parameters."""
+        """Return `among` for texts. They may be more than a statement can have parameters."""
 
     @abstractmethod
     def index_contents(self, texts: list[tuple[int, str]]) -> SqlProgram[None]:
@@ -166,7 +166,7 @@ class Dialect(Fields):
 
     @abstractmethod
     def find_contents(self, grams: list[str]) -> ContentQuery | None:
-        """Return how to find indexed contents that have all these parts; None if the index cannot tell."""
+        """Return how to find indexed contents that have all these parts; None if the index cannot find them."""
 
     @abstractmethod
     def index_order(self) -> SqlProgram[None]:

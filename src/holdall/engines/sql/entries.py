@@ -349,7 +349,7 @@ class SqlEntries:
         versions, mark = yield from self._feed.find_purgeable(op, now)
         if not versions:
             return False
-        if (yield from self._texts.has_begun()):  # tombstones tell it which documents to remove
+        if (yield from self._texts.has_begun()):  # it removes the documents of entries that have tombstones
             _, more = yield from self._texts.run_step(op.limit, only_changes=True)
             if more or (yield from self.trees.count_left()):  # a tree that was deleted just now stops it
                 return True

@@ -42,7 +42,7 @@ MARK_NAMESPACE, MARK_KEY = (keys.RESERVED, "history"), "forgotten"
 
 #: A tree with more entries than this is deleted by a note of its range.
 LARGE_TREE = 1000
-#: How many rows of such a tree one transaction looks at, and how many seconds its statements should take, so that
+#: How many rows of such a tree one transaction reads, and how many seconds its statements should take, so that
 #: other writers need not wait long.
 _LARGEST_SLICE, _SLICE_SECONDS = 500, 0.008
 #: For how long a reader of the feed writes tombstones that it waits for, before it returns what it has.
@@ -380,7 +380,7 @@ class DeletedTrees:
         else:
             where, here["high"] = "ns = :from_ns AND key >= :from_key AND key < :high", path_high
         is_deleted = f"value IS NOT NULL AND {in_deleted_tree(tree='tree.id = :number')}"
-        # All rows count, also those that stay: otherwise one slice might have to look at any number of them.
+        # All rows count, also those that stay: otherwise one slice might have to read any number of them.
         page = f"SELECT ns, key, version, {is_deleted} FROM {self._table} WHERE {where} ORDER BY ns, key LIMIT :limit"
         [rows] = yield [(page, here)]
         versions = [row[2] for row in rows if row[3]]

@@ -41,7 +41,7 @@ def in_deleted_tree(row: str = "", tree: str = "true") -> str:
 
 
 def outside_deleted_trees(row: str = "") -> str:
-    """Return the opposite condition. Without deleted trees a database looks at their empty table once a statement."""
+    """Return the opposite condition. Without deleted trees, a database reads their empty table once a statement."""
     return f"(NOT EXISTS (SELECT 1 FROM {TREES}) OR NOT {in_deleted_tree(row)})"
 
 

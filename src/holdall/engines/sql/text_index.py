@@ -7,7 +7,7 @@
     state     the state of the index, as one row
 
 Writers never wait for the index. If it lags far behind, a search has it updated first. The few changes that are still
-missing then, the search reads from the feed itself, within its own snapshot. So a search never sees half a change,
+missing then, the search reads from the feed itself, within its own snapshot. So a search never reads half a change,
 however many writers there are.
 
 Indexing proceeds in steps, each of which is one short transaction: a slice of changes, a merge of small segments, a

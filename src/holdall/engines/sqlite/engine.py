@@ -335,7 +335,7 @@ class SqliteEngine:
             if _is_malformed(error) and self._sql.trusts_fields:
                 self._sql.trusts_fields = False  # from now on Python reads each value, and names the damaged entry
                 return self._read_once(batch)
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
         finally:
             self._readers.give_back(reader)
 
@@ -366,7 +366,7 @@ class SqliteEngine:
         except (apsw.BusyError, apsw.LockedError):
             return None
         except apsw.Error as error:  # only these: any other error may come from a signal handler
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
         finally:
             self._readers.give_back(reader)
 
@@ -397,13 +397,13 @@ class SqliteEngine:
             return 0, True  # asked again, after signal handlers had their turn
         try:
             if self._steps == before:
-                [self._last_step] = self._commits.submit(self._prepared(batch))
+                [self._last_step] = self._commits.submit(self._prepare_indexing(batch))
                 self._steps += 1
             return self._last_step
         finally:
             self._indexing.release()
 
-    def _prepared(self, batch: Sequence[Op]) -> list[Op]:
+    def _prepare_indexing(self, batch: Sequence[Op]) -> list[Op]:
         """Prepare a step of the text index while others write."""
         reader = self._readers.take()
         try:
@@ -508,7 +508,7 @@ class SqliteEngine:
         except HoldallError:
             raise
         except _UNREADABLE as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
 
     def _has_no_changes(self, members: list[Submission]) -> bool:
         """Whether batches write nothing that may not be lost. Tombstones of deleted trees are no such thing."""
@@ -679,7 +679,7 @@ class SqliteEngine:
                 try:
                     self._writer = self._connect_writer()
                 except apsw.Error as error:
-                    raise self._translated(error) from error
+                    raise self._translate_error(error) from error
             return self._writer
 
     def _connect_writer(self) -> Connection:
@@ -725,7 +725,7 @@ class SqliteEngine:
                 reader.close()
                 raise
         except apsw.Error as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
         return reader
 
     def _connect(self, flags: int) -> Connection:
@@ -758,7 +758,7 @@ class SqliteEngine:
         )
 
     def _refuse_foreign(self, writer: Connection) -> None:
-        """Raise an error for a database of another program, which should hardly get our tables."""
+        """Raise an error for a database of another program: its owner probably wants no tables of holdall's in it."""
         tables = [name for (name,) in writer.execute("SELECT name FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*'")]
         if tables and "holdall_schema" not in tables:
             raise InvalidInput(
@@ -805,9 +805,9 @@ class SqliteEngine:
         except HoldallError:
             raise
         except _UNREADABLE as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
 
-    def _translated(self, error: Exception) -> HoldallError:
+    def _translate_error(self, error: Exception) -> HoldallError:
         """Return the `HoldallError` for an error of the driver, or of decoding a row."""
         where = f"{self._path!r}: {error}"
         match error:

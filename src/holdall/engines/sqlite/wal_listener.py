@@ -29,7 +29,7 @@ _IN_MODIFY, _IN_DELETE_SELF = 0x2, 0x400
 
 
 class WalListener:
-    """A thread that calls `notify` when `read_newest`, which tells how far the feed has come, returns something new."""
+    """A thread that calls `notify` when `read_newest`, which returns the end of the feed, returns something new."""
 
     def __init__(self, wal: str, read_newest: Callable[[], object], notify: Callable[[], None]) -> None:
         self._read_newest, self._notify = read_newest, notify

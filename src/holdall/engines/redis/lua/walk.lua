@@ -68,7 +68,7 @@ local function has_needles(text, groups)
 end
 
 -- Read an entry: its ID, head, value, search fields and content, of which at most `limit` bytes. `want` is 'h' for the
--- ID and head alone, 'v' for all but the content, 'c' for all. Returns nil if it is not live or has not the needles.
+-- ID and head alone, 'v' for all but the content, 'c' for all. Returns nil if it is not live, or lacks the needles.
 local function read_entry(id, want, limit, needles)
   local key = PREFIX .. ':e:' .. id
   local found = want == 'h' and not needles and { call('HGET', key, 'h') } or call('HMGET', key, 'h', 'd', 'x')

@@ -35,7 +35,7 @@ _SMALL = 256
 _MOST_TRIES = 3  # to order namespaces completely, while other clients write in them
 _MOST_CHANGES = 5000  # that are read to find the IDs of changed entries
 _MAX_MODELS = 4  # whose vectors are kept in memory
-_PAUSE, _MAX_PAUSES = 0.01, 100  # seconds between two looks at what another search reads, and looks without progress
+_PAUSE, _MAX_PAUSES = 0.01, 100  # seconds between two checks of what another search has read; checks without progress
 
 
 class RedisRanker:
