@@ -39,7 +39,7 @@ _LONG = 1 << 20  # characters of file contents; after a step with so many, the n
 LARGEST_GAP = 3_600_000_000
 #: How many of the best results of a ranking lend to their neighbours.
 LENDERS = 200
-#: How many entries on each side are looked at for the nearest that matches.
+#: How many entries on each side are checked for the nearest that matches.
 WINDOW = 8
 _LONGEST_CURSOR = 1 << 27  # in bytes, decompressed: sixteen million results
 

@@ -106,7 +106,7 @@ _ZEROS = repeat(0.0)
 FUSED_SHORT, FUSED, SHORT_PAGE = 64, 1000, 32
 #: How many more results are looked at than are wanted, because some may be outdated.
 SPARE = 8
-#: How many results a ranking sorts at first: what a hybrid search for a short page looks at.
+#: How many results a ranking sorts at first: as many as a hybrid search for a short page reads.
 FIRST_SORTED = FUSED_SHORT + SPARE
 _TEXT, _VECTOR = 0.6, 0.4  # the weights of the two rankings
 _UNMATCHED = (0.0,) * 10

@@ -35,14 +35,14 @@ def texts(value: str, search_fields: str | None, content: bytes | None, is_file:
     paths = field_paths.WHOLE if search_fields is None else field_paths.check_paths(decode(search_fields))
     if not is_file:
         return field_paths.find_strings(decode(value), paths)
-    beginning = _beginning(content or b"")
+    beginning = _cut_beginning(content or b"")
     if search_fields is not None:
         return field_paths.find_strings(file_values.to_item(value, beginning, 0, 0, False), paths)
     text = None if b"\x00" in beginning else file_values.to_text(beginning)
     return [] if text is None else [text]
 
 
-def _beginning(content: bytes) -> bytes:
+def _cut_beginning(content: bytes) -> bytes:
     """The part of a file that is indexed, without an incomplete character at its end."""
     if len(content) < MOST_BYTES:
         return content

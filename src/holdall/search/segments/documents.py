@@ -19,7 +19,7 @@ import msgspec
 
 
 def hash_entry(ns: str, key: str) -> int:
-    """Return the number by which the document of an entry is found. Others may have it too.
+    """Return a hash of an entry's address, by which its document is found. Two entries may have the same one.
 
     It has 24 bits and a sign, which SQLite stores in 3 bytes.
     """

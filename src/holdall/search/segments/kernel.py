@@ -124,10 +124,10 @@ class Kernel(Protocol):
         """
 
     def scores(self, weights: Weights) -> Scores:
-        """Return the scores of no documents."""
+        """Return an empty `Scores`, which computes scores with these weights."""
 
     def numbering(self) -> Numbering:
-        """Return the numbers of no terms."""
+        """Return an empty `Numbering`."""
 
 
 @cache
