@@ -221,7 +221,7 @@ def _to_info(sent: Sequence[Any]) -> FileInfo:
 
 
 def to_record(op: ops.Remember, batch: Sequence[Op], results: Sequence[Any]) -> ops.Put:
-    """Make the put that `Remember` stands for: the results of the ops before it. What was read is not kept."""
+    """Make the put that `Remember` stands for: the results of the writes before it, without those of reads."""
     kept = [
         None if type(one) in ops.READS else encode_result(one, done) for one, done in zip(batch, results, strict=False)
     ]

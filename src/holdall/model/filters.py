@@ -156,7 +156,7 @@ class Filter(FrozenStruct, frozen=True):
 def parse(filter: Any) -> Filter | None:
     """Parse a filter; None if it matches everything."""
     plain = _check(filter)
-    return Filter(_object(plain, 0)) if plain else None
+    return Filter(_parse_object(plain, 0)) if plain else None
 
 
 def encode(filter: Any) -> str | None:
@@ -176,7 +176,7 @@ def load(text: str) -> Filter:
         plain = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"a filter is the JSON text of a dict, not {shown(text)}: {error}") from None
-    return Filter(_object(plain, 0))
+    return Filter(_parse_object(plain, 0))
 
 
 def matches(text: str | None, value: dict[str, Any]) -> bool:
@@ -209,26 +209,26 @@ def check_field(field: Any) -> tuple[str, ...]:
     return tuple(field.split("."))
 
 
-def _object(filter: Any, depth: int) -> Node:
+def _parse_object(filter: Any, depth: int) -> Node:
     """Parse a dict whose keys are fields or `$and`, `$or`, `$not`."""
     if not isinstance(filter, dict):
         raise InvalidInput(f"a filter is a dict, not {type(filter).__name__} {shown(filter)}")
     if depth > MAX_DEPTH:
         raise InvalidInput(f"a filter is nested at most {MAX_DEPTH} levels deep")
-    return _all([_entry(key, condition, depth) for key, condition in filter.items()])
+    return _all([_parse_entry(key, condition, depth) for key, condition in filter.items()])
 
 
-def _entry(key: str, condition: Any, depth: int) -> Node:
+def _parse_entry(key: str, condition: Any, depth: int) -> Node:
     if not _OPERATOR.fullmatch(key):
-        return _condition(key, condition, depth + 1)
+        return _parse_condition(key, condition, depth + 1)
     if key in ("$and", "$or", "$not"):
-        return _combined(key, condition, _object, depth)
+        return _parse_combination(key, condition, _parse_object, depth)
     if key in _OPERATORS.split():
         raise InvalidInput(f"{key} belongs to a field, e.g. {{'stars': {{{key!r}: …}}}}; it cannot be beside fields")
     raise _unknown(key)
 
 
-def _condition(field: str, condition: Any, depth: int) -> Node:
+def _parse_condition(field: str, condition: Any, depth: int) -> Node:
     """Parse the condition of one field: a plain value, a dict of operators, or a nested filter.
 
     Each leaf has its own `Field`, inside any negation. So `$ne` is exactly not `$eq`, even if a key with dots names two
@@ -238,14 +238,14 @@ def _condition(field: str, condition: Any, depth: int) -> Node:
         return Field(field, Equal(condition))
     operators = [key for key in condition if _OPERATOR.fullmatch(key)]
     if not operators:
-        return Field(field, All((IsObject(), _object(condition, depth))) if condition else IsObject())
+        return Field(field, All((IsObject(), _parse_object(condition, depth))) if condition else IsObject())
     if len(operators) < len(condition):
         plain = next(key for key in condition if key not in operators)
         raise InvalidInput(f"operators and fields cannot be in one dict: {operators[0]!r} and {plain!r}")
-    return _all([_operator(field, key, operand, depth) for key, operand in condition.items()])
+    return _all([_parse_operator(field, key, operand, depth) for key, operand in condition.items()])
 
 
-def _operator(field: str, name: str, operand: Any, depth: int) -> Node:
+def _parse_operator(field: str, name: str, operand: Any, depth: int) -> Node:
     match name:
         case "$eq":
             return Field(field, Equal(operand))
@@ -265,11 +265,11 @@ def _operator(field: str, name: str, operand: Any, depth: int) -> Node:
         case "$contains":
             return Field(field, Contains(operand))
         case "$and" | "$or" | "$not":
-            return _combined(name, operand, lambda part, deeper: _condition(field, part, deeper), depth)
+            return _parse_combination(name, operand, lambda part, deeper: _parse_condition(field, part, deeper), depth)
     raise _unknown(name)
 
 
-def _combined(name: str, operand: Any, parse: Callable[[Any, int], Node], depth: int) -> Node:
+def _parse_combination(name: str, operand: Any, parse: Callable[[Any, int], Node], depth: int) -> Node:
     if name == "$not":
         return Not(parse(operand, depth + 1))
     if not isinstance(operand, list):

@@ -152,7 +152,7 @@ def _plain(value: Any, path: str, finite: bool, depth: int) -> Any:
         if kind is list and all(a is b for a, b in zip(plain_items, value, strict=True)):
             return value
         return plain_items
-    return _plain(_simplified(value, path), path, finite, depth + 1)
+    return _plain(_simplify(value, path), path, finite, depth + 1)
 
 
 def _with_plain_keys(value: dict[Any, Any], path: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _plain_key(key: Any, path: str) -> str:
     )
 
 
-def _simplified(value: Any, path: str) -> Any:
+def _simplify(value: Any, path: str) -> Any:
     """Convert a value of another type by one step towards plain JSON."""
     if isinstance(value, Enum):
         return value.value

@@ -61,7 +61,7 @@ class Caller:
 
 
 class FilesCaller:
-    """The same for a volume: `volume.write(…)` is `files.write(…)`, or `files.awrite(…)` awaited."""
+    """A `Caller` for a volume: `volume.write(…)` is `files.write(…)`, or `files.awrite(…)` awaited."""
 
     def __init__(self, files: Files, runner: asyncio.Runner | None) -> None:
         self.files = files

@@ -177,7 +177,7 @@ def revoke_token(
     identity: Annotated[str, typer.Argument(metavar="ID", help="The id of the token.")],
     as_json: AsJson = False,
 ) -> int:
-    """End a token. A running server refuses it within a second."""
+    """Revoke a token. A running server refuses it within a second."""
     _require_server()
     from ...server import Tokens
 

@@ -1,4 +1,4 @@
-"""fsspec: `holdall://path` for pandas, pyarrow, llama-index and whatever else reads through fsspec."""
+"""fsspec: `holdall://path` for pandas, pyarrow, llama-index and other libraries that read through fsspec."""
 
 from .filesystem import HoldallFileSystem
 

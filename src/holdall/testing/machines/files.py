@@ -472,9 +472,9 @@ class _FileMachine(RuleBasedStateMachine):
             names = {name.split("/")[0] + ("/" if "/" in name else "") for name in inside}
             assert [info.path[start:] for info in self.volume.ls(folder)] == sorted(names)
         assert self.store.count(NS) == len(files) + len(self.model.items)
-        self.the_feed_tells_what_was_touched()
+        self.the_feed_has_what_was_touched()
 
-    def the_feed_tells_what_was_touched(self) -> None:
+    def the_feed_has_what_was_touched(self) -> None:
         page = self.store.store._engine_handle.engine.execute([ops.Changes(since=self.mark)])[0]
         self.mark = page.next
         assert {change.namespace for change in page} <= {NS}

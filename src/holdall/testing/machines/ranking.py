@@ -1,8 +1,8 @@
-"""A Hypothesis state machine that holds every ranked search of an engine against a brute-force answer.
+"""A Hypothesis state machine that compares every ranked search of an engine with a brute-force ranking.
 
-Entries and files come, change, expire and go, through two stores at the same URL, with an embedder and without. The
-model keeps what is there, and how each entry was put; whatever is searched for, it scores every entry of its own with
-the same sums (`search.scoring.bm25`, `search.vectors.score`), and sorts them.
+Entries and files are put, changed, expired and deleted, through two stores at the same URL, with an embedder and
+without. The model keeps the entries, and how each was put. For each search, it scores all of its entries with the same
+functions (`search.scoring.bm25`, `search.vectors.score`), and sorts them.
 """
 
 from __future__ import annotations

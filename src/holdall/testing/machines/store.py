@@ -219,15 +219,15 @@ class _StoreMachine(RuleBasedStateMachine):
         return prefix, filter, limit, [page.next for page in pages]
 
     @rule(target=positions)
-    def stand_in_the_feed(self) -> Any:
+    def take_cursor(self) -> Any:
         return [store.cursor() for store in (self.subject, self.reference)]
 
     @rule(target=positions, position=consumes(positions), prefix=prefixes)
-    def go_on_in_the_feed(self, position: Any, prefix: Namespace) -> Any:
+    def read_from_cursor(self, position: Any, prefix: Namespace) -> Any:
         """Read the changes since a cursor, or take a new cursor if it has expired."""
         found = self.both(lambda store, side: feed(store, prefix, position[side]))
         if found[0] is CursorExpired:
-            return self.stand_in_the_feed()
+            return self.take_cursor()
         return [store.cursor() for store in (self.subject, self.reference)]
 
     @rule(prefix=st.none() | prefixes, depth=st.none() | st.integers(1, 3), limit=st.integers(0, 5))

@@ -138,7 +138,7 @@ def print_result(document: object, text: str, as_json: bool) -> None:
 
 def print_json(document: object) -> None:
     text = json.dumps(document, ensure_ascii=False, default=_to_json)
-    Stdout().write(text.encode(errors="backslashreplace") + b"\n")  # a local name may be no UTF-8: as JSON escapes it
+    Stdout().write(text.encode(errors="backslashreplace") + b"\n")  # a local file name may not be UTF-8
 
 
 def _to_json(value: object) -> str:

@@ -201,9 +201,9 @@ def _copy(value: Any) -> Any:
 
 
 class _Exact:
-    """A copy that equals only what is serialised to the same: True == 1 == 1.0, and the order of a dict counts.
+    """A copy that equals only values with the same serialised form. So True, 1 and 1.0 differ, as does another order.
 
-    It is compared from the left, so that it decides, and not what it is compared with.
+    It must be the left operand of `==`: Python calls the `__eq__` of that operand first.
     """
 
     __slots__ = ("_kind", "_parts", "_types")

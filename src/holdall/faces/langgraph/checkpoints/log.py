@@ -540,7 +540,7 @@ class Log:
         return b"".join(frames)
 
     def _add_used(self, pointers: Pointers, used: dict[bytes, None]) -> None:
-        """Add the IDs of the values that a checkpoint needs. What precedes a link that is among them is, too."""
+        """Add the IDs of the values that a checkpoint needs. Of a list, these are the links from the first one on."""
         for pointer in pointers.values():
             id = pointer if isinstance(pointer, bytes) else None
             while id and id not in used:

@@ -7,9 +7,9 @@ The checkpoints of a thread are in a namespace of the store that other searches 
     (".holdall.threads",)             an item for each thread: its last step, metadata and message
     (".holdall.threads", thread_id)   items `generation` and `new_log`, and a file for each checkpoint namespace (`log`)
 
-A put appends to the file, whatever its size. What refers to values that are in the file already is only written while
-the `generation` is unchanged: whatever removes values from a file, or deletes it, changes that item too. Without that
-item there is no checkpoint.
+A put appends to the file, however large that is. A frame that refers to values which are in the file already is written
+under the condition that the `generation` is unchanged: removing values from a file, or deleting the file, changes that
+item too. Without that item there is no checkpoint.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             self.known_logs.remember(address, known)
             yield from self._refresh(address.thread_id, known, is_due=offset == 0)
             if (is_behind or not is_latest) and not address.checkpoint_ns:
-                yield from self._list_again(address)
+                yield from self._correct_listing(address)
             return make_config(address, id)
 
         return (yield from self._retry_append(address, attempt))
@@ -363,8 +363,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
         return (yield from face_api.retry_conflicts(attempt_afresh))
 
-    def _list_again(self, address: Address) -> StoreProgram[None]:
-        """Correct what a thread is listed with: its checkpoints, and the last of them. A later put does it itself."""
+    def _correct_listing(self, address: Address) -> StoreProgram[None]:
+        """Correct the item that lists a thread: its checkpoints, and the last of them. A later put does so, too."""
         [listed] = yield [ops.Get(self.namespace, address.thread_id)]
         known = yield from self._read(address)
         if listed is None:
@@ -455,7 +455,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     adelete_thread = async_method(_delete_thread)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> StoreProgram[None]:
-        """Delete the checkpoints of runs, and their writes, in whatever threads they are."""
+        """Delete the checkpoints of runs, and their writes, in all threads."""
         gone = set(_check_ids("run_ids", run_ids))
         if not gone:
             return
