@@ -27,7 +27,7 @@ export function showFilter(element) {
   const chips = Object.entries(filter).map(([name, value]) =>
     h(
       "span",
-      { class: "chip" },
+      { class: "chip", title: `${showName(name)} = ${showJson(value)}` },
       h("span", {}, `${showName(name)} = ${showJson(value)}`),
       h("button", { type: "button", "aria-label": `Remove the filter ${name}`, onclick: () => remove(name) }, "×"),
     ),

@@ -43,7 +43,7 @@ export class View {
       h("ol", {}, steps.map(([label, ns], index) => {
         const isLast = index === steps.length - 1;
         const target = addressOf({ ns, entry: "", folder: "", filter: "", pane: "main" });
-        return h("li", {}, h("a", { href: target, "aria-current": isLast ? "true" : null }, index ? showName(label) : label));
+        return h("li", {}, h("a", { href: target, title: index ? showName(label) : null, "aria-current": isLast ? "true" : null }, index ? showName(label) : label));
       })),
     );
     const order = state.filter ? "newest" : state.order || "key";

@@ -48,7 +48,7 @@ export class View {
     const label = this.isPaused ? (this.waiting ? `Continue (${this.waiting} new)` : "Continue") : "Pause";
     fill(
       this.actions,
-      state.ns.length > 0 && h("span", { class: "chip" }, `in ${showNamespace(state.ns)}`, h("button", { type: "button", "aria-label": "Show all namespaces", onclick: () => go({ ns: [] }) }, "×")),
+      state.ns.length > 0 && h("span", { class: "chip", title: showNamespace(state.ns) }, h("span", {}, `in ${showNamespace(state.ns)}`), h("button", { type: "button", "aria-label": "Show all namespaces", onclick: () => go({ ns: [] }) }, "×")),
       button(label, this.isPaused ? "play" : "pause", () => this.togglePause(), { "aria-pressed": this.isPaused }),
     );
   }

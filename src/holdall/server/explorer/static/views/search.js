@@ -36,7 +36,7 @@ export class View {
     const chosen = session.features.embeds ? state.mode || "hybrid" : "lexical"; // an address may be of another store
     fill(
       this.actions,
-      state.ns.length > 0 && h("span", { class: "chip" }, `in ${showNamespace(state.ns)}`, h("button", { type: "button", "aria-label": "Search everywhere", onclick: () => go({ ns: [] }) }, "×")),
+      state.ns.length > 0 && h("span", { class: "chip", title: showNamespace(state.ns) }, h("span", {}, `in ${showNamespace(state.ns)}`), h("button", { type: "button", "aria-label": "Search everywhere", onclick: () => go({ ns: [] }) }, "×")),
       session.features.embeds &&
         h("div", { class: "switch", role: "group", "aria-label": "Search by" }, MODES.map(([mode, name]) => h("button", { type: "button", "aria-pressed": mode === chosen, onclick: () => go({ mode }) }, name))),
     );
