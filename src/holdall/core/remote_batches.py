@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from .. import ops, wire
 from ..errors import AccessDenied, Conflict, Corrupt, HoldallError, InvalidInput, InvalidValue, OutcomeUnknown, shown
 from ..files.large_moves import is_large, move
+from ..history.erasing import forget
 from ..history.versions import encode_acting
 from ..live.leases import lease_namespace
 from ..model import file_values, filters, globs, keys
@@ -104,7 +105,7 @@ def _erase(store: Store, op: ops.Forget | ops.Scrub) -> StoreProgram[ops.Forgott
         arguments.check_count("limit", op.limit, least=1)
         key = None if op.key is None else keys.check_key(op.key)
         namespace = store._resolve_namespace(op.namespace)
-        return (yield [replace(op, namespace=namespace, key=key, limit=min(op.limit, 500))])[0]  # type: ignore[no-any-return]  # `Forgotten`
+        return (yield from forget(replace(op, namespace=namespace, key=key, limit=min(op.limit, 500))))
     if not (op.compact and store._scope):
         return (yield [op])[0]  # type: ignore[no-any-return]  # `Scrubbed`
     scrubbed: ops.Scrubbed = (yield [ops.Scrub()])[0]

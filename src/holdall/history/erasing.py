@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ops
 from ..errors import InvalidInput
+from ..live.leases import lease_namespace
+from ..model import keys
 from ..ops import Forgotten, Namespace, Page, Scrubbed
 from ..runtime import arguments
 from ..runtime.programs import Sleep, StoreProgram
@@ -51,12 +53,29 @@ def erase(store: Store, namespace: Namespace, key: str | None, recursive: bool, 
         yield Sleep(_PAUSE)
     tombstones = versions = 0
     while True:
-        done: Forgotten = (yield [ops.Forget(home, key, recursive)])[0]
+        done: Forgotten = yield from forget(ops.Forget(home, key, recursive))
         tombstones, versions = tombstones + done.tombstones, versions + done.versions
         if not done.more:
             break
     scrubbed: Scrubbed = (yield [ops.Scrub(compact)])[0]
     return Erased(entries, versions, tombstones, scrubbed.cleared, scrubbed.beyond)
+
+
+def forget(op: ops.Forget) -> StoreProgram[Forgotten]:
+    """Run one step of `Forget`. The last one also removes what tombstones of holdall's own say about the namespace.
+
+    Leases are named below the namespace that they are for, and uploads, which belong to a root, carry an author.
+    """
+    done: Forgotten = (yield [op])[0]
+    if done.more:
+        return done
+    leases, uploads = lease_namespace(op.namespace), (keys.RESERVED, op.namespace[0], "uploads")
+    while (yield [ops.Sweep(500, leases)])[0] == 500:
+        pass
+    for own in (ops.Forget(leases, op.key, op.recursive), ops.Forget(uploads)):
+        while (yield [own])[0].more:
+            pass
+    return done
 
 
 def _delete(namespace: Namespace, home: Namespace, key: str | None, recursive: bool) -> StoreProgram[int]:

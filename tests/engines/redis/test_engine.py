@@ -375,6 +375,51 @@ def connect() -> Any:
     return driver.Redis.from_url(redis_url(), protocol=2)
 
 
+def test_searches_while_an_erasure_removes_the_index_find_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They build a new index, of which the erasure must remove nothing."""
+    prefix, found = f"own{next(_numbers)}", list[int]()
+    words = " ".join(f"word{number}" for number in range(3000))  # each is a key, so the erasure needs several scans
+    with (
+        holdall.open(redis_url(), key_prefix=prefix, sweep_interval=None) as store,
+        holdall.open(redis_url(), key_prefix=prefix, sweep_interval=None, timeout=31) as other,
+    ):
+        store.put(("a",), "k", {"text": words})
+        assert len(other.search(query="word17")) == 1
+        execute = redis_shards.Shards.execute
+
+        def search_between(shards: Any, shard: int, command: Any, *rest: Any, **options: Any) -> Any:
+            reply = yield from execute(shards, shard, command, *rest, **options)
+            if command[0] in ("UNLINK", "SCAN"):
+                found.extend(len(other.search(query=f"word{number}")) for number in range(0, 3000, 300))
+            return reply
+
+        monkeypatch.setattr(redis_shards.Shards, "execute", search_between)
+        store.erase(("b",))
+        monkeypatch.undo()
+        assert len(found) >= 40, "this showed nothing"
+        assert set(found) == {1}
+        for number in range(0, 3000, 100):
+            assert len(store.search(query=f"word{number}")) == 1
+
+
+def test_a_slice_that_was_read_before_an_erasure_is_not_indexed_after_it(
+    store: holdall.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the first slice of an index: what it has was erased, and no change will ever remove it."""
+    store.put(("a",), "k", {"text": "confidential " * 2000})
+    read = redis_texts.RedisTextIndex._read_changes
+
+    def erase_after(index: Any, *args: Any) -> Any:
+        rows = yield from read(index, *args)
+        monkeypatch.undo()
+        store.erase(("a",))
+        return rows
+
+    monkeypatch.setattr(redis_texts.RedisTextIndex, "_read_changes", erase_after)
+    assert store.search(query="confidential") == []
+    assert connect().keys(key(store, ":q:*:t:*").replace("{", "[{]")) == []
+
+
 def test_the_server_does_not_send_values_that_cannot_match_a_filter(store: holdall.Store) -> None:
     """Also for a field that is not indexed."""
     store.execute([Put(("home",), str(n), {"kind": "rare" if n == 7 else "usual", "n": n}) for n in range(400)])

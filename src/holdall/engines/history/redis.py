@@ -179,10 +179,8 @@ class RedisHistory:
                 return ops.Forgotten(tombstones, versions)
 
     def scrub(self) -> ConnectionProgram[ops.Scrubbed]:
-        """Remove the text index, and ask the server to write its append-only file again."""
+        """Ask the server to write its append-only file again. The engine has removed the text index."""
         shards = self._shards
-        for shard in shards.all:
-            yield from shards.delete_keys(shard, ":q*")
         cleared = ["the text index, which the next search by text builds again"]
         beyond = [
             "snapshots (RDB files) and append-only files that the server has written before",

@@ -445,6 +445,7 @@ class RedisEngine:
         return (yield from self._history.forget(op))
 
     def _scrub(self, _op: Op) -> ConnectionProgram[ops.Scrubbed]:
+        yield from self._walks.text_index.clear()
         return (yield from self._history.scrub())
 
     def _repair(self, _op: Op) -> ConnectionProgram[int]:

@@ -51,7 +51,7 @@ _SLOTS_TIMEOUT = 2.0  # seconds that a node may take to reply to CLUSTER SLOTS
 
 _MAINTENANCE = frozenset(
     {"begin_run", "sweep", "reclaim", "purge", "index_texts", "declare", "reindex_fields", "drop_field", "order"}
-    | {"set_history", "purge_history", "forget", "faults", "drop_contents"}
+    | {"set_history", "purge_history", "forget", "faults", "drop_contents", "clear_index"}
 )
 _CLIENT_WRITES = frozenset({"batch", "put"})
 _WRITES = _MAINTENANCE | _CLIENT_WRITES
@@ -323,17 +323,20 @@ class Shards:
             raise Unavailable(f"Redis could not be reached for {self._options.timeout} s: {error}") from error
         yield Sleep(delay)
 
-    def delete_keys(self, shard: int, pattern: str) -> ConnectionProgram[None]:
-        """Delete the keys of a shard whose names match a pattern after the shard's prefix, a few at a time."""
+    def scan_keys(self, shard: int, pattern: str, cursor: bytes) -> ConnectionProgram[tuple[bytes, list[bytes]]]:
+        """Return some keys of a shard whose names match a pattern after the shard's prefix, and the next cursor.
+
+        The first cursor, and the last one, is `b"0"`.
+        """
         prefix = self.prefixes[shard].replace("*", "\\*").replace("?", "\\?").replace("[", "\\[")
-        cursor = b"0"
-        while True:
-            scan = ("SCAN", cursor, "MATCH", prefix + pattern, "COUNT", 1000)
-            cursor, found = yield from self.execute(shard, scan, self.make_deadline())
-            if found:
-                yield from self.execute(shard, ("UNLINK", *found), self.make_deadline())
-            if cursor == b"0":
-                return
+        scan = ("SCAN", cursor, "MATCH", prefix + pattern, "COUNT", 1000)
+        after, found = yield from self.execute(shard, scan, self.make_deadline())
+        return after, found
+
+    def delete_keys(self, shard: int, found: Sequence[bytes]) -> ConnectionProgram[None]:
+        """Delete keys of a shard."""
+        if found:
+            yield from self.execute(shard, ("UNLINK", *found), self.make_deadline())
 
     # Entries and contents --------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class RedisTextIndex:
     def count_unindexed(self) -> ConnectionProgram[int | None]:
         """Return how many changes the indexes lack, for `Stats`; None before the first search by text."""
         replies = yield from self._shards.run_on_each(self._shards.all, "postings")
-        if not any(_parse_state(reply).changes for reply in replies):
+        if not any(_parse_state(reply).epoch for reply in replies):
             return None
         return sum(int(reply[3]) for reply in replies)
 
@@ -114,7 +114,7 @@ class RedisTextIndex:
     def catch_up(self, shard: int) -> ConnectionProgram[None]:
         """Index all changes of a shard, if it has an index."""
         reply = yield from self._shards.run(shard, "postings")
-        has_more = _parse_state(reply).changes > 0
+        has_more = _parse_state(reply).epoch > 0
         while has_more:
             _, has_more = yield from self._index_slice(shard)
 
@@ -131,8 +131,8 @@ class RedisTextIndex:
         before = state = _parse_state((yield from self._shards.run(shard, "postings")))
         if is_rebuilt := needs_rebuild(state):
             state = restart_state(state)
-        elif not state.changes:  # a new index: processes may still know documents from before a flush
-            state = State(epoch=secrets.randbits(48))
+        elif not state.epoch:  # a new index: processes may still know documents from before a flush
+            state = State(epoch=1 + secrets.randbits(48))
         rows, position, has_more, contents = yield from self._read_changes(shard, state.position or "0", _SLICE, before)
         if len(first := take_first(rows, _SLICE_BYTES)) < len(rows):
             rows, position, has_more = first, str(first[-1][-1]), True
@@ -148,8 +148,24 @@ class RedisTextIndex:
         if not (yield from self._shards.run(shard, "index_texts", *args)):
             raise IndexChanged
         if is_rebuilt:
-            yield from self._shards.delete_keys(shard, f":q:{before.epoch}:*")
+            yield from self._delete_others(shard)
         return len(rows), has_more
+
+    def clear(self) -> ConnectionProgram[None]:
+        """Remove the indexes. The next search by text builds them again, or one at the same time."""
+        for shard in self._shards.all:
+            yield from self._shards.run_once(shard, "clear_index", [])
+            yield from self._delete_others(shard)
+
+    def _delete_others(self, shard: int) -> ConnectionProgram[None]:
+        """Delete the keys of all epochs but the present one. An epoch that has passed does not come again."""
+        state, cursor = f"{self._shards.prefixes[shard]}:q", b""
+        while cursor != b"0":
+            cursor, found = yield from self._shards.scan_keys(shard, ":q:*", cursor or b"0")
+            # After the scan: then the keys of a newer epoch cannot be among those that it has found.
+            epoch = yield from self._shards.execute(shard, ("HGET", state, "e"), self._shards.make_deadline())
+            kept = f"{state}:{(epoch or b'').decode()}:".encode()
+            yield from self._shards.delete_keys(shard, [key for key in found if not key.startswith(kept)])
 
     def _read_changes(
         self, shard: int, since: str, size: int, state: State
