@@ -152,6 +152,19 @@ def test_a_file_whose_append_found_the_disk_full_can_be_deleted(small_disk: Path
         assert store.count() == 0
 
 
+@pytest.mark.parametrize("name", ["a.backup", "a.jsonl", "a.parquet"])
+def test_a_backup_or_an_export_to_a_full_disk_is_unavailable_and_leaves_nothing(small_disk: Path, name: str) -> None:
+    target = small_disk / name
+    (small_disk / "other").write_bytes(b"x" * (SIZE - 4 << 20))
+    with holdall.open("memory:") as store:
+        for number in range(60):
+            store.put(("a",), str(number), {"text": os.urandom(100_000).hex()})
+        write = store.backup if name.endswith("backup") else store.export_entries
+        with pytest.raises(Unavailable, match=r"cannot write .*No space left"):
+            write(target)
+    assert [path.name for path in small_disk.iterdir()] == ["other"]
+
+
 @pytest.mark.not_short
 def test_a_full_disk_of_a_cache_loses_nothing_that_is_in_the_bucket(small_disk: Path, tmp_path: Path) -> None:
     """Also of another machine, whose writes the cache cannot take until there is space."""

@@ -19,6 +19,7 @@ open local files with `open_local` and `replace_local`, too.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import struct
@@ -31,7 +32,7 @@ from typing import IO, Any
 
 import msgspec
 
-from ..errors import Corrupt, FileNotFound, InvalidInput, SchemaTooNew, shown
+from ..errors import Corrupt, FileNotFound, HoldallError, InvalidInput, SchemaTooNew, Unavailable, shown
 from ..ops import Record
 
 MAGIC = b"\x89holdall\r\n\x1a\n"
@@ -43,6 +44,9 @@ _MOST_RECORDS = 500
 _LEVEL = 3  # of zlib: measured on JSON of 1 KB, a third of the time of level 6 for 8 % more bytes
 _LARGEST_BLOCK = 1 << 30
 _END_BYTES = 32
+_OF_DISKS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG}
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Record])
@@ -120,11 +124,24 @@ def open_local(path: Any) -> IO[bytes]:
         return source.open("rb")
     except FileNotFoundError as error:
         raise FileNotFound(f"there is no file {str(source)!r}") from error
+    except OSError as error:
+        raise Unavailable(f"cannot read {str(source)!r}: {error.strerror}") from error
 
 
 @contextmanager
 def replace_local(path: Any) -> Iterator[IO[bytes]]:
     """Yield a temporary file, which replaces the file at `path` at the end of the block, once it is on the disk."""
+    try:
+        with _replace(path) as file:
+            yield file
+    except OSError as error:
+        if isinstance(error, HoldallError) or error.errno not in _OF_DISKS:  # such as one that `progress` raises
+            raise
+        raise Unavailable(f"cannot write {os.fspath(path)!r}: {error.strerror}; what was there is as it was") from error
+
+
+@contextmanager
+def _replace(path: Any) -> Iterator[IO[bytes]]:
     target = _check_path(path)
     if target.exists() and not target.is_file():  # a device would be replaced
         raise InvalidInput(f"{str(target)!r} is no regular file; name another one")

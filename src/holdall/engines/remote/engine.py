@@ -41,6 +41,7 @@ _MOST_TRIES_IN_PIECES = 3
 _LARGE = 32 << 20  # bytes of a file that is sent in pieces
 _UPLOAD_TTL = 24 * 3600.0
 _ANSWERED_HERE = (ops.IndexOrder, ops.Maintain, ops.LearnFields)
+_OF_NAMESPACES = (("leases",), ("uploads",))  # what holdall has of its own for a namespace, after the root
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class RemoteEngine:
         first = batch[0]
         if isinstance(first, _ANSWERED_HERE):
             return [None if isinstance(first, ops.IndexOrder) else False]
-        if isinstance(first, ops.Forget) and first.namespace[0] == RESERVED:
+        if isinstance(first, ops.Forget) and first.namespace[0] == RESERVED and first.namespace[2:3] in _OF_NAMESPACES:
             return [ops.Forgotten()]  # the server does it
         if isinstance(first, ops.SetHistory | ops.Forget | ops.Scrub):  # each may be done twice
             return (yield from self._send(batch, None)).results
