@@ -263,6 +263,11 @@ def test_what_may_take_long_draws_a_bar_on_a_terminal(url: str, tmp_path: Path) 
     for words, bar in (
         ([url, "put", str(folder), "/"], "2/2"),
         ([url, "get", "/local", str(folder)], "0 s"),
+        ([url, "cp", "/local", "/copied"], "0 s"),
+        ([url, "mv", "/copied", "/moved"], "0 s"),
+        ([url, "rm", "-r", "/moved"], "0 s"),
+        ([url, "stats"], "0 s"),
+        ([url, "item", "diff", moment], "0 s"),
         ([url, "backup", file], "155/155"),
         ([url, "copy", copy], "155/155"),
         ([url, "compare", copy], "100/155"),

@@ -484,7 +484,7 @@ def rm(
 ) -> int:
     """Remove files, and folders with -r."""
     code, removed = DONE, 0
-    with _open_files(context, ns, label) as files:
+    with _open_files(context, ns, label) as files, progress_bar("removing"):
         for path in paths:
             try:
                 removed += _remove(files, path, recursive)
@@ -519,7 +519,7 @@ def mv(
 
     This is atomic, unless the folder has more than 1,000 files: if such a move is interrupted, run it again.
     """
-    with _open_files(context, ns, label) as files:
+    with _open_files(context, ns, label) as files, progress_bar("moving"):
         info = files.move(src, _join(dst, _name(src)))
     return _finish(info, as_json)
 
@@ -534,7 +534,7 @@ def cp(
     as_json: AsJson = False,
 ) -> int:
     """Copy a file or folder, atomically. An existing file is replaced, a folder is not."""
-    with _open_files(context, ns, label) as files:
+    with _open_files(context, ns, label) as files, progress_bar("copying"):
         info = files.copy(src, _join(dst, _name(src)))
     return _finish(info, as_json)
 

@@ -25,7 +25,7 @@ from .options import (
     parse_moment,
     parse_time,
 )
-from .shell.terminal import Output, print_json, show_time
+from .shell.terminal import Output, print_json, progress_bar, show_time
 
 app = typer.Typer(name="item", help="Read and write entries.")
 
@@ -173,7 +173,7 @@ def diff(
 ) -> int:
     """Show what changed in a namespace and below it, with the value before and after."""
     namespace = choose_namespace(ns, label, ())
-    with open_store(context) as store:
+    with open_store(context) as store, progress_bar("comparing"):
         found = list(store.diff(namespace, parse_moment(since), None if until is None else parse_moment(until)))
     if as_json:
         print_json([asdict(one) for one in found])

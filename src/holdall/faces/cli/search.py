@@ -96,7 +96,7 @@ def reindex(context: typer.Context, embed: RequiredEmbedder, as_json: AsJson = F
 
 def stats(context: typer.Context, as_json: AsJson = False) -> int:
     """Show how much the store holds, and the state of its indexes."""
-    with open_store(context) as store:
+    with open_store(context) as store, progress_bar("counting"):
         found = store.stats()
     if as_json:
         print_json(asdict(found))
