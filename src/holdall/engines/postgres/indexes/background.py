@@ -28,9 +28,9 @@ logger = logging.getLogger("holdall")
 OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->"}
 _OPERATOR_CLASSES = {"cosine": "cosine", "dot": "ip", "l2": "l2"}
 #: The parameters of the indexes. Measured with 100,000 vectors of 256 dimensions in 10,000 clusters, on 2 cores:
-#: ef_construction 64 builds 4,900 a second, 100 builds 3,100. Of the ten nearest, an index of float16 with the second
-#: finds 98.8, 99.2 and 99.3 in 100 with ef_search 200, 250 and 300. Another build with 250 found 98.7: it is at random.
-_M, _EF_CONSTRUCTION, EF_SEARCH = 16, 100, 350
+#: ef_construction 64, 72, 80, 90 and 100 build 5,000, 4,800, 4,300, 4,000 and 3,600 a second. Of the ten nearest, an
+#: index of float16 then finds 99.2, 99.4, 99.6, 99.6 and 99.6 in 100 with ef_search 350. It is at random by 0.1.
+_M, _EF_CONSTRUCTION, EF_SEARCH = 16, 80, 350
 #: The most dimensions that an index can have: of float32, and of float16.
 _MOST_DIMS, _MOST_HALF_DIMS = 2000, 4000
 #: The general index is built in a store with more entries than this.
