@@ -261,6 +261,26 @@ def test_a_thread_that_got_a_ttl_later_leaves_nothing() -> None:
         assert list(store.scan(saver.namespace)) == []
 
 
+@pytest.mark.parametrize(("began_with", "goes_on_with"), [(100, None), (None, 100), (100, 20), (20, 100)])
+def test_a_thread_keeps_the_ttl_it_began_with(began_with: float | None, goes_on_with: float | None) -> None:
+    """An app that is deployed with another `ttl=` loses no thread that is in use, and none stays unlisted."""
+    clock = Clock()
+    with holdall.open("memory:", clock=clock) as store:
+        say(chat(HoldallSaver(store, ttl=began_with)), "t", "one")
+        for number in range(30):
+            clock.advance(5)
+            graph = chat(HoldallSaver(store, ttl=goes_on_with))
+            say(graph, "t", "more")
+            assert len(texts(graph, "t")) == 2 * number + 4
+        after = HoldallSaver(store, ttl=goes_on_with)
+        after.copy_thread("t", "copy")
+        clock.advance(101)
+        kept = [name for name, ttl in (("t", began_with), ("copy", goes_on_with)) if ttl is None]
+        assert sorted(found.id for found in after.threads()) == sorted(kept)
+        assert [name for name in ("t", "copy") if after.get_tuple(thread(name)) is not None] == kept
+        assert {entry.namespace[-1] for entry in store.scan(after.namespace)} - {".holdall.threads"} == set(kept)
+
+
 def test_pruning_does_not_restart_a_ttl() -> None:
     """Otherwise the subgraphs that were not pruned would expire before their thread."""
     clock, child = Clock(), thread("t", checkpoint_ns="child")

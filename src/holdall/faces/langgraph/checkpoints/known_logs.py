@@ -46,8 +46,13 @@ def checkpoint_ns_of(path: str) -> str:
 
 
 def ttl_of(generation: Entry | None, ttl: float | None) -> float | None:
-    """Return the TTL of a thread: its own, or else that of the saver."""
-    own: float | None = ttl if generation is None else generation.value.get("ttl", ttl)
+    """Return the TTL of a thread, which it got from the saver that began it, or from `set_ttl`.
+
+    `ttl` is that of this saver, for a thread that begins now.
+    """
+    if generation is None:
+        return ttl
+    own: float | None = generation.value.get("ttl", ttl if generation.expires_at else None)
     return own
 
 

@@ -90,7 +90,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     """LangGraph's checkpointer on a `holdall.Store`.
 
     `namespace` is where the threads are; its first label gets ".holdall." before it, so that searches leave them out.
-    `ttl`, in seconds, is how long a thread is kept after its last use. `serde` is LangGraph's serializer.
+    `ttl`, in seconds, is how long a thread that this saver begins is kept after its last use. `serde` is LangGraph's
+    serializer.
     """
 
     def __init__(
@@ -318,7 +319,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             writer.add_checkpoint(id, Checkpoint(parent, sealed[0], sealed[1], pointers))
             data = writer.data
             batch: _Ops = [
-                ops.Put(home, _GENERATION, {}, known.ttl, ABSENT, False)
+                ops.Put(home, _GENERATION, {"ttl": known.ttl}, known.ttl, ABSENT, False)
                 if known.generation is None
                 else ops.Check(home, _GENERATION, known.generation),
                 ops.Append(home, address.path, data, ttl=known.ttl),
@@ -617,7 +618,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
             return
         home = self._home(target)
         summary = rename(listed.value, target, count_of(listed, generation))
-        batch: _Ops = [ops.Put(home, _GENERATION, {}, self._ttl, ABSENT, False)]
+        batch: _Ops = [ops.Put(home, _GENERATION, {"ttl": self._ttl}, self._ttl, ABSENT, False)]
         for address, content in zip(addresses, contents, strict=True):
             if content is None:  # deleted meanwhile
                 continue
