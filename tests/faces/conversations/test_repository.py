@@ -50,6 +50,7 @@ from holdall.faces.conversations import (
 from holdall.faces.conversations.messages import from_stored, to_stored
 from holdall.faces.langgraph import HoldallSaver
 from holdall.ops import replace
+from holdall.testing import Clock
 from holdall.testing.embedder import embed
 from support.face_calls import Calls
 from support.langgraph_stores import Open, Saver
@@ -178,6 +179,20 @@ def test_threads_of_the_same_store_are_archived(open_store: Open) -> None:
         own = HoldallSaver(store, namespace=("own",))
         say(chat(own), "trip", "In a namespace of its own.")
         assert ConversationRepository(own).archive("ada", "trip").message_count == 2
+
+
+def test_a_thread_that_is_archived_again_and_again_still_expires() -> None:
+    clock = Clock()
+    with holdall.open("memory:", clock=clock) as store:
+        saver = HoldallSaver(store, ttl=100)
+        say(chat(saver), "trip", "hello")
+        for repository in (ConversationRepository(store), ConversationRepository(HoldallSaver(store, ttl=100))):
+            clock.advance(40)
+            assert repository.archive("ada", "trip").message_count == 2
+            assert asyncio.run(repository.aarchive("ada", "trip")).message_count == 2
+        clock.advance(40)
+        assert saver.get_tuple({"configurable": {"thread_id": "trip"}}) is None
+        assert saver.threads() == []
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])

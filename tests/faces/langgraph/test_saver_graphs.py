@@ -13,6 +13,7 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, Send, interrupt
@@ -67,7 +68,8 @@ class Driver:
             metadata = {name: value for name, value in (state.metadata or {}).items() if name != "parents"}
             self.seen.append((_plain(state.values), state.next, metadata, parent, tasks))
         saver: Any = self.graph.checkpointer
-        for found in saver.list({"configurable": {"thread_id": "thread"}}):
+        listed = saver.list({"configurable": {"thread_id": "thread"}})  # InMemorySaver lists each namespace on its own
+        for found in sorted(listed, key=lambda each: each.checkpoint["id"], reverse=True):
             writes = [(channel, _plain(value)) for _, channel, value in found.pending_writes]
             values = {
                 channel: _plain(value)
@@ -287,7 +289,9 @@ def _new_saver(store: holdall.Store) -> HoldallSaver:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize(
     ("is_async", "durability"),
-    [(False, "sync"), (True, "exit")] if IS_SHORT else list(itertools.product([False, True], ["sync", "exit"])),
+    [(False, "sync"), (True, "exit")]
+    if IS_SHORT
+    else list(itertools.product([False, True], ["sync", "async", "exit"])),
 )
 def test_a_graph_sees_what_it_sees_with_memory(
     saver_store: holdall.Store, scenario: Any, durability: str, is_async: bool
@@ -312,6 +316,21 @@ def test_a_graph_whose_saver_forgets_between_steps_sees_the_same(saver_store: ho
     ours = scenario(lambda builder: Forgetful(builder, _new_saver(saver_store), False, "sync")).seen
     theirs = scenario(lambda builder: Driver(builder, InMemorySaver(), False, "sync")).seen
     assert ours == theirs
+
+
+def test_checkpoints_of_subgraphs_are_listed_between_those_of_their_thread(saver_store: holdall.Store) -> None:
+    """Newest first, as LangGraph's savers with a database list them."""
+
+    def list_with(saver: Any) -> list[Any]:
+        subgraphs(lambda builder: Driver(builder, saver, False, "sync"))
+        whole = list(saver.list({"configurable": {"thread_id": "thread"}}))
+        middle = whole[5].config
+        some = list(saver.list({"configurable": {"thread_id": "thread"}}, before=middle, limit=6))
+        assert [each.config for each in some] == [each.config for each in whole[6:12]]
+        return [(bool(each.config["configurable"]["checkpoint_ns"]), each.metadata["step"]) for each in whole]
+
+    with SqliteSaver.from_conn_string(":memory:") as theirs:
+        assert list_with(_new_saver(saver_store)) == list_with(theirs)
 
 
 def test_pruning_keeps_what_delta_channels_are_made_from(saver_store: holdall.Store) -> None:

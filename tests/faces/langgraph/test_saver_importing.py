@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,23 @@ def test_threads_of_sqlite_saver_are_imported_and_continue(tmp_path: Path) -> No
         (tmp_path / "text.db").write_text("not a database, but long enough to look at")
         with pytest.raises(errors.InvalidInput, match="SqliteSaver"):
             saver.import_from(tmp_path / "text.db")
+
+
+def test_imported_threads_are_listed_as_if_they_had_always_been_here(tmp_path: Path) -> None:
+    """In the order of their newest checkpoints, and with their times, also after a second import."""
+    with SqliteSaver.from_conn_string(str(tmp_path / "theirs.db")) as theirs:
+        graph = chat(theirs)
+        times: dict[str, list[Any]] = {}
+        with HoldallSaver(str(tmp_path / "ours.db")) as saver:
+            for order in (("b", "c", "a"), ("a", "d", "b")):
+                for name in order:
+                    say(graph, name, "hello")
+                    found = [datetime.fromisoformat(each.checkpoint["ts"]) for each in theirs.list(thread(name))]
+                    times[name] = [found[-1], found[0]]
+                saver.import_from(tmp_path / "theirs.db")
+                listed = saver.threads()
+                assert [each.id for each in listed] == sorted(times, key=lambda name: times[name][1], reverse=True)
+                assert {each.id: [each.created_at, each.updated_at] for each in listed} == times
 
 
 def test_imported_writes_of_a_task_are_numbered_as_langgraph_numbers_them(tmp_path: Path) -> None:

@@ -429,7 +429,7 @@ def _read(source: Any, thread_id: str) -> _Snapshot:
     if hasattr(source, "get_state"):
         return _of_graph(source.get_state(_config(thread_id)), thread_id)
     if hasattr(source, "get_tuple"):
-        return _of_checkpointer(source.get_tuple(_config(thread_id)), thread_id)
+        return _of_checkpointer(source.get_tuple(_config(thread_id), **_how_to_read(source)), thread_id)
     raise _no_checkpointer(source)
 
 
@@ -438,7 +438,7 @@ async def _aread(source: Any, thread_id: str) -> _Snapshot:
         if hasattr(source, "aget_state"):
             return _of_graph(await source.aget_state(_config(thread_id)), thread_id)
         if hasattr(source, "aget_tuple"):
-            return _of_checkpointer(await source.aget_tuple(_config(thread_id)), thread_id)
+            return _of_checkpointer(await source.aget_tuple(_config(thread_id), **_how_to_read(source)), thread_id)
     except NotImplementedError:  # SqliteSaver and PostgresSaver are sync only
         return await asyncio.to_thread(_read, source, thread_id)
     raise _no_checkpointer(source)
@@ -446,6 +446,11 @@ async def _aread(source: Any, thread_id: str) -> _Snapshot:
 
 def _config(thread_id: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": thread_id}}
+
+
+def _how_to_read(checkpointer: Any) -> dict[str, Any]:
+    """Return further arguments of `get_tuple`: a thread that is archived from time to time still expires."""
+    return {"refresh": False} if isinstance(checkpointer, HoldallSaver) else {}
 
 
 def _no_checkpointer(source: Any) -> InvalidInput:

@@ -1,8 +1,8 @@
 """Importing the threads of LangGraph's own `SqliteSaver` or `PostgresSaver`.
 
-Their tables are only read, with their own savers, a checkpoint at a time, the oldest first. A checkpoint that is here
-already with all its writes is left out. So an import that was interrupted continues when it is run again, and a later
-one adds what their saver got meanwhile.
+Their tables are only read, with their own savers, a checkpoint at a time, the oldest first; the thread with the newest
+checkpoint comes last, so that it is listed first. A checkpoint that is here already with all its writes is left out. So
+an import that was interrupted continues when it is run again, and a later one adds what their saver got meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,6 +43,8 @@ class Target(NamedTuple):
     find_present: Callable[[str, str], StoreProgram[Callable[[str], int | None]]]
     put: Callable[..., StoreProgram[Any]]
     put_writes: Callable[..., StoreProgram[None]]
+    #: Sets when a thread was created, unless that is None, and when it was last changed.
+    backdate: Callable[[str, datetime | None, datetime], StoreProgram[None]]
 
 
 class Source:
@@ -109,6 +112,10 @@ def import_threads(target: Target, source: Source, progress: Progress | None) ->
     check_function("progress", progress)
     with closing(source):
         rows: list[_Row] = yield Work(source.open, ())
+        newest: dict[str, str] = {}
+        for thread_id, _, checkpoint_id, _ in rows:
+            newest[thread_id] = max(checkpoint_id, newest.get(thread_id, ""))
+        rows.sort(key=lambda row: (newest[row[0]], row[0]))
         outcome = Imported(total=len(rows))
         done = 0
         for (thread_id, checkpoint_ns), group in groupby(rows, key=lambda row: row[:2]):
@@ -120,18 +127,23 @@ def import_threads(target: Target, source: Source, progress: Progress | None) ->
                 done += len(refused)
                 continue
             count_writes: Callable[[str], int | None] = yield from target.find_present(thread_id, checkpoint_ns)
+            times: list[datetime | None] = []
             for row in group:
                 present = count_writes(row[2])
+                times.append(None)
                 if present is not None and present >= row[3]:
                     outcome.present += 1
                 elif (found := (yield Work(source.read, (row,)))) is not None:
                     yield from _import_writes(target, found)
                     if present is None:
                         yield from _import_checkpoint(target, found)
+                        times[-1] = datetime.fromisoformat(found.checkpoint["ts"])
                     outcome.imported += 1
                 done += 1
                 if progress is not None:
                     yield Call(progress, (done, outcome.total))
+            if not checkpoint_ns and times[-1] is not None:
+                yield from target.backdate(thread_id, times[0], times[-1])
         return outcome
 
 

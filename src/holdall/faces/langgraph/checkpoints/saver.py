@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self, TypeAlias, TypeVar
 
 try:
@@ -79,7 +80,8 @@ _THREADS_PER_PAGE = 100
 _OR_NONE = " or None"  # what a TTL may be besides a duration
 
 T = TypeVar("T")
-_Logs: TypeAlias = list[tuple[Address, Log]]
+#: The logs of each thread.
+_Logs: TypeAlias = list[dict[Address, Log]]
 _Addresses: TypeAlias = list[Address]
 _Ops: TypeAlias = list[PointOp]
 _Tuples: TypeAlias = list[CheckpointTuple]
@@ -152,10 +154,13 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
-    def _get_tuple(self, config: RunnableConfig) -> StoreProgram[CheckpointTuple | None]:
-        """Read a checkpoint, or the latest of a thread; None if there is none."""
+    def _get_tuple(self, config: RunnableConfig, *, refresh: bool = True) -> StoreProgram[CheckpointTuple | None]:
+        """Read a checkpoint, or the latest of a thread; None if there is none.
+
+        Without `refresh`, this is no use of the thread: its TTL goes on.
+        """
         address = _address_of(config)
-        known = yield from self._read(address)
+        known = yield from self._read(address, refresh)
         id = _checkpoint_id(config) or known.log.latest
         if id is None or id not in known.log:
             return None
@@ -174,14 +179,14 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Iterate over checkpoints, newest first: of a thread, or of all threads if `config` is None.
+        """Iterate over checkpoints, newest first: of a thread, or of one thread after the other if `config` is None.
 
         The tuples share the values that they have in common, and the elements of lists, such as messages: copy one
         before you change it.
         """
         wanted = _Wanted(config, filter, before, limit)
-        for address, log in face_api.pages(self, self._log_pages(config)):
-            yield from wanted.select(address, log)
+        for logs in face_api.pages(self, self._log_pages(config)):
+            yield from wanted.select(logs)
             if wanted.limit == 0:
                 return
 
@@ -195,14 +200,14 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, as an async iterator."""
         wanted = _Wanted(config, filter, before, limit)
-        async for address, log in face_api.apages(self, self._log_pages(config)):
-            for found in wanted.select(address, log):
+        async for logs in face_api.apages(self, self._log_pages(config)):
+            for found in wanted.select(logs):
                 yield found
             if wanted.limit == 0:
                 return
 
     def _log_pages(self, config: RunnableConfig | None) -> Callable[[Any], StoreProgram[tuple[_Logs, Any]]]:
-        """Return a program that reads the logs of a page of threads."""
+        """Return a program that reads the logs of each thread of a page."""
 
         def page(cursor: Any) -> StoreProgram[tuple[_Logs, Any]]:
             if config is not None:
@@ -219,8 +224,10 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                     addresses = [Address(thread_id, checkpoint_ns)]
                 else:
                     addresses = yield from self._addresses(thread_id)
+                of_thread = {}
                 for address in addresses:
-                    logs.append((address, (yield from self._read(address)).log))
+                    of_thread[address] = (yield from self._read(address)).log
+                logs.append(of_thread)
             return logs, following
 
         return page
@@ -231,7 +238,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         infos: list[FileInfo] = yield from face_api.glob(files, "**" + LOG_NAME)
         return [Address(thread_id, checkpoint_ns_of(info.path)) for info in infos]
 
-    def _read(self, address: Address) -> StoreProgram[KnownLog]:
+    def _read(self, address: Address, refresh: bool = True) -> StoreProgram[KnownLog]:
         """Read a log, or what was appended to it since it was last read."""
         home, known = self._home(address.thread_id), self.known_logs.recall(address)
         start = 0 if known is None else known.log.size
@@ -250,7 +257,8 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
                 with self.known_logs.lock:
                     known.extend(start, content)
             self.known_logs.remember(address, known)
-            yield from self._refresh(address.thread_id, known)
+            if refresh:
+                yield from self._refresh(address.thread_id, known)
             return known
 
     def _new_log(self, address: Address) -> KnownLog:
@@ -761,7 +769,7 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
         `progress(done, total)` is called after each checkpoint. An import that was interrupted continues when it is run
         again. `refused` lists the checkpoints of threads whose ID cannot be stored.
         """
-        target = Target(self._check_thread, self._find_present, self._put, self._put_writes)
+        target = Target(self._check_thread, self._find_present, self._put, self._put_writes, self._backdate)
         return (yield from import_threads(target, Source(source, self.serde), progress))
 
     import_from = sync_method(_import_from)
@@ -769,6 +777,9 @@ class HoldallSaver(Face, BaseCheckpointSaver[Any]):
 
     def _check_thread(self, thread_id: str) -> None:
         face_api.check_namespace(self._home(_check_thread_id(thread_id)))
+
+    def _backdate(self, thread_id: str, created: datetime | None, updated: datetime) -> StoreProgram[None]:
+        yield [face_api.Backdate(self.namespace, thread_id, created, updated)]
 
     def _find_present(self, thread_id: str, checkpoint_ns: str) -> StoreProgram[Callable[[str], int | None]]:
         """Return a function that counts the writes of a checkpoint; None if it is not here."""
@@ -841,15 +852,17 @@ class _Wanted:
         self._before = None if before is None else _checkpoint_id(before)
         self.limit = limit
 
-    def select(self, address: Address, log: Log) -> Iterator[CheckpointTuple]:
-        """Yield the checkpoints of a log, and count them off the limit."""
-        loader = Loader(address, log)
-        for id in log.ids:
+    def select(self, logs: Mapping[Address, Log]) -> Iterator[CheckpointTuple]:
+        """Yield the checkpoints of the logs of a thread, newest first, and count them off the limit."""
+        loaders = {address: Loader(address, log) for address, log in logs.items()}
+        newest_first = heapq.merge(*([(id, at) for id in log.ids] for at, log in logs.items()), reverse=True)
+        for id, address in newest_first:
             if self.limit is not None and self.limit <= 0:
                 self.limit = 0
                 return
             if (self._id is not None and id != self._id) or (self._before is not None and id >= self._before):
                 continue
+            loader = loaders[address]
             if self._filter:
                 metadata = loader.metadata(id)
                 if any(metadata.get(name) != value for name, value in self._filter.items()):
