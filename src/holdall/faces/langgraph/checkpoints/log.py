@@ -549,7 +549,8 @@ class Log:
                 id = link.before
 
     def _frame(self, start: int) -> bytes:
-        return bytes(self._content[start : self._bounds(start)[1]])
+        _, length, id_length = _header.unpack_from(self._content, start)
+        return bytes(self._content[start : start + _header.size + id_length + length])
 
     def _checkpoint_at(self, start: int) -> Checkpoint:
         return self._decode_at(start, _decode_checkpoint)
@@ -563,12 +564,6 @@ class Log:
             return decode(decompress_payload(data) if data.startswith(_PACKED) else data)
         except (zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _damaged(start, self.size) from error
-
-    def _bounds(self, start: int) -> tuple[int, int]:
-        """Return where the payload of a frame begins, and where it ends."""
-        _, length, id_length = _header.unpack_from(self._content, start)
-        at = start + _header.size + id_length
-        return at, at + length
 
 
 def _damaged(start: int, size: int) -> Corrupt:
