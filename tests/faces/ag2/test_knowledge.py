@@ -583,18 +583,21 @@ async def test_closing_a_store_ends_its_subscriptions(tmp_path: Path) -> None:
 
 @awaited
 async def test_a_subscription_outlives_a_storage_that_was_away(caplog: pytest.LogCaptureFixture) -> None:
-    with Postgres() as server, holdall.open(server.url, timeout=1) as opened:
-        store, recorded = HoldallKnowledgeStore(opened), RecordedPaths()
-        subscription = await store.on_change("/", recorded)
-        await store.write("/a", "x")
-        await recorded.of(1)
-        server.kill()
-        while "cannot watch the store" not in caplog.text:
-            await asyncio.sleep(0.01)
-        server.start()
-        await store.write("/b", "x")
-        assert await recorded.of(2) == ["/a", "/b"]
-        await subscription.close()
+    with Postgres() as server:
+        with holdall.open(server.url) as opened:
+            opened.setup()  # which takes a busy machine more than a second
+        with holdall.open(server.url, timeout=1) as opened:
+            store, recorded = HoldallKnowledgeStore(opened), RecordedPaths()
+            subscription = await store.on_change("/", recorded)
+            await store.write("/a", "x")
+            await recorded.of(1)
+            server.kill()
+            while "cannot watch the store" not in caplog.text:
+                await asyncio.sleep(0.01)
+            server.start()
+            await store.write("/b", "x")
+            assert await recorded.of(2) == ["/a", "/b"]
+            await subscription.close()
 
 
 # Where AG2's stores fail ---------------------------------------------------------------------------------------------

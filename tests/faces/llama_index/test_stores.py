@@ -65,3 +65,10 @@ def test_chats_are_those_of_the_store_in_memory(any_store: holdall.Store, place:
     ours = chat_steps(HoldallChatStore(any_store, namespace=place))
     for mine, theirs in zip(ours, chat_steps(SimpleChatStore()), strict=True):
         assert mine == theirs
+
+
+def test_an_item_of_another_face_is_no_chat(any_store: holdall.Store, place: tuple[str, ...]) -> None:
+    chats = HoldallChatStore(any_store, namespace=place)
+    chats.add_message("ada", ChatMessage("hello"))
+    any_store.put(place, "note", {"text": "of another face"})
+    assert chats.get_keys() == asyncio.run(chats.aget_keys()) == ["ada"]

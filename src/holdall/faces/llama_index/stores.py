@@ -27,7 +27,7 @@ from ...core import face_api
 from ...core.face_api import StoreProgram, async_method, sync_method
 from ...ops import Namespace
 from ..base import Face, NamespaceFace, read_all
-from ..message_log import MessageLog
+from ..message_log import MessageLog, is_head
 
 _BATCH = 1000
 
@@ -176,7 +176,7 @@ class HoldallChatStore(Face, BaseChatStore):
     def _get_keys(self) -> StoreProgram[list[str]]:
         """Return the keys of all chats."""
         heads = yield from read_all(self._store, self._namespace, recursive=False)
-        return [head.key for head in reversed(heads)]
+        return [head.key for head in reversed(heads) if is_head(head)]
 
     get_keys = sync_method(_get_keys)
     aget_keys = async_method(_get_keys)
