@@ -471,3 +471,13 @@ def test_names_of_any_length_push_nothing_out_of_the_page(
     page.goto(f"{url}#/browse?ns={label}&filter={filter}&pane=main")
     remove = page.get_by_role("button", name="Remove the filter text").bounding_box()
     assert 0 <= remove["x"] <= width - remove["width"]
+
+
+def test_all_views_can_be_chosen_on_a_narrow_phone(
+    url: str, store: holdall.Store, open_page: Callable[..., Any]
+) -> None:
+    store.put(("notes",), "a", {"n": 1})
+    page = open_page(url, viewport={"width": 360, "height": 700})
+    tabs = page.get_by_role("navigation", name="Views")
+    assert tabs.get_by_role("link").all_inner_texts() == ["Browse", "Live", "History", "Threads", "Operation"]
+    assert tabs.evaluate("node => node.scrollWidth <= node.clientWidth")
