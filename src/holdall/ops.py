@@ -495,7 +495,8 @@ class Move(PointOp, frozen=True):
 class MoveSlice(Op, frozen=True):
     """Move some files of a folder, in the order of their paths -> the path of the last one, None if there was none.
 
-    A file stays if an entry has its new path already. Only for engines that move in slices (`Capabilities`).
+    An engine may move fewer than `limit`. A file stays if an entry has its new path already. Only for engines that move
+    in slices (`Capabilities`).
     """
 
     namespace: Namespace

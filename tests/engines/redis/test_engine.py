@@ -88,6 +88,16 @@ def test_large_trees_are_deleted_at_once_though_they_are_reclaimed_later(
     machine().runTest()
 
 
+def test_a_slice_of_a_move_is_small_whatever_limit_it_is_given(store: holdall.Store) -> None:
+    """A quick slice would let the next one grow, which may be the first after the server has forked."""
+    home = ("filesystem",)
+    store.execute([Put(home, f"/d/{n:03}", {"content": ""}) for n in range(250)])
+    engine = store._engine_handle.engine
+    lasts = [engine.execute([ops.MoveSlice(home, "/d", "/e", None, 500)])[0] for _ in range(4)]
+    assert lasts == ["/d/099", "/d/199", "/d/249", None]
+    assert store.files().exists("/e/249")
+
+
 @pytest.fixture
 def store() -> Iterator[holdall.Store]:
     with holdall.open(redis_url(), key_prefix=f"own{next(_numbers)}", sweep_interval=None) as store:
