@@ -436,7 +436,8 @@ class Catalogue:
             self._folder.publish(version, path, changed_folders, may_be_link=bool(moved))
         for grown in changes.grown:
             self._append(writer, changes, grown, is_retry, changed_folders)
-        for path in doomed:
+        one_in_each_folder = {path.rpartition("/")[0]: path for path in doomed}
+        for path in one_in_each_folder.values():
             self._folder.remove_empty_parents(path, changed_folders)
         self.sync_folders(changed_folders)
         for _, _, _, size, path, _ in rows:
