@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -322,6 +323,68 @@ def move_folders_until_killed(number: str, role: str, **at: str) -> None:
             with contextlib.suppress(FileNotFound, IsADirectory):  # the other process has just ended it, or goes on
                 volume.move(src, dst)
         report(["moved", step])
+
+
+@pytest.mark.parametrize(
+    "engine", ["sqlite", "postgres", "redis", pytest.param("cluster", marks=pytest.mark.not_short), "disk"]
+)
+def test_a_killed_move_loses_and_doubles_nothing_that_others_write_in_both_folders(
+    engine: str, tmp_path: Path, scaled: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file has its name as a word; others append words to the files of both folders."""
+    monkeypatch.setattr(large_moves, "LARGE_FOLDER", 20)
+    at, home = new_location(engine, tmp_path), ("filesystem",)
+    unfinished = 0
+    with open_at(at) as store:
+        for number in itertools.count():
+            if number >= scaled(2, 60) and unfinished:
+                break
+            assert number < 100, "no process was killed in the middle of a move: this showed nothing"
+            store.execute([Put(home, f"/src/{key}", {"content": key}) for key in KEYS])
+            movers = [start(move_until_killed, **at) for _ in range(1 + number % 2)]
+            writers = [start(append_until_killed, seed=seed, **at) for seed in range(2)]
+            moved = [kill_at_a_random_moment(mover, once_it_writes=True) for mover in movers]
+            acknowledged = {word for writer in writers for word in writer.kill()}
+            stayed = check_words(store, home, acknowledged)
+            unfinished += bool(stayed) and len(stayed) < len(KEYS) and not any("ended" in one for one in moved)
+            with contextlib.suppress(FileNotFound, IsADirectory):  # it was ended, and others have written since
+                store.files().move("/src", "/dst")
+            for key in check_words(store, home, acknowledged):
+                assert store.files().exists(f"/dst/{key}"), "a file was left behind, though its new path is free"
+            store.files().delete("/", recursive=True)
+
+
+def check_words(store: holdall.Store, home: tuple[str, ...], acknowledged: set[str]) -> set[str]:
+    """Check that no word is lost or there twice; return the names of the files that were not moved."""
+    files = {entry.key: entry.value["content"].split() for entry in store.scan(home)}
+    counts = Counter(word for words in files.values() for word in words)
+    assert acknowledged.union(KEYS) <= counts.keys()
+    assert set(counts.values()) == {1}
+    return {word for path, words in files.items() for word in words if word in KEYS and path.startswith("/src/")}
+
+
+def move_until_killed(**at: str) -> None:
+    large_moves.LARGE_FOLDER, large_moves._SMALLEST_SLICE, large_moves._LARGEST_SLICE = 20, 1, 2
+    next_size = large_moves._next_size
+
+    def report_slice(size: int, seconds: float) -> int:
+        report("slice")
+        return next_size(size, seconds)
+
+    large_moves._next_size = report_slice
+    with contextlib.suppress(FileNotFound, IsADirectory):  # the other process has just ended it
+        open_at(at).files().move("/src", "/dst")
+    report("ended")
+
+
+def append_until_killed(seed: int, **at: str) -> None:
+    volume, chance = open_at(at).files(), random.Random(seed)
+    folders = ["/src"]
+    for step in itertools.count():
+        if folders == ["/src"] and volume.exists("/dst"):  # before that, the move would be refused
+            folders.append("/dst")
+        volume.append(f"{chance.choice(folders)}/{chance.choice(KEYS)}", f" {seed}.{step}")
+        report(f"{seed}.{step}")
 
 
 def test_a_tree_on_disk_is_deleted_further_by_the_next_call_after_kill_9(
