@@ -33,6 +33,7 @@ from holdall.engines.redis import engine as redis
 from holdall.engines.redis import shards as redis_shards
 from holdall.engines.redis import walks as redis_walks
 from holdall.engines.redis.filter_index import encode_needles
+from holdall.engines.redis.search import postings as redis_postings
 from holdall.engines.redis.search import ranker as redis_ranker
 from holdall.engines.redis.search import text_index as redis_texts
 from holdall.errors import Conflict, InvalidInput, MissingExtra, SchemaTooNew, Unavailable
@@ -209,6 +210,31 @@ def test_texts_and_vectors_in_the_memory_of_a_process_are_not_used_after_a_flush
         for mode in ("lexical", "semantic"):
             assert len(other.search(query="peanuts", mode=mode, limit=100)) == 30
             assert len(store.search(query="peanuts", mode=mode, limit=100)) == 30
+
+
+@pytest.mark.parametrize("mode", ["lexical", "semantic"])
+def test_documents_that_a_server_has_lost_are_not_taken_for_those_that_came_after_them(
+    mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process has whole parts of lost documents in memory; others have indexed as many new ones."""
+    monkeypatch.setattr(redis_postings, "PART", 4)
+    monkeypatch.setattr(redis_texts, "_FEW_CHANGES", 0)
+    with (
+        Redis("--appendonly", "no") as server,
+        holdall.open(server.url, embed=embed, sweep_interval=None) as store,
+        holdall.open(f"{server.url}?client_name=other", embed=embed, sweep_interval=None) as other,
+    ):
+        store.execute([Put(("a",), f"kept{n}", {"text": f"peanuts {n}"}) for n in range(6)])
+        assert len(store.search(query="peanuts", mode=mode, limit=100)) == 6
+        server.ask("SAVE")
+        store.execute([Put(("a",), f"lost{n}", {"text": f"peanuts {n}"}) for n in range(6)])
+        assert len(store.search(query="peanuts", mode=mode, limit=100)) == 12
+        server.kill()
+        server.start()
+        other.execute([Put(("a",), f"new{n}", {"text": f"peanuts {n}"}) for n in range(10)])
+        found = [each.search(query="peanuts", mode=mode, limit=100) for each in (other, store)]
+        assert [len(hits) for hits in found] == [16, 16]
+        assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("others_went_on", [False, True])

@@ -278,7 +278,8 @@ class RedisTextIndex:
         if known.is_current(state):
             return known
         fresh, start = known.successor(state)
-        _, changes, rows = yield from self._shards.run(shard, "documents", start, postings.PART)
+        last = known.versions[start * postings.PART - 1 : start * postings.PART].tobytes() if start else b""
+        _, changes, rows, start = yield from self._shards.run(shard, "documents", start, postings.PART, last)
         if int(changes) != state.changes:
             raise IndexChanged
         fresh.read(known, start, sorted(tuple(row) for row in rows))
