@@ -267,11 +267,11 @@ def test_segments_stay_few(slices: list[int], is_idle: bool) -> None:
 
 
 def test_half_as_many_segments_are_merged_while_nothing_waits_to_be_indexed() -> None:
-    segments = tuple(Segment(number, 4096, 0) for number in range(1, sizes.FACTOR))
-    assert find_merge(State(count=sizes.FACTOR * 4096, segments=segments)) == []
-    assert find_merge(State(count=sizes.FACTOR * 4096, segments=segments), is_idle=True) == [*segments]
+    segments = tuple(Segment(number, 512, 0) for number in range(1, sizes.FACTOR))
+    assert find_merge(State(count=sizes.FACTOR * 512, segments=segments)) == []
+    assert find_merge(State(count=sizes.FACTOR * 512, segments=segments), is_idle=True) == [*segments]
     few = segments[: sizes.FACTOR // 2 - 1]
-    assert find_merge(State(count=sizes.FACTOR * 4096, segments=few), is_idle=True) == []
+    assert find_merge(State(count=sizes.FACTOR * 512, segments=few), is_idle=True) == []
 
 
 def test_what_loading_has_left_in_several_sizes_is_merged_while_nothing_waits_to_be_indexed() -> None:
@@ -279,6 +279,14 @@ def test_what_loading_has_left_in_several_sizes_is_merged_while_nothing_waits_to
     segments = tuple(Segment(number, count, count // 32768) for number, count in enumerate(counts, 1))
     assert find_merge(State(count=110_000, segments=segments)) == []
     assert sorted(find_merge(State(count=110_000, segments=segments), is_idle=True)) == [*segments]
+    # 1,010,000 documents: two segments are left, of the most that one may have.
+    million = tuple(
+        Segment(number, count, count // 16384)
+        for number, count in enumerate([262_144, 262_144, 2384, 24_576, 262_144, 196_608])
+    )
+    assert len(find_merge(State(count=1_010_000, segments=million), is_idle=True)) == 5
+    rest = (Segment(1, 131_072, 3), Segment(2, 4096, 0), Segment(3, 4096, 0), Segment(4, 736, 0))
+    assert sorted(find_merge(State(count=140_000, segments=rest), is_idle=True)) == [*rest[1:]]
     large = (Segment(1, 9000, 1), Segment(2, 500_000, 8))  # to add so few, so many would be written again
     assert find_merge(State(count=509_000, segments=large), is_idle=True) == []
     # Together with the others, the last one would have more than the most parts.

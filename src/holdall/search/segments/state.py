@@ -119,16 +119,16 @@ def find_merge(state: State, is_idle: bool = False) -> list[Segment]:
 
 
 def _find_tail(state: State) -> list[Segment]:
-    """Return the smallest segments, up to one that has at most half as many documents as those before it together.
+    """Return the smallest segments, up to the largest that has at most as many documents as those before it together.
 
-    So what loading has left in several sizes becomes one segment, and a document is merged again only after what is
-    merged with it has grown by half. Less than a small segment is left to the merges by size.
+    So what loading has left in several sizes becomes one segment, and a document is merged again only into a segment of
+    twice the size. Less than half a small segment is left to the merges by size.
     """
     found: list[Segment] = []
     smaller = 0
     ordered = _take(sorted(state.waiting, key=lambda segment: segment.documents))
     for index, segment in enumerate(ordered):
-        if smaller > SMALL and 2 * segment.documents <= smaller:
+        if 2 * smaller >= SMALL and segment.documents <= smaller:
             found = ordered[: index + 1]
         smaller += segment.documents
     return found
