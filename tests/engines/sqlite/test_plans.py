@@ -121,6 +121,18 @@ def test_neighbours_are_found_through_an_index_that_the_first_such_search_builds
     assert "holdall_order (ns=? AND (created,key)>(?,?) AND created<?)" in adjacent[0]
 
 
+def test_neighbours_of_the_best_are_scored_by_their_own_terms_and_nothing_else_again(
+    store: holdall.Store, statements: Statements
+) -> None:
+    texts = ["tea" if number % 3 == 1 else "tea with milk and sugar" for number in range(900)]
+    store.execute([Put(("shop",), f"{number:03}", {"text": text}) for number, text in enumerate(texts)])
+    store.search(query="tea", neighbours=0.3)  # which indexes the texts, and their order
+    statements.of(lambda: store.search(query="tea", neighbours=0.3))
+    read = [sql for sql, _ in statements.seen if "holdall_forward" in sql or "SELECT data FROM holdall_lists" in sql]
+    assert len([sql for sql in read if "holdall_forward" in sql]) == 1
+    assert len(read) <= 2, "the whole ranking was made again to find the scores of neighbours"
+
+
 def test_an_undeclared_field_has_no_index(store: holdall.Store, statements: Statements) -> None:
     found = plans(store, statements.of(lambda: store.search(("home",), filter={"other": 7})))
     assert found and not any("holdall_field" in plan for plan in found)

@@ -33,7 +33,7 @@ from ... import ops
 from ...errors import Corrupt
 from ...model import keys
 from ...runtime.programs import Work
-from ...search.ranking import LocalRanking, Ranking, ThreadRanking
+from ...search.ranking import LENDERS, LocalRanking, Ranking, ThreadRanking
 from ...search.scoring import Weights
 from ...search.segments import state as sizes
 from ...search.segments.documents import (
@@ -634,7 +634,8 @@ class SqlTextIndex:
             for version, length, counts in unindexed.added
             if any(term in counts for term in terms)
         }
-        if among is not None and (op.filter is not None or len(among) <= FEW_ENTRIES):
+        few = max(FEW_ENTRIES, 2 * LENDERS) if op.neighbours else FEW_ENTRIES  # each lends to two at most
+        if among is not None and (op.filter is not None or len(among) <= few):
             return (yield from self._rank_few(weights, numbers, among, scored))
         return (yield from self._rank_range(op, state, weights, numbers, smalls, scored))
 
