@@ -22,10 +22,12 @@ import pytest
 import holdall
 import holdall.engines.sqlite  # at once: a process that gave up its rights may not be able to import any more
 from holdall.engine import Maintain
+from holdall.engines.sql import text_index
 from holdall.engines.sqlite.engine import MIGRATIONS
 from holdall.engines.sqlite.group_commit import Submission
 from holdall.errors import Corrupt, HoldallError, InvalidInput, OutcomeUnknown, SchemaTooNew, StoreClosed, Unavailable
-from holdall.ops import Put
+from holdall.ops import Delete, IndexTexts, Put
+from holdall.runtime.programs import Work, drive
 from holdall.testing import embed
 from support.processes import beginning, report, run, start
 from support.threads import together
@@ -745,3 +747,24 @@ def test_searches_that_wait_for_the_index_at_once_share_its_steps(path: str, mon
         together([lambda: answers.append(store.search(query="tea", limit=3))] * 6)
         assert [[hit.key for hit in answer] for answer in answers] == [["09999", "09998", "09997"]] * 6
         assert sum(prepared) == 10_000, "a slice was prepared more than once, or the search did not wait for it"
+
+
+def test_what_many_deletions_take_from_the_index_is_computed_in_a_worker_thread(path: str) -> None:
+    """A slice that only removed documents was computed by the caller: in an event loop, on PostgreSQL."""
+    with holdall.open(path, sweep_interval=None) as store:
+        store.execute([Put(("n",), str(n), {"text": f"tea {n}"}) for n in range(400)])
+        store.search(query="tea")
+        store.execute([Delete(("n",), str(n)) for n in range(400)])
+        engine: Any = store._engine_handle.engine
+        reader, works = engine._readers.take(), []
+
+        def run(request: Any) -> Any:
+            if isinstance(request, Work):
+                works.append(request.function)
+            return reader.run(request)
+
+        prepared = drive(engine._sql.prepare(IndexTexts()), run).prepared
+        engine._readers.give_back(reader)
+        assert prepared.count == 400
+        assert works == [text_index._build_segment]
+        assert store.search(query="tea") == []

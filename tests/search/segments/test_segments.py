@@ -86,7 +86,11 @@ def test_forward_lists_have_every_term_and_its_count(documents: list[list[int]])
     decoded = [decode_forward(data) for data in forward[0]]
     assert [dict(zip(*pair, strict=True)) for pair in decoded] == list(map(counts_of, documents))
     wanted = [1, 2, 300, 16_384, ALL_TERMS - 1]
+    fewer = {term: -sum(term in words for words in documents) for words in documents for term in words}
     for one in KERNELS:
+        removed, counts = one.count_removed(forward[0])
+        assert dict(zip(map(int, removed), map(int, counts), strict=True)) == fewer
+        assert [len(part) for part in one.count_removed([])] == [0, 0]
         for term, found in zip(wanted, one.find_terms(forward[0], wanted), strict=True):
             assert number_list(found[1:]) == {
                 number: counts_of(words)[term] for number, words in enumerate(documents) if term in words

@@ -284,7 +284,8 @@ class SqlTextIndex:
         tokenised = yield from self._tokenise(newest, self._known_terms(state).tokenise)
         removed = yield from self._read_removed(newest)
         new = yield from self._number_terms(state, tokenised, is_committed)
-        is_long = sum(document.length for document, _, _ in tokenised) > _FEW_DOCUMENTS
+        lengths = (document.length for document, _, _ in tokenised)
+        is_long = sum(lengths) + sum(length for _, length, _ in removed) > _FEW_DOCUMENTS
         work = (tokenised, removed)
         data, forward = (yield Work(_build_segment, work)) if is_long else _build_segment(*work)
         dialect, insert = self._dialect, self._dialect.insert_many
@@ -802,10 +803,7 @@ def _build_segment(
         return None, []
     arithmetic = kernel()
     postings = arithmetic.count([found for _, _, found in tokenised])
-    counts = [arithmetic.count_terms(postings)]
-    for _, _, data in removed:
-        terms, _ = decode_forward(data)
-        counts.append((terms, [-1] * len(terms)))
+    counts = [arithmetic.count_terms(postings), arithmetic.count_removed([data for _, _, data in removed])]
     # In the order of versions, in which the table is stored.
     forward = sorted(
         (document.version, entry, document.length, data)

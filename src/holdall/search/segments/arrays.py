@@ -221,33 +221,26 @@ class ArrayKernel:
 
     def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
         heads = list(map(split_forward, forward))
-        stream = np.frombuffer(
-            b"".join(
-                [data[start : len(data) - several] for data, (_, several, start) in zip(forward, heads, strict=True)]
-            ),
-            np.uint8,
-        )
-        if not len(stream):
+        found = _decode_forward(forward, heads)
+        if not len(found):
             return []
         counts = np.frombuffer(
             b"".join([data[len(data) - several :] for data, (_, several, _) in zip(forward, heads, strict=True)]),
             np.uint8,
         )
-        last = np.flatnonzero(stream < 128)
-        widths = np.diff(last, prepend=-1)
-        numbers = stream[last].astype(np.int64)
-        for byte in range(1, int(widths.max())):
-            here = np.flatnonzero(widths > byte)
-            numbers[here] = numbers[here] << 7 | stream[last[here] - byte] & 127
         lengths = np.array(heads, np.int64)[:, :2].ravel()
-        sums = np.cumsum(numbers)
-        starts = np.cumsum(lengths) - lengths
-        found = sums - np.repeat(np.concatenate(([0], sums))[starts], lengths)
         run = np.repeat(np.arange(len(lengths)), lengths)
         times = np.ones(len(found), np.int64)
         times[run & 1 == 1] = counts
         here_of = [np.flatnonzero(found == term) for term in terms]
         return [Found(index, _NONE, run[here] >> 1, times[here]) for index, here in enumerate(here_of)]
+
+    def count_removed(self, forward: Sequence[bytes]) -> Counts:
+        terms = _decode_forward(forward, list(map(split_forward, forward)))
+        terms.sort()
+        first = _changes(terms)
+        found: Any = terms[first], -np.diff(first, append=len(terms))
+        return found  # type: ignore[no-any-return]  # arrays are sequences
 
     def read_list(self, documents: array[int], counts: bytearray, removed: array[int]) -> tuple[_Ints, _Array]:
         numbers, times = np.array(documents, np.int64), np.frombuffer(bytes(counts), np.uint8)
@@ -269,6 +262,27 @@ class ArrayKernel:
 
     def numbering(self) -> ArrayNumbering:
         return ArrayNumbering()
+
+
+def _decode_forward(forward: Sequence[bytes], heads: Sequence[tuple[int, int, int]]) -> _Ints:
+    """Return the terms of all forward lists, one list after the other. `heads` is what `split_forward` returns."""
+    stream = np.frombuffer(
+        b"".join([data[start : len(data) - several] for data, (_, several, start) in zip(forward, heads, strict=True)]),
+        np.uint8,
+    )
+    if not len(stream):
+        return _NONE
+    last = np.flatnonzero(stream < 128)
+    widths = np.diff(last, prepend=-1)
+    numbers = stream[last].astype(np.int64)
+    for byte in range(1, int(widths.max())):
+        here = np.flatnonzero(widths > byte)
+        numbers[here] = numbers[here] << 7 | stream[last[here] - byte] & 127
+    lengths = np.array(heads, np.int64)[:, :2].ravel()
+    sums = np.cumsum(numbers)
+    starts = np.cumsum(lengths) - lengths
+    terms: _Ints = sums - np.repeat(np.concatenate(([0], sums))[starts], lengths)
+    return terms
 
 
 def _to_array(numbers: Sequence[int]) -> _Ints:

@@ -114,6 +114,9 @@ class Kernel(Protocol):
     def find_terms(self, forward: Sequence[bytes], terms: Sequence[int]) -> list[Found]:
         """Find terms in the forward lists of documents, which are numbered in their order."""
 
+    def count_removed(self, forward: Sequence[bytes]) -> Counts:
+        """Return the change of the count of each term when documents are removed, by their forward lists."""
+
     def read_list(self, documents: array[int], counts: bytearray, removed: array[int]) -> tuple[Any, Any]:
         """Return the documents of a posting list and their counts, without the removed documents."""
 

@@ -112,6 +112,11 @@ class PlainKernel:
                     counts[index].append(found[term])
         return [Found(index, [], numbers[index], counts[index]) for index in range(len(terms))]
 
+    def count_removed(self, forward: Sequence[bytes]) -> Counts:
+        counts = Counter(chain.from_iterable(decode_forward(data)[0] for data in forward))
+        terms = sorted(counts)
+        return terms, [-counts[term] for term in terms]
+
     def read_list(
         self, documents: array[int], counts: bytearray, removed: array[int]
     ) -> tuple[Sequence[int], Sequence[int]]:
