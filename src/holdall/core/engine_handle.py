@@ -1,4 +1,4 @@
-"""Engines in use: stores of one URL share one. This module sweeps them, prepares them for forks, and closes them.
+"""Engines in use: stores of one URL share one. This module shares them, prepares them for forks, and closes them.
 
 `urls.open` gets its engines here. A `Store` holds an `EngineHandle`, and never an engine alone.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import threading
 import time
@@ -19,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..engine import Engine
-from ..errors import HoldallError, StoreClosed, Unsupported
+from ..errors import StoreClosed, Unsupported
 from ..live.notification import Notifier
 from ..ops import (
     ANY,
@@ -28,21 +27,15 @@ from ..ops import (
     WALKS,
     Get,
     Grep,
-    IndexTexts,
-    LearnFields,
-    Maintain,
     Op,
-    PurgeHistory,
-    PurgeTombstones,
     Put,
     ReadRange,
     SetHistory,
     Stat,
-    Sweep,
 )
 from ..runtime import closers, signals
 from ..runtime.signals import await_deferring, defer_signals, is_in_main_thread
-from .filter_use import FilterUse, is_filtered
+from .maintenance import FilterUse, Sweeper, is_filtered
 
 if TYPE_CHECKING:
     from .coalescing import Coalescer
@@ -51,9 +44,6 @@ logger = logging.getLogger("holdall")
 
 _FILE_READS = frozenset({ReadRange, Stat, Grep})  # only file reads find out that maintenance is needed
 _NO_CHANGES = READS | WALKS
-_LEARNING_TURN = 1.0  # seconds: for how long learned indexes are built before the sweeper does other work
-_PAUSE = 0.002  # seconds between slices of maintenance, in which others can write
-_INDEX_DELAY = 0.1  # seconds after a write before its texts are indexed
 
 #: How many joined batches run at once, and the longest value of a put that joins one.
 _JOINED_BATCHES, _LONGEST_JOINED = 2, 1 << 16
@@ -102,7 +92,7 @@ class EngineHandle:
         self._sweep_interval = sweep_interval
         self._users = 0
         self._companions: dict[Any, Companion] = {}
-        self._sweeper: _Sweeper | None = None
+        self._sweeper: Sweeper | None = None
         self.is_swept = sweep_interval is None
         self.filter_use = FilterUse() if engine.capabilities.learns else None
         self.is_learning = False  # set by the sweeper while learned indexes are being built
@@ -254,7 +244,7 @@ class EngineHandle:
         """Start the sweeper thread, unless it runs already."""
         with _lock:
             if not self.is_swept and self._sweep_interval is not None:
-                self._sweeper = _Sweeper(self, self._sweep_interval)
+                self._sweeper = Sweeper(self, self._sweep_interval)
                 self.is_swept = True
 
     def companion(self, kind: Callable[[Engine], C]) -> C:
@@ -363,131 +353,6 @@ def _close_all() -> None:
     _program_has_ended = True
     for handle in list(_all):
         defer_signals(handle.close)
-
-
-class _Sweeper:
-    """A thread that turns expired entries into tombstones, and does other maintenance, in small slices."""
-
-    def __init__(self, handle: EngineHandle, interval: float) -> None:
-        self._wakeup = _Wakeup()
-        weakref.finalize(handle, self._wakeup.stop)
-        self._thread = threading.Thread(
-            target=_maintain,
-            args=(weakref.ref(handle), interval, self._wakeup),
-            name="holdall-sweeper",
-            daemon=True,
-        )
-        self._thread.start()
-
-    def wake(self) -> None:
-        self._wakeup.maintains = True
-        self._wakeup.event.set()
-
-    def wake_to_index(self) -> None:
-        if not self._wakeup.indexes:
-            self._wakeup.indexes = True
-            self._wakeup.event.set()
-
-    def stop(self) -> None:
-        self._wakeup.stop()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-
-class _Wakeup:
-    """An event that wakes the sweeper or stops it."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.stopped = False
-        self.maintains = self.indexes = False  # for which it was woken
-
-    def stop(self) -> None:
-        self.stopped = True
-        self.event.set()
-
-
-def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wakeup) -> None:
-    """Sweep at every interval, and do maintenance when woken. The target of the sweeper thread."""
-    next_sweep = time.monotonic() + interval
-    next_index = math.inf
-    paused_until = 0.0  # after a failure, no maintenance until then; later batches wake the thread again
-    while True:
-        wakeup.event.wait(max(0.0, min(next_sweep, next_index) - time.monotonic()))
-        wakeup.event.clear()
-        handle = reference()
-        if handle is None or wakeup.stopped:
-            return
-        now = time.monotonic()
-        try:
-            if now >= next_sweep:
-                next_sweep = now + (handle._sweep_interval or interval)
-                _sweep(handle, wakeup)
-                if handle.indexes_texts:
-                    next_index = now
-                if handle.feed_retention is not None:
-                    _repeat(handle, PurgeTombstones(handle.feed_retention), wakeup)
-                if handle.engine.capabilities.keeps_history:
-                    _repeat(handle, PurgeHistory(), wakeup)
-            if wakeup.maintains and now >= paused_until:
-                wakeup.maintains = False
-                if getattr(handle.engine, "needs_maintenance", False):
-                    _repeat(handle, Maintain(), wakeup)
-            if now >= paused_until and _learn_fields(handle, wakeup):
-                wakeup.event.set()
-            if now >= max(next_index, paused_until):
-                next_index, wakeup.indexes = math.inf, False
-                _index_texts(handle.engine, wakeup)
-            elif wakeup.indexes or next_index < math.inf:
-                next_index = max(min(next_index, now + _INDEX_DELAY), paused_until)
-        except StoreClosed:
-            return
-        except Exception as error:  # the thread must continue after any error
-            paused_until = time.monotonic() + interval
-            unexpected = not isinstance(error, HoldallError)
-            logger.warning("maintenance failed, will be tried again later: %s", error, exc_info=unexpected)
-        del handle  # keep no reference while waiting, so that an abandoned store can be collected
-
-
-def _sweep(handle: EngineHandle, wakeup: _Wakeup) -> None:
-    slice_ = Sweep()
-    while not wakeup.stopped:
-        swept = handle.engine.execute([slice_])[0]
-        if swept:
-            handle.notify()
-        if swept < slice_.limit:
-            return
-
-
-def _index_texts(engine: Engine, wakeup: _Wakeup) -> None:
-    while not wakeup.stopped:
-        _, more = engine.execute([IndexTexts()])[0]
-        if not more:
-            return
-        time.sleep(_PAUSE)
-
-
-def _learn_fields(handle: EngineHandle, wakeup: _Wakeup) -> bool:
-    """Pass on which fields filters have named, and build their indexes; return whether more is left to build."""
-    notes = handle.filter_use.take() if handle.filter_use is not None else None
-    if notes is None and not handle.is_learning:
-        return False
-    until = time.monotonic() + _LEARNING_TURN
-    op = notes or LearnFields()
-    while not wakeup.stopped:
-        handle.is_learning = handle.engine.execute([op])[0]
-        if not handle.is_learning or time.monotonic() > until:
-            break
-        op = LearnFields()
-        time.sleep(_PAUSE)
-    return handle.is_learning
-
-
-def _repeat(handle: EngineHandle, maintenance: Op, wakeup: _Wakeup) -> None:
-    """Run a maintenance op until nothing is left to do, with pauses in which others can write."""
-    while not wakeup.stopped and handle.engine.execute([maintenance])[0]:
-        handle.notify()  # it may have been a change: the tombstones of a deleted tree
-        time.sleep(_PAUSE)
 
 
 _forking: list[EngineHandle] = []  # handles that are ready for the fork

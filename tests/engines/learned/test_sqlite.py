@@ -11,7 +11,7 @@ import pytest
 
 import holdall
 from holdall import ops
-from holdall.core import filter_use
+from holdall.core import maintenance
 from holdall.engines.learned import limits
 from holdall.ops import LearnFields
 from holdall.testing import Clock
@@ -33,7 +33,7 @@ def finish(store: holdall.Store) -> None:
 
 
 def test_a_field_that_slow_searches_filter_on_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filter_use, "SLOW", 0.0)
+    monkeypatch.setattr(maintenance, "SLOW", 0.0)
     with holdall.open(tmp_path / "s.db", durability="relaxed") as store:
         fill(store, 6000)
         expected = store.search(filter={"tag": "t7"}, limit=200)
@@ -48,7 +48,7 @@ def test_a_field_that_slow_searches_filter_on_is_learned(tmp_path: Path, monkeyp
 def test_fast_searches_and_small_stores_learn_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdall.open(tmp_path / "s.db", durability="relaxed") as store:
         fill(store, 100)
-        monkeypatch.setattr(filter_use, "SLOW", 0.0)
+        monkeypatch.setattr(maintenance, "SLOW", 0.0)
         for _ in range(5):
             store.search(filter={"tag": "t7"})
         assert engine_of(store).execute([LearnFields(("tag",))]) == [False]
