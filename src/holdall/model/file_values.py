@@ -35,7 +35,6 @@ WRITTEN = (NATIVE, LINES)
 FIELDS = frozenset({"content", "encoding", "created_at", "modified_at"})
 #: The forms that the content of an item can have, in its template.
 FORMS = ("text", "base64", "lines")
-_TIMES = ("created_at", "modified_at")
 
 
 def to_stored(key: str, value: Any) -> Json | File:
@@ -112,7 +111,9 @@ def to_text(content: bytes) -> str | None:
 def _extract_content(plain: dict[str, Any]) -> tuple[str, bytes] | None:
     """The form and the bytes of a dict's content; None if the dict could not be restored exactly."""
     content, encoding = plain["content"], plain.get("encoding", "utf-8")
-    if encoding not in ("utf-8", "base64") or not all(isinstance(plain.get(time, ""), str) for time in _TIMES):
+    if encoding not in ("utf-8", "base64"):
+        return None
+    if not isinstance(plain.get("created_at", ""), str) or not isinstance(plain.get("modified_at", ""), str):
         return None
     try:
         if isinstance(content, str) and encoding == "base64":

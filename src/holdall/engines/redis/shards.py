@@ -80,7 +80,7 @@ class _Script:
 def _load_scripts() -> dict[str, _Script]:
     return {
         "get": _Script("common", "get"),
-        "read": _Script("common", "read"),
+        "read": _Script("read_small", "common", "read"),
         **{name: _Script("common", "write", "client_write", name) for name in _CLIENT_WRITES},
         **{name: _Script("common", "write", name) for name in _MAINTENANCE},
         **{name: _Script("common", "walk", name) for name in _WALKS},

@@ -483,7 +483,7 @@ class SqlEntries:
             if not op.returns_entry:
                 return None
             if params["size"] is not None:
-                return self._files.put_result(op, params, rows)
+                return self._files.put_result(op, *rows[0])
             return put_entry(op, decode(params["value"]), *rows[0])
         match op:
             case ops.Delete(expect=expect):

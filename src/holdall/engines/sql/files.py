@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...engine import check_transfer, check_unblocked, conflict, item_exists, to_entry, to_info, transfer_result
+from ...engine import check_transfer, check_unblocked, conflict, item_exists, put_entry, to_info, transfer_result
 from ...model import file_values, keys
 from ...model.globs import compile_glob
 from ...model.values import ttl_microseconds
@@ -197,15 +197,16 @@ class SqlFiles:
         ]
         return [*pieces, (self._queue_for_index, {**here, "low": key, "high": keys.next_key(key)})]
 
-    def put_result(self, op: ops.Put, params: dict[str, Any], rows: Rows) -> Any:
-        """Return the result of a put of a file, made of its rows."""
+    def put_result(self, op: ops.Put, version: int, created: int, updated: int, expires: int | None) -> Any:
+        """Return the result of a put of a file."""
+        if not op.returns_entry:
+            return None
         assert isinstance(op.value, ops.File)
-        version, created, updated, expires = rows[0]
-        size = len(op.value.content)
-        if file_values.is_written_as_file(op.value):
-            return to_info(op.key, size, version, created, updated)
-        file = op.value.content, 0, size
-        return to_entry((params["ns"], op.key, params["value"], version, created, updated, expires, *file))
+        template, content = op.value.template, op.value.content
+        if template in file_values.WRITTEN:
+            return to_info(op.key, len(content), version, created, updated)
+        item = file_values.to_item(template, content, created, updated, False, len(content))
+        return put_entry(op, item, version, created, updated, expires)
 
     def append(self, op: ops.Append, now: int | None) -> SqlProgram[int | None]:
         """Append to a file; return the offset at which the data was written, or None if there is no file."""
@@ -574,6 +575,8 @@ def _moved_key(key: str) -> str:
 
 def split_into_pieces(content: bytes) -> list[tuple[int, bytes]]:
     """Split a content into pieces, each with its offset."""
+    if 0 < len(content) <= PIECE:  # the usual case
+        return [(0, content)]
     return [(start, content[start : start + PIECE]) for start in range(0, len(content), PIECE)]
 
 

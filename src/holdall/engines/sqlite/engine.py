@@ -320,7 +320,7 @@ class SqliteEngine:
             is_walk = type(op) in WALKS
             if len(batch) == 1 and not is_walk:  # needs no transaction
                 if is_look_up(op):
-                    return [self._look_up(reader, op)]
+                    return [self._sql.look_up(op, reader.fetch)]
                 return drive(self._sql.batch(batch), reader.run)
             reader.execute("BEGIN")
             if is_walk:
@@ -344,11 +344,6 @@ class SqliteEngine:
         run_pending_handlers()
         return reader.run(request)
 
-    def _look_up(self, reader: Connection, op: Op) -> Any:
-        """Run a look-up, the most frequent kind of op, without a program."""
-        sql, params = self._sql.statement(op)
-        return self._sql.result(op, params, reader.fetch(sql, params))
-
     def look_up(self, batch: Sequence[Op]) -> list[Any] | None:
         """Run a batch of one look-up in the caller's thread; return None if it is not one, or would have to wait.
 
@@ -362,7 +357,7 @@ class SqliteEngine:
         if reader is None:
             return None
         try:
-            return [self._look_up(reader, op)]
+            return [self._sql.look_up(op, reader.fetch)]
         except (apsw.BusyError, apsw.LockedError):
             return None
         except apsw.Error as error:  # only these: any other error may come from a signal handler

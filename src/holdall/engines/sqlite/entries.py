@@ -13,11 +13,11 @@ from typing import Any
 from ...engine import put_entry
 from ...model import keys
 from ...model.values import decode, ttl_microseconds
-from ...ops import Count, Entry, File, Json, LearnedField, LearnFields, Op, Put, Remember, Scrubbed
+from ...ops import Count, Entry, File, Json, LearnedField, LearnFields, Op, Put, ReadRange, Remember, Scrubbed
 from ..learned.sqlite import LearnedFields
 from ..sql.entries import SqlEntries, is_simple_put
 from ..sql.files import split_into_pieces
-from ..sql.statements import TREES, SqlProgram
+from ..sql.statements import TREES, Rows, SqlProgram
 from .dialect import SqliteDialect
 from .vectors.ranker import PublishIndex, SqliteRanker
 
@@ -26,17 +26,23 @@ INSERT_NEW = (
     "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl, acting)"
     " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl, :acting) ON CONFLICT DO NOTHING"
 )
-#: The same for a file, whose body has the number of its version. `size` is one more parameter.
+#: The same for a file. `size` and `body` are two more parameters.
 _INSERT_NEW_FILE = (
     "INSERT INTO holdall_entries (version, ns, key, value, created, updated, expires, ttl, acting, size, body)"
-    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl, :acting, :size,"
-    f" {SqliteDialect.next_body}) ON CONFLICT DO NOTHING"
+    " VALUES (NULL, :ns, :key, :value, :now, :now, :now + :ttl, :ttl, :acting, :size, :body) ON CONFLICT DO NOTHING"
 )
 _INSERT_PIECE = "INSERT INTO holdall_chunks (body_id, start, data) VALUES (?, ?, ?)"
-_QUEUE_FOR_INDEX = "INSERT INTO holdall_unindexed (version) VALUES (?)"
+_QUEUE_FOR_INDEX = "INSERT INTO holdall_unindexed (version) SELECT version FROM holdall_entries WHERE version > :before"
 _NEWEST = "SELECT coalesce(max(version), 0) FROM holdall_entries"
 #: Removes the rows that `INSERT_NEW` has made.
 _UNDO_INSERTS = "DELETE FROM holdall_entries WHERE version > :before"
+
+#: Reads a whole file, where no deleted tree is left to clear. It is short, as APSW hashes the text of each statement.
+_READ_FILE = (
+    "SELECT piece.start, piece.data FROM holdall_entries AS file LEFT JOIN holdall_chunks AS piece"
+    " ON piece.body_id = body WHERE ns = ? AND key = ? AND body IS NOT NULL AND value IS NOT NULL"
+    f" AND (expires IS NULL OR expires > ?) AND NOT EXISTS (SELECT 1 FROM {TREES}) ORDER BY piece.start"
+)
 
 #: How many rows that are no entries are counted at most.
 _FEW = 10_000
@@ -96,6 +102,18 @@ class SqliteEntries(SqlEntries):
         super()._make_statements()
         self._put_many = self._put(False, returning="")
 
+    def look_up(self, op: Op, fetch: Callable[[str, Any], Rows]) -> Any:
+        """Run a look-up, the most frequent kind of op, without a program.
+
+        Most reads are of whole files that exist. With a short statement of their own, they take 7.9 us instead of 8.7.
+        """
+        if type(op) is ReadRange and op.start == 0 and op.end is None and self._dialect.reads_pieces:
+            rows = fetch(_READ_FILE, (keys.encode(op.namespace), op.key, self._clock()))
+            if rows:
+                return self._files.range_result(op, rows)
+        sql, params = self.statement(op)
+        return self.result(op, params, fetch(sql, params))
+
     def batch(self, batch: Sequence[Op]) -> SqlProgram[list[Any]]:
         now: Any = self._clock()  # a number: SQLite has no clock of a server
         if len(batch) == 1:
@@ -143,22 +161,26 @@ class SqliteEntries(SqlEntries):
 
         Measured for 1,000 files of 1 KB, in CPU time: 10.3 ms; with the statements of each put, 28.8 ms.
         """
+        [[(before,)]] = yield [(_NEWEST, {})]
         files: list[Any] = [put.value for put in puts]
-        rows = [plain_parameters(put, now, file) for put, file in zip(puts, files, strict=True)]
-        [[(before,)], _, [(after,)]] = yield [(_NEWEST, {}), (_INSERT_NEW_FILE, rows), (_NEWEST, {})]
+        # The body of a new file has the number of its version.
+        rows = [
+            (*plain_parameters(put, now, file), body)
+            for body, (put, file) in enumerate(zip(puts, files, strict=True), before + 1)
+        ]
+        _, [(after,)] = yield [(_INSERT_NEW_FILE, rows), (_NEWEST, {})]
         if after - before < len(rows):
             yield [(_UNDO_INSERTS, {"before": before})]
             return (yield from self._one_by_one(puts, now))
-        versions = range(before + 1, after + 1)
         pieces = [
-            (version, start, data)
-            for version, file in zip(versions, files, strict=True)
+            (body, start, data)
+            for body, file in enumerate(files, before + 1)
             for start, data in split_into_pieces(file.content)
         ]
-        yield [(_INSERT_PIECE, pieces), (_QUEUE_FOR_INDEX, [(version,) for version in versions])]
+        yield [(_INSERT_PIECE, pieces), (_QUEUE_FOR_INDEX, {"before": before})]
         return [
-            self.result(put, {"ns": ns, "value": template, "size": size}, [(version, now, now, ttl and now + ttl)])
-            for put, (ns, _, template, _, ttl, _, size), version in zip(puts, rows, versions, strict=True)
+            self._files.put_result(put, version, now, now, None if ttl is None else now + ttl)
+            for put, (_, _, _, _, ttl, _, _, version) in zip(puts, rows, strict=True)
         ]
 
 

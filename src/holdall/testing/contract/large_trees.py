@@ -37,9 +37,17 @@ class LargeTreeContract(Contract):
     def test_a_large_tree_is_gone_at_once_for_every_read(self, store: Caller) -> None:
         kept = store.put(("treeless",), "k0000", {"text": "needle"})
         put_tree(store)
-        assert store.delete_tree(NS) == MANY
         home = (*NS, "00")
+        files = store.files(home)
+        files.write("/note.txt", "old")
+        assert files.read("/note.txt") == b"old"
+        assert store.delete_tree(NS) == MANY + 1
         assert store.get(home, "k0000") is None
+        with pytest.raises(FileNotFound):
+            files.read("/note.txt")
+        files.write("/note.txt", "new")
+        assert files.read("/note.txt") == b"new"
+        assert files.delete("/note.txt") == 1
         assert store.execute([Get(home, "k0000"), Check(home, "k0000", ABSENT)]) == [None, None]
         assert store.count() == 1
         assert store.count(NS) == store.count(NS, filter={"n": {"$gte": 0}}) == 0
