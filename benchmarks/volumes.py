@@ -45,7 +45,7 @@ class Volume(Protocol):
 
 
 class Ours:
-    """Files that were put as items, the way that deepagents' would be, a thousand in a batch."""
+    """Files that were put as items, the way that deepagents' would be, a thousand in a batch, with no results."""
 
     name = OURS
     can = frozenset({"ls", "read", "glob", "grep", "delete", "write"})
@@ -64,9 +64,8 @@ class Ours:
 
     def load(self, files: Texts) -> None:
         for start in range(0, len(files), _AT_ONCE):
-            self.store.execute(
-                [holdall.ops.Put(HERE, path, as_item(text)) for path, text in files[start : start + _AT_ONCE]]
-            )
+            some = files[start : start + _AT_ONCE]
+            self.store.execute([holdall.ops.Put(HERE, path, as_item(text), returns_entry=False) for path, text in some])
 
     def do(self, op: str, arguments: Sequence[tuple[Any, ...]]) -> Any:
         call, answer = self._calls[op], None
