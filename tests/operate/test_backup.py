@@ -150,6 +150,9 @@ def test_a_device_is_not_replaced_and_a_link_stays_one(store: holdall.Store, tmp
         with pytest.raises(InvalidInput, match="no regular file"):
             call(pipe)
         assert pipe.is_fifo()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InvalidInput, match="a link to itself"):
+        store.backup(tmp_path / "loop")
     for _ in range(2):
         store.backup(link)
         assert link.is_symlink()

@@ -145,7 +145,9 @@ def _replace(path: Any) -> Iterator[IO[bytes]]:
     target = _check_path(path)
     if target.exists() and not target.is_file():  # a device would be replaced
         raise InvalidInput(f"{str(target)!r} is no regular file; name another one")
-    target = target.resolve()  # a link stays one
+    target = Path(os.path.realpath(target))  # a link stays one
+    if target.is_symlink():
+        raise InvalidInput(f"{str(target)!r} is a link to itself; name another file")
     if not target.parent.is_dir():
         raise FileNotFound(f"there is no folder {str(target.parent)!r} for the file {target.name!r}; make it first")
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:40]}.", delete=False) as part:

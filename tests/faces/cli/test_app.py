@@ -487,6 +487,8 @@ def test_a_missing_local_file_is_reported_and_nothing_is_left_over(run: Run, tmp
     os.mkfifo(tmp_path / "pipe")  # as /dev/null is no regular file
     assert run("get", "/a", str(tmp_path / "pipe")).code == 2
     assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "loop").symlink_to("loop")
+    assert run("put", str(tmp_path / "loop")).code == 3
     assert run("put", "-").code == 2
     assert run("get", "/").code == 2
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]

@@ -19,9 +19,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import Implementation
 
 import holdall
+from holdall.errors import InvalidInput
 from holdall.faces.cli.app import run as run_here
 from holdall.server import app
-from holdall.server.run.serve import load_settings
+from holdall.server.run.serve import Settings, load_settings
+from holdall.server.run.serve import run as serve
 from support.serve_command import serving
 
 
@@ -148,3 +150,9 @@ def test_a_missing_package_of_the_server_is_named(package: str) -> None:
     assert done.returncode != 0
     assert f"the package '{package}" in done.stderr
     assert done.stderr.endswith("pip install 'holdall[server]'\n")
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536, 99_999_999])
+def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
+    with pytest.raises(InvalidInput, match="--port is a number from 1 to 65535"):
+        serve(Settings(url="memory:port", port=port))

@@ -443,7 +443,7 @@ def put(
             written.append(copy_in(files, path, sys.stdin.buffer))
         else:
             source = Path(local)
-            target = _join(path or "/", source.resolve().name)
+            target = _join(path or "/", os.path.realpath(source).rpartition(os.sep)[2])
             found = list(local_files(source))
             with progress_bar("copying") as progress:
                 for local_file in found:

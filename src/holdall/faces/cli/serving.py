@@ -74,7 +74,7 @@ def serve(
 
 def ui(
     context: typer.Context,
-    port: Annotated[int | None, typer.Option(help="The port; a free one by default.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="The port; a free one by default.")] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
     embed: Annotated[str | None, typer.Option(help="An embedder, such as 'local', to search by meaning.")] = None,
     option: Annotated[

@@ -107,6 +107,8 @@ def make_app() -> Any:
 def _check(settings: Settings) -> None:
     if settings.auth not in ("tokens", "none"):
         raise InvalidInput(f"--auth is 'tokens' or 'none', not {shown(settings.auth)}")
+    if not 1 <= settings.port <= 65535:  # uvicorn would listen on another one
+        raise InvalidInput(f"--port is a number from 1 to 65535, not {settings.port}")
     if settings.workers < 1:
         raise InvalidInput("--workers is at least 1")
     if settings.url.startswith("memory:") and settings.workers > 1:
