@@ -215,6 +215,7 @@ def test_watch_gives_checkpoints_as_they_come(saver_store: holdall.Store) -> Non
 
 @pytest.mark.timed
 def test_a_thread_that_is_not_used_expires_with_its_writes(saver_store: holdall.Store) -> None:
+    saver_store.delete_tree(("expiring",))  # of an earlier try
     saver = HoldallSaver(saver_store, namespace=("expiring", "threads"), ttl=timedelta(seconds=1))
     graph = chat(saver)
     say(graph, "used", "hello")
