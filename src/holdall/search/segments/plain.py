@@ -179,38 +179,36 @@ class PlainBlock:
         index = bisect_left(self._terms, term)
         if index == len(self._terms) or self._terms[index] != term:
             return None
-        once, several, counts = self._list(index)
-        if start == 0 and stop >= self._documents:
-            return once, several, counts
-        low, high = bisect_left(several, start), bisect_left(several, stop)
-        once = once[bisect_left(once, start) : bisect_left(once, stop)]
-        return (
-            [number - start for number in once],
-            [number - start for number in several[low:high]],
-            counts[low:high],
-        )
+        return self._list(index, start, stop)
 
     def postings(self, low: int, high: int) -> list[int]:
         found: list[int] = []
         for index in range(bisect_left(self._terms, low), bisect_left(self._terms, high)):
             term = self._terms[index] << TERM
-            once, several, counts = self._list(index)
+            once, several, counts = self._list(index, 0, self._documents)
             found += [term | number << DOCUMENT | 1 for number in once]
             term |= 1 << SEVERAL
             found += [term | number << DOCUMENT | times for number, times in zip(several, counts, strict=True)]
         return found
 
-    def _list(self, index: int) -> tuple[Sequence[int], Sequence[int], bytes]:
-        start, count = self._starts[index], self._counts[index]
-        once = self._numbers(start, self._once[index])
-        several = self._numbers(start + 2 * min(self._once[index], self._words), self._several[index])
-        return once, several, self._data[count : count + self._several[index]]
+    def _list(self, index: int, start: int, stop: int) -> tuple[Sequence[int], Sequence[int], bytes]:
+        at, count = self._starts[index], self._counts[index]
+        once, _ = self._numbers(at, self._once[index], start, stop)
+        at += 2 * min(self._once[index], self._words)
+        several, before = self._numbers(at, self._several[index], start, stop)
+        return once, several, self._data[count + before : count + before + len(several)]
 
-    def _numbers(self, start: int, length: int) -> Sequence[int]:
+    def _numbers(self, at: int, length: int, start: int, stop: int) -> tuple[Sequence[int], int]:
+        """Return the numbers of a list that are in a range, from its start on, and how many precede the range."""
         if length <= self._words:
-            return unpack("H", self._data[start : start + 2 * length])
-        bits = b"".join(map(_BITS.__getitem__, self._data[start : start + 2 * self._words]))
-        return list(compress(range(self._documents), bits))
+            numbers = unpack("H", self._data[at : at + 2 * length])
+            before = bisect_left(numbers, start)
+            found = numbers[before : bisect_left(numbers, stop, before)]
+            return ([number - start for number in found] if start else found), before
+        low = start // 8
+        bits = b"".join(map(_BITS.__getitem__, self._data[at + low : at + (stop + 7) // 8]))
+        before = int.from_bytes(self._data[at : at + low], "little").bit_count() + sum(bits[: start - 8 * low])
+        return list(compress(range(stop - start), bits[start - 8 * low :])), before
 
 
 class PlainScores:
