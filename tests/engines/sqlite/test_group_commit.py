@@ -160,3 +160,89 @@ def test_a_batch_waits_while_commits_pause() -> None:
     group.commits.resume()
     thread.join(10)
     assert group.committed == [1]
+
+
+class CommittingInLoop(Committing):
+    """Commits groups in the event loop, as long as `is_free`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end.set()
+        self.is_free = True
+        self.in_loop: list[int] = []  # how many batches, by group
+        self.commits = GroupCommit(self._commit, self._spawn, self._commit_in_loop, lambda batch: batch is BATCH)
+
+    def _commit_in_loop(self, group: list[Submission]) -> None:
+        if self.is_free:
+            self.in_loop.append(len(group))
+            for submission in group:
+                submission.results, submission.finished = ["done in the loop"], True
+
+
+def test_batches_of_one_turn_of_an_event_loop_are_committed_there_together() -> None:
+    group = CommittingInLoop()
+
+    async def submit() -> list[Any]:
+        tasks = [asyncio.ensure_future(group.commits.asubmit(BATCH)) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+
+    first, second, third = asyncio.run(submit())
+    assert first == third == ["done in the loop"]
+    assert isinstance(second, asyncio.CancelledError)
+    assert (group.in_loop, group.committed) == ([2], [])
+
+
+def test_what_an_event_loop_leaves_is_committed_by_a_thread_in_its_order() -> None:
+    group = CommittingInLoop()
+    other: list[Op] = [Get(("home",), "other")]
+
+    async def submit(*batches: list[Op]) -> list[Any]:
+        return await asyncio.wait_for(asyncio.gather(*map(group.commits.asubmit, batches)), 10)
+
+    assert asyncio.run(submit(BATCH, other, BATCH)) == [["done in the loop"], ["done"], ["done"]]
+    group.is_free = False
+    assert asyncio.run(submit(BATCH, BATCH)) == [["done"]] * 2
+    assert (group.in_loop, group.committed) == ([1], [2, 2])
+
+
+def test_an_event_loop_leads_for_nobody_while_commits_pause_or_another_leads() -> None:
+    group = CommittingInLoop()
+    group.may_end.clear()
+
+    async def submit() -> Any:
+        leading = group.submit_in_thread()
+        task = asyncio.ensure_future(group.commits.asubmit(BATCH))
+        await asyncio.sleep(0.01)
+        assert group.in_loop == []
+        group.may_end.set()
+        leading.join(10)
+        results = [await asyncio.wait_for(task, 10)]
+        group.commits.pause()
+        task = asyncio.ensure_future(group.commits.asubmit(BATCH))
+        await asyncio.sleep(0.01)
+        assert group.in_loop == []
+        group.commits.resume()
+        return [*results, await asyncio.wait_for(task, 10)]
+
+    assert asyncio.run(submit()) == [["done"]] * 2
+
+
+def test_an_event_loop_wakes_a_thread_whose_batch_it_has_committed() -> None:
+    group = CommittingInLoop()
+    outcomes: list[Any] = []
+
+    async def submit() -> None:
+        group.commits.pause()
+        waiting = threading.Thread(target=lambda: outcomes.append(group.commits.submit(BATCH)), daemon=True)
+        waiting.start()
+        while not group.commits._queue:
+            await asyncio.sleep(0)
+        group.commits._has_leader = False  # as at the moment before the thread is asked to lead
+        outcomes.append(await asyncio.wait_for(group.commits.asubmit(BATCH), 10))
+        waiting.join(2)
+
+    asyncio.run(submit())
+    assert outcomes == [["done in the loop"]] * 2
+    assert group.in_loop == [2]

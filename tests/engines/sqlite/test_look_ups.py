@@ -102,7 +102,7 @@ def test_after_two_slow_look_ups_the_next_ones_go_to_a_thread_for_a_while(
         monkeypatch.setattr(sqlite, "_WARY", 60.0)
         here = [await look_up(), await look_up(), await look_up()]
         engine: Any = store._engine_handle.engine
-        engine._wary_until -= 60.0  # that while is over
+        engine._look_up_time.wary_until -= 60.0  # that while is over
         return [*here, await look_up(), await look_up()]
 
     monkeypatch.setattr(sqlite, "_SLOW", 60.0)

@@ -125,6 +125,7 @@ class DiskEngine(SqliteEngine):
 
     dialect = DiskDialect
     _at_once = frozenset()  # no read can be answered at once: external edits are imported first
+    _commits_in_loop = False  # a commit writes files
     _dialect: DiskDialect
 
     def __init__(self, root: str, options: Options, disk_options: DiskOptions) -> None:

@@ -153,6 +153,7 @@ class S3Engine(SqliteEngine):
     #: A record is as large as its transaction, and each takes a request: a move is one.
     capabilities = replace(SqliteEngine.capabilities, moves_in_slices=False)
     dialect = S3Dialect
+    _commits_in_loop = False  # a commit sends a request
     _dialect: S3Dialect
 
     def __init__(self, address: Address, options: Options, own: S3Options) -> None:

@@ -17,6 +17,10 @@ from ..sql.statements import Rows, SqlRequest
 from .write_turns import WriteTurns
 
 _BUSY_SLEEP = 0.0005
+#: Asks how long the log is, and copies nothing. From SQLite 3.51 on.
+_NOOP: int | None = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
+#: Pages of a log that the next commit copies into the database. This is the default of SQLite.
+LONGEST_LOG = 1000
 
 
 class Connection(apsw.Connection):
@@ -95,8 +99,19 @@ class Connection(apsw.Connection):
 
     def yield_turn(self) -> None:
         """Let other processes write first, if they wait and this one has written for a while."""
-        if self.turns is not None and time.monotonic() >= self.turns.next_check:
+        if self.turns is not None:
             self.turns.yield_to_waiters(lambda: pragma(self, "data_version"))
+
+    def is_free(self) -> bool:
+        """Whether a small transaction needs no pause and no fsync. A commit with `synchronous=FULL` needs one anyway.
+
+        A long log is copied into the database after a commit, with an fsync. So is the header of a log that starts
+        again, which it does once all of it was copied.
+        """
+        if _NOOP is None or not (self.has_outer_lock or self.turns is None or self.turns.is_ours()):
+            return False
+        length, copied = self.wal_checkpoint("main", _NOOP)
+        return length < LONGEST_LOG and copied < length
 
     def close(self, force: bool = False) -> None:
         super().close(force)

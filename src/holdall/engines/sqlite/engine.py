@@ -4,7 +4,7 @@ The file uses a write-ahead log and `synchronous=FULL`. One connection writes (t
 a pool of connections reads without waiting for it. While another process writes, a writer sleeps briefly and tries
 again. The file is opened and migrated under a lock on its folder. A worker thread runs the batches of async callers;
 reads that arrive in the meantime run together. A single look-up runs in the event loop itself, unless the disk was slow
-a moment ago.
+a moment ago. So do small puts that need no fsync.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from ...ops import (
     Maintain,
     Op,
     PurgeHistory,
+    Put,
     ReadRange,
     RecordPage,
     Refresh,
@@ -59,7 +60,7 @@ from ..history.sql import HeldPast
 from ..sql.entries import LOOK_UPS, is_look_up, is_multi_statement, is_plain_put
 from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
 from ..sql.text_index import PreparedIndexTexts
-from .connection import Connection, pragma
+from .connection import LONGEST_LOG, Connection, pragma
 from .dialect import MIGRATIONS, NOTE_NUL_KEY, SqliteDialect, has_nul_key
 from .entries import INSERT_NEW, SqliteEntries, make_entry, plain_parameters
 from .group_commit import GroupCommit, Submission, wake_callers
@@ -71,8 +72,9 @@ from .write_turns import WriteTurns, folder_lock
 
 _MAPPED = 1 << 40  # bytes of the file that readers map: all of it, which saves a system call for each page
 _WALKERS = 4  # threads
-_SLOW = 0.001  # seconds: a look-up that took longer has waited for the disk
-_WARY = 10.0  # seconds: for how long look-ups then run in a worker thread
+_SLOW = 0.001  # seconds: a look-up or a put that took longer has waited for the disk
+_WARY = 10.0  # seconds: for how long look-ups or puts then run in a worker thread
+_SMALL = 1 << 14  # characters of a value that is put in an event loop
 _SUFFIXES = ("", "-wal", "-shm")  # the database, its log, and the index of the log, which holds SQLite's locks
 _FILES_CHECK_INTERVAL = 0.01  # seconds: checking one file takes 1 to 2 us
 _CHECK = "run PRAGMA integrity_check, and report this if the file is whole"
@@ -96,6 +98,21 @@ _PROGRESS = (
 
 #: Connections of a parent process, which its forked child must not even close.
 _abandoned: list[Any] = []
+
+
+class LoopTime:
+    """What calls in an event loop took. After two in a row that waited for the disk, the next run in a thread."""
+
+    def __init__(self) -> None:
+        self._was_slow, self.wary_until = False, 0.0
+
+    def has_ended(self, start: float) -> None:
+        """Note a call that began at `start`."""
+        now = time.monotonic()
+        is_slow = now - start > _SLOW
+        if is_slow and self._was_slow:  # a single one may have waited for the processor
+            self.wary_until = now + _WARY
+        self._was_slow = is_slow
 
 
 class LargeDeletion:
@@ -161,6 +178,7 @@ class SqliteEngine:
     is_async_reentrant = True
     dialect: type[SqliteDialect] = SqliteDialect
     _at_once: frozenset[type[Op]] = LOOK_UPS  # the ops that `look_up` can run
+    _commits_in_loop = True  # a commit without an fsync takes only as long as the database does
 
     def __init__(self, path: str, options: Options) -> None:
         self._path = path
@@ -182,9 +200,11 @@ class SqliteEngine:
         self._inodes: dict[str, int | None] = {}  # of the open files, by suffix
         self._next_files_check = 0.0  # when to check that the files of these names are still the same
         self._readers = ReaderPool(self._connect_reader)
-        self._commits = GroupCommit(self._commit, lambda lead: self._spawn(lead, "writer", 1))
+        self._commits = GroupCommit(
+            self._commit, lambda lead: self._spawn(lead, "writer", 1), self._commit_in_loop, self._fits_loop
+        )
         self._workers: dict[str, Workers] = {}
-        self._was_slow, self._wary_until = False, 0.0  # look-ups
+        self._look_up_time, self._commit_time = LoopTime(), LoopTime()
         self._reads: list[Submission] = []  # that wait for the worker thread
         self._reads_lock = threading.Lock()  # several event loops may read at once
         self._indexing = threading.Lock()  # of the thread that runs a step of indexing
@@ -372,14 +392,10 @@ class SqliteEngine:
         disk.
         """
         op, start = batch[0], time.monotonic()
-        if start <= self._wary_until or type(op) is ReadRange or (type(op) is Get and op.key[0] == "/"):
+        if start <= self._look_up_time.wary_until or type(op) is ReadRange or (type(op) is Get and op.key[0] == "/"):
             return None
         found = self.look_up(batch)
-        now = time.monotonic()
-        is_slow = now - start > _SLOW
-        if is_slow and self._was_slow:  # a single one may have waited for the processor
-            self._wary_until = now + _WARY
-        self._was_slow = is_slow
+        self._look_up_time.has_ended(start)
         return found
 
     def _index_texts(self, batch: Sequence[Op]) -> tuple[int, bool]:
@@ -483,14 +499,45 @@ class SqliteEngine:
             except Exception as error:  # any error belongs to this caller alone
                 submission.error, submission.finished = error, True
 
+    def _fits_loop(self, batch: Sequence[Op]) -> bool:
+        """Whether a batch is a small put that needs no fsync, and such puts have not waited for the disk."""
+        op = batch[0]
+        return (
+            type(op) is Put
+            and len(batch) == 1
+            and isinstance(op.value, str)
+            and len(op.value) <= _SMALL
+            and op.vectors is None
+            and self._commits_in_loop
+            and self._synchronous == "NORMAL"
+            and time.monotonic() > self._commit_time.wary_until
+        )
+
+    def _commit_in_loop(self, group: list[Submission]) -> None:
+        """Commit small puts in an event loop. Leave them to a thread if they would wait or need an fsync, or fail."""
+        writer, start = self._writer, time.monotonic()
+        try:
+            if writer is None or not writer.is_free():
+                return
+            writer.busy_wait.deadline = 0.0
+            writer.wal_autocheckpoint(0)
+            writer.set_synchronous("NORMAL")
+            self._check_files_at(start)
+            self._transact_on(writer, group)
+        except OutcomeUnknown as error:
+            for submission in group:
+                submission.error, submission.finished = OutcomeUnknown(*error.args), True
+        except Exception:  # nothing was written: the thread tries again, and reports an error
+            return
+        self._commit_time.has_ended(start)
+
     def _transact(self, members: list[Submission]) -> None:
         """Run batches in one transaction. A conflict undoes its own batch; any other error undoes all of them."""
         try:
             writer, began = self._writer or self._open(), members[0].began
             writer.busy_wait.deadline = began + self._options.timeout
-            if began >= self._next_files_check:
-                self._check_files()
-                self._next_files_check = began + _FILES_CHECK_INTERVAL
+            writer.wal_autocheckpoint(LONGEST_LOG)
+            self._check_files_at(began)
             is_relaxed = type(members[0].batch[0]) in _NO_CHANGES and self._has_no_changes(members)  # no fsync
             writer.set_synchronous("NORMAL" if is_relaxed else self._synchronous)
             self._transact_on(writer, members)
@@ -504,6 +551,12 @@ class SqliteEngine:
             raise
         except _UNREADABLE as error:
             raise self._translate_error(error) from error
+
+    def _check_files_at(self, now: float) -> None:
+        """Check the names of the files, if that was not done a moment ago."""
+        if now >= self._next_files_check:
+            self._check_files()
+            self._next_files_check = now + _FILES_CHECK_INTERVAL
 
     def _has_no_changes(self, members: list[Submission]) -> bool:
         """Whether batches write nothing that may not be lost. Tombstones of deleted trees are no such thing."""

@@ -2,7 +2,9 @@
 
 The first writer is the leader: it commits its own batch at once, in its own thread. Writers that arrive in the meantime
 queue. The first of them leads the next group, which is everything in the queue by then. A sync writer leads in its own
-thread. For async writers a worker thread leads, and one call into each event loop delivers the results of a group.
+thread. For async writers a worker thread leads, and one call into each event loop delivers the results of a group. The
+event loop itself leads a group of small batches that need no fsync: those that its tasks have submitted in one turn. To
+pass one of them to a thread and back takes longer than to commit it.
 
 Signals do not interrupt a writer: `holdall.runtime.signals` defers them. Signal handlers run only while a writer waits
 in the queue.
@@ -18,9 +20,16 @@ from typing import Any
 
 from ...errors import StoreClosed
 from ...ops import Op
-from ...runtime.signals import SIGNAL_CHECK_INTERVAL, Restart, call_start, has_pending_signal, is_in_main_thread
+from ...runtime.signals import (
+    SIGNAL_CHECK_INTERVAL,
+    Restart,
+    call_start,
+    defer_signals,
+    has_pending_signal,
+    is_in_main_thread,
+)
 
-_LARGEST_GROUP = 512
+_LARGEST_GROUP, _LARGEST_IN_LOOP = 512, 64
 
 
 class Submission:
@@ -78,7 +87,10 @@ def wake_callers(group: Iterable[Submission]) -> None:
             loops.setdefault(submission.future.get_loop(), []).append(submission)
     for loop, submissions in loops.items():
         try:
-            loop.call_soon_threadsafe(_resolve, submissions)
+            if loop is asyncio._get_running_loop():
+                _resolve(submissions)
+            else:
+                loop.call_soon_threadsafe(_resolve, submissions)
         except RuntimeError:  # the loop was closed, and its tasks with it
             continue
 
@@ -100,12 +112,21 @@ class GroupCommit:
     `commit(group)` runs the submissions of the group that are not cancelled. It sets their `results` or `error` and,
     once they are durable, `finished`. It always finishes the first, unless that is cancelled; others that it leaves
     unfinished go back to the queue. `spawn(function)` runs functions in a worker thread, one after another; it raises
-    `StoreClosed` if there can be no thread.
+    `StoreClosed` if there can be no thread. `commit_in_loop` is a `commit` that never waits, and may leave everything
+    unfinished. It gets batches for which `fits_loop` is true.
     """
 
-    def __init__(self, commit: Callable[[list[Submission]], None], spawn: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(
+        self,
+        commit: Callable[[list[Submission]], None],
+        spawn: Callable[[Callable[[], None]], Any],
+        commit_in_loop: Callable[[list[Submission]], None] = lambda _: None,
+        fits_loop: Callable[[Sequence[Op]], bool] = lambda _: False,
+    ) -> None:
         self._commit = commit
         self._spawn = spawn
+        self._commit_in_loop = commit_in_loop
+        self._fits_loop = fits_loop
         self._mutex = threading.RLock()  # a signal handler may call the store while an event loop has it
         self._queue: deque[Submission] = deque()
         self._has_leader = False
@@ -147,7 +168,10 @@ class GroupCommit:
                 self._queue.append(submission)
                 needs_leader = not self._has_leader
             if needs_leader:
-                self._spawn(self._lead_next)
+                if self._fits_loop(batch):
+                    outcome.get_loop().call_soon(self._lead_in_loop)
+                else:
+                    self._spawn(self._lead_next)
             return await outcome
         except BaseException:  # also an interrupt: what has not begun must not be written later
             outcome.cancel()
@@ -201,6 +225,30 @@ class GroupCommit:
         else:
             self._lead(first)
 
+    def _lead_in_loop(self) -> None:
+        """Lead in an event loop, for the batches in the queue that may be committed there."""
+        if self._queue:  # otherwise they were committed with others of this turn
+            defer_signals(self._lead_small)
+
+    def _lead_small(self) -> None:
+        group: list[Submission] = []
+        with self._mutex:
+            if self._has_leader:
+                return
+            while self._queue and len(group) < _LARGEST_IN_LOOP:
+                if not self._queue[0].cancelled:
+                    if not self._queue[0].batch or not self._fits_loop(self._queue[0].batch):
+                        break
+                    group.append(self._queue[0])
+                self._queue.popleft()
+            self._has_leader = True
+        try:
+            if group:
+                self._commit_in_loop(group)
+        finally:
+            self._end_group(group)
+        wake_callers(one for one in group if one.finished)
+
     def _lead(self, first: Submission) -> None:
         """Commit a group, which `first` leads; then let the next in the queue lead."""
         group = [first]
@@ -212,12 +260,16 @@ class GroupCommit:
             self._commit(group)
         except BaseException as error:  # a bug in `commit`, which no batch can cause: only the leader gets it
             first.error, first.finished = error, True
-        if len(group) > 1:
-            undone = [one for one in group if not (one.finished or one.cancelled)]
+        self._end_group(group)
+        wake_callers(one for one in group if one.finished and (one is not first or first.future is not None))
+
+    def _end_group(self, group: list[Submission]) -> None:
+        """Put what was not done back into the queue, and let the next lead."""
+        undone = [one for one in group if not (one.finished or one.cancelled)]
+        if undone:
             with self._mutex:
                 self._queue.extendleft(reversed(undone))
         self._hand_over()
-        wake_callers(one for one in group if one.finished and (one is not first or first.future is not None))
 
     def _hand_over(self) -> None:
         """Let the next in the queue lead."""

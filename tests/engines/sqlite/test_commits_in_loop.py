@@ -1,0 +1,178 @@
+"""Small puts that need no fsync are committed in the event loop's own thread: which, and when not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdall
+from holdall.engines.sqlite import engine as sqlite
+from holdall.engines.sqlite.write_turns import WriteTurns
+from holdall.errors import Conflict
+from support.processes import report, run
+
+NS = ("home",)
+HERE = threading.get_ident()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdall.Store]:
+    monkeypatch.setattr(sqlite, "_SLOW", 60.0)
+    with holdall.open(tmp_path / "agent.db", durability="relaxed", sweep_interval=None) as store:
+        store.put(NS, "key", {"a": 1})
+        yield store
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """Each transaction: whether it was in this thread, and of how many batches."""
+    found: list[tuple[bool, int]] = []
+    transact = sqlite.SqliteEngine._transact_on
+
+    def noted(self: Any, writer: Any, members: Any) -> None:
+        transact(self, writer, members)
+        found.append((threading.get_ident() == HERE, len(members)))
+
+    monkeypatch.setattr(sqlite.SqliteEngine, "_transact_on", noted)
+    return found
+
+
+def put_some(store: holdall.Store, number: int) -> list[holdall.Entry]:
+    async def put() -> list[holdall.Entry]:
+        return await asyncio.gather(*(store.aput(NS, str(n), {"n": n}) for n in range(number)))
+
+    return asyncio.run(put())
+
+
+def test_puts_of_one_turn_are_one_transaction_in_the_event_loop(
+    store: holdall.Store, commits: list[tuple[bool, int]]
+) -> None:
+    assert put_some(store, 1)[0].value == {"n": 0}
+    versions = [entry.version for entry in put_some(store, 20)]
+    assert commits == [(True, 1), (True, 20)]
+    assert versions == sorted(versions)
+    assert store.get(NS, "19").value == {"n": 19}  # type: ignore[union-attr]  # it is there
+
+
+def test_a_failed_condition_in_the_event_loop_fails_its_own_put(
+    store: holdall.Store, commits: list[tuple[bool, int]]
+) -> None:
+    async def put() -> list[Any]:
+        conditional = store.aput(NS, "key", {"a": 2}, expect=holdall.ABSENT)
+        return await asyncio.gather(conditional, store.aput(NS, "other", {}), return_exceptions=True)
+
+    conflict, entry = asyncio.run(put())
+    assert isinstance(conflict, Conflict)
+    assert entry.key == "other"
+    assert commits == [(True, 2)]
+
+
+IN_A_THREAD: dict[str, Callable[[holdall.Store], Awaitable[object]]] = {
+    "a large value": lambda store: store.aput(NS, "key", {"text": "x" * 20_000}),
+    "a file": lambda store: store.files().awrite("/file", b"abc"),
+    "a batch": lambda store: store.aexecute([holdall.ops.Put(NS, key, {}) for key in ("a", "b")]),
+    "a tree": lambda store: store.adelete_tree(NS),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_THREAD)
+def test_what_may_take_long_is_written_in_a_thread(
+    store: holdall.Store, commits: list[tuple[bool, int]], name: str
+) -> None:
+    async def write() -> None:
+        await IN_A_THREAD[name](store)
+
+    asyncio.run(write())
+    assert commits
+    assert not any(is_here for is_here, _ in commits)
+
+
+@pytest.mark.parametrize(("scheme", "durability"), [("sqlite", "full"), ("disk", "relaxed")])
+def test_what_needs_an_fsync_or_writes_files_is_written_in_a_thread(
+    tmp_path: Path, commits: list[tuple[bool, int]], scheme: str, durability: Any
+) -> None:
+    with holdall.open(f"{scheme}:///{tmp_path}/other", durability=durability, sweep_interval=None) as store:
+        store.put(NS, "key", {})
+        commits.clear()
+        put_some(store, 3)
+    assert commits
+    assert not any(is_here for is_here, _ in commits)
+
+
+def test_after_two_slow_commits_the_next_ones_go_to_a_thread_for_a_while(
+    store: holdall.Store, commits: list[tuple[bool, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_SLOW", -1.0)  # from now on each is slow
+    for _ in range(4):
+        put_some(store, 1)
+    assert [is_here for is_here, _ in commits] == [True, True, False, False]
+
+
+def test_a_put_that_has_to_wait_for_another_process_does_so_in_a_thread(
+    store: holdall.Store, commits: list[tuple[bool, int]], tmp_path: Path
+) -> None:
+    async def put() -> holdall.Entry:
+        other = apsw.Connection(str(tmp_path / "agent.db"))
+        other.execute("BEGIN IMMEDIATE")
+        task = asyncio.ensure_future(store.aput(NS, "new", {}))
+        began = time.monotonic()
+        await asyncio.sleep(0.01)
+        assert time.monotonic() - began < 10  # the event loop did not wait for the timeout of the store
+        assert not task.done()
+        other.execute("COMMIT")
+        other.close()
+        return await asyncio.wait_for(task, 60)
+
+    assert asyncio.run(put()).key == "new"
+    assert commits == [(False, 1)]
+
+
+def test_other_processes_that_wait_are_let_in_by_a_thread(
+    store: holdall.Store, commits: list[tuple[bool, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WriteTurns, "_has_waiters", lambda _: True)
+    store._engine_handle.engine._writer.turns.next_check = 0.0  # type: ignore[attr-defined]  # of SQLite
+    put_some(store, 1)
+    assert commits == [(False, 1)]
+
+
+def test_no_fsync_is_ever_in_the_event_loop(tmp_path: Path) -> None:
+    """Not even that of a long log, which is copied into the database, nor that of the log that starts again."""
+    [(in_loop, elsewhere, here)] = run(count_fsyncs_by_thread, path=str(tmp_path / "agent.db"))
+    assert in_loop == 0
+    assert elsewhere >= 4  # so the log was copied and started again
+    assert here > 0.9
+
+
+def count_fsyncs_by_thread(path: str) -> None:
+    from engines.sqlite.test_durability import Counting
+
+    vfs, threads, commits = Counting(), [], []
+    vfs.before_sync = lambda: threads.append(threading.get_ident())
+    begin = sqlite.Connection.begin
+    sqlite.Connection.begin = lambda self: (commits.append(threading.get_ident()), begin(self))  # type: ignore[assignment, method-assign, func-returns-value]
+    sqlite._SLOW = 60.0
+    store = holdall.open(path, durability="relaxed", sweep_interval=None)
+    store.setup()
+    other = apsw.Connection(path)
+    other.execute("SELECT 1 FROM holdall_entries").fetchall()  # opens the log
+
+    async def put() -> None:
+        for number in range(500):
+            await store.aput(NS, str(number), {"text": "x" * 10_000})
+            if number % 100 == 50:  # another process, after whose copying our next commit starts the log again
+                await asyncio.to_thread(other.wal_checkpoint)
+
+    threads.clear()
+    asyncio.run(put())
+    main = threading.get_ident()
+    report([threads.count(main), len(threads) - threads.count(main), commits.count(main) / len(commits)])
+    other.close()
+    store.close()
