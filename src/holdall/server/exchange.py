@@ -237,13 +237,18 @@ class Endpoint:
         return await handler(Call(self.service, request, access)), access
 
     def _check_arguments(self, request: Request, taken: Taken) -> None:
-        """Refuse arguments of the query that the handler would ignore: most are misspelt."""
-        unknown = [name for name in request.query_params if name not in taken.arguments]
+        """Refuse arguments of the query that the handler would ignore: most are misspelt, or given twice."""
+        given = [name for name, _ in request.query_params.multi_items()]
+        unknown = [name for name in given if name not in taken.arguments]
         if unknown:
             known = ", ".join(sorted(taken.arguments)) or "none"
             raise InvalidInput(
                 f"{request.method} {self.name} does not take the argument {shown(unknown[0])}; it takes {known}"
             )
+        if len(set(given)) < len(given):
+            for name in {name for name in given if given.count(name) > 1}:
+                if taken.arguments[name].get("type") != "array":
+                    raise InvalidInput(f"{request.method} {self.name} takes one {name}, not {given.count(name)}")
 
 
 async def stream(

@@ -300,6 +300,21 @@ def test_every_route_refuses_an_argument_that_it_would_ignore(client: httpx.Clie
     assert (store.count(), store.cursor()) == (0, before)
 
 
+def test_every_route_refuses_an_argument_that_is_given_twice(client: httpx.Client, store: holdall.Store) -> None:
+    before = store.cursor()
+    repeatable = set()
+    for path, method, handler in every_handler():
+        for name, schema in taken_by(handler).arguments.items() if path.startswith("/v1/") else ():
+            if schema.get("type") == "array":
+                repeatable.add((method, path, name))
+                continue
+            answer = client.request(method, path, params=[(name, "1"), (name, "2")], content=b"{}")
+            assert answer.status_code == 400, (method, path, name, answer.text)
+            assert answer.json()["detail"].endswith(f"takes one {name}, not 2")
+    assert repeatable == {("PUT", "/v1/items/{address:path}", "search_fields")}
+    assert (store.count(), store.cursor()) == (0, before)
+
+
 def every_handler() -> Iterator[tuple[str, str, Any]]:
     """Path, method and handler of each route that needs a token."""
     for table in TABLES:

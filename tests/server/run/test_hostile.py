@@ -8,6 +8,7 @@ import select
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -16,11 +17,13 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import uvicorn
 
 import holdall
-from holdall.server import RIGHTS, Tokens
+from holdall.server import RIGHTS, Tokens, app
 from server.conftest import connect
 from support.serve_command import Serving, serving
+from support.servers import free_port
 
 pytestmark = pytest.mark.timed
 
@@ -156,6 +159,49 @@ def test_two_whole_requests_are_both_executed(served: Serving) -> None:
     first = head(served, "PUT", "/v1/items/a/outer", "Content-Length: 5") + b"{}   "
     assert talk(served, first + hidden(served), wait=2).count(b"HTTP/1.1 200 ") == 2
     assert executed(served) == {"/v1/items/a/outer", "/v1/items/smuggled/k"}
+
+
+@pytest.mark.not_short
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Content-Length: 5", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Content-Length: 5"],
+        ["Transfer-Encoding: chunked", "Content-Length: 0"],
+    ],
+)
+@pytest.mark.parametrize("http", ["h11", "httptools"])
+def test_an_app_in_another_server_refuses_a_request_with_two_lengths(
+    tmp_path: Path, http: str, headers: list[str]
+) -> None:
+    """h11 accepts it, and reads on after the last chunk."""
+    with holdall.open(tmp_path / "store.db") as store:
+        _, token = Tokens(store).create(allow=RIGHTS)
+        config = uvicorn.Config(app(store), port=free_port(), http=http, log_level="critical")  # type: ignore[arg-type]  # one of its names
+        running = uvicorn.Server(config)
+        thread = threading.Thread(target=running.run)
+        thread.start()
+        served = Serving(f"http://127.0.0.1:{config.port}", token, None)  # type: ignore[arg-type]  # no process
+        while not running.started:
+            time.sleep(0.01)
+        try:
+            for body in (b"0\r\n\r\n", b"2\r\n{}\r\n0\r\n\r\n"):
+                answer = talk(
+                    served, head(served, "PUT", "/v1/items/a/outer", *headers) + body + hidden(served), wait=2
+                )
+                assert answer.startswith(b"HTTP/1.1 400 "), answer
+                assert not executed(served)
+        finally:
+            running.should_exit = True
+            thread.join(20)
+
+
+@pytest.mark.parametrize("path", ["/v1/items/a/k#1", "/v1/items/a/k?ttl=5#1", "/v1/files/f#1"])
+def test_a_target_with_a_fragment_is_refused(served: Serving, path: str) -> None:
+    """What follows would be ignored: a client that has forgotten to encode "a#1" would write to "a"."""
+    answer = talk(served, head(served, "PUT", path, "Content-Length: 2", "Connection: close") + b"{}", wait=5)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert names(served) == []
 
 
 def hidden(served: Serving) -> bytes:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -156,3 +157,27 @@ def test_a_missing_package_of_the_server_is_named(package: str) -> None:
 def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
     with pytest.raises(InvalidInput, match="--port is a number from 1 to 65535"):
         serve(Settings(url="memory:port", port=port))
+
+
+@pytest.mark.not_short
+def test_a_worker_that_is_killed_while_it_is_asked_whether_it_lives_is_replaced_at_once(tmp_path: Path) -> None:
+    """uvicorn would wait for its answer for the minute that a busy worker has."""
+    with serving(f"{tmp_path}/store.db", tmp_path, workers=2) as running:
+        main = psutil.Process(running.process.pid)
+        stopped = find_workers(main)[0]
+        stopped.suspend()
+        time.sleep(2)  # uvicorn asks every half second
+        stopped.kill()
+        deadline = time.monotonic() + 30
+        while len(found := find_workers(main)) < 2 or stopped in found:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def find_workers(main: psutil.Process) -> list[psutil.Process]:
+    found = []
+    for one in main.children():
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if "spawn_main" in " ".join(one.cmdline()):
+                found.append(one)
+    return found

@@ -133,8 +133,15 @@ class Gate:
     # Hosts and origins -----------------------------------------------------------------------------------------------
 
     def check_host(self, request: HTTPConnection) -> None:
-        """Refuse a request for a host that this server is not, and one from a page of another site."""
+        """Refuse a request for a host that this server is not, and one from a page of another site.
+
+        Refuse one with two lengths, too: a proxy may have taken a part of its body for another request. `holdall serve`
+        refuses it before, but the server of an app that is mounted may not.
+        """
         headers = request.headers
+        if "transfer-encoding" in headers and "content-length" in headers:
+            detail = "a request has a content-length or a transfer-encoding, not both"
+            raise HttpError(400, detail, {"Connection": "close"})
         host = headers.get("host", "")
         if not self._is_our_host(_without_port(host)):
             raise HttpError(421, f"this server is not {host[:100]!r}: name the host with --allow-host")

@@ -27,6 +27,8 @@ class TimeLimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Refuse headers that a proxy may read in another way. An error that is raised here becomes the answer 400."""
+        if b"#" in self.url:  # otherwise what follows would be ignored, and "a#1" would be the key "a"
+            raise ValueError("a '#' in the target of a request is %23")
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
             raise ValueError("the only transfer encoding is chunked")
         if sum(name == b"host" for name, _ in self.headers) > 1:

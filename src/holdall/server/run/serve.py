@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import uvicorn
+from uvicorn.supervisors import multiprocess
 
 import holdall
 
@@ -56,9 +57,28 @@ def load_settings(path: Path, **given: Any) -> Settings:
         raise InvalidInput(f"{path}: {error}") from None
 
 
+class _Worker(multiprocess.Process):
+    """A worker whose death is noticed at once, and not after the time that a busy worker has to answer.
+
+    uvicorn's own keeps both ends of its pipe open. So it waits for the answer of a worker that was killed meanwhile,
+    and starts no other one until then.
+    """
+
+    def start(self) -> None:
+        super().start()
+        self.child_conn.close()  # the worker has its own
+
+    def is_alive(self, timeout: float = 5) -> bool:
+        try:
+            return super().is_alive(timeout)
+        except (EOFError, OSError):
+            return False
+
+
 def run(settings: Settings, log_level: str = "INFO") -> None:
     """Serve a store until the process is stopped."""
     _check(settings)
+    multiprocess.Process = _Worker  # type: ignore[misc]  # uvicorn has no option for it
     if settings.auth == "tokens" and settings.secret is None:
         _print_first_token(settings)
     folder = tempfile.mkdtemp(prefix="holdall-metrics-")
