@@ -297,7 +297,7 @@ def test_a_graph_sees_what_it_sees_with_memory(
     saver_store: holdall.Store, scenario: Any, durability: str, is_async: bool
 ) -> None:
     if durability == "async" and scenario is edited_messages:
-        pytest.skip("LangGraph puts a checkpoint while the next node changes its messages in place: either may be first")
+        pytest.skip("LangGraph puts a checkpoint while the next node changes its messages: either may be first")
     ours = scenario(lambda builder: Driver(builder, _new_saver(saver_store), is_async, durability)).seen
     theirs = scenario(lambda builder: Driver(builder, InMemorySaver(), is_async, durability)).seen
     for mine, other in zip(ours, theirs, strict=True):
