@@ -64,10 +64,11 @@ export class View {
     const sums = { reads: 0, writes: 0, readTime: 0, writeTime: 0 };
     for (const one of now.operations) {
       const name = `${one.method} ${one.route}`;
-      const requests = one.requests - (known.get(name)?.requests ?? 0);
+      // Not below 0: each worker answers with counts of the others that are up to a second old.
+      const requests = Math.max(0, one.requests - (known.get(name)?.requests ?? 0));
       const kind = READS.test(one.method) || READS.test(name) ? "read" : "write";
       sums[`${kind}s`] += requests;
-      sums[`${kind}Time`] += one.seconds - (known.get(name)?.seconds ?? 0);
+      sums[`${kind}Time`] += Math.max(0, one.seconds - (known.get(name)?.seconds ?? 0));
     }
     this.readings.push({
       reads: sums.reads / seconds,
