@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -246,3 +248,24 @@ def test_an_event_loop_wakes_a_thread_whose_batch_it_has_committed() -> None:
     asyncio.run(submit())
     assert outcomes == [["done in the loop"]] * 2
     assert group.in_loop == [2]
+
+
+def test_a_signal_handler_wakes_an_event_loop_that_waits_whose_batch_it_has_committed() -> None:
+    """Python runs the handler inside of the wait, which then goes on, unless the loop is woken."""
+    commits, spawned = Committing(), list[Any]()
+    commits.may_end.set()
+    commits.commits._spawn = spawned.append  # the thread has not begun to lead
+
+    async def submit() -> float:
+        asyncio.get_running_loop().call_later(10, list)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        began = time.monotonic()
+        assert await commits.commits.asubmit(BATCH) == ["done"]
+        return time.monotonic() - began
+
+    before = signal.signal(signal.SIGALRM, lambda *_: commits.commits.submit(BATCH))
+    try:
+        assert asyncio.run(submit()) < 5
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert (len(spawned), commits.committed) == (1, [2])

@@ -77,8 +77,12 @@ class Submission:
         return self.future
 
 
-def wake_callers(group: Iterable[Submission]) -> None:
-    """Wake the callers of finished submissions: each sync one, and each event loop once."""
+def wake_callers(group: Iterable[Submission], this_loop: asyncio.AbstractEventLoop | None = None) -> None:
+    """Wake the callers of finished submissions: each sync one, and each event loop once.
+
+    `this_loop` is the event loop in a callback of which this is called. A signal handler is in no callback: it may run
+    while its event loop waits, which only `call_soon_threadsafe` ends.
+    """
     loops: dict[asyncio.AbstractEventLoop, list[Submission]] = {}
     for submission in group:
         if submission.gate is not None:
@@ -87,7 +91,7 @@ def wake_callers(group: Iterable[Submission]) -> None:
             loops.setdefault(submission.future.get_loop(), []).append(submission)
     for loop, submissions in loops.items():
         try:
-            if loop is asyncio._get_running_loop():
+            if loop is this_loop:
                 _resolve(submissions)
             else:
                 loop.call_soon_threadsafe(_resolve, submissions)
@@ -247,7 +251,7 @@ class GroupCommit:
                 self._commit_in_loop(group)
         finally:
             self._end_group(group)
-        wake_callers(one for one in group if one.finished)
+        wake_callers((one for one in group if one.finished), asyncio.get_running_loop())
 
     def _lead(self, first: Submission) -> None:
         """Commit a group, which `first` leads; then let the next in the queue lead."""
