@@ -201,7 +201,16 @@ def test_what_an_event_loop_leaves_is_committed_by_a_thread_in_its_order() -> No
     other: list[Op] = [Get(("home",), "other")]
 
     async def submit(*batches: list[Op]) -> list[Any]:
-        return await asyncio.wait_for(asyncio.gather(*map(group.commits.asubmit, batches)), 10)
+        spawn = group.commits._spawn
+        late: list[Any] = []
+        group.commits._spawn = late.append
+        tasks = asyncio.gather(*map(group.commits.asubmit, batches))
+        for _ in range(3):  # the tasks begin, the event loop leads, and only then does a thread
+            await asyncio.sleep(0)
+        group.commits._spawn = spawn
+        for lead in late:
+            spawn(lead)
+        return await asyncio.wait_for(tasks, 10)
 
     assert asyncio.run(submit(BATCH, other, BATCH)) == [["done in the loop"], ["done"], ["done"]]
     group.is_free = False
@@ -252,7 +261,8 @@ def test_an_event_loop_wakes_a_thread_whose_batch_it_has_committed() -> None:
 
 def test_a_signal_handler_wakes_an_event_loop_that_waits_whose_batch_it_has_committed() -> None:
     """Python runs the handler inside of the wait, which then goes on, unless the loop is woken."""
-    commits, spawned = Committing(), list[Any]()
+    commits = Committing()
+    spawned: list[Any] = []
     commits.may_end.set()
     commits.commits._spawn = spawned.append  # the thread has not begun to lead
 
