@@ -299,9 +299,11 @@ def interrupt_at_random(places: dict[str, dict[str, str]], rounds: int) -> None:
         tries = 0
         while signals.count < rounds and tries < 10 * rounds:
             tries += 1
-            with suppress(Interrupted), signals.at_random(1.2 * statistics.median(took)):
+            began = time.perf_counter()
+            with suppress(Interrupted), signals.at_random(1.2 * statistics.median(took[-5:])):
                 work.step()
                 work.acknowledged.add(work.number)
+                took.append(time.perf_counter() - began)  # the machine may be less busy by now
             check_after(work, "a signal")
         finish(work, signals.count)
 
