@@ -23,7 +23,7 @@ from holdall.engines.sql import text_index as sql_texts
 from holdall.engines.sqlite.vectors import ranker as sqlite_vectors
 from holdall.files import large_moves
 from holdall.search import ranking, scoring
-from holdall.search.segments import merging
+from holdall.search.segments import arrays, merging, plain
 from holdall.search.segments import state as segments
 from holdall.search.vector_index import building, index
 
@@ -50,6 +50,8 @@ SMALL: dict[Any, dict[str, float]] = {
     },
     segments: {"PART": 4, "MOST_PARTS": 3, "SMALL": 4, "FACTOR": 2, "PAGE": 3, "CLAIM": 0, "SPARE": 4},
     merging: {"BLOCK": 20, "STEP": 6},
+    arrays: {"FIRST_SORTED": 2, "_SHORT": 3},
+    plain: {"_FIRST": 1, "_SAMPLE": 1, "_FEW": 1},
     postings: {"PART": 4, "_SPARE": 6},
     sqlite_vectors: {
         "MOST_EXACT": 3,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
+from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdall.search.scoring import Weights
+from holdall.search.segments import arrays, merging, plain
 from holdall.search.segments import kernel as kernels
-from holdall.search.segments import merging
 from holdall.search.segments import state as sizes
 from holdall.search.segments.arrays import ArrayKernel
 from holdall.search.segments.documents import (
@@ -97,6 +99,17 @@ def test_forward_lists_have_every_term_and_its_count(documents: list[list[int]])
             }
 
 
+@pytest.fixture(scope="module")
+def few_results() -> Iterator[None]:
+    """Few results are searched at first, so the kernel without numpy leaves documents out."""
+    with (
+        mock.patch.multiple(plain, _FIRST=1, _SAMPLE=2, _FEW=1, _GROWTH=3),
+        mock.patch.multiple(arrays, FIRST_SORTED=1, _GROWTH=3),
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("few_results")
 @given(documents, st.lists(st.integers(1, 4), min_size=1, max_size=4, unique=True))
 def test_scores_are_the_same_to_the_last_bit(documents: list[list[int]], query: list[int]) -> None:
     lengths = [len(found) for found in documents]
@@ -116,6 +129,57 @@ def test_scores_are_the_same_to_the_last_bit(documents: list[list[int]], query: 
                 lists = [(index, block.find(term, start, stop)) for index, term in enumerate(query)]
                 scores.add(listed, start, stop, [Found(index, *found) for index, found in lists if found is not None])
             assert list(scores.ranked()) == expected
+
+
+@pytest.mark.usefixtures("few_results")
+@pytest.mark.parametrize("seed", range(40))
+def test_rankings_are_the_same_where_most_documents_are_left_out(seed: int) -> None:
+    """Frequent and rare terms, several parts and ranges, lists as numbers and as bits, and many equal scores."""
+    random = Random(seed)
+    vocabulary = [int(2 ** random.uniform(0, 9)) for _ in range(300)]  # the lower, the more frequent
+    parts = []
+    for _ in range(random.randint(1, 4)):
+        lengths = [random.choice([3, 8, 40]) for _ in range(random.randint(1, 250))]
+        parts.append([random.choices(vocabulary, k=length) for length in lengths])
+    query = random.sample(sorted(set(vocabulary)), random.choice([1, 2, 6]))
+    every = [document for part in parts for document in part]
+    weights = Weights([sum(term in found for found in every) for term in query], len(every), sum(map(len, every)))
+    versions = random.sample(range(10_000), len(every) + 2)
+    scored = dict(zip(versions[len(every) :], (0.5, weights.idfs[0]), strict=True))
+    start = random.choice([0, 0, random.randint(0, 20)])
+    rankings = []
+    for one in KERNELS:
+        scores, first = one.scores(weights), 0
+        for part in parts:
+            [(_, data)] = one.encode(one.count(part), len(part), 1 << 40)
+            block = one.parse(data, len(part))
+            listed = Documents.of(versions[first : first + len(part)], [*map(len, part)])
+            first += len(part)
+            stop = len(part) - start // 2
+            if start < stop:
+                lists = [(index, block.find(term, start, stop)) for index, term in enumerate(query)]
+                scores.add(listed, start, stop, [Found(index, *found) for index, found in lists if found is not None])
+        scores.add_scored(scored)
+        rankings.append(list(scores.ranked()))
+    assert rankings[0] == rankings[1]
+    assert rankings[0] == sorted(rankings[0], key=lambda pair: (pair[1], pair[0]), reverse=True)
+    assert len(rankings[0]) >= 2
+
+
+def test_a_search_without_numpy_decodes_rare_terms_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20,000 documents with a frequent term, only those that also have the rare one are scored."""
+    one = PlainKernel()
+    documents = [[1] * (1 + number % 3) + [2] * (number % 100 == 0) for number in range(20_000)]
+    block = one.parse(one.encode(one.count(documents), len(documents), 1 << 40)[0][1], len(documents))
+    decoded: list[int] = []
+    for kind in (plain._Numbers, plain._Bits):
+        iterate = kind.__iter__
+        monkeypatch.setattr(kind, "__iter__", lambda own, to=iterate: (decoded.append(len(own)), to(own))[1])
+    scores = one.scores(Weights([20_000, 200], 20_000, 40_000))
+    lists = [Found(index, *(block.find(term, 0, 20_000) or ())) for index, term in enumerate((1, 2))]
+    scores.add(Documents.of([*range(20_000)], [*map(len, documents)]), 0, 20_000, lists)
+    assert len(list(islice(scores.ranked(), 20))) == 20
+    assert set(decoded) == {200}
 
 
 # Merging -------------------------------------------------------------------------------------------------------------
