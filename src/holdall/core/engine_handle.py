@@ -96,7 +96,8 @@ class EngineHandle:
         self.is_swept = sweep_interval is None
         self.filter_use = FilterUse() if engine.capabilities.learns else None
         self.is_learning = False  # set by the sweeper while learned indexes are being built
-        self.indexes_texts = False  # set by the first search by text: the sweeper then updates the index
+        self.indexes_texts = False  # set by the first search that lacks changes: the sweeper then indexes what is put
+        self.searches_texts = False  # set by the first search by text: each sweep then does the merges that are left
         self.indexes_order = False  # set once a search with neighbours has built their index, or could not
         self._wanted_history: float | None = None  # the setting to make before the next batch; None: leave it as it is
         self.needs_sweeping = engine.capabilities.durable  # entries expire, or leave tombstones

@@ -157,7 +157,7 @@ def _maintain(reference: weakref.ref[EngineHandle], interval: float, wakeup: _Wa
             if now >= next_sweep:
                 next_sweep = now + (handle._sweep_interval or interval)
                 _sweep(handle, wakeup)
-                if handle.indexes_texts:
+                if handle.searches_texts:
                     next_index = now
                 if handle.feed_retention is not None:
                     _repeat(handle, PurgeTombstones(handle.feed_retention), wakeup)

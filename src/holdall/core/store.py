@@ -270,6 +270,8 @@ class Store(WatchMethods, LeaseMethods, OperateMethods):
         """Run a search in the engine. Indexes that it needs are brought up to date first."""
         if walk.neighbours and not self._engine_handle.indexes_order:
             yield from self._index_order()
+        if walk.query is not None:
+            self._engine_handle.searches_texts = True
         page: Page[Hit] | ops.IndexLag = (yield [walk])[0]
         if isinstance(page, ops.IndexLag):
             yield from self._index_texts(page.changes)

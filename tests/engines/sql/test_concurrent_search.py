@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -141,6 +143,34 @@ def test_an_index_whose_segments_are_merged_meanwhile_hides_nothing(
     check_lexical(store, "tea", "tea 7")
     while theirs.execute([IndexTexts()])[0][1]:
         check_lexical(store, "tea", "tea 7")
+
+
+def test_a_process_that_only_searches_does_the_merges_that_another_has_left(tmp_path: Path) -> None:
+    """The first indexes a slice for each search, and ends. The second finds nothing to index, but it sweeps."""
+    path = tmp_path / "store.db"
+    with holdall.open(path, sweep_interval=None) as store:
+        for number in range(6):
+            store.execute([Put(NS, f"{number}.{n}", {"text": f"tea {n}"}) for n in range(20)])
+            assert len(store.search(query="tea", limit=200)) == 20 * (number + 1)
+
+    def count_segments() -> int:
+        # In another process: two libraries of SQLite in one do not see each other's locks.
+        read = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchone())"
+        sql = "SELECT value FROM holdall_state WHERE name = 'segments'"
+        stored = subprocess.run([sys.executable, "-c", read, path, sql], check=True, capture_output=True).stdout
+        return len(msgspec.json.decode(stored, type=segments.State).segments)
+
+    assert count_segments() == 6
+    with holdall.open(path, sweep_interval=0.05) as store:
+        store.get(NS, "0.0")
+        time.sleep(0.3)
+        assert count_segments() == 6  # not by a process that never searches
+        assert len(store.search(query="tea", limit=200)) == 120
+        deadline = time.monotonic() + 20
+        while count_segments() > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert len(store.search(query="tea", limit=200)) == 120
 
 
 def test_indexing_ends_though_a_merge_is_going_on(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
