@@ -44,7 +44,7 @@ _WITHOUT_FILES = (
 
 # Without limits of time, which a busy machine exceeds. The short form tries the same examples each time, so that a
 # failure is the fault of the change; the others try new ones.
-for _extent, _examples in (("short", 20), ("all", 100), ("long", 300)):
+for _extent, _examples in (("short", 16), ("all", 100), ("long", 300)):
     settings.register_profile(
         _extent,
         max_examples=_examples,

@@ -234,7 +234,7 @@ KINDS: dict[str, type[Work]] = {
 def test_an_interrupt_anywhere_leaves_a_whole_store(
     engine: str, tmp_path: Path, scaled: Callable[[int, int], int]
 ) -> None:
-    most = scaled(40, 400)
+    most = scaled(30, 400)
     places = {kind: new_location(engine, tmp_path) for kind in KINDS}
     found = run(interrupt_everywhere, deadline=scaled(120, 1800), places=places, most=most)
     assert [result["complaints"] for result in found] == [[]] * len(KINDS), found

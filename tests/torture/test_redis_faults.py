@@ -39,7 +39,7 @@ def test_what_is_appended_through_a_connection_that_breaks_again_and_again_is_th
     scaled: Callable[[int, int], int], use_async: bool
 ) -> None:
     """A write whose reply was lost is sent again, and takes effect once."""
-    count = scaled(300, 5000)
+    count = scaled(200, 5000)
     with Redis() as server, Proxy(server.port) as proxy:
         store = holdall.open(f"redis://127.0.0.1:{proxy.port}/0", pool_max=2)
         stop = threading.Event()

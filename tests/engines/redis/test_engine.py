@@ -43,6 +43,7 @@ from holdall.runtime.programs import drive
 from holdall.testing import Clock, StoreContract, file_machine, ranking_machine, store_machine
 from holdall.testing.contract import filtering
 from holdall.testing.embedder import embed
+from support.extent import IS_SHORT
 from support.servers import Redis, redis_url
 from support.small_thresholds import in_small
 
@@ -75,7 +76,7 @@ for _machine in (
     *(TestMachine, TestAsyncMachine, TestFileMachine, TestAsyncFileMachine),
     *(TestSmallMachine, TestSmallRanking, TestSmallAsyncRanking),
 ):  # each example needs many round trips to the server
-    _machine.settings = settings(_machine.settings, max_examples=15, deadline=None)
+    _machine.settings = settings(_machine.settings, max_examples=10 if IS_SHORT else 15, deadline=None)
 del _machine  # or it would run once more
 
 

@@ -235,6 +235,7 @@ def test_a_machine_that_sleeps_while_it_erases_deletes_nothing_that_is_used(
         check_caches(url, tmp_path, engine_of(one), engine_of(two))
 
 
+@pytest.mark.skipif(IS_SHORT, reason="in make test-all: it waits for four seconds")
 def test_a_compaction_may_take_longer_than_each_of_its_requests(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
