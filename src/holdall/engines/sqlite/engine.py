@@ -527,7 +527,7 @@ class SqliteEngine:
         except OutcomeUnknown as error:
             for submission in group:
                 submission.error, submission.finished = OutcomeUnknown(*error.args), True
-        except Exception:  # nothing was written: the thread tries again, and reports an error
+        except (HoldallError, *_UNREADABLE):  # nothing was written: the thread tries again, and reports an error
             return
         self._commit_time.has_ended(start)
 
