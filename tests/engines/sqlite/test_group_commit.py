@@ -279,3 +279,21 @@ def test_a_signal_handler_wakes_an_event_loop_that_waits_whose_batch_it_has_comm
     finally:
         signal.signal(signal.SIGALRM, before)
     assert (len(spawned), commits.committed) == (1, [2])
+
+
+def test_an_error_of_a_commit_in_an_event_loop_is_reported_and_a_thread_commits() -> None:
+    group = CommittingInLoop()
+    reported: list[Any] = []
+
+    def fail(_: list[Submission]) -> None:
+        raise RuntimeError("a bug")
+
+    group.commits._commit_in_loop = fail
+
+    async def submit() -> Any:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        return await asyncio.wait_for(group.commits.asubmit(BATCH), 10)
+
+    assert asyncio.run(submit()) == ["done"]
+    assert [str(error) for error in reported] == ["a bug"]
+    assert group.committed == [1]
