@@ -1,6 +1,6 @@
--- Read a small file as a whole, the most frequent read: one that never expires, while there are no deleted trees. All
--- else is left to what follows, to make whose functions alone takes the server as long as this. `read.lua` describes the
--- arguments.
+-- Read a small file as a whole, which is the most frequent read: a file that never expires, while there are no deleted
+-- trees. Every other read goes on to the scripts that follow. To define their functions takes the server as long as this
+-- whole read. `read.lua` describes the arguments.
 
 do
   local call, prefix, id = redis.call, KEYS[1], ARGV[2]
