@@ -67,6 +67,24 @@ def test_handlers_run_after_the_call_each_once(came: list[int]) -> None:
     assert [signal.getsignal(number) for number in (*NUMBERS, signal.SIGINT)] == handlers
 
 
+def test_a_trusted_handler_runs_at_once_and_others_after_the_call(
+    came: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Server:
+        def handle_exit(self, number: int, _: Any) -> None:
+            came.append(-number)
+
+    def call() -> list[int]:
+        send(*NUMBERS)
+        return list(came)
+
+    monkeypatch.setattr(signals, "_trusted", [])
+    signals.trust_handler(Server.handle_exit)
+    signal.signal(signal.SIGUSR1, Server().handle_exit)
+    assert defer_signals(call) == [-signal.SIGUSR1]
+    assert sorted(came) == sorted((-signal.SIGUSR1, *NUMBERS[1:]))
+
+
 def test_one_that_raises_does_not_keep_the_others_from_running(came: list[int]) -> None:
     signal.signal(signal.SIGUSR1, raise_time_is_up)
     with pytest.raises(TimeIsUp):

@@ -58,6 +58,7 @@ from ..runtime.arguments import check_count, check_fraction, check_function
 from ..runtime.programs import Call, EngineBatch, StoreProgram, Work, apages, pages, pause_before_retry, retry_conflicts
 from ..runtime.programs import arun as async_method
 from ..runtime.programs import run as sync_method
+from ..runtime.signals import trust_handler
 from ..search.embedders import Metric, is_same_model
 from ..search.ranking import rank_texts
 from ..search.tokens import find_words
@@ -114,7 +115,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "new_coalescer",
     "new_file",
     "use_vectors",
-    # For the server: batches of remote engines, and entries of holdall's own.
+    # For the server: batches of remote engines, entries of holdall's own, and its signal handlers.
     "Reserved",
     "RESERVED",
     "execute_prepared",
@@ -126,6 +127,7 @@ __all__ = [  # noqa: RUF022  # in groups, for readers
     "scan_page",
     "scan_reserved",
     "scope_of",
+    "trust_handler",
     "view_for",
     # What is known of a store and its embedding model.
     "SCHEMES",

@@ -4,7 +4,8 @@ Python runs signal handlers in the main thread, between any two steps of its cod
 or call the store itself. In the middle of a change, or while a lock is held, either would do damage. Python's own
 `Thread.start`, `Event` and `Condition` are not safe from this, and no driver is. So `defer_signals` replaces every
 signal handler written in Python while the main thread is in an engine. The replacement records the signals; their
-handlers run when the engine is done. This costs about 3 us a call. Other threads run no signal handlers.
+handlers run when the engine is done. This costs about 3 us a call. Other threads run no signal handlers. A handler that
+only sets a flag, as a web server's, need not be deferred: see `trust_handler`.
 
 A call that waits must not delay a signal for as long. Where the call has changed nothing yet, it checks with
 `restart_if_signaled`: the handlers run, and if none raises, the call starts again. Where it waits for a server, or
@@ -36,8 +37,10 @@ _NUMBERS = tuple(int(number) for number in signal.valid_signals() - {signal.SIGK
 _ACTION_BYTES = 256  # more than a `struct sigaction` has anywhere
 _RESEND_DELAY = 0.01  # seconds, until the hooks of a fork have ended
 _INT_HANDLER = signal.default_int_handler
-_USUAL_HANDLERS: _Handlers = [(int(signal.SIGINT), _INT_HANDLER)]  # of a program that has set none
-_usual: list[Any] = []  # the handlers of all signals then
+_trusted: list[Any] = []  # functions: handlers that are not deferred
+#: The indexes in `_NUMBERS` of signals that have had a handler in Python, and what the others have. No handler is kept
+#: here: it may refer to an event loop.
+_known: tuple[list[int], list[Any]] = [], []
 _main_thread = threading.main_thread().ident
 _is_deferring = False
 _is_forking = False  # deferring from before a fork until after it
@@ -71,6 +74,8 @@ def is_in_main_thread() -> bool:
 def defer_signals(function: Callable[..., T], /, *args: Any) -> T:
     """Call a function during which no signal handler runs."""
     if _is_deferring or threading.get_ident() != _main_thread:
+        return function(*args)
+    if _trusted and not _find_handlers():  # as in a web server: there is nothing to defer
         return function(*args)
     start = time.monotonic()
     while True:
@@ -113,6 +118,12 @@ def await_deferring(coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]
 def _run_step(step: Callable[[Any], Any], value: Any) -> Any:
     disallow_restart()  # a step cannot be taken twice
     return step(value)
+
+
+def trust_handler(function: Callable[..., object]) -> None:
+    """Let a signal handler run at any moment, a method of any object: it raises nothing, and calls no store."""
+    if function not in _trusted:
+        _trusted.append(function)
 
 
 def call_start() -> float:
@@ -257,19 +268,26 @@ def _run_handlers() -> None:
 
 
 def _find_handlers() -> _Handlers:
-    """The signals whose handlers are Python code, with these handlers."""
-    global _usual
-    found = list(map(_signal.getsignal, _NUMBERS))
-    if found == _usual:  # this saves 1 us
-        return _USUAL_HANDLERS
-    both = zip(_NUMBERS, found, strict=True)
-    handlers = [(number, handler) for number, handler in both if handler.__class__ is not int and handler is not None]
-    if handlers == _USUAL_HANDLERS:
-        _usual = found  # nothing else is kept: a handler may refer to an event loop
-    if any(handler is _record for _, handler in handlers):  # an interrupt kept one from being restored
-        replaced = dict(_replaced)
-        return [(number, replaced.get(number, handler)) for number, handler in handlers]
-    return handlers
+    """The signals whose handlers are Python code that is not trusted, with these handlers."""
+    global _known
+    while True:
+        indexes, others = _known
+        handlers: _Handlers = []
+        found = list(map(_signal.getsignal, _NUMBERS))
+        for index in indexes:
+            handler, found[index] = found[index], None
+            if handler is _record:  # an interrupt kept it from being restored
+                handlers.append((_NUMBERS[index], dict(_replaced).get(_NUMBERS[index], handler)))
+            elif _is_python(handler) and getattr(handler, "__func__", handler) not in _trusted:
+                handlers.append((_NUMBERS[index], handler))
+        if found == others:  # to look at each of them would take 2 us
+            return handlers
+        indexes = [index for index, number in enumerate(_NUMBERS) if _is_python(_signal.getsignal(number))]
+        _known = indexes, [None if index in indexes else handler for index, handler in enumerate(found)]
+
+
+def _is_python(handler: Any) -> bool:
+    return handler.__class__ is not int and handler is not None
 
 
 def _record(number: int, frame: Any) -> None:

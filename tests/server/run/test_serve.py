@@ -7,14 +7,17 @@ import contextlib
 import io
 import json
 import logging
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import httpx
+import msgspec
 import psutil
 import pytest
+import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import Implementation
@@ -22,8 +25,9 @@ from mcp.types import Implementation
 import holdall
 from holdall.errors import InvalidInput
 from holdall.faces.cli.app import run as run_here
+from holdall.runtime import signals
 from holdall.server import app
-from holdall.server.run.serve import Settings, load_settings
+from holdall.server.run.serve import Settings, load_settings, make_app
 from holdall.server.run.serve import run as serve
 from support.serve_command import serving
 
@@ -181,3 +185,22 @@ def find_workers(main: psutil.Process) -> list[psutil.Process]:
             if "spawn_main" in " ".join(one.cmdline()):
                 found.append(one)
     return found
+
+
+def test_the_signal_handlers_of_the_server_only_set_flags_and_are_not_deferred(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(signals, "_trusted", [])
+    monkeypatch.setenv("HOLDALL_SERVE", msgspec.json.encode(Settings(url="memory:", auth="none")).decode())
+    server = uvicorn.Server(uvicorn.Config(make_app()))
+    seen: list[bool] = []
+
+    def stop() -> None:
+        server.handle_exit(signal.SIGTERM, None)
+        seen.append(server.should_exit)
+        server._captured_signals.clear()  # which it would raise again
+
+    with server.capture_signals():
+        assert not {signal.SIGINT, signal.SIGTERM} & {number for number, _ in signals._find_handlers()}
+        signals.defer_signals(stop)
+    assert seen == [True]

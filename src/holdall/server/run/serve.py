@@ -18,6 +18,7 @@ from uvicorn.supervisors import multiprocess
 
 import holdall
 
+from ...core import face_api
 from ...errors import InvalidInput, shown
 from ..app import app
 from ..auth.tokens import Tokens
@@ -110,6 +111,7 @@ def make_app() -> Any:
     """Make the app of one worker, from the settings in its environment."""
     settings = msgspec.json.decode(os.environ[_SETTINGS], type=Settings)
     TimeLimitedProtocol.head_timeout = _limits(settings).header_timeout
+    face_api.trust_handler(uvicorn.Server.handle_exit)  # it only sets flags
     store = holdall.open(settings.url or None, **settings.options)
     made = app(
         store,
