@@ -196,6 +196,36 @@ def test_batches_of_one_turn_of_an_event_loop_are_committed_there_together() -> 
     assert (group.in_loop, group.committed) == ([2], [])
 
 
+def test_tasks_that_submit_again_and_again_share_each_group() -> None:
+    """The one that leads goes on at once, and the others a turn later."""
+    group = CommittingInLoop()
+
+    async def submit_some() -> None:
+        for _ in range(3):
+            await group.commits.asubmit(BATCH)
+
+    async def submit() -> None:
+        await asyncio.wait_for(asyncio.gather(*(submit_some() for _ in range(4))), 10)
+
+    asyncio.run(submit())
+    assert (group.in_loop, group.committed) == ([4, 4, 4], [])
+
+
+def test_batches_behind_a_cancelled_one_are_committed_in_the_event_loop() -> None:
+    group = CommittingInLoop()
+
+    async def submit() -> list[Any]:
+        tasks = [asyncio.ensure_future(group.commits.asubmit(BATCH)) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+
+    first, *others = asyncio.run(submit())
+    assert isinstance(first, asyncio.CancelledError)
+    assert others == [["done in the loop"]] * 2
+    assert (group.in_loop, group.committed) == ([2], [])
+
+
 def test_what_an_event_loop_leaves_is_committed_by_a_thread_in_its_order() -> None:
     group = CommittingInLoop()
     other: list[Op] = [Get(("home",), "other")]

@@ -4,7 +4,8 @@ The first writer is the leader: it commits its own batch at once, in its own thr
 queue. The first of them leads the next group, which is everything in the queue by then. A sync writer leads in its own
 thread. For async writers a worker thread leads, and one call into each event loop delivers the results of a group. The
 event loop itself leads a group of small batches that need no fsync: those that its tasks have submitted in one turn. To
-pass one of them to a thread and back takes longer than to commit it.
+pass one of them to a thread and back takes longer than to commit it. The task of the first batch leads, in the next
+turn.
 
 Signals do not interrupt a writer: `holdall.runtime.signals` defers them. Signal handlers run only while a writer waits
 in the queue.
@@ -169,13 +170,19 @@ class GroupCommit:
         try:
             with self._mutex:
                 self._refuse_if_closed()
+                is_first = not self._queue
                 self._queue.append(submission)
                 needs_leader = not self._has_leader
             if needs_leader:
-                if self._fits_loop(batch):
-                    outcome.get_loop().call_soon(self._lead_in_loop)
-                else:
+                if not self._fits_loop(batch):
                     self._spawn(self._lead_next)
+                elif is_first:
+                    await asyncio.sleep(0)  # those that other tasks submit in this turn are committed with it
+                    self._lead_in_loop(submission, submission)
+                    if submission.finished and not outcome.done():
+                        return submission.outcome()
+                else:
+                    outcome.get_loop().call_soon(self._lead_in_loop, submission)
             return await outcome
         except BaseException:  # also an interrupt: what has not begun must not be written later
             outcome.cancel()
@@ -229,19 +236,21 @@ class GroupCommit:
         else:
             self._lead(first)
 
-    def _lead_in_loop(self) -> None:
-        """Lead in an event loop, for the batches in the queue that may be committed there."""
-        if self._queue:  # otherwise they were committed with others of this turn
-            defer_signals(self._lead_small)
+    def _lead_in_loop(self, submission: Submission, own: Submission | None = None) -> None:
+        """Lead in an event loop, unless a batch was committed with others of its turn. The caller has `own`."""
+        if not submission.finished:
+            defer_signals(self._lead_small, own)
 
-    def _lead_small(self) -> None:
+    def _lead_small(self, own: Submission | None) -> None:
         group: list[Submission] = []
         with self._mutex:
             if self._has_leader:
                 return
             while self._queue and len(group) < _LARGEST_IN_LOOP:
                 if not self._queue[0].cancelled:
-                    if not self._queue[0].batch or not self._fits_loop(self._queue[0].batch):
+                    if self._queue[0] is not own and not (
+                        self._queue[0].batch and self._fits_loop(self._queue[0].batch)
+                    ):
                         break
                     group.append(self._queue[0])
                 self._queue.popleft()
@@ -249,9 +258,14 @@ class GroupCommit:
         try:
             if group:
                 self._commit_in_loop(group)
+        except Exception as error:  # a bug, which is no task's own: a thread tries again
+            context = {"message": "a commit in the event loop failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
         finally:
             self._end_group(group)
-        wake_callers((one for one in group if one.finished), asyncio.get_running_loop())
+        others = [one for one in group if one.finished and one is not own]
+        if others:
+            wake_callers(others, asyncio.get_running_loop())
 
     def _lead(self, first: Submission) -> None:
         """Commit a group, which `first` leads; then let the next in the queue lead."""
