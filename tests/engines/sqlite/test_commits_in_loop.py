@@ -14,6 +14,7 @@ import pytest
 
 import holdall
 from holdall.engines.sqlite import engine as sqlite
+from holdall.engines.sqlite.connection import LONGEST_LOG
 from holdall.engines.sqlite.write_turns import WriteTurns
 from holdall.errors import Conflict
 from support.processes import report, run
@@ -156,13 +157,13 @@ def count_fsyncs_by_thread(path: str) -> None:
 
     vfs, threads, commits = Counting(), [], []
     vfs.before_sync = lambda: threads.append(threading.get_ident())
-    begin = sqlite.Connection.begin
+    insert = sqlite.Connection.insert
 
-    def begin_noted(connection: sqlite.Connection) -> None:
+    def insert_noted(connection: sqlite.Connection, sql: str, params: tuple[Any, ...]) -> int | None:
         commits.append(threading.get_ident())
-        begin(connection)
+        return insert(connection, sql, params)
 
-    sqlite.Connection.begin = begin_noted  # type: ignore[method-assign]  # it begins as before
+    sqlite.Connection.insert = insert_noted  # type: ignore[method-assign]  # it inserts as before
     sqlite._SLOW = 60.0
     store = holdall.open(path, durability="relaxed", sweep_interval=None)
     store.setup()
@@ -181,3 +182,32 @@ def count_fsyncs_by_thread(path: str) -> None:
     report([threads.count(main), len(threads) - threads.count(main), commits.count(main) / len(commits)])
     other.close()
     store.close()
+
+
+def test_a_long_log_is_copied_by_a_thread_while_the_event_loop_commits(
+    store: holdall.Store, commits: list[tuple[bool, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that copied it would keep its caller waiting for two fsyncs."""
+    engine: Any = store._engine_handle.engine
+    copied = threading.Event()
+    copy = engine._copy_log
+
+    def copy_and_note() -> None:
+        assert threading.get_ident() != HERE
+        copy()
+        copied.set()
+
+    monkeypatch.setattr(engine, "_copy_log", copy_and_note)
+
+    async def put() -> None:
+        number = 0
+        while engine._writer.uncopied < LONGEST_LOG:
+            number += 1
+            await store.aput(NS, str(number), {"text": "x" * 10_000})
+        assert await asyncio.to_thread(copied.wait, 30)
+
+    asyncio.run(put())
+    assert all(is_here for is_here, _ in commits)
+    length, present = engine._writer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_NOOP)
+    assert length == present >= LONGEST_LOG
+    assert not engine._is_copying

@@ -19,8 +19,9 @@ from .write_turns import WriteTurns
 _BUSY_SLEEP = 0.0005
 #: Asks how long the log is, and copies nothing. From SQLite 3.51 on.
 _NOOP: int | None = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
-#: Pages of a log that the next commit copies into the database. This is the default of SQLite.
-LONGEST_LOG = 1000
+#: Pages of a log that the next commit copies into the database, which is the default of SQLite; and of one that grows
+#: by commits in an event loop, while a thread copies it.
+LONGEST_LOG, _LONGEST_IN_LOOP = 1000, 4000
 
 
 class Connection(apsw.Connection):
@@ -32,6 +33,7 @@ class Connection(apsw.Connection):
     _synchronous: str | None = None
     turns: WriteTurns | None = None
     has_outer_lock = False  # the engine takes turns for a lock of its own, so `begin` does not
+    uncopied = 0  # how many pages of the log were not in the database when `is_free` looked
 
     def __init__(self, path: str, flags: int, timeout: float) -> None:
         super().__init__(path, flags=flags)
@@ -105,13 +107,14 @@ class Connection(apsw.Connection):
     def is_free(self) -> bool:
         """Whether a small transaction needs no pause and no fsync. A commit with `synchronous=FULL` needs one anyway.
 
-        A long log is copied into the database after a commit, with an fsync. So is the header of a log that starts
-        again, which it does once all of it was copied.
+        A very long log is copied into the database after a commit, with an fsync. The header of a log that starts again
+        needs one, too; it does so once all of it was copied.
         """
         if _NOOP is None or not (self.has_outer_lock or self.turns is None or self.turns.is_ours()):
             return False
         length, copied = self.wal_checkpoint("main", _NOOP)
-        return length < LONGEST_LOG and copied < length
+        self.uncopied = length - copied
+        return length < _LONGEST_IN_LOOP and copied < length
 
     def close(self, force: bool = False) -> None:
         super().close(force)

@@ -205,6 +205,7 @@ class SqliteEngine:
         )
         self._workers: dict[str, Workers] = {}
         self._look_up_time, self._commit_time = LoopTime(), LoopTime()
+        self._is_copying = False  # whether a thread copies the log into the database
         self._reads: list[Submission] = []  # that wait for the worker thread
         self._reads_lock = threading.Lock()  # several event loops may read at once
         self._indexing = threading.Lock()  # of the thread that runs a step of indexing
@@ -524,12 +525,38 @@ class SqliteEngine:
             writer.set_synchronous("NORMAL")
             self._check_files_at(start)
             self._transact_on(writer, group)
+            if writer.uncopied >= LONGEST_LOG and not self._is_copying:
+                self._start_copying()
         except OutcomeUnknown as error:
             for submission in group:
                 submission.error, submission.finished = OutcomeUnknown(*error.args), True
         except (HoldallError, *_UNREADABLE):  # nothing was written: the thread tries again, and reports an error
             return
         self._commit_time.has_ended(start)
+
+    def _start_copying(self) -> None:
+        """Have a thread copy the log into the database. Without one, a commit does it when the log is very long."""
+        self._is_copying = True
+        try:
+            self._spawn(self._copy_log, "copier", 1)
+        except StoreClosed:
+            self._is_copying = False
+
+    def _copy_log(self) -> None:
+        """Copy the log into the database while others read and write: no commit in an event loop does so.
+
+        On a disk this takes milliseconds, mostly for two fsyncs.
+        """
+        try:
+            reader = self._readers.take()
+            try:
+                reader.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_PASSIVE)
+            finally:
+                self._readers.give_back(reader)
+        except (HoldallError, apsw.Error):  # a commit of a thread will copy it, and report an error
+            pass
+        finally:
+            self._is_copying = False
 
     def _transact(self, members: list[Submission]) -> None:
         """Run batches in one transaction. A conflict undoes its own batch; any other error undoes all of them."""
