@@ -16,7 +16,7 @@ import holdall
 from holdall.engines.sqlite import engine as sqlite
 from holdall.engines.sqlite.connection import LONGEST_LOG
 from holdall.engines.sqlite.write_turns import WriteTurns
-from holdall.errors import Conflict
+from holdall.errors import Conflict, OutcomeUnknown, Unavailable
 from support.processes import report, run
 
 NS = ("home",)
@@ -35,13 +35,20 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdall.S
 def commits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     """Each transaction: whether it was in this thread, and of how many batches."""
     found: list[tuple[bool, int]] = []
-    transact = sqlite.SqliteEngine._transact_on
+    transact, insert = sqlite.SqliteEngine._transact_on, sqlite.SqliteEngine._insert_alone
 
     def noted(self: Any, writer: Any, members: Any) -> None:
         transact(self, writer, members)
         found.append((threading.get_ident() == HERE, len(members)))
 
+    def insert_noted(self: Any, writer: Any, member: Any) -> bool:
+        is_done = insert(self, writer, member)
+        if is_done:
+            found.append((threading.get_ident() == HERE, 1))
+        return is_done
+
     monkeypatch.setattr(sqlite.SqliteEngine, "_transact_on", noted)
+    monkeypatch.setattr(sqlite.SqliteEngine, "_insert_alone", insert_noted)
     return found
 
 
@@ -60,6 +67,68 @@ def test_puts_of_one_turn_are_one_transaction_in_the_event_loop(
     assert commits == [(True, 1), (True, 20)]
     assert versions == sorted(versions)
     assert store.get(NS, "19").value == {"n": 19}  # type: ignore[union-attr]  # it is there
+
+
+def test_a_put_of_a_new_key_is_one_statement_until_one_of_a_key_that_exists(
+    store: holdall.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    execute = sqlite.Connection.execute
+
+    def noted(connection: Any, sql: str, *arguments: Any) -> Any:
+        statements.append(sql.split()[0])
+        return execute(connection, sql, *arguments)
+
+    monkeypatch.setattr(sqlite.Connection, "execute", noted)
+
+    async def put(key: str) -> list[str]:
+        statements.clear()
+        await store.aput(NS, key, {"n": 2})
+        return list(statements)
+
+    async def put_some() -> None:
+        assert await put("new") == ["INSERT"]
+        assert await put("key") == ["INSERT", "BEGIN", "INSERT", "INSERT", "COMMIT"]
+        assert await put("key") == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
+        assert await put("newer") == ["BEGIN", "INSERT", "COMMIT"]
+        assert await put("newest") == ["INSERT"]
+
+    asyncio.run(put_some())
+    assert [(entry.key, entry.value) for entry in store.scan(NS)] == [
+        (key, {"n": 2}) for key in ("key", "new", "newer", "newest")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "is_tried_again"),
+    [
+        (apsw.SQLITE_IOERR_WRITE, Unavailable, True),
+        (apsw.SQLITE_IOERR_READ, Unavailable, True),
+        (apsw.SQLITE_IOERR_FSYNC, OutcomeUnknown, False),
+    ],
+)
+def test_a_put_that_may_be_in_the_log_is_not_tried_again(
+    store: holdall.Store,
+    commits: list[tuple[bool, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    result: int,
+    error: type[Exception],
+    is_tried_again: bool,
+) -> None:
+    threads: list[bool] = []
+
+    def fail(*_: Any) -> None:
+        threads.append(threading.get_ident() == HERE)
+        failure: Any = apsw.IOError("the disk does not answer")
+        failure.extendedresult = result
+        raise failure
+
+    monkeypatch.setattr(sqlite.Connection, "insert", fail)
+    with pytest.raises(error) as raised:
+        put_some(store, 1)
+    assert isinstance(raised.value, OutcomeUnknown) == (not is_tried_again)
+    assert threads == ([True, False] if is_tried_again else [True])
+    assert commits == []
 
 
 def test_a_failed_condition_in_the_event_loop_fails_its_own_put(
