@@ -10,7 +10,7 @@ import inspect
 import logging
 import time
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from ..ops import ANY, DEFAULT, KEEP, Change, Entry, Expect, Expectation, Namesp
 from ..runtime import arguments
 from ..runtime.programs import Call, EngineBatch, Sleep, StoreProgram, StoreRequest, Work, adrive, drive
 from .engine_handle import EngineHandle
-from .options import OpEvent, StoreOptions
+from .options import OpEvent, StoreOptions, WriteGuard
 
 T = TypeVar("T")
 logger = logging.getLogger("holdall")
@@ -134,11 +134,14 @@ class Dispatcher:
             raise InvalidInput("a store with a quota is written to by its async methods only")
         return self._require_open().execute(batch)
 
-    async def _aexecute_guarded(self, batch: Sequence[Op]) -> list[Any]:
+    def _aexecute_guarded(self, batch: Sequence[Op]) -> Awaitable[list[Any]]:
         """Execute a batch, if the guard of this view admits it."""
         if self._options.guard is None:
-            return await self._require_open().aexecute(batch)
-        async with self._options.guard.admit(batch):
+            return self._require_open().aexecute(batch)
+        return self._admit_and_execute(self._options.guard, batch)
+
+    async def _admit_and_execute(self, guard: WriteGuard, batch: Sequence[Op]) -> list[Any]:
+        async with guard.admit(batch):
             return await self._require_open().aexecute(batch)
 
     def _require_open(self) -> EngineHandle:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -183,10 +183,10 @@ class EngineHandle:
                 return [await self._writes.run(op)]
         return await self._aexecute_alone(batch)
 
-    async def _aexecute_alone(self, batch: Sequence[Op]) -> list[Any]:
+    def _aexecute_alone(self, batch: Sequence[Op]) -> Awaitable[list[Any]]:
         if self._is_async_reentrant or not is_in_main_thread():
-            return await self._aexecute(batch)
-        return await await_deferring(self._aexecute(batch))
+            return self._aexecute(batch)
+        return await_deferring(self._aexecute(batch))
 
     async def _aexecute(self, batch: Sequence[Op]) -> list[Any]:
         self._ensure_sweeper()
