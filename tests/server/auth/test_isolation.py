@@ -362,3 +362,13 @@ def test_mcp_tools_have_the_rights_and_the_scope_of_the_token() -> None:
                 assert (await client.call_tool("memory_put", put)).is_error
 
     asyncio.run(main())
+
+
+def test_another_secret_is_refused_right_after_the_real_one(url: str, new_token: Callable[..., str]) -> None:
+    text = new_token()
+    others = [text[:-1] + ("a" if text[-1] != "a" else "b"), text + "a", text[:-1], "x" * 5 + text[5:]]
+    with connect(url, None) as client:
+        for other in others:
+            for token, status in ((text, 200), (other, 401), (text, 200), (text.upper(), 401)):
+                answer = client.get("/v1/me", headers={"Authorization": f"Bearer {token}"})
+                assert answer.status_code == status, token

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from datetime import UTC, datetime
 
+import msgspec
 from starlette.requests import HTTPConnection
 
 from ... import Store
@@ -21,7 +22,7 @@ from ...core import face_api
 from ...errors import AccessDenied
 from ..problems import HttpError
 from .quotas import RequestRates, ScopeQuota
-from .tokens import RIGHTS, Token, TokenRecord, Tokens, is_secret_of, parse
+from .tokens import ID_IN_TEXT, RIGHTS, Token, TokenRecord, Tokens, is_secret_of, parse
 
 _FRESH = 0.5  # seconds for which the record of a token is used without reading it again
 _MOST_KNOWN = 10_000
@@ -48,6 +49,18 @@ class Access:
             raise AccessDenied(f"this token does not allow {right!r}; it allows {', '.join(self.token.allow)}")
 
 
+class _Known(msgspec.Struct):
+    """What is known of a token: its record, when that was read, the access that it gives, and its text if that came.
+
+    While the record is fresh, texts are compared: to hash each of them takes longer.
+    """
+
+    read_at: float
+    record: TokenRecord | None
+    access: Access | None
+    text: bytes = b""
+
+
 class Gate:
     """Checks tokens, hosts and origins for one app."""
 
@@ -57,7 +70,7 @@ class Gate:
         self.tokens = Tokens(store)
         self.rates = RequestRates()
         self._store = store
-        self._known: OrderedDict[str, tuple[float, TokenRecord | None, Access | None]] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self._origins = frozenset(origins)
         self._machine = socket.gethostname().lower()
@@ -78,44 +91,57 @@ class Gate:
         """Return what the holder of a token may do."""
         if self.secret is not None and hmac.compare_digest(text.encode(), self.secret.encode()):
             return self._everything
+        given = text.encode()
+        known = self._recall(text[ID_IN_TEXT])
+        if known is None or not known.text or not hmac.compare_digest(known.text, given):
+            known = await self._verify(text)
+            known.text = given
+        assert known.record is not None
+        assert known.access is not None
+        _check_expiry(known.record)
+        if known.record.max_requests is not None:
+            self.rates.count_request(known.record)
+        return known.access
+
+    async def _verify(self, text: str) -> _Known:
+        """Check the text of a token."""
         parsed = parse(text)
         if parsed is None:
             raise _unauthenticated("this is not a token of holdall; make one with 'holdall URL token create'")
         identity, secret = parsed
-        record, access = await self._find(identity)
-        if record is None or access is None or not is_secret_of(record, secret):
+        known = self._recall(identity) or await self._find(identity)
+        if known.record is None or known.access is None or not is_secret_of(known.record, secret):
             raise _unauthenticated("the token is unknown, or it was revoked")
-        _check_expiry(record)
-        if record.max_requests is not None:
-            self.rates.count_request(record)
-        return access
+        return known
 
     async def check_again(self, access: Access) -> None:
         """Raise an error if the token of a stream was revoked, or has expired."""
         if access is self._everything:
             return
-        record, current = await self._find(access.token.id)
-        if record is None or current is None or current.token.allow != access.token.allow:
+        known = self._recall(access.token.id) or await self._find(access.token.id)
+        if known.record is None or known.access is None or known.access.token.allow != access.token.allow:
             raise _unauthenticated("the token was revoked")
-        _check_expiry(record)
+        _check_expiry(known.record)
 
-    async def _find(self, identity: str) -> tuple[TokenRecord | None, Access | None]:
-        now = time.monotonic()
+    def _recall(self, identity: str) -> _Known | None:
+        """What is known of a token, if its record was read a moment ago."""
         known = self._known.get(identity)
-        if known is not None and now - known[0] < _FRESH:
-            return known[1], known[2]
+        return known if known is not None and time.monotonic() - known.read_at < _FRESH else None
+
+    async def _find(self, identity: str) -> _Known:
+        now, known = time.monotonic(), self._known.get(identity)
         record = await self.tokens.afind(identity)
-        access = known[2] if known is not None and known[1] == record else None
+        access = known.access if known is not None and known.record == record else None
         if access is None and record is not None:
             store = self._store.scoped(record.scope) if record.scope else self._store
             if record.max_entries is not None or record.max_bytes is not None:
                 store = face_api.guarded(store, ScopeQuota(self._store, store, record))
             access = Access(store.acting(f"token {record.label}") if record.label else store, record)
-        self._known[identity] = now, record, access
+        found = self._known[identity] = _Known(now, record, access)
         self._known.move_to_end(identity)
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
-        return record, access
+        return found
 
     def token_text(self, request: HTTPConnection) -> str | None:
         """The text of the token that a request carries, in a header or in the cookie."""

@@ -27,6 +27,8 @@ T = TypeVar("T")
 #: What a token may allow.
 RIGHTS = ("read", "write", "watch", "lease", "history", "erase", "admin")
 _HOME = face_api.Reserved(("tokens",))
+#: Where the id is in the text of a token.
+ID_IN_TEXT = slice(5, 21)
 _TEXT = re.compile(r"hold_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 _MOST_LABEL = 200
 
