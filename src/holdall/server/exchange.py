@@ -11,8 +11,9 @@ import functools
 import logging
 import re
 import time
+import types
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -375,8 +376,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     if declared.isdigit() and int(declared) <= _SMALL and "content-encoding" not in headers:
         # Most bodies: without an async generator for each.
         try:
-            async with asyncio.timeout(limits.body_timeout):
-                body = await _receive_all(request)
+            body = await _finish_within(limits.body_timeout, _receive_all(request))
         except TimeoutError:
             raise _too_slow() from None
         if len(body) > limits.body:
@@ -394,6 +394,31 @@ async def _receive_all(request: Request) -> bytes:
         body += message.get("body", b"")
         if not message.get("more_body", False):
             return body
+
+
+async def _finish_within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine, with a timer if it has to wait."""
+    try:
+        awaited = coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # StopIteration.value is untyped
+    async with asyncio.timeout(seconds):
+        return await _go_on(coroutine, awaited)
+
+
+@types.coroutine
+def _go_on(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Await a coroutine that has begun."""
+    try:
+        while True:
+            try:
+                value = yield awaited
+            except BaseException as error:
+                awaited = coroutine.throw(error)
+            else:
+                awaited = coroutine.send(value)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # StopIteration.value is untyped
 
 
 @functools.cache

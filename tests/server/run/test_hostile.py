@@ -66,14 +66,34 @@ def names(served: Serving) -> list[str]:
 
 
 @pytest.mark.not_short
-@pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/files/slow"), ("POST", "/mcp")])
-def test_a_slow_body_is_cut_off_and_writes_nothing(served: Serving, method: str, path: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "size"),
+    [("PUT", "/v1/files/slow", 100_000), ("PUT", "/v1/items/a/%2Fslow", 1000), ("POST", "/mcp", 100_000)],
+)
+def test_a_slow_body_is_cut_off_and_writes_nothing(served: Serving, method: str, path: str, size: int) -> None:
     began = time.monotonic()
-    sent = head(served, method, path, "Content-Length: 100000", "Accept: application/json, text/event-stream")
+    sent = head(served, method, path, f"Content-Length: {size}", "Accept: application/json, text/event-stream")
     answer = talk(served, sent, *[b"x"] * 20, pause=0.2)
     assert b" 408 " in answer.split(b"\r\n")[0]
     assert time.monotonic() - began < 8
     assert "/slow" not in names(served)
+
+
+def test_a_body_may_come_after_its_head_also_behind_another_request(served: Serving) -> None:
+    first = head(served, "PUT", "/v1/items/late/a", "Content-Length: 2") + b"{}"
+    second = head(served, "PUT", "/v1/items/late/b", "Content-Length: 2")
+    host, port = served.url.removeprefix("http://").split(":")
+    received = b""
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        for part in (second, b"{}", first + second, b"{", b"}"):
+            connection.sendall(part)
+            time.sleep(0.1)
+        while received.count(b"HTTP/1.1 200 ") < 3:
+            chunk = connection.recv(65536)
+            assert chunk, received
+            received += chunk
+    with connect(served.url, served.token) as client:
+        assert {client.delete(f"/v1/items/late/{key}").status_code for key in "ab"} == {204}
 
 
 @pytest.mark.not_short
