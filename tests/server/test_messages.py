@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import holdall
 from holdall.server import app
@@ -54,3 +56,31 @@ def test_items_have_the_same_paths_with_and_without_the_direct_way(store: holdal
             assert (ours.status_code, ours.text, ours.headers) == (theirs.status_code, theirs.text, theirs.headers)
     with TestClient(direct, base_url="http://localhost") as client:
         assert client.get("/v1/items/a/k").status_code == 200
+
+
+def test_middleware_that_a_user_adds_sees_every_request(store: holdall.Store) -> None:
+    class Refusing:
+        def __init__(self, _: ASGIApp) -> None: ...
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await Response(status_code=418)(scope, receive, send)
+
+    made = app(store, auth="none")
+    made.add_middleware(Refusing)
+    client = TestClient(made, base_url="http://localhost")
+    assert {client.get(path).status_code for path in ("/v1/items/a/k", "/v1/stats")} == {418}
+
+
+def test_json_is_not_guessed_to_be_something_else_and_what_is_no_json_is_restricted(store: holdall.Store) -> None:
+    client = TestClient(app(store, auth="none"), base_url="http://localhost")
+    restricting = {"content-security-policy", "referrer-policy"}
+    for answer in (client.put("/v1/items/a/k", json={}), client.get("/v1/items/a/k"), client.get("/v1/stats")):
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert not restricting & set(answer.headers)
+    for answer in (client.get("/v1/items/a/none"), client.delete("/v1/items/a/k"), client.get("/metrics")):
+        assert answer.headers.get("content-type") != "application/json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert restricting <= set(answer.headers)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from starlette.applications import Starlette
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -22,13 +21,14 @@ from .auth.gate import Access, Gate
 from .exchange import Endpoint, Limits
 from .explorer import ROUTES as EXPLORER_ROUTES
 from .mcp.http import McpEndpoint
-from .messages import DirectRoutes
+from .messages import DirectApp
 from .metrics import Metrics
 from .problems import HttpError, to_response
 from .rest import ROUTES as REST_ROUTES
 from .run.logs import AccessLog
+from .tracing import Tracing
 
-#: Headers of every answer that does not have its own, as ASGI sends them: `Response.headers` would take longer.
+#: Headers of every answer that does not have its own, except a `JsonAnswer`, which has all that it needs.
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -52,6 +52,7 @@ class Service:
         self.store, self.gate, self.limits = store, gate, limits
         self.metrics = Metrics()
         self.access_log = AccessLog()
+        self.tracing = Tracing()
         self.watchers = 0
 
     def finish(self, request: Request, route: str, response: Response, access: Access | None, seconds: float) -> None:
@@ -63,6 +64,10 @@ class Service:
         """Add the headers that every answer has to those of an answer."""
         given = {name for name, _ in raw}
         raw += [header for header in _HEADERS if header[0] not in given]
+        self.add_cors(request, raw)
+
+    def add_cors(self, request: Request, raw: list[tuple[bytes, bytes]]) -> None:
+        """Add the headers with which pages of other sites may read an answer."""
         origin = request.headers.get("origin")
         if origin is not None and self.gate.allows_origin(origin):
             headers = MutableHeaders(raw=raw)
@@ -134,12 +139,7 @@ def app(
             if closes_store:
                 await store.aclose()
 
-    made = Starlette(
-        routes=routes,
-        lifespan=lifespan,
-        exception_handlers={404: _not_found},
-        middleware=[Middleware(DirectRoutes, direct)],
-    )
+    made = DirectApp(direct, routes=routes, lifespan=lifespan, exception_handlers={404: _not_found})
     made.router.redirect_slashes = False  # behind a proxy with TLS, a client would repeat its token over plain HTTP
     made.state.service = service
     return made

@@ -28,7 +28,7 @@ from ..errors import HoldallError, InvalidInput, shown
 from .auth.gate import Access
 from .messages import IndexedRequest, JsonAnswer
 from .problems import HttpError, to_response
-from .tracing import is_tracing, request_span
+from .tracing import request_span
 
 if TYPE_CHECKING:
     from .app import Service
@@ -79,9 +79,9 @@ class Call:
             store = store.acting(unquote(author), reason=unquote(reason) if reason else None)
         return store
 
-    async def body(self) -> bytes:
+    def body(self) -> Awaitable[bytes]:
         """Read the body, decompressed; refuse one that is too large or too slow."""
-        return await read_body(self.request, self.service.limits)
+        return read_body(self.request, self.service.limits)
 
     async def save_body(self, path: Path) -> None:
         """Write the body, which may be a large one, to a file."""
@@ -92,15 +92,17 @@ class Call:
 
     async def json(self, kind: type[T]) -> T:
         """Read the body as JSON of a type."""
-        return decode_json(await self.body(), kind)
+        return decode_json(await read_body(self.request, self.service.limits), kind)
 
     def segments(self, start: str) -> list[str]:
         """Return the segments of the path after `start`, each decoded once, so that "%2F" is a part of a segment."""
-        raw = self.request.scope.get("raw_path") or self.request.scope["path"].encode()
+        raw: bytes = self.request.scope.get("raw_path") or self.request.scope["path"].encode()
         mount, found, rest = raw.partition(start.encode())
         if not found or unquote_to_bytes(mount) != self.request.scope.get("root_path", "").encode():
             raise HttpError(404, "there is nothing here", title="NotFound")
         try:
+            if b"%" not in rest:
+                return rest.decode().split("/")
             return [unquote_to_bytes(segment).decode() for segment in rest.split(b"/")]
         except UnicodeDecodeError:
             raise InvalidInput(f"the path is not UTF-8: {shown(rest)}") from None
@@ -190,11 +192,11 @@ class Endpoint:
         if "GET" in self.handlers and self.handlers["GET"][1] != "watch":  # a stream has no end to wait for
             self.handlers["HEAD"] = self.handlers["GET"]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         request = IndexedRequest(scope, receive)
-        if not is_tracing():
-            await self._respond(request, None, send)
-            return
+        return self._trace(request, send) if self.service.tracing.is_on() else self._respond(request, None, send)
+
+    async def _trace(self, request: Request, send: Send) -> None:
         with request_span(request, self.name) as set_status:
             await self._respond(request, set_status, send)
 
@@ -212,8 +214,16 @@ class Endpoint:
             response = to_response(HttpError(500, "the server failed; its log says why", title="HoldallError"))
         if set_status is not None:
             set_status(response.status_code)
-        self.service.finish(request, self.name, response, access, time.perf_counter() - began)
-        await response(request.scope, request.receive, send)
+        seconds = time.perf_counter() - began
+        if not isinstance(response, JsonAnswer):  # it may be a stream
+            self.service.finish(request, self.name, response, access, seconds)
+            await response(request.scope, request.receive, send)
+            return
+        self.service.add_cors(request, response.raw_headers)
+        try:
+            await response(request.scope, request.receive, send)
+        finally:  # the sender need not wait for this
+            self.service.record(request, self.name, response.status_code, access, seconds)
 
     async def _answer(self, request: Request) -> tuple[Response, Access | None]:
         gate = self.service.gate

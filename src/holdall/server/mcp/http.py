@@ -19,7 +19,7 @@ from ...errors import AccessDenied, HoldallError
 from ..auth.gate import Access
 from ..exchange import read_body
 from ..problems import HttpError, to_response
-from ..tracing import is_tracing, request_span
+from ..tracing import request_span
 from .tools import act_for_client, build_server
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class McpEndpoint:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_tracing():
+        if not self._service.tracing.is_on():
             await self._respond(scope, receive, send)
             return
         with request_span(Request(scope), _PATH) as set_status:
