@@ -38,7 +38,7 @@ from holdall.engines.redis.search import ranker as redis_ranker
 from holdall.engines.redis.search import text_index as redis_texts
 from holdall.errors import Conflict, InvalidInput, MissingExtra, SchemaTooNew, Unavailable
 from holdall.model import filters
-from holdall.ops import Append, Copy, Delete, Get, Move, Put, ReadRange
+from holdall.ops import Append, Copy, Delete, Get, IndexTexts, Move, Put, ReadRange
 from holdall.runtime.programs import drive
 from holdall.testing import Clock, StoreContract, file_machine, ranking_machine, store_machine
 from holdall.testing.contract import filtering
@@ -587,6 +587,27 @@ def test_a_search_that_cannot_keep_up_with_the_index_raises_an_error(
     store.put(("a",), "k", {"text": "peanuts"})
     with pytest.raises(Unavailable, match="faster than it can be read"):
         store.search(query="peanuts")
+
+
+def test_a_client_that_others_overtake_goes_on_until_all_is_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took a part of the index for all of it, and a search then failed while the others went on."""
+    monkeypatch.setattr(redis_texts, "_MOST_TRIES", 2)
+    prefix = f"own{next(_numbers)}"
+    first, second = (holdall.open(redis_url(), key_prefix=prefix, sweep_interval=None, timeout=29 + n) for n in (0, 1))
+    read_changes = redis_texts.RedisTextIndex._read_changes
+    slower: Any = first._engine_handle.engine
+
+    def read_and_be_overtaken(self: Any, *args: Any) -> Any:
+        read = yield from read_changes(self, *args)
+        if self is slower._walks.text_index:
+            second._engine_handle.engine.execute([IndexTexts(1)])
+        return read
+
+    monkeypatch.setattr(redis_texts.RedisTextIndex, "_read_changes", read_and_be_overtaken)
+    with first, second:
+        first.execute([Put(("a",), str(number), {"text": "peanuts"}) for number in range(64 * 7)])
+        assert slower.execute([IndexTexts(1000)])[0][1] is False
+        assert second._engine_handle.engine.execute([IndexTexts()]) == [(0, False)]
 
 
 def test_a_batch_on_files_reads_its_own_writes(store: holdall.Store) -> None:

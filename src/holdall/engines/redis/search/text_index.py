@@ -119,13 +119,17 @@ class RedisTextIndex:
             _, has_more = yield from self._index_slice(shard)
 
     def _index_slice(self, shard: int) -> ConnectionProgram[tuple[int, bool]]:
-        """Index a slice of changes; return how many there were, and whether there are more."""
+        """Index a slice of changes; return how many there were, and whether there are more.
+
+        If other clients always index a slice before this one, those count, as one change each: the caller goes on until
+        all is indexed, or as much as it was asked for.
+        """
         for _ in range(_MOST_TRIES):
             try:
                 return (yield from self._try_index_slice(shard))
             except IndexChanged:
                 continue
-        return 0, False  # other clients index at the same time
+        return _MOST_TRIES, True
 
     def _try_index_slice(self, shard: int) -> ConnectionProgram[tuple[int, bool]]:
         before = state = _parse_state((yield from self._shards.run(shard, "postings")))
