@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from holdall.search.segments.documents import (
     decode_forward,
     encode,
     make_directory,
+    pack,
     unpack,
 )
 from holdall.search.segments.kernel import Found, Kernel
@@ -32,7 +34,8 @@ from holdall.search.segments.merging import LargeMerge, SmallSegment, make_small
 from holdall.search.segments.plain import PlainKernel
 from holdall.search.segments.state import Merge, Segment, State, find_merge, row_id
 
-KERNELS: list[Kernel] = [ArrayKernel(), PlainKernel()]
+ARRAYS, PLAIN = ArrayKernel(), PlainKernel()
+KERNELS: list[Kernel] = [ARRAYS, PLAIN]
 ALL_TERMS = 1 << 31
 
 #: Few terms make long lists, which are stored as bits; the large numbers take one to five bytes.
@@ -79,6 +82,61 @@ def test_blocks_have_every_list_and_any_range_of_it(documents: list[list[int]], 
             }
             parts = [number_list(block.find(term, start, stop)) for block in blocks]
             assert {number: times for part in parts for number, times in part.items()} == expected
+
+
+@pytest.fixture
+def small_parts_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (arrays, plain):
+        monkeypatch.setattr(module, "MOST_UNPACKED", 0)
+
+
+@pytest.mark.usefixtures("small_parts_are_packed")
+@pytest.mark.parametrize("size", [1, 250, 254, 255, 256, 510, 2000, 6000])
+def test_lists_of_any_length_are_stored_in_the_shortest_form(size: int) -> None:
+    """Terms in one document up to all, at random, and in runs that fill a chunk."""
+    random = Random(size)
+    listed = [sorted(random.sample(range(size), length)) for length in {*(int(size * 0.6**n) for n in range(18))} - {0}]
+    listed += [[*range(first, min(first + 255, size))] for first in range(0, size, 255)]
+    forms = kernels.find_forms(size, True)
+    for once, several in ((listed, listed[::-1]), (listed, [[]] * len(listed))):
+        postings = []
+        for term, (first, second) in enumerate(zip(once, several, strict=True)):
+            postings += [term << 25 | number << 8 | 1 for number in first if number not in set(second)]
+            postings += [term << 25 | 1 << 24 | number << 8 | 2 + number % 100 for number in second]
+        lengths = [Counter(posting >> 24 for posting in postings)[key] for key in range(2 * len(listed))]
+        [(_, data)], [(_, same)] = (
+            ARRAYS.encode(np.array(postings), size, 1 << 40),
+            PLAIN.encode(postings, size, 1 << 40),
+        )
+        assert data == same
+        shortest = [min(length, (size + 15) // 16, (length + -(-size // 255) + 1) // 2) for length in lengths]
+        assert [forms.words(length) for length in lengths] == shortest
+        assert len(data) == 4 + 8 * len(listed) + 2 * sum(shortest) + sum(lengths[1::2])
+        known: list[dict[int, int]] = [{} for _ in listed]
+        for posting in postings:
+            known[posting >> 25][posting >> 8 & 0xFFFF] = posting & 255
+        for one in KERNELS:
+            block = one.parse(data, size)
+            assert [*map(int, block.postings(0, ALL_TERMS))] == postings
+            for start, stop in [(0, size), *(sorted(random.choices(range(size + 1), k=2)) for _ in range(4))]:
+                for term, found in enumerate(known):
+                    inside = {number - start: times for number, times in found.items() if start <= number < stop}
+                    lists = block.find(term, start, stop)
+                    assert number_list(lists) == inside
+                    if one is PLAIN and lists is not None:
+                        wanted = sorted(random.sample(range(stop - start), min(stop - start, 20)))
+                        for numbers in lists[:2]:
+                            every = [*numbers]
+                            at = [(number, every.index(number)) for number in wanted if number in every]
+                            assert [*numbers.find(wanted)] == at
+
+
+def test_blocks_without_packed_lists_of_an_earlier_version_are_read() -> None:
+    size = 20_000
+    numbers = [*range(0, size, 40)]
+    data = pack("I", [1, 7]) + pack("H", [len(numbers), 0, *numbers])
+    for one in KERNELS:
+        assert number_list(one.parse(data, size).find(7, 40, size)) == dict.fromkeys(range(0, size - 40, 40), 1)
 
 
 @given(documents)
@@ -131,10 +189,10 @@ def test_scores_are_the_same_to_the_last_bit(documents: list[list[int]], query: 
             assert list(scores.ranked()) == expected
 
 
-@pytest.mark.usefixtures("few_results")
+@pytest.mark.usefixtures("few_results", "small_parts_are_packed")
 @pytest.mark.parametrize("seed", range(40))
 def test_rankings_are_the_same_where_most_documents_are_left_out(seed: int) -> None:
-    """Frequent and rare terms, several parts and ranges, lists as numbers and as bits, and many equal scores."""
+    """Frequent and rare terms, several parts and ranges, lists in each form, and many equal scores."""
     random = Random(seed)
     vocabulary = [int(2 ** random.uniform(0, 9)) for _ in range(300)]  # the lower, the more frequent
     parts = []
@@ -172,7 +230,7 @@ def test_a_search_without_numpy_decodes_rare_terms_only(monkeypatch: pytest.Monk
     documents = [[1] * (1 + number % 3) + [2] * (number % 100 == 0) for number in range(20_000)]
     block = one.parse(one.encode(one.count(documents), len(documents), 1 << 40)[0][1], len(documents))
     decoded: list[int] = []
-    for kind in (plain._Numbers, plain._Bits):
+    for kind in (plain._Numbers, plain._Packed, plain._Bits):
         iterate = kind.__iter__
         monkeypatch.setattr(kind, "__iter__", lambda own, to=iterate: (decoded.append(len(own)), to(own))[1])
     scores = one.scores(Weights([20_000, 200], 20_000, 40_000))
@@ -355,6 +413,10 @@ def test_what_loading_has_left_in_several_sizes_is_merged_while_nothing_waits_to
     assert len(find_merge(State(count=1_010_000, segments=million), is_idle=True)) == 5
     rest = (Segment(1, 131_072, 3), Segment(2, 4096, 0), Segment(3, 4096, 0), Segment(4, 736, 0))
     assert sorted(find_merge(State(count=140_000, segments=rest), is_idle=True)) == [*rest[1:]]
+    one_part = (Segment(1, 32_768, 1), Segment(2, 20_480, 1), Segment(3, 1752, 0))  # one part takes less space
+    assert sorted(find_merge(State(count=55_000, segments=one_part), is_idle=True)) == [*one_part]
+    two_parts = (Segment(1, 42_768, 1), Segment(2, 22_768, 1))
+    assert find_merge(State(count=65_536, segments=two_parts), is_idle=True) == []
     large = (Segment(1, 9000, 1), Segment(2, 500_000, 8))  # to add so few, so many would be written again
     assert find_merge(State(count=509_000, segments=large), is_idle=True) == []
     # Together with the others, the last one would have more than the most parts.

@@ -6,6 +6,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -14,16 +15,21 @@ import numpy as np
 from ..scoring import FIRST_SORTED, MOST_TIMES, Weights
 from .documents import split_forward
 from .kernel import (
+    CHUNK,
     DOCUMENT,
     DOCUMENT_MASK,
+    MOST_UNPACKED,
+    PACKED,
     PART,
     SEVERAL,
     TERM,
     TERM_MASK,
     Counts,
+    Forms,
     Found,
     Scored,
-    bitmap_words,
+    find_forms,
+    find_range,
 )
 from .word_table import ArrayNumbering
 
@@ -108,8 +114,8 @@ class ArrayKernel:
         lengths = np.diff(first, append=len(postings))
         several = np.add.reduceat(postings >> SEVERAL & 1, first)
         once = lengths - several
-        words = bitmap_words(documents)
-        once_words, several_words = np.minimum(once, words), np.minimum(several, words)
+        forms = find_forms(documents, documents > MOST_UNPACKED)
+        once_words, several_words = _count_words(once, forms), _count_words(several, forms)
         list_words = once_words + several_words
         # Cut the terms into blocks, and find where each block starts and ends; a block begins at an even byte.
         sizes = 8 + 2 * list_words + several
@@ -126,6 +132,9 @@ class ArrayKernel:
         data = np.zeros(int(end[-1]) // 2, np.uint16)
         place = start // 2
         data[place], data[place + 1] = count & 0xFFFF, count >> 16
+        of_list = np.stack([once, several], 1)  # how many documents the two lists of each term have
+        is_packed = ((of_list > forms.numbers) & (of_list <= forms.packed)).any(1)
+        data[place[of_block[is_packed]] + 1] |= PACKED >> 16
         inside = np.arange(len(terms)) - begin[of_block]  # the index of a term in its block
         place = place[of_block] + 2
         data[place + 2 * inside], data[place + 2 * inside + 1] = terms & 0xFFFF, terms >> 16
@@ -135,29 +144,27 @@ class ArrayKernel:
         # The lists of each term begin after those of the terms before it in its block.
         before = np.cumsum(list_words) - list_words
         place += before - before[begin][of_block]
-        # A posting is at the same distance from the first of its term as its number from the first of the list, unless
-        # the list before it is stored as bits.
+        # Where the postings and the words of each list begin.
+        of_list = of_list.ravel()
+        list_first = np.cumsum(of_list) - of_list
+        list_place = np.stack([place, place + once_words], 1).ravel()
         numbers = postings >> DOCUMENT & DOCUMENT_MASK
-        is_several = (postings >> SEVERAL & 1).astype(bool)
-        shift = np.repeat(place - first, lengths)
-        shift[is_several] += np.repeat(once_words - once, several)
-        is_number = np.repeat(
-            np.stack([once <= words, several <= words], 1).ravel(), np.stack([once, several], 1).ravel()
-        )
-        at = np.arange(len(postings)) + shift
-        if is_number.all():
+        at = np.arange(len(postings)) + np.repeat(list_place - list_first, of_list)
+        as_bytes = data.view(np.uint8)
+        if (of_list <= forms.numbers).all():
             data[at] = numbers
         else:
+            is_number = np.repeat(of_list <= forms.numbers, of_list)
             data[at[is_number]] = numbers[is_number]
-            for index in np.flatnonzero(once > words).tolist():
-                _set_bits(data, int(place[index]), words, numbers[first[index] : first[index] + once[index]])
-            for index in np.flatnonzero(several > words).tolist():
-                low = first[index] + once[index]
-                _set_bits(data, int(place[index] + once_words[index]), words, numbers[low : low + several[index]])
+            for index in np.flatnonzero(of_list > forms.numbers).tolist():
+                low, length, word = int(list_first[index]), int(of_list[index]), int(list_place[index])
+                if length > forms.packed:
+                    _set_bits(data, word, forms.bits, numbers[low : low + length])
+                else:
+                    _pack(as_bytes, 2 * word, forms.chunks, numbers[low : low + length])
         # The counts follow the lists of a block, a byte each.
-        as_bytes = data.view(np.uint8)
         if counts_bytes.any():
-            counts = (postings & 255)[is_several]
+            counts = (postings & 255)[(postings >> SEVERAL & 1).astype(bool)]
             of_count = np.repeat(of_block, several)
             base = start + 4 + 8 * count + 2 * block_words - (np.cumsum(counts_bytes) - counts_bytes)
             as_bytes[np.arange(len(counts)) + base[of_count]] = counts
@@ -310,12 +317,36 @@ def _set_bits(data: _Array, at: int, words: int, numbers: _Ints) -> None:
     data[at : at + words] = np.packbits(bits, bitorder="little").view(np.uint16)
 
 
+def _pack(data: _Array, at: int, chunks: int, numbers: _Ints) -> None:
+    """Write a list packed."""
+    chunk = numbers // CHUNK
+    data[at : at + chunks] = np.bincount(chunk, minlength=chunks)
+    data[at + chunks : at + chunks + len(numbers)] = numbers - chunk * CHUNK
+
+
+def _count_words(lengths: _Array, forms: Forms) -> _Array:
+    """Return how many words lists of these lengths take."""
+    return np.minimum(lengths, forms.bits) if forms.packed == forms.numbers else _list_words(forms)[lengths]
+
+
+@lru_cache(16)
+def _list_words(forms: Forms) -> _Array:
+    """Return how many words a list takes, by its length."""
+    words = np.minimum(np.arange(1 << 16), forms.bits)
+    words[forms.numbers + 1 : forms.packed + 1] = (
+        np.arange(forms.numbers + forms.chunks + 2, forms.packed + forms.chunks + 2) // 2
+    )
+    return words.astype(np.int32)
+
+
 class ArrayBlock:
     """A parsed block."""
 
     def __init__(self, data: bytes, documents: int) -> None:
-        self._data, self._documents, self._words = data, documents, bitmap_words(documents)
+        self._data, self._documents = data, documents
         count = int.from_bytes(data[:4], "little")
+        self._forms = find_forms(documents, count >= PACKED)
+        count &= PACKED - 1
         self._view = memoryview(data)  # `bisect` in it takes a quarter of the time of numpy's `searchsorted`
         self._sorted_terms = self._view[4 : 4 + 4 * count].cast("I")
         self._terms = np.frombuffer(data, np.uint32, count, 4)
@@ -326,7 +357,7 @@ class ArrayBlock:
     def _locate_all(self) -> _Ints:
         count = len(self._terms)
         places = np.zeros((2, count + 1), np.int64)
-        stored = np.minimum(self._lengths, self._words).sum(0, dtype=np.int64)
+        stored = _count_words(self._lengths, self._forms).sum(0, dtype=np.int64)
         np.cumsum(2 * stored, out=places[0, 1:])
         np.cumsum(self._lengths[1], dtype=np.int64, out=places[1, 1:])
         places[0] += 4 + 8 * count
@@ -341,8 +372,8 @@ class ArrayBlock:
         first = 4 + 8 * len(self._terms)
         if len(self._terms) == 1 and not index:  # most blocks of frequent terms: nothing to sum
             once, several = self._lengths[:, 0].tolist()
-            return first, first + 2 * (min(once, self._words) + min(several, self._words))
-        stored = np.minimum(self._lengths, self._words)
+            return first, first + 2 * (self._forms.words(once) + self._forms.words(several))
+        stored = _count_words(self._lengths, self._forms)
         end = first + 2 * int(stored.sum(dtype=np.int64))
         before = int(self._lengths[1, :index].sum(dtype=np.int64))
         return first + 2 * int(stored[:, :index].sum(dtype=np.int64)), end + before
@@ -356,7 +387,7 @@ class ArrayBlock:
         once = self._numbers(at, length, start, stop)[0] if length else _NONE
         if not others:
             return (once, _NONE, _NO_COUNTS) if len(once) else None
-        at += 2 * min(length, self._words)
+        at += 2 * self._forms.words(length)
         several, first = self._numbers(at, others, start, stop)
         if first is None:
             first = self._count_before(at, start)
@@ -367,12 +398,14 @@ class ArrayBlock:
 
         The latter is None for a list of bits, of which it would have to be counted.
         """
-        if length > self._words:
+        if length > self._forms.packed:
             low = start // 8
             bits = np.unpackbits(
                 np.frombuffer(self._data, np.uint8, (stop + 7) // 8 - low, at + low), bitorder="little"
             )[start - 8 * low : stop - 8 * low]
             return bits.view(bool).nonzero()[0], None
+        if length > self._forms.numbers:
+            return self._unpack(at, length, start, stop)
         if start == 0 and stop >= self._documents:
             return np.frombuffer(self._data, np.uint16, length, at).astype(np.int64), 0
         numbers = self._view[at : at + 2 * length].cast("H")
@@ -381,6 +414,21 @@ class ArrayBlock:
         if first == last:  # as in most lists, if the range is a namespace
             return _NONE, first
         return np.frombuffer(self._data, np.uint16, last - first, at + 2 * first).astype(np.int64) - start, first
+
+    def _unpack(self, at: int, length: int, start: int, stop: int) -> tuple[_Ints, int]:
+        """Return the numbers of a packed list in a range, and how many precede it."""
+        chunks, data = self._forms.chunks, self._data
+        low, before, first, last = 0, 0, 0, length
+        if start > 0 or stop < self._documents:
+            before, first, last = find_range(data, at, self._forms, start, stop)
+            if first == last:
+                return _NONE, first
+            low, chunks = start // CHUNK, -(-stop // CHUNK)
+        counts = np.frombuffer(data, np.uint8, chunks - low, at + low)
+        numbers = np.repeat(np.arange(low * CHUNK - start, chunks * CHUNK - start, CHUNK), counts)
+        numbers = numbers[first - before : last - before]
+        numbers += np.frombuffer(data, np.uint8, last - first, at + self._forms.chunks + first)
+        return numbers, first
 
     def _count_before(self, at: int, start: int) -> int:
         """Return how many of the first bits of a list are set."""
@@ -395,13 +443,13 @@ class ArrayBlock:
         lengths = self._lengths[:, first:last].T.astype(np.int64).ravel()  # of both lists of each term
         (at, count_at), (end_at, count_end) = self._locate(first), self._locate(last)
         words = np.frombuffer(self._data, np.uint16, (end_at - at) // 2, at)
-        are_bits = np.flatnonzero(lengths > self._words)
-        if len(are_bits):
-            stored = np.minimum(lengths, self._words)
+        others = np.flatnonzero(lengths > self._forms.numbers)
+        if len(others):
+            stored = _count_words(lengths, self._forms)
             ends, starts = np.cumsum(lengths), np.cumsum(stored) - stored
             place = np.repeat(starts - (ends - lengths), lengths) + np.arange(int(ends[-1]))
             numbers = words[np.minimum(place, len(words) - 1)].astype(np.int64)
-            for index in are_bits.tolist():
+            for index in others.tolist():
                 end = int(ends[index])
                 found, _ = self._numbers(at + 2 * int(starts[index]), int(lengths[index]), 0, self._documents)
                 numbers[end - len(found) : end] = found

@@ -4,10 +4,13 @@ A *posting* is one number: the part, the term, whether the term occurs more than
 most 255 times. So sorted postings are in the order in which a block has them. A *block* has the posting lists of some
 terms of a part:
 
-    count of terms, 4 bytes; the terms, 4 bytes each
+    count of terms, 4 bytes, with bit `PACKED` if lists are packed; the terms, 4 bytes each
     for each term, 2 bytes: in how many documents it occurs once; then for each: in how many it occurs several times
-    for each term: the documents in which it occurs once, then the others, as numbers of 2 bytes, or as bits if shorter
+    for each term: the documents in which it occurs once, then the others, in the shortest of three forms
     how often it occurs in those others, a byte each
+
+A list of documents is stored as numbers of 2 bytes, as bits, or *packed*: how many of the documents of each chunk it
+has, a byte each; then each document's number in its chunk, a byte each; then a byte if these are odd.
 
 Scores are the same to the last bit with numpy and without: both do the same operations in the same order.
 """
@@ -15,8 +18,9 @@ Scores are the same to the last bit with numpy and without: both do the same ope
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..scoring import Weights
@@ -27,9 +31,56 @@ DOCUMENT, SEVERAL, TERM, PART = 8, 24, 25, 56
 DOCUMENT_MASK, TERM_MASK = (1 << 16) - 1, (1 << 31) - 1
 
 
-def bitmap_words(documents: int) -> int:
-    """Return how many 2-byte words a list takes as bits. A longer list of numbers is stored so."""
-    return (documents + 15) // 16
+#: In the count of a block's terms: some lists are packed. Blocks of earlier versions have none.
+PACKED = 1 << 31
+#: So many documents are a chunk of a packed list: how many of them a list has fits a byte.
+CHUNK = 255
+#: A part of at most so many documents has no packed lists: most are small segments, which are merged soon.
+MOST_UNPACKED = 1 << 13
+
+
+class Forms(NamedTuple):
+    """The forms of the lists of a part, by length: those with at most `numbers` documents are numbers, and so on."""
+
+    numbers: int
+    packed: int
+    bits: int  # how many words of 2 bytes a list takes as bits
+    chunks: int
+
+    def words(self, length: int) -> int:
+        """Return how many words of 2 bytes a list takes."""
+        if length <= self.numbers:
+            return length
+        return (length + self.chunks + 1) // 2 if length <= self.packed else self.bits
+
+
+@lru_cache(256)
+def find_forms(documents: int, may_pack: bool) -> Forms:
+    """Return the forms of lists in a part of so many documents: the shortest at each length."""
+    bits, chunks = (documents + 15) // 16, -(-documents // CHUNK)
+    numbers = min(bits, chunks + 1) if may_pack else bits
+    return Forms(numbers, max(numbers, 2 * bits - chunks - 2) if may_pack else numbers, bits, chunks)
+
+
+def find_range(data: bytes | memoryview, at: int, forms: Forms, start: int, stop: int) -> tuple[int, int, int]:
+    """Return how many documents of the packed list at `at` precede the chunk of `start`, `start` itself, and `stop`."""
+    chunk, inside = divmod(start, CHUNK)
+    last_chunk, last_inside = divmod(stop, CHUNK)
+    before_chunk = sum(data[at : at + chunk])
+    before_last = before_chunk + sum(data[at + chunk : at + last_chunk])
+    return (
+        before_chunk,
+        _count_before(data, at, forms, chunk, inside, before_chunk),
+        _count_before(data, at, forms, last_chunk, last_inside, before_last),
+    )
+
+
+def _count_before(data: bytes | memoryview, at: int, forms: Forms, chunk: int, inside: int, before: int) -> int:
+    """Return how many documents of a packed list precede one, given how many precede its chunk."""
+    if not inside:
+        return before
+    first = at + forms.chunks
+    return bisect_left(data, inside, first + before, first + before + data[at + chunk]) - first
 
 
 class Found(NamedTuple):

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nlargest
-from itertools import accumulate, chain, compress, groupby, repeat
+from itertools import accumulate, chain, compress, groupby, islice, repeat
 from operator import add, attrgetter
 from typing import Any, TypeAlias
 
@@ -16,7 +16,22 @@ from ..ranking import sort_by_score
 from ..scoring import MOST_TIMES, TermWeights, Weights
 from ..tokens import Numbering
 from .documents import decode_forward, encode_forward, pack, unpack
-from .kernel import DOCUMENT, DOCUMENT_MASK, PART, SEVERAL, TERM, Counts, Found, Scored, bitmap_words
+from .kernel import (
+    CHUNK,
+    DOCUMENT,
+    DOCUMENT_MASK,
+    MOST_UNPACKED,
+    PACKED,
+    PART,
+    SEVERAL,
+    TERM,
+    Counts,
+    Forms,
+    Found,
+    Scored,
+    find_forms,
+    find_range,
+)
 
 _ZEROS = repeat(0.0)
 #: Bounds of scores allow for the rounding of sums in another order, which is much less.
@@ -59,20 +74,20 @@ class PlainKernel:
     def encode(self, postings: list[int], documents: int, size: int) -> list[tuple[int, bytes]]:
         blocks: list[tuple[int, bytes]] = []
         pending: list[tuple[int, list[int], list[int], bytes]] = []
-        room, words = size - 4, bitmap_words(documents)
+        room, forms = size - 4, find_forms(documents, documents > MOST_UNPACKED)
         for term, group in groupby(postings, lambda posting: posting >> TERM):
             members = list(group)
             once = [posting >> DOCUMENT & DOCUMENT_MASK for posting in members if not posting >> SEVERAL & 1]
             others = members[len(once) :]
             several = [posting >> DOCUMENT & DOCUMENT_MASK for posting in others]
-            needed = 8 + 2 * (min(len(once), words) + min(len(several), words)) + len(others)
+            needed = 8 + 2 * (forms.words(len(once)) + forms.words(len(several))) + len(others)
             if pending and needed > room:
-                blocks.append((pending[0][0], _encode(pending, documents)))
+                blocks.append((pending[0][0], _encode(pending, forms)))
                 pending, room = [], size - 4
             pending.append((term, once, several, bytes([posting & 255 for posting in others])))
             room -= needed
         if pending:
-            blocks.append((pending[0][0], _encode(pending, documents)))
+            blocks.append((pending[0][0], _encode(pending, forms)))
         return blocks
 
     def parse(self, block: bytes, documents: int) -> PlainBlock:
@@ -152,18 +167,27 @@ class PlainKernel:
         return Numbering()
 
 
-def _encode(lists: list[tuple[int, list[int], list[int], bytes]], documents: int) -> bytes:
-    words = bitmap_words(documents)
-    parts = [pack("I", [len(lists), *(term for term, _, _, _ in lists)])]
-    parts.append(pack("H", [len(once) for _, once, _, _ in lists] + [len(several) for _, _, several, _ in lists]))
-    both = chain.from_iterable((once, several) for _, once, several, _ in lists)
-    parts.extend(_encode_bits(numbers, words) if len(numbers) > words else pack("H", numbers) for numbers in both)
+def _encode(lists: list[tuple[int, list[int], list[int], bytes]], forms: Forms) -> bytes:
+    lengths = [len(once) for _, once, _, _ in lists] + [len(several) for _, _, several, _ in lists]
+    is_packed = any(forms.numbers < length <= forms.packed for length in lengths)
+    count = len(lists) | (PACKED if is_packed else 0)
+    parts = [pack("I", [count, *(term for term, _, _, _ in lists)])]
+    parts.append(pack("H", lengths))
+    parts.extend(_encode_list(numbers, forms) for _, once, several, _ in lists for numbers in (once, several))
     parts.extend(counts for _, _, _, counts in lists)
     return b"".join(parts)
 
 
-def _encode_bits(numbers: list[int], words: int) -> bytes:
-    bits = bytearray(2 * words)
+def _encode_list(numbers: list[int], forms: Forms) -> bytes:
+    if len(numbers) <= forms.numbers:
+        return pack("H", numbers)
+    if len(numbers) <= forms.packed:
+        counts = bytearray(forms.chunks)
+        for number in numbers:
+            counts[number // CHUNK] += 1
+        inside = bytes([number % CHUNK for number in numbers])
+        return (bytes(counts) + inside).ljust(2 * forms.words(len(numbers)), b"\x00")
+    bits = bytearray(2 * forms.bits)
     for number in numbers:
         bits[number >> 3] |= 1 << (number & 7)
     return bytes(bits)
@@ -173,8 +197,10 @@ class PlainBlock:
     """A parsed block. Its lists are decoded only when they are read."""
 
     def __init__(self, data: bytes, documents: int) -> None:
-        self._data, self._documents, self._words = data, documents, bitmap_words(documents)
+        self._data, self._documents = data, documents
         [count] = unpack("I", data[:4])
+        self._forms = find_forms(documents, count >= PACKED)
+        count &= PACKED - 1
         self._terms = unpack("I", data[4 : 4 + 4 * count])
         lengths = unpack("H", data[4 + 4 * count : 4 + 8 * count])
         self._once, self._several = lengths[:count], lengths[count:]
@@ -184,7 +210,8 @@ class PlainBlock:
 
     def _bytes_of(self, lengths: array[int]) -> Iterable[int]:
         """Return how many bytes lists of these lengths take."""
-        return [2 * length if length < self._words else 2 * self._words for length in lengths]
+        numbers, words = self._forms.numbers, self._forms.words
+        return [2 * length if length <= numbers else 2 * words(length) for length in lengths]
 
     def find(self, term: int, start: int, stop: int) -> tuple[_List, _List, Sequence[int]] | None:
         index = bisect_left(self._terms, term)
@@ -205,16 +232,23 @@ class PlainBlock:
     def _list(self, index: int, start: int, stop: int) -> tuple[_List, _List, bytes]:
         at, count = self._starts[index], self._counts[index]
         once, _ = self._numbers(at, self._once[index], start, stop)
-        at += 2 * min(self._once[index], self._words)
+        at += 2 * self._forms.words(self._once[index])
         several, before = self._numbers(at, self._several[index], start, stop)
         return once, several, self._data[count + before : count + before + len(several)]
 
     def _numbers(self, at: int, length: int, start: int, stop: int) -> tuple[_List, int]:
         """Return the numbers of a list that are in a range, from its start on, and how many precede the range."""
-        if length <= self._words:
+        forms = self._forms
+        if length <= forms.numbers:
             numbers = unpack("H", self._data[at : at + 2 * length])
             before = bisect_left(numbers, start)
             return _Numbers(numbers[before : bisect_left(numbers, stop, before)], start), before
+        if length <= forms.packed:
+            _, before, end = find_range(self._data, at, forms, start, stop)
+            if before == end:
+                return _Numbers(()), before
+            inside = at + forms.chunks
+            return _Packed(self._data[at:inside], self._data[inside : inside + end], before, start), before
         bits = int.from_bytes(self._data[at : at + (stop + 7) // 8], "little") & (1 << stop) - 1
         if not start:
             return _Bits(bits, stop), 0
@@ -247,6 +281,30 @@ class _Numbers:
                     yield number, at
 
 
+class _Packed:
+    """A list of documents, packed: how many of each chunk it has, and their numbers in the chunk."""
+
+    def __init__(self, counts: bytes, inside: bytes, before: int, start: int) -> None:
+        self._counts, self._inside, self._before, self._start = counts, inside, before, start
+
+    def __len__(self) -> int:
+        return len(self._inside) - self._before
+
+    def __iter__(self) -> Iterator[int]:
+        first = range(-self._start, len(self._counts) * CHUNK - self._start, CHUNK)
+        return islice(map(add, chain.from_iterable(map(repeat, first, self._counts)), self._inside), self._before, None)
+
+    def find(self, wanted: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield those of some sorted documents that are in the list, and at which index."""
+        inside, starts = self._inside, list(accumulate(self._counts, initial=0))
+        for number in wanted:
+            chunk, rest = divmod(number + self._start, CHUNK)
+            stop = min(starts[chunk + 1], len(inside))
+            at = bisect_left(inside, rest, min(starts[chunk], stop), stop)
+            if at < stop and inside[at] == rest:
+                yield number, at - self._before
+
+
 class _Bits:
     """A list of documents, as bits."""
 
@@ -270,7 +328,7 @@ class _Bits:
                 yield number, before + (data[at] & bit - 1).bit_count()
 
 
-_List: TypeAlias = _Numbers | _Bits
+_List: TypeAlias = _Numbers | _Packed | _Bits
 
 
 class _Lists:

@@ -122,13 +122,15 @@ def _find_tail(state: State) -> list[Segment]:
     """Return the smallest segments, up to the largest that has at most as many documents as those before it together.
 
     So what loading has left in several sizes becomes one segment, and a document is merged again only into a segment of
-    twice the size. Less than half a small segment is left to the merges by size.
+    twice the size. If all fit one part, the largest may have twice as many as the others: each part has most of the
+    terms again. Less than half a small segment is left to the merges by size.
     """
     found: list[Segment] = []
     smaller = 0
     ordered = _take(sorted(state.waiting, key=lambda segment: segment.documents))
     for index, segment in enumerate(ordered):
-        if 2 * smaller >= SMALL and segment.documents <= smaller:
+        most = 2 * smaller if smaller + segment.documents <= PART else smaller
+        if 2 * smaller >= SMALL and segment.documents <= most:
             found = ordered[: index + 1]
         smaller += segment.documents
     return found
