@@ -51,7 +51,7 @@ SMALL: dict[Any, dict[str, float]] = {
     segments: {"PART": 4, "MOST_PARTS": 3, "SMALL": 4, "FACTOR": 2, "PAGE": 3, "CLAIM": 0, "SPARE": 4},
     merging: {"BLOCK": 20, "STEP": 6},
     arrays: {"FIRST_SORTED": 2, "_SHORT": 3},
-    plain: {"_FIRST": 1, "_SAMPLE": 1, "_FEW": 1},
+    plain: {"_FIRST": 1, "_SAMPLE": 1, "_SAMPLED": 1, "_LOOKED_UP": 1, "_FEW_FOUND": 2, "_MANY": 1},
     postings: {"PART": 4, "_SPARE": 6},
     sqlite_vectors: {
         "MOST_EXACT": 3,

@@ -161,7 +161,7 @@ def test_forward_lists_have_every_term_and_its_count(documents: list[list[int]])
 def few_results() -> Iterator[None]:
     """Few results are searched at first, so the kernel without numpy leaves documents out."""
     with (
-        mock.patch.multiple(plain, _FIRST=1, _SAMPLE=2, _FEW=1, _GROWTH=3),
+        mock.patch.multiple(plain, _FIRST=1, _SAMPLE=2, _SAMPLED=1, _LOOKED_UP=1, _FEW_FOUND=2, _MANY=1, _GROWTH=3),
         mock.patch.multiple(arrays, FIRST_SORTED=1, _GROWTH=3),
     ):
         yield
@@ -238,6 +238,28 @@ def test_a_search_without_numpy_decodes_rare_terms_only(monkeypatch: pytest.Monk
     scores.add(Documents.of([*range(20_000)], [*map(len, documents)]), 0, 20_000, lists)
     assert len(list(islice(scores.ranked(), 20))) == 20
     assert set(decoded) == {200}
+
+
+@pytest.mark.parametrize("query", [[1], [1, 2]])
+def test_a_search_for_frequent_terms_without_numpy_decodes_no_list(
+    query: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20,000 documents that have each term, those are scored that have one of them often."""
+    random = Random(1)
+    documents = [[term for term in (1, 2, 3) for _ in range(int(random.expovariate(0.5)) + 2)] for _ in range(20_000)]
+    documents = [[*found, *[4] * (60 - len(found))] for found in documents]
+    lengths = [*map(len, documents)]
+    weights = Weights([18_000, 17_000][: len(query)], 20_000, sum(lengths))
+    rankings = []
+    for one in KERNELS:
+        block = one.parse(one.encode(one.count(documents), len(documents), 1 << 40)[0][1], len(documents))
+        lists = [Found(index, *(block.find(term, 0, 20_000) or ())) for index, term in enumerate(query)]
+        scores = one.scores(weights)
+        scores.add(Documents.of([*range(20_000)], lengths), 0, 20_000, lists)
+        if one is PLAIN:
+            monkeypatch.setattr(plain._Bits, "__iter__", lambda own: pytest.fail(f"{len(own)} documents are decoded"))
+        rankings.append([*islice(scores.ranked(), 30)])
+    assert rankings[0] == rankings[1]
 
 
 # Merging -------------------------------------------------------------------------------------------------------------

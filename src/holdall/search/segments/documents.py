@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -135,7 +135,7 @@ def make_directory(documents: Sequence[Document]) -> Directory:
 class Documents:
     """The documents of a part, parsed."""
 
-    __slots__ = ("lengths", "namespaces", "size", "starts", "versions")
+    __slots__ = ("_sizes", "lengths", "namespaces", "size", "starts", "versions")
 
     def __init__(self, directory: Directory) -> None:
         count = directory.count
@@ -143,8 +143,9 @@ class Documents:
         self.lengths = unpack("H" if len(directory.lengths) == 2 * count else "I", directory.lengths)
         self.namespaces = directory.namespaces
         self.starts = unpack("I", directory.starts)
+        self._sizes: Sizes | None = None
         #: About how many bytes of memory it takes.
-        self.size = 12 * count + sum(64 + len(ns) for ns in self.namespaces)
+        self.size = 13 * count + sum(64 + len(ns) for ns in self.namespaces)
 
     @classmethod
     def of(cls, versions: list[int], lengths: list[int]) -> Documents:
@@ -153,6 +154,13 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.versions)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The classes of the lengths."""
+        if self._sizes is None:
+            self._sizes = Sizes.of(self.lengths)
+        return self._sizes
 
     def range_of(self, low: str, high: str | None) -> tuple[int, int]:
         """Return the first document from a namespace on, and the first one from another namespace on."""
@@ -167,6 +175,23 @@ class Documents:
         """Yield each namespace, its first document, and the first one after it."""
         for index, ns in enumerate(self.namespaces):
             yield ns, self.starts[index], self._start(index + 1)
+
+
+class Sizes(NamedTuple):
+    """The lengths of documents in 15 classes, from 1 on."""
+
+    lowest: tuple[int, ...]  # the lowest length of each class; class 0 is not used
+    classes: bytes  # of the documents, in the upper four bits
+
+    @classmethod
+    def of(cls, lengths: array[int]) -> Sizes:
+        """Return the classes of lengths."""
+        distinct = set(lengths) or {1}
+        shortest = max(1, min(distinct))
+        growth = max(distinct) / shortest
+        lowest = (0, *(int(shortest * growth ** (number / 15)) for number in range(15)))
+        class_of = {length: max(1, bisect_right(lowest, length) - 1) << 4 for length in distinct}
+        return cls(lowest, bytes(map(class_of.__getitem__, lengths)))
 
 
 def _pack_least(kinds: str, numbers: list[int]) -> bytes:

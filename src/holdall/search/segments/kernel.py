@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..scoring import Weights
 from ..tokens import Numbering
+from .documents import Sizes
 
 #: The bits of a posting, from the lowest: 8 for the count, 16 for the document, 1, 31 for the term, 7 for the part.
 DOCUMENT, SEVERAL, TERM, PART = 8, 24, 25, 56
@@ -114,6 +115,9 @@ class Scored(Protocol):
 
     @property
     def lengths(self) -> array[int]: ...
+
+    @property
+    def sizes(self) -> Sizes: ...
 
 
 class Scores(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nlargest
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from ..ranking import sort_by_score
 from ..scoring import MOST_TIMES, TermWeights, Weights
 from ..tokens import Numbering
-from .documents import decode_forward, encode_forward, pack, unpack
+from .documents import Sizes, decode_forward, encode_forward, pack, unpack
 from .kernel import (
     CHUNK,
     DOCUMENT,
@@ -36,13 +36,29 @@ from .kernel import (
 _ZEROS = repeat(0.0)
 #: Bounds of scores allow for the rounding of sums in another order, which is much less.
 _MARGIN = 1e-9
-#: A list is searched for documents, not decoded, if it has so many times as many.
-_FEW = 2
-#: So many postings for each result are read to estimate the lowest score of the results.
-_SAMPLE = 8
+#: Of a list from which so many documents would be scored, candidates are searched for in all lists.
+_MANY = 512
+#: Of how many terms, at most.
+_MOST_SHARED = 4
+#: Lengths that differ less do not matter for what a term can add.
+_ALIKE = 1.25
+#: So many documents are found in bits without summing up all bits before.
+_FEW_FOUND = 128
+#: So many postings for each result are read to estimate the lowest score of the results, and so many of their documents
+#: get exact scores: more if that takes at most so many look-ups, and one for so many postings.
+_SAMPLE, _SAMPLED, _LOOKED_UP, _POSTINGS = 8, 4, 1 << 12, 64
 #: How many results are searched at first, and how many times as many whenever those before were not enough.
 _FIRST, _GROWTH = 32, 8
 _BITS = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
+_BIT_COUNTS = bytes(byte.bit_count() for byte in range(256))
+#: For `bytes.translate`: 255 for the bytes that have a bit, for each bit.
+_IS_SET = [bytes(255 * (byte >> bit & 1) for byte in range(256)) for bit in range(8)]
+#: For each byte, which bits are set.
+_PLACES = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
+_AT_MOST_15 = bytes(min(times, 15) for times in range(256))
+#: For `bytes.translate`: counts up to some number, and which counts are at least some number.
+_UP_TO = [bytes(range(most + 1)) for most in (64, 16, 8, 4, 2, 0)]
+_AT_LEAST = [bytes(times >= least for times in range(256)) for least in range(MOST_TIMES + 1)]
 
 
 class PlainKernel:
@@ -268,7 +284,15 @@ class _Numbers:
         start = self._start
         return iter([number - start for number in self._numbers] if start else self._numbers)
 
-    def find(self, wanted: Iterable[int]) -> Iterator[tuple[int, int]]:
+    def select(self, values: bytes) -> bytes:
+        """Select the bytes of these documents from those of all documents, none of which is 0."""
+        return bytes(map(values.__getitem__, self))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[int]:
+        """Yield the documents at some sorted indexes."""
+        return (self._numbers[index] - self._start for index in indexes)
+
+    def find(self, wanted: Sequence[int]) -> Iterable[tuple[int, int]]:
         """Yield those of some sorted documents that are in the list, and at which index."""
         numbers, start, at = self._numbers, self._start, 0
         if numbers:
@@ -294,14 +318,23 @@ class _Packed:
         first = range(-self._start, len(self._counts) * CHUNK - self._start, CHUNK)
         return islice(map(add, chain.from_iterable(map(repeat, first, self._counts)), self._inside), self._before, None)
 
-    def find(self, wanted: Iterable[int]) -> Iterator[tuple[int, int]]:
+    def select(self, values: bytes) -> bytes:
+        return bytes(map(values.__getitem__, self))
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[int]:
+        inside, starts, chunk = self._inside, list(accumulate(self._counts)), 0
+        for index in indexes:
+            at = index + self._before
+            chunk = bisect_right(starts, at, chunk)
+            yield chunk * CHUNK + inside[at] - self._start
+
+    def find(self, wanted: Sequence[int]) -> Iterable[tuple[int, int]]:
         """Yield those of some sorted documents that are in the list, and at which index."""
         inside, starts = self._inside, list(accumulate(self._counts, initial=0))
         for number in wanted:
             chunk, rest = divmod(number + self._start, CHUNK)
-            stop = min(starts[chunk + 1], len(inside))
-            at = bisect_left(inside, rest, min(starts[chunk], stop), stop)
-            if at < stop and inside[at] == rest:
+            at = inside.find(rest, starts[chunk], starts[chunk + 1])
+            if at >= 0:
                 yield number, at - self._before
 
 
@@ -310,6 +343,7 @@ class _Bits:
 
     def __init__(self, bits: int, size: int) -> None:
         self._data, self._size, self._count = bits.to_bytes((size + 7) // 8, "little"), size, bits.bit_count()
+        self._sums: list[int] = []
 
     def __len__(self) -> int:
         return self._count
@@ -317,47 +351,169 @@ class _Bits:
     def __iter__(self) -> Iterator[int]:
         return compress(range(self._size), b"".join(map(_BITS.__getitem__, self._data)))
 
-    def find(self, wanted: Iterable[int]) -> Iterator[tuple[int, int]]:
+    def _sum(self) -> list[int]:
+        """Return how many documents precede each byte."""
+        if not self._sums:
+            self._sums = list(accumulate(self._data.translate(_BIT_COUNTS), initial=0))
+        return self._sums
+
+    def select(self, values: bytes) -> bytes:
+        mask = bytearray(8 * len(self._data))  # 255 for each document of the list
+        for bit, is_set in enumerate(_IS_SET):
+            mask[bit::8] = self._data.translate(is_set)
+        selected = int.from_bytes(mask, "little") & int.from_bytes(values, "little")
+        return selected.to_bytes(len(mask), "little").translate(None, b"\x00")
+
+    def pick(self, indexes: Iterable[int]) -> Iterator[int]:
+        data, sums, byte = self._data, self._sum(), 0
+        for index in indexes:
+            byte = bisect_right(sums, index, byte) - 1
+            yield 8 * byte + _PLACES[data[byte]][index - sums[byte]]
+
+    def find(self, wanted: Sequence[int]) -> Iterable[tuple[int, int]]:
         """Yield those of some sorted documents that are in the list, and at which index."""
+        data = self._data
+        found = [number for number in wanted if data[number >> 3] & 1 << (number & 7)]
+        if len(found) < _FEW_FOUND:
+            return self._count_before(found)
+        sums = self._sum()
+        return [
+            (number, sums[number >> 3] + (data[number >> 3] & (1 << (number & 7)) - 1).bit_count()) for number in found
+        ]
+
+    def _count_before(self, found: Iterable[int]) -> Iterator[tuple[int, int]]:
         data, before, counted = self._data, 0, 0
-        for number in wanted:
-            at, bit = number >> 3, 1 << (number & 7)
-            if data[at] & bit:
-                before += int.from_bytes(data[counted:at], "little").bit_count()
-                counted = at
-                yield number, before + (data[at] & bit - 1).bit_count()
+        for number in found:
+            at = number >> 3
+            before += int.from_bytes(data[counted:at], "little").bit_count()
+            counted = at
+            yield number, before + (data[at] & (1 << (number & 7)) - 1).bit_count()
 
 
 _List: TypeAlias = _Numbers | _Packed | _Bits
 
 
+class _Part:
+    """The posting list of a term in a part."""
+
+    def __init__(self, numbers: _List, counts: bytes | None, sizes: Sizes) -> None:
+        self.numbers = numbers
+        self.counts = counts  # how often the documents have the term; None if once
+        self.most = 0.0  # the most that the term adds to a score
+        self.sizes = sizes
+        self._kinds = b""
+
+    @property
+    def kinds(self) -> bytes:
+        """The class of each document's length, and in the lower four bits its count, at most 15."""
+        if not self._kinds:
+            self._kinds = selected = self.numbers.select(self.sizes.classes)
+            if self.counts is not None:
+                both = int.from_bytes(selected, "little") | int.from_bytes(self.counts.translate(_AT_MOST_15), "little")
+                self._kinds = both.to_bytes(len(selected), "little")
+        return self._kinds
+
+
 class _Lists:
     """The posting lists of a term, by part: of the documents in which it occurs once, or of the others."""
 
-    def __init__(self, term: int, most: float, weigh: Callable[[Any], float]) -> None:
-        self.term, self.most, self._weigh = term, most, weigh  # `most` is the most that the term adds to a score
-        self.parts: dict[int, tuple[_List, Sequence[int] | None]] = {}  # documents, and counts; None if it is once
+    def __init__(self, weights: Weights, term: int, is_once: bool) -> None:
+        self.term = term
+        self.parts: dict[int, _Part] = {}
+        self.most = 0.0  # the most that the term adds to a score in any part
+        self._idf, self._base, self._slope = weights.idfs[term], weights.base, weights.slope
+        kind = _WeightsOfOnce if is_once else TermWeights
+        self._weigh: Callable[[Any], float] = kind(weights, term).__getitem__
 
-    def add(self, part: int, scores: dict[int, float], lengths: Sequence[int], floor: float = 0.0) -> None:
+    def append(self, part: int, numbers: _List, counts: Sequence[int] | None, sizes: Sizes) -> None:
+        """Append the list of a part. `sizes` has the classes of the lengths of its documents."""
+        own = _Part(numbers, None if counts is None else bytes(counts), sizes)
+        own.most = self._bound(1 if own.counts is None else _find_most(own.counts), sizes.lowest[1])
+        self.parts[part] = own
+        self.most = max(self.most, own.most)
+
+    def _bound(self, times: int, length: int) -> float:
+        """Return the most that the term adds to the score of a document that has it so often and is not shorter."""
+        return self._idf * times / (times + self._base + self._slope * length)
+
+    def add(self, part: int, scores: dict[int, float], lengths: Sequence[int], floor: float) -> None:
         """Add what the term adds to the scores of a part. New documents with less than `floor` are left out."""
-        numbers, counts = self.parts[part]
+        found_in = self.parts[part]
+        numbers, counts = found_in.numbers, found_in.counts
         weigh, before = self._weigh, scores.get
-        if floor > self.most and _FEW * len(scores) < len(numbers):
-            for number, index in numbers.find(sorted(scores)):
-                length = lengths[number]
-                scores[number] += weigh(length if counts is None else (counts[index], length))
-            return
-        listed = [*numbers]
+        chosen = self.choose(part, floor)
+        times: Iterable[int] | None = counts
+        if chosen is not None and len(scores) + chosen.count(1) < len(numbers):
+            found = dict(numbers.find(sorted(scores)))
+            if chosen:
+                found.update(self.pick(part, chosen))
+            listed = [*found]
+            times = None if counts is None else map(counts.__getitem__, found.values())
+        else:
+            listed = [*numbers]
         of_length: Iterable[Any] = map(lengths.__getitem__, listed)
-        added = map(weigh, of_length if counts is None else zip(counts, of_length, strict=True))
-        if floor > 0:
-            pairs = zip(listed, added, strict=True)
+        added = map(weigh, of_length if times is None else zip(times, of_length, strict=True))
+        if floor <= 0:
+            summed = map(add, map(before, listed, _ZEROS), added) if scores else added
+            scores.update(zip(listed, summed, strict=True))
+            return
+        pairs = zip(listed, added, strict=True)
+        if scores:
             scores.update(
                 [(number, before(number, 0.0) + more) for number, more in pairs if more >= floor or number in scores]
             )
         else:
-            summed = map(add, map(before, listed, _ZEROS), added) if scores else added
-            scores.update(zip(listed, summed, strict=True))
+            scores.update([pair for pair in pairs if pair[1] >= floor])
+
+    def choose(self, part: int, floor: float) -> bytes | None:
+        """Return a byte for each document of a list: 1 if the term may add so much to its score.
+
+        None if all may, and an empty string if no one can.
+        """
+        own = self.parts[part]
+        if floor > own.most:
+            return b""
+        if floor <= 0:
+            return None
+        lowest, bound = floor * (1 - _MARGIN), self._bound
+        shortest, longest = own.sizes.lowest[1], own.sizes.lowest[-1]
+        if own.counts is not None:
+            least = next((times for times in range(1, MOST_TIMES) if bound(times, shortest) >= lowest), MOST_TIMES)
+            chosen = own.counts.translate(_AT_LEAST[least])
+            if longest < _ALIKE * shortest or chosen.count(1) < _MANY:
+                return chosen
+        times_of = [1] * 16 if own.counts is None else [*range(15), MOST_TIMES]
+        table = [bound(times, length) >= lowest for length in own.sizes.lowest for times in times_of]
+        return own.kinds.translate(bytes(table))
+
+    def pick(self, part: int, chosen: bytes, most: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield the chosen documents with their indexes, at most so many."""
+        indexes = [*islice(_find_set(chosen), most)]
+        return zip(self.parts[part].numbers.pick(indexes), indexes, strict=True)
+
+    def sample(self, part: int, lengths: Sequence[int], most: int) -> list[tuple[int, float]]:
+        """Return at most so many documents, of those that have the term often, with what it adds to their scores."""
+        numbers, counts = self.parts[part].numbers, self.parts[part].counts
+        if counts is None:
+            return [(number, self._weigh(lengths[number])) for number in islice(numbers, most)]
+        masks = (counts.translate(_AT_LEAST[least]) for least in (16, 8, 6, 5, 4, 3, 0))
+        chosen = next((mask for mask in masks if mask.count(1) >= most), bytes([1]) * len(counts))
+        return [
+            (number, self._weigh((counts[index], lengths[number]))) for number, index in self.pick(part, chosen, most)
+        ]
+
+
+def _find_most(counts: bytes) -> int:
+    """Return the highest count. Most are low: to drop those takes much less time than to compare all."""
+    return next((max(left) for low in _UP_TO if (left := counts.translate(None, low))), 0)
+
+
+def _find_set(chosen: bytes) -> Iterator[int]:
+    """Yield the index of each byte that is 1."""
+    at = chosen.find(1)
+    while at >= 0:
+        yield at
+        at = chosen.find(1, at + 1)
 
 
 class PlainScores:
@@ -365,34 +521,34 @@ class PlainScores:
 
     In each part, the lists are read in the order of what they can add to a score, the rare terms first. A document is
     left out as soon as the other lists could not lift it among the best. So long lists are only searched for a few
-    documents. Those that are left get their exact scores. If many more results are read, all documents are scored.
+    documents, and for those that have the term often. Those that are left get their exact scores. If many more results
+    are read, all documents are scored.
     """
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
-        self._lists: list[_Lists] = []
-        for term, idf in enumerate(weights.idfs):
-            # `times / (times + base + slope * length)` is below 1, and at most this if the term occurs once.
-            self._lists.append(_Lists(term, idf / (1 + weights.base), _WeightsOfOnce(weights, term).__getitem__))
-            self._lists.append(_Lists(term, idf, TermWeights(weights, term).__getitem__))
+        # For each term, the lists of the documents in which it occurs once, and of the others.
+        self._lists = [_Lists(weights, term, is_once) for term in range(len(weights.idfs)) for is_once in (True, False)]
         self._lengths: list[array[int]] = []
         self._versions: list[array[int]] = []
         self._scored: dict[int, float] = {}
 
     def add(self, documents: Scored, start: int, stop: int, found: Sequence[Found]) -> None:
         part = len(self._lengths)
+        lowest, classes = documents.sizes
+        sizes = Sizes(lowest, classes[start:stop])
         self._lengths.append(documents.lengths[start:stop])
         self._versions.append(documents.versions[start:stop])
         for term, once, several, counts in found:
             for lists, numbers, times in zip(self._lists[2 * term :], (once, several), (None, counts), strict=False):
                 if len(numbers):
-                    lists.parts[part] = numbers if isinstance(numbers, _List) else _Numbers(numbers), times
+                    lists.append(part, numbers if isinstance(numbers, _List) else _Numbers(numbers), times, sizes)
 
     def add_scored(self, scores: dict[int, float]) -> None:
         self._scored.update(scores)
 
     def ranked(self) -> Iterator[tuple[int, float]]:
-        size = sum(len(numbers) for lists in self._lists for numbers, _ in lists.parts.values())
+        size = sum(len(each.numbers) for lists in self._lists for each in lists.parts.values())
         bound, want = math.inf, _FIRST
         while _SAMPLE * want <= size:
             best = self._find_best(want, size)
@@ -412,20 +568,18 @@ class PlainScores:
         None if so many are equal that it takes longer than to score all: more look-ups than there are postings.
         """
         lists = sorted((lists for lists in self._lists if lists.parts), key=attrgetter("most"), reverse=True)
-        steps = [
-            (each, _sum_most([other for other in lists[index:] if other.term != each.term]), _sum_most(lists[index:]))
-            for index, each in enumerate(lists, 1)
-        ]
-        least = self._estimate_least(lists, want)
+        least = self._estimate_least(lists, want, size)
         best: list[float] = []
         kept: list[dict[int, float]] = []
         for part, lengths in enumerate(self._lengths):
-            scores: dict[int, float] = {}
+            steps = self._order(part, lists)
+            candidates = self._find_candidates(part, steps, least)
+            scores = dict.fromkeys(sorted(candidates or ()), 0.0)
             for each, others, rest in steps:
-                if part in each.parts:
-                    each.add(part, scores, lengths, least - others)
-                    if least > rest:
-                        scores = {number: score for number, score in scores.items() if score >= least - rest}
+                is_first = not scores  # then the floor has left out as many
+                each.add(part, scores, lengths, least - others if candidates is None else math.inf)
+                if least > rest and not is_first:
+                    scores = {number: score for number, score in scores.items() if score >= least - rest}
             kept.append(scores)
             best = nlargest(want, chain(best, scores.values()))
             if len(best) == want:
@@ -437,22 +591,74 @@ class PlainScores:
         found.reverse()
         return found if len(found) <= want else [pair for pair in found if pair[0] >= found[want - 1][0]]
 
-    def _estimate_least(self, lists: Sequence[_Lists], want: int) -> float:
-        """Return a score that so many documents have or exceed: the best of a sample that has the rarest terms."""
+    def _order(self, part: int, lists: Sequence[_Lists]) -> list[tuple[_Lists, float, float]]:
+        """Return the lists that a part has, those that can add most to a score first.
+
+        With each comes the most that the later lists of other terms can add, and the most that all later lists can. A
+        document is in one of both lists of a term.
+        """
+        own = sorted((each for each in lists if part in each.parts), key=lambda each: each.parts[part].most)
+        most_of: dict[int, float] = {}
+        steps: list[tuple[_Lists, float, float]] = []
+        rest = 0.0
+        for each in own:
+            others = rest - most_of.get(each.term, 0.0)
+            steps.append((each, others * (1 + _MARGIN), rest * (1 + _MARGIN)))
+            most_of[each.term] = each.parts[part].most
+            rest = others + most_of[each.term]
+        steps.reverse()
+        return steps
+
+    def _find_candidates(self, part: int, steps: list[tuple[_Lists, float, float]], least: float) -> set[int] | None:
+        """Return the documents that can be among the best; None if the first list has as few of them.
+
+        The terms that can add most share what the others cannot add to the lowest score. To each of the best, one of
+        them adds its share or more. So a document must have one of several frequent terms very often.
+        """
+        if len(steps) < 2 or least <= 0:
+            return None
+        first, others, _ = steps[0]
+        chosen = first.choose(part, least - others)
+        limit = len(first.parts[part].numbers) if chosen is None else chosen.count(1)
+        if limit < _MANY:
+            return None
+        most_of = {each.term: each.parts[part].most for each, _, _ in reversed(steps)}
+        terms = sorted(most_of, key=most_of.__getitem__, reverse=True)
+        found: list[tuple[_Lists, bytes]] = []
+        for count in range(2, min(len(terms), _MOST_SHARED) + 1):
+            shared = sum(most_of[term] for term in terms[:count])
+            share = (least - sum(most_of[term] for term in terms[count:])) / shared
+            own: list[tuple[_Lists, bytes]] = []
+            total = 0
+            for each in [each for each, _, _ in steps if each.term in terms[:count]]:
+                chosen = each.choose(part, share * most_of[each.term])
+                total += len(each.parts[part].numbers) if chosen is None else chosen.count(1)
+                if chosen is None or total >= limit:
+                    break
+                own.append((each, chosen))
+            else:
+                found, limit = own, total
+        return {number for each, chosen in found for number, _ in each.pick(part, chosen)} if found else None
+
+    def _estimate_least(self, lists: Sequence[_Lists], want: int, postings: int) -> float:
+        """Return a score that so many documents have or exceed: the best of some that have the rarest terms often."""
         scores: list[dict[int, float]] = [{} for _ in self._lengths]
-        read = 0
+        size = max(_SAMPLED * want, min(_LOOKED_UP, postings // _POSTINGS) // len(lists))
+        left = max(_SAMPLE * want, size)
         for each, part in [(one, part) for one in lists for part in one.parts]:
-            each.add(part, scores[part], self._lengths[part])
-            read += len(each.parts[part][0])
-            if read >= _SAMPLE * want:
+            found = each.sample(part, self._lengths[part], left)
+            for number, more in found:
+                scores[part][number] = scores[part].get(number, 0.0) + more
+            left -= len(found)
+            if left <= 0:
                 break
         sample: list[dict[int, float]] = [{} for _ in self._lengths]
         for score, part, number in nlargest(
-            want, ((score, part, number) for part, own in enumerate(scores) for number, score in own.items())
+            size, ((score, part, number) for part, own in enumerate(scores) for number, score in own.items())
         ):
             sample[part][number] = score
-        exact = [score for score, _ in self._score_exactly(sample)]
-        return min(exact) * (1 - _MARGIN) if len(exact) == want else 0.0
+        exact = nlargest(want, (score for score, _ in self._score_exactly(sample)))
+        return exact[-1] * (1 - _MARGIN) if len(exact) == want else 0.0
 
     def _score_exactly(self, chosen: Sequence[Iterable[int]]) -> Iterator[tuple[float, int]]:
         """Yield scores and versions of some documents of each part: the same operations in the same order as numpy."""
@@ -461,7 +667,7 @@ class PlainScores:
             counts = {number: [0] * len(self._weights.idfs) for number in numbers}
             for lists in self._lists if numbers else ():
                 if part in lists.parts:
-                    listed, times = lists.parts[part]
+                    listed, times = lists.parts[part].numbers, lists.parts[part].counts
                     for number, index in listed.find(numbers):
                         counts[number][lists.term] = 1 if times is None else times[index]
             for number, of_terms in counts.items():
@@ -474,18 +680,13 @@ class PlainScores:
             scores: dict[int, float] = {}
             for lists in self._lists:  # in the order of the query
                 if part in lists.parts:
-                    lists.add(part, scores, lengths)
+                    lists.add(part, scores, lengths, 0.0)
             first = len(versions)
             versions.extend(self._versions[part].tolist())
             joined.update({first + number: score for number, score in scores.items()} if first else scores)
         joined.update(enumerate(self._scored.values(), len(versions)))
         versions.extend(self._scored)
         return sort_by_score(joined, versions)
-
-
-def _sum_most(lists: Sequence[_Lists]) -> float:
-    """Return the most that lists add to a score; the first adds most. A document is in one of both lists of a term."""
-    return sum({each.term: each.most for each in reversed(lists)}.values()) * (1 + _MARGIN)
 
 
 class _WeightsOfOnce(dict[int, float]):
