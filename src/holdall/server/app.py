@@ -28,12 +28,15 @@ from .rest import ROUTES as REST_ROUTES
 from .run.logs import AccessLog
 from .tracing import Tracing
 
-#: Headers of every answer that does not have its own, except a `JsonAnswer`, which has all that it needs.
+_NO_STORE = (b"cache-control", b"no-store")
+#: A cache keeps answers to other methods only if they allow it (RFC 9110).
+_CACHEABLE = frozenset({"GET", "HEAD"})
+#: Headers of every answer that does not have its own, except a `JsonAnswer`.
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
+    _NO_STORE,
 )
 #: Headers that pages of other sites may send.
 _CORS_HEADERS = (
@@ -64,9 +67,15 @@ class Service:
         """Add the headers that every answer has to those of an answer."""
         given = {name for name, _ in raw}
         raw += [header for header in _HEADERS if header[0] not in given]
-        self.add_cors(request, raw)
+        self._add_cors(request, raw)
 
-    def add_cors(self, request: Request, raw: list[tuple[bytes, bytes]]) -> None:
+    def add_json_headers(self, request: Request, raw: list[tuple[bytes, bytes]]) -> None:
+        """Add to the headers of a `JsonAnswer` those that depend on the request."""
+        if request.scope["method"] in _CACHEABLE:
+            raw.append(_NO_STORE)
+        self._add_cors(request, raw)
+
+    def _add_cors(self, request: Request, raw: list[tuple[bytes, bytes]]) -> None:
         """Add the headers with which pages of other sites may read an answer."""
         origin = request.headers.get("origin")
         if origin is not None and self.gate.allows_origin(origin):

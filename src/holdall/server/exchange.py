@@ -219,7 +219,7 @@ class Endpoint:
             self.service.finish(request, self.name, response, access, seconds)
             await response(request.scope, request.receive, send)
             return
-        self.service.add_cors(request, response.raw_headers)
+        self.service.add_json_headers(request, response.raw_headers)
         try:
             await response(request.scope, request.receive, send)
         finally:  # the sender need not wait for this

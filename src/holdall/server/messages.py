@@ -5,12 +5,11 @@ Measured for a get of an item, without the store: 30 µs of CPU time instead of 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -52,15 +51,11 @@ class IndexedRequest(Request):
 
 #: Headers of answers, as ASGI sends them: `Response.headers` would take longer. No browser makes a page of JSON, so the
 #: headers that restrict pages are left out there: a client in Python takes 3 to 4 us to read each.
-_JSON_HEADERS = (
-    (b"content-type", b"application/json"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-)
+_JSON_HEADERS = ((b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff"))
 
 
 class JsonAnswer(Response):
-    """An answer with a JSON document that is already encoded, and with all headers that it needs."""
+    """An answer with a JSON document that is already encoded."""
 
     media_type = "application/json"
 
@@ -71,36 +66,22 @@ class JsonAnswer(Response):
             self.raw_headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
-class DirectRoutes:
-    """A middleware that passes requests whose path has a known start to their endpoints. Others match all routes.
+class DirectApp(Starlette):
+    """A Starlette app that passes requests whose path has a known start to their endpoints. Others match all routes.
 
-    An endpoint answers every request itself, also with an error. So it needs nothing of what comes before a route.
+    An endpoint answers every request itself, also with an error. So it needs nothing of what comes before a route,
+    unless a user has added middleware.
     """
 
-    def __init__(self, app: ASGIApp, starts: Mapping[str, ASGIApp]) -> None:
-        self._app, self._starts = app, starts
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return (find_direct(scope, self._starts) or self._app)(scope, receive, send)
-
-
-def find_direct(scope: Scope, starts: Mapping[str, ASGIApp]) -> ASGIApp | None:
-    """Return the endpoint of a request whose path has a known start."""
-    if scope["type"] == "http":
-        path, mount = scope["path"], scope.get("root_path", "")
-        for start, endpoint in starts.items():
-            if path.startswith(start, len(mount)) and path.startswith(mount):
-                return endpoint
-    return None
-
-
-class DirectApp(Starlette):
-    """A Starlette app with `DirectRoutes`. Unless a user adds other middleware, it passes requests on itself."""
-
     def __init__(self, starts: Mapping[str, ASGIApp], **options: Any) -> None:
-        super().__init__(middleware=[Middleware(DirectRoutes, starts)], **options)
-        self._starts, self._own_middleware = starts, list(self.user_middleware)
+        super().__init__(**options)
+        self._starts = starts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = find_direct(scope, self._starts) if self.user_middleware == self._own_middleware else None
-        await (endpoint or super().__call__)(scope, receive, send)
+        if scope["type"] == "http" and not self.user_middleware:
+            path, mount = scope["path"], scope.get("root_path", "")
+            for start, endpoint in self._starts.items():
+                if path.startswith(start, len(mount)) and path.startswith(mount):
+                    await endpoint(scope, receive, send)
+                    return
+        await super().__call__(scope, receive, send)
