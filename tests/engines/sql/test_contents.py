@@ -68,6 +68,23 @@ def test_maintenance_merges_the_segments_of_many_small_changes(tmp_path: Path) -
         assert [match.path for match in files.grep("needle")] == ["/0", "/1", "/2"]
 
 
+def test_a_grep_looks_up_the_parts_of_a_text_that_the_fewest_files_have(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.db")
+    with holdall.open(path, durability="relaxed") as store, mock.patch.object(sql_files, "_FEW_FILES", 0):
+        files, engine = store.files(), store._engine_handle.engine
+        files.write("/rare", "zzyzyyz")
+        while engine.execute([Maintain()])[0]:
+            pass
+        with contextlib.closing(apsw.Connection(path)) as connection:
+            numbers = "WITH RECURSIVE number(n) AS (SELECT 1000 UNION ALL SELECT n + 1 FROM number WHERE n < 16000)"
+            common = "INSERT INTO holdall_contents (rowid, content) SELECT n, 'Common xyz' FROM number"
+            connection.execute(f"{numbers} {common}")
+            # The index does not know of this change, so a grep that looks up parts of "common" does not find the file.
+            connection.execute("UPDATE holdall_chunks SET data = CAST('Common Zzyzyyz' AS BLOB)")
+        assert [match.path for match in files.grep("Common Zzyzyyz")] == ["/rare"]
+        assert files.grep("ommon Zzyzy") == []
+
+
 def _count_segments(path: str) -> int:
     with contextlib.closing(apsw.Connection(path)) as connection:
         [(count,)] = connection.execute("SELECT count(DISTINCT segid) FROM holdall_contents_idx")

@@ -30,7 +30,7 @@ from ...model.values import decode
 from ...ops import Op
 from ..checks.sql import TableChecks
 from ..history.sql import copy_row, is_kept
-from ..sql.dialect import ContentQuery, Dialect
+from ..sql.dialect import ContentQuery, Dialect, choose_grams
 from ..sql.narrowing import Binder, Path, index_name
 from ..sql.statements import TREES, SqlProgram, Statement, in_deleted_tree, outside_deleted_trees
 from .indexes.trigrams import TrigramIndex
@@ -502,7 +502,7 @@ class PostgresDialect(Dialect):
         return self._index.remove(versions)
 
     def find_contents(self, grams: list[str]) -> ContentQuery | None:
-        return self._index.find(grams)
+        return self._index.find(choose_grams(grams))
 
     def index_order(self) -> SqlProgram[None]:
         # Not in the migrations: only searches with neighbours need it, and it makes every put slower.

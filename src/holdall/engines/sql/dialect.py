@@ -20,8 +20,7 @@ from .statements import TREES, ManyTimes, Rows, SqlProgram, Statement
 ContentQuery: TypeAlias = tuple[Statement, Callable[[Rows], Statement | None]]
 #: From so many versions on, reading all files in order is faster than looking them up.
 MOST_FOUND = 4096
-#: How many grams of a search are looked up; more would hardly exclude more files. With 24 of them, SQLite takes three
-#: times as long to find a long literal among 100,000 files.
+#: How many grams of a search are looked up; more would hardly exclude more files.
 _MOST_GRAMS = 6
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -191,8 +190,8 @@ class Dialect(Fields):
         """Return the condition that a byte string has a part."""
 
 
-def choose_grams(grams: list[_Gram]) -> list[_Gram]:
+def choose_grams(grams: list[_Gram], most: int = _MOST_GRAMS) -> list[_Gram]:
     """Return the grams of a search that are looked up, taken from all over it."""
-    if len(grams) <= _MOST_GRAMS:
+    if len(grams) <= most:
         return grams
-    return [grams[number * len(grams) // _MOST_GRAMS] for number in range(_MOST_GRAMS)]
+    return [grams[number * len(grams) // most] for number in range(most)]

@@ -21,7 +21,7 @@ from ...model import file_values, keys
 from ...model.globs import compile_glob
 from ...model.values import ttl_microseconds
 from ...ops import ABSENT, ANY, KEEP, FileInfo, Op, Page
-from .dialect import Dialect, choose_grams
+from .dialect import Dialect
 from .statements import AT_OR_BELOW, LIVE, OLD_IS_LIVE, Rows, SqlProgram, Statement, assignments, at_or_below, live
 
 #: The size of the pieces of a content that is written at once; appended pieces may be smaller.
@@ -625,7 +625,7 @@ def _grams(op: ops.Grep) -> list[str]:
             grams[gram] = None
     # More files have a gram with a space. Measured on SQLite: without these, a search takes three quarters of the time.
     inside_words = [gram for gram in grams if " " not in gram]
-    return choose_grams(inside_words if len(inside_words) > 3 else list(grams))
+    return inside_words if len(inside_words) > 3 else list(grams)
 
 
 _FOLD_BEYOND_ASCII = frozenset("iIkKsS")  # as K and the Kelvin sign

@@ -20,7 +20,7 @@ from ...ops import File, Op, Put
 from ..checks.sql import TableChecks
 from ..history.sql import copy_row, is_kept
 from ..learned.sqlite import MIGRATION as LEARNED_FIELDS
-from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect
+from ..sql.dialect import MOST_FOUND, ContentQuery, Dialect, choose_grams
 from ..sql.feed import MARK_NAMESPACE
 from ..sql.narrowing import Binder, Path, index_name, json_path
 from ..sql.statements import ManyTimes, Rows, SqlProgram, Statement
@@ -184,6 +184,27 @@ MIGRATIONS = (
 
 #: How many pages of the index of contents one transaction merges. Measured: 17 ms.
 _MERGED_PAGES = 128
+#: How many grams of a search have their lists measured, and how many are looked up.
+_MEASURED_GRAMS, _SHORTEST_LISTS = 24, 5
+#: An expression: the grams whose lists take the fewest pages, as a search of FTS5, which reads each list to its end.
+#: A segment of its index has lists in the order of their terms, and FTS5 notes the first term of a page, after a '0'.
+#: So this is an estimate. A wrong one only makes the search slower.
+_RAREST = f"""
+    WITH RECURSIVE segment(number) AS (
+        SELECT min(segid) FROM holdall_contents_idx
+        UNION ALL
+        SELECT (SELECT min(segid) FROM holdall_contents_idx WHERE segid > number) FROM segment WHERE number IS NOT NULL
+    ),
+    gram(number, value, term) AS (SELECT key, value, CAST('0' || lower(value) AS BLOB) FROM json_each(:grams))
+    SELECT group_concat(quoted, ' AND ') FROM (
+        SELECT '"' || replace(value, '"', '""') || '"' AS quoted FROM gram, segment
+        GROUP BY gram.number ORDER BY total(
+            (SELECT pgno FROM holdall_contents_idx WHERE segid = segment.number AND term > gram.term
+                ORDER BY term LIMIT 1)
+            - (SELECT pgno FROM holdall_contents_idx WHERE segid = segment.number AND term <= gram.term
+                ORDER BY term DESC LIMIT 1)
+        ), gram.number LIMIT {_SHORTEST_LISTS}
+    )"""
 #: Not in the migrations: only searches with neighbours need it, and it makes every put slower.
 ORDER_INDEX = (
     "CREATE INDEX IF NOT EXISTS holdall_order ON holdall_entries (ns, created, key, expires) WHERE value IS NOT NULL"
@@ -334,15 +355,15 @@ class SqliteDialect(Dialect):
     def find_contents(self, grams: list[str]) -> ContentQuery | None:
         if not grams:
             return None
-        match = {"grams": " AND ".join('"' + gram.replace('"', '""') + '"' for gram in grams)}
-        sql = f"SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH :grams LIMIT {MOST_FOUND}"
+        measured = {"grams": msgspec.json.encode(choose_grams(grams, _MEASURED_GRAMS)).decode()}
+        sql = f"SELECT rowid FROM holdall_contents WHERE holdall_contents MATCH ({_RAREST}) LIMIT {MOST_FOUND}"
 
         def read_answer(rows: Rows) -> Statement | None:
             # The versions themselves, and not the query again: it reads long posting lists.
             source, params = self.each_number([version for (version,) in rows])
             return (f"SELECT value FROM {source}", params) if len(rows) < MOST_FOUND else None
 
-        return (sql, match), read_answer
+        return (sql, measured), read_answer
 
     def index_order(self) -> SqlProgram[None]:
         yield [(ORDER_INDEX, {})]
