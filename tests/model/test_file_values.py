@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdall.errors import InvalidValue
 from holdall.model import file_values
+from holdall.model.values import encode
 from holdall.ops import File
+
+_REST = '"encoding":"utf-8","created_at":"then","modified_at":"now"}'
+_ITEM = {"content": "text\n", "encoding": "utf-8", "created_at": "then", "modified_at": "now"}
 
 
 def test_an_item_whose_content_is_too_large_for_a_file_stays_one() -> None:
     whole, too_large = ({"content": "x" * size} for size in (file_values.LARGEST, file_values.LARGEST + 1))
     assert isinstance(file_values.to_stored("/f", whole), File)
     assert isinstance(file_values.to_stored("/f", too_large), str)
+    assert isinstance(file_values.to_stored("/f", {**_ITEM, **whole}), File)
+    assert isinstance(file_values.to_stored("/f", {**_ITEM, **too_large}), str)
+
+
+@pytest.mark.parametrize(
+    "other", [{"content": 1}, {"encoding": "latin-1"}, {"created_at": 1}, {"modified_at": None}, {"note": ""}]
+)
+def test_an_item_with_a_field_that_no_file_has_stays_one(other: dict[str, Any]) -> None:
+    assert file_values.to_stored("/f", _ITEM) == File('{"content":"text",' + _REST, b"text\n")  # type: ignore[arg-type]
+    assert file_values.to_stored("/f", {**_ITEM, **other}) == encode({**_ITEM, **other})
+    assert file_values.to_stored("/f/", _ITEM) == encode(_ITEM)
+    with pytest.raises(InvalidValue, match="lone surrogates.*content"):
+        file_values.to_stored("/f", {**_ITEM, "content": "\ud800"})
 
 
 def test_the_limit_is_the_same_in_the_scripts_of_redis() -> None:
