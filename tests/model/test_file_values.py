@@ -31,7 +31,7 @@ def test_an_item_with_a_field_that_no_file_has_stays_one(other: dict[str, Any]) 
     assert file_values.to_stored("/f", _ITEM) == File('{"content":"text",' + _REST, b"text\n")  # type: ignore[arg-type]
     assert file_values.to_stored("/f", {**_ITEM, **other}) == encode({**_ITEM, **other})
     assert file_values.to_stored("/f/", _ITEM) == encode(_ITEM)
-    with pytest.raises(InvalidValue, match="lone surrogates.*content"):
+    with pytest.raises(InvalidValue, match=r"lone surrogates.*content"):
         file_values.to_stored("/f", {**_ITEM, "content": "\ud800"})
 
 

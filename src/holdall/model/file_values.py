@@ -111,7 +111,7 @@ def to_text(content: bytes) -> str | None:
 
 
 def _text_to_file(key: str, fields: dict[str, Any]) -> File | None:
-    """Convert a dict with all `FIELDS`, if it is that of a text: the usual case, in 1.2 us instead of 1.7 us."""
+    """Convert a dict with all `FIELDS`, if it is that of a text: the usual case, in 1.25 us instead of 1.55 us."""
     content, encoding = fields["content"], fields["encoding"]
     times = type(fields["created_at"]) is type(fields["modified_at"]) is str
     if not (times and type(content) is type(encoding) is str and encoding == "utf-8" and keys.is_path(key)):

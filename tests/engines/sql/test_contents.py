@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
 from pathlib import Path
 from unittest import mock
 
@@ -83,6 +85,24 @@ def test_a_grep_looks_up_the_parts_of_a_text_that_the_fewest_files_have(tmp_path
             connection.execute("UPDATE holdall_chunks SET data = CAST('Common Zzyzyyz' AS BLOB)")
         assert [match.path for match in files.grep("Common Zzyzyyz")] == ["/rare"]
         assert files.grep("ommon Zzyzy") == []
+
+
+def test_after_many_changes_all_segments_are_merged_into_one(tmp_path: Path) -> None:
+    """Merging segments of one size would leave three here."""
+    path, chance, numbers = str(tmp_path / "agent.db"), random.Random(1), itertools.count()
+    words = ["".join(chance.choices("abcdefghijklmnop", k=5)) for _ in range(400)]
+    with holdall.open(path, durability="relaxed", sweep_interval=None) as store:
+        files, engine = store.files(), store._engine_handle.engine
+        for count, size in ((200, 300), *[(8, 200)] * 5):
+            for number in itertools.islice(numbers, count):
+                files.write(f"/{number}", " ".join(chance.choices(words, k=size)))
+            while engine.execute([Maintain()])[0]:
+                pass
+        assert _count_segments(path) == 1
+        files.write("/small", "needle")
+        while engine.execute([Maintain()])[0]:
+            pass
+        assert _count_segments(path) == 2  # the large one is not written again for one file
 
 
 def _count_segments(path: str) -> int:
