@@ -526,7 +526,8 @@ def test_deleted_and_purged_entries_leave_no_keys(store: holdall.Store) -> None:
 
 def test_a_superseded_batch_has_no_effect(store: holdall.Store) -> None:
     """Its client has given up and sent other batches since, but the server may receive it later."""
-    store.put(("a",), "k", {"n": 1})
+    for n in (0, 1):  # the second one by `put_plain.lua`
+        store.put(("a",), "k", {"n": n})
     engine: Any = store._engine_handle.engine
     engine._free_slots[-1][1] -= 1
     assert store.put(("a",), "k", {"n": 2}).value == {"n": 2}, "what was answered before, with a value of its own"
@@ -770,13 +771,21 @@ _PUTS = st.tuples(
     st.sampled_from([None, 1, 5, ops.KEEP]),
     st.sampled_from([ops.ANY, ops.ABSENT]),
     st.sampled_from([None, '["text"]', "[]"]),
-    st.sampled_from(["put", "put", "put", "delete", "wait"]),
+    st.sampled_from(["put", "put", "put", "delete", "wait", "restore"]),
 )
+_PUT_A, _PUT_B = ((name, None, ops.ANY, None, "put") for name in ("a", "b"))  # what `put_plain.lua` can do
+_DELETE, _WAIT, _RESTORE = (("a", None, ops.ANY, None, what) for what in ("delete", "wait", "restore"))
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(_PUTS, max_size=8))
 @example([("a", 5, ops.ANY, '["text"]', what) for what in ("put", "delete", "put", "wait", "put")])
+@example([_PUT_A, _WAIT, _PUT_A, _PUT_B])
+@example([_PUT_A, _DELETE, _PUT_B])
+@example([_PUT_A, _DELETE, _PUT_A])
+@example([_PUT_A, ("a", 5, ops.ANY, None, "put"), _PUT_A])
+@example([_PUT_A, ("a", None, ops.ANY, '["text"]', "put"), _PUT_A])
+@example([_PUT_A, _RESTORE, _PUT_A])
 def test_put_and_batch_scripts_leave_the_same_keys(steps: list[Any]) -> None:
     """All keys, except the answers that are kept for the client."""
     left = []
@@ -793,6 +802,10 @@ def test_put_and_batch_scripts_leave_the_same_keys(steps: list[Any]) -> None:
                     clock.advance(2)
                 elif what == "delete":
                     store.delete(("n",), name)
+                elif what == "restore":
+                    restored = store.acting("ann")
+                    restored.put(("n",), name, {"text": "x"})
+                    restored.execute([ops.Backdate(("n",), name, updated_at=datetime(2001, 1, 1, tzinfo=UTC))])
                 else:
                     op = ops.Put(("n",), name, '{"text": "x"}', expect=expect, ttl=ttl, search_fields=index)
                     with contextlib.suppress(Conflict):

@@ -53,8 +53,7 @@ _MAINTENANCE = frozenset(
     {"begin_run", "sweep", "reclaim", "purge", "index_texts", "declare", "reindex_fields", "drop_field", "order"}
     | {"set_history", "purge_history", "forget", "faults", "drop_contents", "clear_index"}
 )
-_CLIENT_WRITES = frozenset({"batch", "put"})
-_WRITES = _MAINTENANCE | _CLIENT_WRITES
+_WRITES = _MAINTENANCE | {"batch", "put"}
 _WALKS = frozenset(
     {
         *("scan", "newest", "changes", "namespaces", "children", "count", "contents"),
@@ -81,7 +80,8 @@ def _load_scripts() -> dict[str, _Script]:
     return {
         "get": _Script("common", "get"),
         "read": _Script("read_small", "common", "read"),
-        **{name: _Script("common", "write", "client_write", name) for name in _CLIENT_WRITES},
+        "put": _Script("put_plain", "common", "write", "client_write", "put"),
+        "batch": _Script("common", "write", "client_write", "batch"),
         **{name: _Script("common", "write", name) for name in _MAINTENANCE},
         **{name: _Script("common", "walk", name) for name in _WALKS},
     }

@@ -78,10 +78,9 @@ local function parse_head(head)
 end
 
 local function format_head(record)
-  return table.concat({
-    to_text(record.version), record.created, record.updated, record.expires, record.ttl,
-    record.kind, record.size, record.appended, record.body, record.model,
-  }, ' ')
+  return to_text(record.version) .. ' ' .. record.created .. ' ' .. record.updated .. ' ' .. record.expires .. ' '
+    .. record.ttl .. ' ' .. record.kind .. ' ' .. record.size .. ' ' .. record.appended .. ' ' .. record.body .. ' '
+    .. record.model
 end
 
 -- The state of the shard; false for what it does not have. `stored_version` is the last version before this script,

@@ -1,7 +1,6 @@
--- Put one item: the most frequent write. It does what batch.lua would do, without batch.lua's functions, which Lua
+-- Put one item that put_plain.lua has left. This does what batch.lua would do, without batch.lua's functions, which Lua
 -- makes again in each call: a put over loopback takes 65 µs instead of 87 µs (Valkey 9.1, values of 200 bytes and 2 KB,
--- new and existing keys alike). A script that shares nothing with batch.lua takes 54 µs, but has to be kept equal by
--- hand.
+-- new and existing keys alike).
 --
 -- ARGV[1] to ARGV[10] are those of batch.lua. The ID, value, ttl, expectation and search fields follow, and the tokens
 -- of the indexed fields, if there are any. The answer is that of batch.lua, or 'batch' where only batch.lua can do it.
