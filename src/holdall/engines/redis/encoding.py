@@ -133,8 +133,8 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
         case ops.Append(namespace, key, data, expect, ttl, acting):
             entry_id, lifetime = make_id(namespace, key), _encode_ttl(ttl)
             return ["append", entry_id, data, _encode_expect(expect), lifetime, file_values.NATIVE, acting or ""]
-        case ops.ReadRange(namespace, key, start, end):
-            return ["read", make_id(namespace, key), start, "" if end is None else max(start, end)]
+        case ops.ReadRange():
+            return ["read", *encode_read(op)]
         case ops.Stat(namespace, path):
             return ["stat", make_id(namespace, path), *folder_bounds(namespace, path + "/")]
         case ops.CheckPath(namespace, path):
@@ -171,6 +171,11 @@ def encode_op(op: Op, encode_fields: EncodeFields, sent_bodies: dict[int, str]) 
 def encode_put(op: ops.Put, text: Any) -> tuple[Any, ...]:
     """Encode the arguments of `put.lua`, which are also the first ones of a put in `batch.lua`."""
     return make_id(op.namespace, op.key), text, _encode_ttl(op.ttl), _encode_expect(op.expect), op.search_fields or ""
+
+
+def encode_read(op: ops.ReadRange) -> tuple[str, int, Any]:
+    """Encode the arguments of a read of a file: its ID, and the start and the end of the range."""
+    return make_id(op.namespace, op.key), op.start, "" if op.end is None else max(op.start, op.end)
 
 
 def _encode_paths(src_namespace: Namespace, src: str, dst_namespace: Namespace, dst: str) -> list[str]:

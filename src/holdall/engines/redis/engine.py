@@ -86,6 +86,7 @@ from .encoding import (
     decode_result,
     encode_op,
     encode_put,
+    encode_read,
     make_id,
     parse_size,
     parse_version,
@@ -228,6 +229,16 @@ class RedisEngine:
             yield from self._set_up()
         first = batch[0]
         kind = type(first)
+        if len(batch) == 1:  # the most frequent ops come first
+            if isinstance(first, ops.Get):
+                shard = self._shards.of_namespace(first.namespace)
+                found = yield from self._shards.get(shard, make_id(first.namespace, first.key))
+                return [decode_result(first, found)]
+            if isinstance(first, ops.Put) and _is_simple(first):
+                return [(yield from self._put(first))]
+            if isinstance(first, ops.ReadRange) and first.version is None:
+                shard = self._shards.of_namespace(first.namespace)
+                return [(yield from self._shards.read(shard, *encode_read(first)))]
         if isinstance(first, ops.ReadStats):
             return [(yield from self._read_stats(first))]
         if isinstance(first, ops.ListVersions):
@@ -241,20 +252,9 @@ class RedisEngine:
             for op in batch:
                 versions += [(yield from self._read_version(op))]
             return versions
-        if len(batch) == 1:
-            if isinstance(first, ops.Get):
-                shard = self._shards.of_namespace(first.namespace)
-                found = yield from self._shards.get(shard, make_id(first.namespace, first.key))
-                return [decode_result(first, found)]
-            if isinstance(first, ops.Put) and _is_simple(first):
-                return [(yield from self._put(first))]
-            if isinstance(first, ops.ReadRange):
-                shard = self._shards.of_namespace(first.namespace)
-                _, entry_id, start, end = encode_op(first, lambda _: b"", {})
-                return [(yield from self._shards.read(shard, entry_id, start, end))]
-            if kind in _MAINTENANCE:
-                return [(yield from _MAINTENANCE[kind](self, first))]
-        elif self._shards.is_cluster:
+        if kind in _MAINTENANCE and len(batch) == 1:
+            return [(yield from _MAINTENANCE[kind](self, first))]
+        if self._shards.is_cluster and len(batch) > 1:
             if kind is ops.Embed and all(type(op) is ops.Embed for op in batch):
                 return (yield from self._run_by_shard(batch))
             if any(map(_is_store_check, batch)):
@@ -291,7 +291,7 @@ class RedisEngine:
         return results
 
     def _put(self, op: ops.Put) -> ConnectionProgram[Any]:
-        """Put one item with `put.lua`, or with `batch.lua` where that is needed."""
+        """Put one item with `put_plain.lua` and `put.lua`, or with `batch.lua` where that is needed."""
         shard = self._shards.of_namespace(op.namespace)
         stamp, declared = self._declared.get(shard, _NO_FIELDS)
         tokens = (encode_fields(declared, str(op.value)),) if stamp else ()
@@ -692,7 +692,7 @@ def _answer_lost() -> OutcomeUnknown:
 
 
 def _is_simple(op: ops.Put) -> bool:
-    """Whether `put.lua` can run a put."""
+    """Whether `put_plain.lua` or `put.lua` can run a put."""
     return type(op.value) is not ops.File and op.vectors is None and op.acting is None
 
 
