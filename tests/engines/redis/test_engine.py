@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 
 import holdall
 from holdall import ops
+from holdall.engine import SetHistory
 from holdall.engines.redis import engine as redis
 from holdall.engines.redis import shards as redis_shards
 from holdall.engines.redis import walks as redis_walks
@@ -777,6 +778,7 @@ _PUT_A, _PUT_B = ((name, None, ops.ANY, None, "put") for name in ("a", "b"))  # 
 _DELETE, _WAIT, _RESTORE = (("a", None, ops.ANY, None, what) for what in ("delete", "wait", "restore"))
 
 
+@pytest.mark.parametrize(("history", "namespace"), [(0, ("n",)), (1000, ("n",)), (1000, ("n", ".holdall.hidden"))])
 @settings(max_examples=20, deadline=None)
 @given(st.lists(_PUTS, max_size=8))
 @example([("a", 5, ops.ANY, '["text"]', what) for what in ("put", "delete", "put", "wait", "put")])
@@ -786,7 +788,9 @@ _DELETE, _WAIT, _RESTORE = (("a", None, ops.ANY, None, what) for what in ("delet
 @example([_PUT_A, ("a", 5, ops.ANY, None, "put"), _PUT_A])
 @example([_PUT_A, ("a", None, ops.ANY, '["text"]', "put"), _PUT_A])
 @example([_PUT_A, _RESTORE, _PUT_A])
-def test_put_and_batch_scripts_leave_the_same_keys(steps: list[Any]) -> None:
+def test_put_and_batch_scripts_leave_the_same_keys(
+    history: float, namespace: tuple[str, ...], steps: list[Any]
+) -> None:
     """All keys, except the answers that are kept for the client."""
     left = []
     for way in ("_put", "_run_batch"):
@@ -796,18 +800,19 @@ def test_put_and_batch_scripts_leave_the_same_keys(steps: list[Any]) -> None:
             client, home = connect(), key(store, "")
             engine: Any = store._engine_handle.engine
             client.hdel(home, "v", "f", "r")  # as after a flush
+            engine.execute([SetHistory(history)])
             engine._shards.newest_version = 4 * 10**15  # later than any clock, so that both ways use the same versions
             for name, ttl, expect, index, what in steps:
                 if what == "wait":
                     clock.advance(2)
                 elif what == "delete":
-                    store.delete(("n",), name)
+                    store.delete(namespace, name)
                 elif what == "restore":
                     restored = store.acting("ann")
-                    restored.put(("n",), name, {"text": "x"})
-                    restored.execute([ops.Backdate(("n",), name, updated_at=datetime(2001, 1, 1, tzinfo=UTC))])
+                    restored.put(namespace, name, {"text": "x"})
+                    restored.execute([ops.Backdate(namespace, name, updated_at=datetime(2001, 1, 1, tzinfo=UTC))])
                 else:
-                    op = ops.Put(("n",), name, '{"text": "x"}', expect=expect, ttl=ttl, search_fields=index)
+                    op = ops.Put(namespace, name, '{"text": "x"}', expect=expect, ttl=ttl, search_fields=index)
                     with contextlib.suppress(Conflict):
                         drive(
                             engine._put(op) if way == "_put" else engine._run_batch([op]),
