@@ -181,44 +181,8 @@ class CommittingInLoop(Committing):
                 submission.results, submission.finished = ["done in the loop"], True
 
 
-def test_a_task_that_is_alone_leads_at_once_and_others_run_at_least_between_every_other_put() -> None:
-    group = CommittingInLoop()
-    turns = 0
-
-    def count() -> None:
-        nonlocal turns
-        turns += 1
-        asyncio.get_running_loop().call_soon(count)
-
-    async def submit() -> list[int]:
-        found = []
-        asyncio.get_running_loop().call_soon(count)
-        for _ in range(3):
-            await asyncio.sleep(0.001)
-            before = turns
-            await group.commits.asubmit(BATCH)
-            found.append(turns - before)
-        for _ in range(10):
-            before = turns
-            await group.commits.asubmit(BATCH)
-            await group.commits.asubmit(BATCH)
-            found.append(min(turns - before, 1))
-        return found
-
-    assert asyncio.run(submit()) == [0] * 3 + [1] * 10
-    assert (group.in_loop, group.committed) == ([1] * 23, [])
-
-
-def test_a_batch_that_an_event_loop_leaves_is_committed_once_by_a_thread() -> None:
-    group = CommittingInLoop()
-    group.is_free = False
-    assert asyncio.run(group.commits.asubmit(BATCH)) == ["done"]
-    assert (group.in_loop, group.committed) == ([], [1])
-
-
 def test_batches_of_one_turn_of_an_event_loop_are_committed_there_together() -> None:
     group = CommittingInLoop()
-    group.commits._has_company = True
 
     async def submit() -> list[Any]:
         tasks = [asyncio.ensure_future(group.commits.asubmit(BATCH)) for _ in range(3)]
@@ -233,7 +197,7 @@ def test_batches_of_one_turn_of_an_event_loop_are_committed_there_together() -> 
 
 
 def test_tasks_that_submit_again_and_again_share_each_group() -> None:
-    """The first is committed at once. Later, the one that leads goes on at once, and the others a turn later."""
+    """The one that leads goes on at once, and the others a turn later."""
     group = CommittingInLoop()
 
     async def submit_some() -> None:
@@ -244,12 +208,11 @@ def test_tasks_that_submit_again_and_again_share_each_group() -> None:
         await asyncio.wait_for(asyncio.gather(*(submit_some() for _ in range(4))), 10)
 
     asyncio.run(submit())
-    assert (group.in_loop, group.committed) == ([1, 4, 4, 3], [])
+    assert (group.in_loop, group.committed) == ([4, 4, 4], [])
 
 
 def test_batches_behind_a_cancelled_one_are_committed_in_the_event_loop() -> None:
     group = CommittingInLoop()
-    group.commits._has_company = True
 
     async def submit() -> list[Any]:
         tasks = [asyncio.ensure_future(group.commits.asubmit(BATCH)) for _ in range(3)]

@@ -5,7 +5,7 @@ queue. The first of them leads the next group, which is everything in the queue 
 thread. For async writers a worker thread leads, and one call into each event loop delivers the results of a group. The
 event loop itself leads a group of small batches that need no fsync: those that its tasks have submitted in one turn. To
 pass one of them to a thread and back takes longer than to commit it. The task of the first batch leads, in the next
-turn. If it seems to be the only one, it leads at once, which only one task of each turn may do: the others must run.
+turn.
 
 Signals do not interrupt a writer: `holdall.runtime.signals` defers them. Signal handlers run only while a writer waits
 in the queue.
@@ -136,9 +136,6 @@ class GroupCommit:
         self._queue: deque[Submission] = deque()
         self._has_leader = False
         self._closed = False
-        # Which way a task goes. Another event loop may change them meanwhile: only time depends on them.
-        self._led_at_once = False  # in this turn of the event loop
-        self._has_company = False  # tasks have submitted batches in the same turn
 
     def submit(self, batch: Sequence[Op]) -> list[Any]:
         """Commit a batch from this thread."""
@@ -169,14 +166,6 @@ class GroupCommit:
     async def asubmit(self, batch: Sequence[Op]) -> list[Any]:
         """Commit a batch from an event loop."""
         submission = Submission(batch)
-        fits_loop = self._fits_loop(batch)
-        if fits_loop and not (self._led_at_once or self._has_company):
-            self._led_at_once = True
-            asyncio.get_running_loop().call_soon(self._end_turn)
-            if defer_signals(self._lead_at_once, submission):
-                if submission.finished:
-                    return submission.outcome()
-                fits_loop = False
         outcome = submission.make_future()
         try:
             with self._mutex:
@@ -185,16 +174,14 @@ class GroupCommit:
                 self._queue.append(submission)
                 needs_leader = not self._has_leader
             if needs_leader:
-                if not fits_loop:
+                if not self._fits_loop(batch):
                     self._spawn(self._lead_next)
                 elif is_first:
-                    self._has_company = self._led_at_once
                     await asyncio.sleep(0)  # those that other tasks submit in this turn are committed with it
                     self._lead_in_loop(submission, submission)
                     if submission.finished and not outcome.done():
                         return submission.outcome()
                 else:
-                    self._has_company = True
                     outcome.get_loop().call_soon(self._lead_in_loop, submission)
             return await outcome
         except BaseException:  # also an interrupt: what has not begun must not be written later
@@ -249,22 +236,6 @@ class GroupCommit:
         else:
             self._lead(first)
 
-    def _end_turn(self) -> None:
-        self._led_at_once = False
-
-    def _lead_at_once(self, submission: Submission) -> bool:
-        """Lead in an event loop for one batch, and not for the queue; return whether nobody else was there to lead."""
-        with self._mutex:
-            self._refuse_if_closed()
-            if self._queue or self._has_leader:
-                return False
-            self._has_leader = True
-        try:
-            self._try_in_loop([submission])
-        finally:
-            self._hand_over()
-        return True
-
     def _lead_in_loop(self, submission: Submission, own: Submission | None = None) -> None:
         """Lead in an event loop, unless a batch was committed with others of its turn. The caller has `own`."""
         if not submission.finished:
@@ -285,21 +256,16 @@ class GroupCommit:
                 self._queue.popleft()
             self._has_leader = True
         try:
-            self._try_in_loop(group)
-        finally:
-            self._end_group(group)
-        others = [one for one in group if one.finished and one is not own]
-        if others:
-            wake_callers(others, asyncio.get_running_loop())
-
-    def _try_in_loop(self, group: list[Submission]) -> None:
-        """Commit a group in an event loop, if nothing prevents it."""
-        try:
             if group:
                 self._commit_in_loop(group)
         except Exception as error:  # a bug, which is no task's own: a thread tries again
             context = {"message": "a commit in the event loop failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
+        finally:
+            self._end_group(group)
+        others = [one for one in group if one.finished and one is not own]
+        if others:
+            wake_callers(others, asyncio.get_running_loop())
 
     def _lead(self, first: Submission) -> None:
         """Commit a group, which `first` leads; then let the next in the queue lead."""
