@@ -20,6 +20,7 @@ from holdall.engines.redis.search import text_index as redis_texts
 from holdall.engines.sql import bounded_reads, feed
 from holdall.engines.sql import ranker as sql_search
 from holdall.engines.sql import text_index as sql_texts
+from holdall.engines.sqlite import dialect as sqlite_dialect
 from holdall.engines.sqlite.vectors import ranker as sqlite_vectors
 from holdall.files import large_moves
 from holdall.search import ranking, scoring
@@ -53,6 +54,7 @@ SMALL: dict[Any, dict[str, float]] = {
     arrays: {"FIRST_SORTED": 2, "_SHORT": 3},
     plain: {"_FIRST": 1, "_SAMPLE": 1, "_SAMPLED": 1, "_LOOKED_UP": 1, "_FEW_FOUND": 2, "_MANY": 1},
     postings: {"PART": 4, "_SPARE": 6},
+    sqlite_dialect: {"_DEAD_VERSIONS": 2, "_REMOVED_AT_ONCE": 1},
     sqlite_vectors: {
         "MOST_EXACT": 3,
         "_PAGE": 2,

@@ -15,6 +15,7 @@ import pytest
 import holdall
 from holdall.engines.sql import files as sql_files
 from holdall.engines.sql.dialect import Dialect
+from holdall.engines.sqlite import dialect as sqlite_dialect
 from holdall.engines.sqlite.dialect import SqliteDialect
 from holdall.ops import Maintain
 from support.servers import postgres_url
@@ -103,6 +104,44 @@ def test_after_many_changes_all_segments_are_merged_into_one(tmp_path: Path) -> 
         while engine.execute([Maintain()])[0]:
             pass
         assert _count_segments(path) == 2  # the large one is not written again for one file
+
+
+def test_what_no_file_contains_any_more_leaves_the_index_when_it_is_a_part_of_all(tmp_path: Path) -> None:
+    """FTS5 reads its lists slowly from one deletion on, until it has merged."""
+    path, chance = str(tmp_path / "agent.db"), random.Random(1)
+    words = ["".join(chance.choices("abcdefghijklmnop", k=5)) for _ in range(400)]
+    counts = "SELECT (SELECT count(*) FROM holdall_contents_docsize), (SELECT count(*) FROM holdall_dead_contents)"
+
+    def count() -> tuple[int, int]:
+        while engine.execute([Maintain()])[0]:
+            pass
+        with contextlib.closing(apsw.Connection(path)) as connection:
+            [found] = connection.execute(counts)
+        return found
+
+    with (
+        mock.patch.object(sql_files, "_FEW_FILES", 0),
+        mock.patch.object(sqlite_dialect, "_DEAD_VERSIONS", 2),
+        mock.patch.object(sqlite_dialect, "_REMOVED_AT_ONCE", 2),
+        holdall.open(path, durability="relaxed", sweep_interval=None) as store,
+    ):
+        files, engine = store.files(), store._engine_handle.engine
+        for number in range(40):
+            files.write(f"/{number:02}", f"needle {number:02} {' '.join(chance.choices(words, k=300))}")
+        assert count() == (40, 0)
+        for number in range(4):
+            files.write(f"/{number:02}", "thread")
+        assert count() == (44, 4)
+        assert [match.path for match in files.grep("needle 0")] == [f"/0{number}" for number in range(4, 10)]
+        files.write("/04", "thread")
+        assert count() == (40, 0)
+        assert _count_segments(path) == 1
+        with contextlib.closing(apsw.Connection(path)) as connection:
+            # FTS5 numbers the pages on which it notes deletions as segments of their own, from 65,536 on.
+            [(notes,)] = connection.execute("SELECT count(*) FROM holdall_contents_data WHERE id >> 37 >= 65536")
+        assert notes == 0
+        assert [match.path for match in files.grep("needle 0")] == [f"/0{number}" for number in range(5, 10)]
+        assert len(files.grep("thread")) == 5
 
 
 def _count_segments(path: str) -> int:

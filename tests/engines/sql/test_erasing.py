@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import holdall
+from holdall.ops import Maintain
 from holdall.testing import embed
 from support.servers import postgres_url
 
@@ -60,6 +61,9 @@ def test_the_text_is_in_no_file(tmp_path: Path, scheme: str) -> None:
     where = tmp_path / "store"
     store = holdall.open(f"{scheme}:///{where}", history=timedelta(days=1), embed=embed)
     fill(store)
+    store.files(("users", "bob")).write("/file", "stays")
+    while store._engine_handle.engine.execute([Maintain()])[0]:  # indexes the contents
+        pass
     if scheme == "sqlite":  # as an administrator may do: the statistics have keys
         with contextlib.closing(apsw.Connection(str(where))) as database:
             database.execute("ANALYZE")
@@ -68,6 +72,10 @@ def test_the_text_is_in_no_file(tmp_path: Path, scheme: str) -> None:
     left = [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert left == []
     assert [path for path in tmp_path.rglob("*") if SECRET in path.name] == []
+    if scheme == "sqlite":  # nor are its parts in the index of contents
+        with contextlib.closing(apsw.Connection(str(where))) as database:
+            database.execute("CREATE VIRTUAL TABLE temp.parts USING fts5vocab(main, holdall_contents, row)")
+            assert database.execute("SELECT term FROM temp.parts WHERE term IN ('xq7', 'sta')").fetchall() == [("sta",)]
     store.close()
     assert [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()] == []
 

@@ -48,6 +48,7 @@ SHIPPED = (
 DERIVED = (
     "holdall_unindexed",
     "holdall_contents",
+    "holdall_dead_contents",
     "holdall_state",
     "holdall_terms",
     "holdall_documents",

@@ -61,7 +61,7 @@ from ..sql.entries import LOOK_UPS, is_look_up, is_multi_statement, is_plain_put
 from ..sql.feed import HELD_SECONDS, HeldPage, LargeDeleteTree
 from ..sql.text_index import PreparedIndexTexts
 from .connection import LONGEST_LOG, Connection, pragma
-from .dialect import MIGRATIONS, NOTE_NUL_KEY, SqliteDialect, has_nul_key
+from .dialect import MIGRATIONS, NOTE_NUL_KEY, SCRUB_CONTENTS, SqliteDialect, has_nul_key
 from .entries import INSERT_NEW, SqliteEntries, make_entry, plain_parameters
 from .group_commit import GroupCommit, Submission, wake_callers
 from .readers import ReaderPool
@@ -722,7 +722,7 @@ class SqliteEngine:
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
         try:
             with self._translating():
-                connection.execute("INSERT INTO holdall_contents(holdall_contents) VALUES ('optimize')")
+                connection.execute(SCRUB_CONTENTS)
                 if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'").fetchall():
                     connection.execute("ANALYZE")  # statistics that an administrator has asked for; they have keys
                 connection.execute("VACUUM")
