@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import socket
 import threading
@@ -77,6 +78,54 @@ def test_an_idle_connection_is_closed_when_its_server_closes_it_or_sends_what_is
         assert not lost.value.was_sent
 
     asyncio.run(end())
+
+
+def test_an_idle_connection_is_closed_once_by_an_event_loop_that_runs_in_another_thread_now(pair: Pair) -> None:
+    connection, server = pair
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(ask_and_answer(connection, server))
+    running = threading.Thread(target=loop.run_forever)
+    running.start()
+    server.shutdown(socket.SHUT_WR)
+    asyncio.run(until(connection.is_closed))
+    loop.call_soon_threadsafe(loop.stop)
+    running.join()
+    loop.close()
+
+
+def test_a_connection_of_an_event_loop_that_does_not_run_is_closed_at_once_by_another_thread(pair: Pair) -> None:
+    connection, server = pair
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(ask_and_answer(connection, server))
+    closing = threading.Thread(target=connection.close)
+    closing.start()
+    closing.join()
+    assert connection.is_closed()
+    loop.close()
+
+
+def test_a_connection_does_not_keep_the_context_of_its_first_task(pair: Pair) -> None:
+    connection, server = pair
+
+    class Request:
+        pass
+
+    request = Request()
+    variable: contextvars.ContextVar[Request] = contextvars.ContextVar("request")
+    reference = weakref.ref(request)
+
+    async def ask_for(request: Request) -> None:
+        variable.set(request)
+        server.send(b"answer.")
+        await connection.aexchange(b"question", lambda data: data.endswith(b"."), time.monotonic() + _TIMEOUT)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(loop.create_task(ask_for(request)))
+    del request
+    gc.collect()
+    assert reference() is None
+    connection.close()
+    loop.close()
 
 
 def test_an_event_loop_forgets_what_a_thread_closes_before_another_socket_gets_its_number() -> None:

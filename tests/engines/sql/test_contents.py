@@ -126,20 +126,23 @@ def test_what_no_file_contains_any_more_leaves_the_index_when_it_is_a_part_of_al
         holdall.open(path, durability="relaxed", sweep_interval=None) as store,
     ):
         files, engine = store.files(), store._engine_handle.engine
-        for number in range(40):
+        for number in range(48):
             files.write(f"/{number:02}", f"needle {number:02} {' '.join(chance.choices(words, k=300))}")
-        assert count() == (40, 0)
+        assert count() == (48, 0)
         for number in range(4):
             files.write(f"/{number:02}", "thread")
-        assert count() == (44, 4)
+        for text in ("written and overwritten", "before it is indexed", "needle 39"):
+            files.write("/39", text)
+        assert count() == (53, 5)
         assert [match.path for match in files.grep("needle 0")] == [f"/0{number}" for number in range(4, 10)]
+        assert (engine._sql._dialect._most_dead, len(files.grep("needle"))) == (6, 44)
         files.write("/04", "thread")
-        assert count() == (40, 0)
+        assert count() == (48, 0)
         assert _count_segments(path) == 1
         with contextlib.closing(apsw.Connection(path)) as connection:
-            # FTS5 numbers the pages on which it notes deletions as segments of their own, from 65,536 on.
-            [(notes,)] = connection.execute("SELECT count(*) FROM holdall_contents_data WHERE id >> 37 >= 65536")
-        assert notes == 0
+            # FTS5 numbers the pages of tombstones as segments of their own, from 65,536 on.
+            [(pages,)] = connection.execute("SELECT count(*) FROM holdall_contents_data WHERE id >> 37 >= 65536")
+        assert pages == 0
         assert [match.path for match in files.grep("needle 0")] == [f"/0{number}" for number in range(5, 10)]
         assert len(files.grep("thread")) == 5
 

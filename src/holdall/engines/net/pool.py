@@ -7,6 +7,7 @@ connection of another owner is closed to make room. The pool has no background t
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import weakref
@@ -63,12 +64,21 @@ class _Waiter:
 class Pool:
     """Between `min_size` and `max_size` connections. `close_connection` closes one at once, from any thread.
 
-    An acquired connection is released with `release`, after an error too.
+    An acquired connection is released with `release`, after an error too. `is_closed` finds an idle connection that was
+    closed because its server has closed it.
     """
 
-    def __init__(self, min_size: int, max_size: int, timeout: float, close_connection: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        min_size: int,
+        max_size: int,
+        timeout: float,
+        close_connection: Callable[[Any], None],
+        is_closed: Callable[[Any], bool] = lambda _: False,
+    ) -> None:
         self._min_size, self._max_size, self._timeout = min_size, max_size, timeout
-        self._close_connection = close_connection
+        self._close_connection, self._is_closed = close_connection, is_closed
+        self._process = os.getpid()
         self._lock = threading.RLock()  # while it is held, an event loop may be collected, and `_forget` takes it again
         self._size = 0
         self._threads = _Threads()
@@ -85,8 +95,8 @@ class Pool:
     def describe(self) -> PoolState:
         """Return how many connections there are, and how many callers wait for one."""
         with self._lock:
-            idle = sum(len(connections) for connections in self._idle.values())
-            return PoolState(self._size, idle, self._max_size, len(self._waiters))
+            idle = [self._is_closed(connection) for own in self._idle.values() for connection, _ in own]
+            return PoolState(self._size - sum(idle), len(idle) - sum(idle), self._max_size, len(self._waiters))
 
     def acquire(self, connect: Callable[[], Any], deadline: float) -> Any:
         """Return an idle connection of the threads, or a new one from `connect`; wait for one at the limit."""
@@ -166,8 +176,11 @@ class Pool:
             if self._closed:
                 raise StoreClosed("this store is closed; open a new one")
             idle = self._idle_of(owner)
-            if idle:
-                return idle.pop()[0]
+            while idle:
+                connection, _ = idle.pop()
+                if not self._is_closed(connection):
+                    return connection
+                self._size -= 1
             if self._size < self._max_size:
                 self._size += 1
                 return None
@@ -236,8 +249,11 @@ class Pool:
         return idle
 
     def _forget(self, idle: deque[tuple[Any, float]]) -> None:
-        """Close the connections of an event loop that was collected."""
-        while idle:
+        """Close the connections of an event loop that was collected.
+
+        In a forked child, which also comes here when it exits, they are the parent's.
+        """
+        while idle and os.getpid() == self._process:
             self._close_connection(idle.popleft()[0])
             self._free(None, None)
 

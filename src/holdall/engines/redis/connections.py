@@ -297,7 +297,9 @@ class Connections:
             with self._lock:
                 pool = self._pools.get(address)
                 if pool is None:
-                    pool = self._pools[address] = Pool(self._least, self._most, self._timeout, Connection.close)
+                    pool = self._pools[address] = Pool(
+                        self._least, self._most, self._timeout, Connection.close, Connection.is_closed
+                    )
                     if self._closed:
                         pool.close()
         return pool, address

@@ -113,7 +113,7 @@ class Connections:
         if token:
             self.head.append(("Authorization", f"Bearer {token}"))
         self._prefix = url.path.rstrip("/")
-        self._pool = Pool(*pool, Connection.close)
+        self._pool = Pool(*pool, Connection.close, Connection.is_closed)
 
     def perform(self, request: Request) -> Any:
         if type(request) is Sleep:
