@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, Literal
 
 from starlette.applications import Starlette
@@ -13,6 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import Store
 from ..errors import InvalidInput, shown
@@ -21,7 +22,6 @@ from .auth.gate import Access, Gate
 from .exchange import Endpoint, Limits
 from .explorer import ROUTES as EXPLORER_ROUTES
 from .mcp.http import McpEndpoint
-from .messages import DirectApp
 from .metrics import Metrics
 from .problems import HttpError, to_response
 from .rest import ROUTES as REST_ROUTES
@@ -48,6 +48,27 @@ _CORS_HEADERS = (
 
 #: The starts of paths that go to the endpoint of a route directly.
 _DIRECT = {"/v1/items/": "/v1/items/{address:path}"}
+
+
+class _DirectApp(Starlette):
+    """A Starlette app that passes requests whose path has a known start to their endpoints. Others match all routes.
+
+    An endpoint answers every request itself, also with an error. So it needs nothing of what comes before a route,
+    unless a user has added middleware.
+    """
+
+    def __init__(self, starts: Mapping[str, ASGIApp], **options: Any) -> None:
+        super().__init__(**options)
+        self._starts = starts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self.user_middleware:
+            path, mount = scope["path"], scope.get("root_path", "")
+            for start, endpoint in self._starts.items():
+                if path.startswith(start, len(mount)) and path.startswith(mount):
+                    await endpoint(scope, receive, send)
+                    return
+        await super().__call__(scope, receive, send)
 
 
 class Service:
@@ -150,7 +171,7 @@ def app(
             if closes_store:
                 await store.aclose()
 
-    made = DirectApp(direct, routes=routes, lifespan=lifespan, exception_handlers={404: _not_found})
+    made = _DirectApp(direct, routes=routes, lifespan=lifespan, exception_handlers={404: _not_found})
     made.router.redirect_slashes = False  # behind a proxy with TLS, a client would repeat its token over plain HTTP
     made.state.service = service
     return made

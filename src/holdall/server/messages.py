@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 
 class IndexedHeaders(Headers):
@@ -63,24 +62,3 @@ class JsonAnswer(Response):
         self.raw_headers = [(b"content-length", b"%d" % len(body)), _CONTENT_TYPE]
         if headers:
             self.raw_headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-
-
-class DirectApp(Starlette):
-    """A Starlette app that passes requests whose path has a known start to their endpoints. Others match all routes.
-
-    An endpoint answers every request itself, also with an error. So it needs nothing of what comes before a route,
-    unless a user has added middleware.
-    """
-
-    def __init__(self, starts: Mapping[str, ASGIApp], **options: Any) -> None:
-        super().__init__(**options)
-        self._starts = starts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self.user_middleware:
-            path, mount = scope["path"], scope.get("root_path", "")
-            for start, endpoint in self._starts.items():
-                if path.startswith(start, len(mount)) and path.startswith(mount):
-                    await endpoint(scope, receive, send)
-                    return
-        await super().__call__(scope, receive, send)

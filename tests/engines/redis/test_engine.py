@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -826,6 +826,28 @@ def test_put_and_batch_scripts_leave_the_same_keys(
             left.append({one.removeprefix(home.encode()): _contents(client, one) for one in names})
     assert left[0] == left[1]
     assert left[0] or not steps
+
+
+def test_a_plain_put_has_the_time_of_the_server_and_keeps_that_of_its_creation() -> None:
+    with holdall.open(redis_url(), key_prefix=f"own{next(_numbers)}", sweep_interval=None) as store:
+        store.setup()
+        client, engine = connect(), cast(Any, store._engine_handle.engine)
+
+        def put(way: str) -> holdall.Entry:
+            op = ops.Put(("n",), "k", f'{{"way": "{way}"}}', ttl=None)
+            before = client.time()
+            steps = engine._put(op) if way == "plain" else engine._run_batch([op])
+            [entry] = drive(steps, engine._shards.connections.perform)
+            after = client.time()
+            found = store.get(("n",), "k")
+            assert found == entry
+            assert before <= divmod(round(found.updated_at.timestamp() * 10**6), 10**6) <= after
+            return found
+
+        entries = [put(way) for way in ("plain", "plain", "batch", "plain")]
+        assert [entry.value["way"] for entry in entries] == ["plain", "plain", "batch", "plain"]
+        assert {entry.created_at for entry in entries} == {entries[0].updated_at}
+        assert sorted({entry.version for entry in entries}) == [entry.version for entry in entries]
 
 
 def _contents(client: Any, name: bytes) -> Any:

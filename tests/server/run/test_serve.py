@@ -196,7 +196,7 @@ def test_the_signal_handlers_of_the_server_only_set_flags_and_are_not_deferred(
     seen: list[bool] = []
 
     def stop() -> None:
-        server.handle_exit(signal.SIGTERM, None)
+        signal.raise_signal(signal.SIGTERM)
         seen.append(server.should_exit)
         server._captured_signals.clear()  # which it would raise again
 

@@ -19,9 +19,10 @@ from .write_turns import WriteTurns
 _BUSY_SLEEP = 0.0005
 #: Asks how long the log is, and copies nothing. From SQLite 3.51 on.
 _NOOP: int | None = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", None)
-#: Pages of a log that the next commit copies into the database, which is the default of SQLite; and of one that grows
-#: by commits in an event loop, while a thread copies it.
-LONGEST_LOG, _LONGEST_IN_LOOP = 1000, 4000
+#: The next commit copies a log of so many pages into the database. This is the default of SQLite.
+LONGEST_LOG = 1000
+#: Commits in an event loop let the log grow to so many pages, while a thread copies it.
+_LONGEST_IN_LOOP = 4000
 
 
 class Connection(apsw.Connection):
@@ -107,8 +108,8 @@ class Connection(apsw.Connection):
     def is_free(self) -> bool:
         """Whether a small transaction needs no pause and no fsync. A commit with `synchronous=FULL` needs one anyway.
 
-        A very long log is copied into the database after a commit, with an fsync. The header of a log that starts again
-        needs one, too; it does so once all of it was copied.
+        A very long log is copied into the database after a commit, with an fsync. Once all of the log was copied, it
+        starts again, with a new header that needs an fsync, too.
         """
         if _NOOP is None or not (self.has_outer_lock or self.turns is None or self.turns.is_ours()):
             return False

@@ -178,7 +178,7 @@ class GroupCommit:
                     self._spawn(self._lead_next)
                 elif is_first:
                     await asyncio.sleep(0)  # those that other tasks submit in this turn are committed with it
-                    self._lead_in_loop(submission, submission)
+                    self._lead_in_loop(submission, is_caller=True)
                     if submission.finished and not outcome.done():
                         return submission.outcome()
                 else:
@@ -236,10 +236,13 @@ class GroupCommit:
         else:
             self._lead(first)
 
-    def _lead_in_loop(self, submission: Submission, own: Submission | None = None) -> None:
-        """Lead in an event loop, unless a batch was committed with others of its turn. The caller has `own`."""
+    def _lead_in_loop(self, submission: Submission, is_caller: bool = False) -> None:
+        """Lead in an event loop, unless a batch was committed with others of its turn.
+
+        With `is_caller`, the task of the batch calls this, and takes the result itself.
+        """
         if not submission.finished:
-            defer_signals(self._lead_small, own)
+            defer_signals(self._lead_small, submission if is_caller else None)
 
     def _lead_small(self, own: Submission | None) -> None:
         group: list[Submission] = []

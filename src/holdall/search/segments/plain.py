@@ -36,17 +36,23 @@ from .kernel import (
 _ZEROS = repeat(0.0)
 #: Bounds of scores allow for the rounding of sums in another order, which is much less.
 _MARGIN = 1e-9
-#: Of a list from which so many documents would be scored, candidates are searched for in all lists.
+#: If so many documents of the first list would be scored, the lists of other terms are searched for candidates, too.
+#: Of fewer documents, the lengths are not looked at.
 _MANY = 512
-#: Of how many terms, at most.
+#: How many terms share what a candidate must have (`_find_candidates`).
 _MOST_SHARED = 4
 #: Lengths that differ less do not matter for what a term can add.
 _ALIKE = 1.25
 #: So many documents are found in bits without summing up all bits before.
 _FEW_FOUND = 128
-#: So many postings for each result are read to estimate the lowest score of the results, and so many of their documents
-#: get exact scores: more if that takes at most so many look-ups, and one for so many postings.
-_SAMPLE, _SAMPLED, _LOOKED_UP, _POSTINGS = 8, 4, 1 << 12, 64
+#: To estimate the lowest score of the results, so many postings are read for each of them,
+_SAMPLE = 8
+#: and so many documents get their exact score for each of them,
+_SAMPLED = 4
+#: or more, as long as that takes at most so many look-ups,
+_LOOKED_UP = 1 << 12
+#: and at most one look-up for so many postings.
+_POSTINGS = 64
 #: How many results are searched at first, and how many times as many whenever those before were not enough.
 _FIRST, _GROWTH = 32, 8
 _BITS = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
@@ -610,7 +616,7 @@ class PlainScores:
         return steps
 
     def _find_candidates(self, part: int, steps: list[tuple[_Lists, float, float]], least: float) -> set[int] | None:
-        """Return the documents that can be among the best; None if the first list has as few of them.
+        """Return the documents that can be among the best; None if scoring from the first list alone is no more work.
 
         The terms that can add most share what the others cannot add to the lowest score. To each of the best, one of
         them adds its share or more. So a document must have one of several frequent terms very often.

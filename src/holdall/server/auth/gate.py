@@ -50,7 +50,7 @@ class Access:
 
 
 class _Known(msgspec.Struct):
-    """What is known of a token: its record, when that was read, the access that it gives, and its text if that came.
+    """A token's record, when that was read, the access that it gives, and the text that was verified against it.
 
     While the record is fresh, texts are compared: to hash each of them takes longer.
     """
@@ -124,7 +124,7 @@ class Gate:
         _check_expiry(known.record)
 
     def _recall(self, identity: str) -> _Known | None:
-        """What is known of a token, if its record was read a moment ago."""
+        """Return what is known of a token if its record was read a moment ago."""
         known = self._known.get(identity)
         return known if known is not None and time.monotonic() - known.read_at < _FRESH else None
 

@@ -83,7 +83,7 @@ end
 
 -- Keep a record that `new` replaces. A record that was written before this script has its parts in its key. What is
 -- kept is a list: the head (1), value (2), search fields (3), time (4) and author (5) of the old record; and the
--- version (6), kind (7), time (8) and author (9) of the change that replaced it.
+-- version (6), kind (7), time (8) and author (9) of the change that replaced it. `put_plain.lua` does the same.
 local function keep_old(id, old, new)
   local found = call('HMGET', PREFIX .. ':e:' .. id, 'd', 'x', 'a', 'c')
   local is_stored = old.acting == nil
@@ -114,7 +114,7 @@ end
 
 -- Replace the stored record `old` (nil: there is none) with `new`, in every index. `new` is nil to remove the record. A
 -- new entry may have `value`, `paths` (its search fields), `tokens` (its indexed fields) and `vectors`. A part that is
--- nil stays as it is stored. Returns the head of `new`.
+-- nil stays as it is stored. Returns the head of `new`. `put_plain.lua` does the same for an item without all these.
 local function store_record(id, old, new, is_kept_already)
   local key = PREFIX .. ':e:' .. id
   local is_change = new and (not old or old.version ~= new.version)

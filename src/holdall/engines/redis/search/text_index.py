@@ -121,8 +121,8 @@ class RedisTextIndex:
     def _index_slice(self, shard: int) -> ConnectionProgram[tuple[int, bool]]:
         """Index a slice of changes; return how many there were, and whether there are more.
 
-        If other clients always index a slice before this one, those count, as one change each: the caller goes on until
-        all is indexed, or as much as it was asked for.
+        After `_MOST_TRIES` slices that other clients have indexed first, count one change for each and report more. The
+        caller goes on until all is indexed, or as much as it was asked for.
         """
         for _ in range(_MOST_TRIES):
             try:
