@@ -38,7 +38,7 @@ _HEADERS = (
 #: Those of a `JsonAnswer`. No browser makes a page of JSON, so it needs no headers that restrict pages. A client in
 #: Python takes 3 to 4 us to read each header.
 _JSON_HEADERS = (_HEADERS[0], _HEADERS[3])
-#: No browser shows the answer to another method, or runs it; and no cache keeps it unless it says so (RFC 9110).
+#: No browser shows or runs the answer to another method. No cache keeps it unless its headers allow that (RFC 9110).
 _SHOWN = frozenset({"GET", "HEAD", "POST"})
 #: Headers that pages of other sites may send.
 _CORS_HEADERS = (
