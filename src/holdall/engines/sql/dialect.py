@@ -158,8 +158,11 @@ class Dialect(Fields):
     def remove_contents(self, versions: list[int]) -> SqlProgram[bool]:
         """Remove versions from the index of contents; return whether others must be indexed again because of that."""
 
-    def merge_contents(self) -> SqlProgram[bool]:
-        """Merge parts of the index of contents, so that a search reads fewer; return whether there is more to merge."""
+    def merge_contents(self, has_lag: bool) -> SqlProgram[bool]:  # noqa: ARG002  # only some databases have parts
+        """Merge parts of the index of contents, so that a search reads fewer; return whether there is more to merge.
+
+        If contents wait to be indexed (`has_lag`), only what must not wait is merged.
+        """
         yield from ()
         return False
 

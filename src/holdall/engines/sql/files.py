@@ -277,7 +277,7 @@ class SqlFiles:
         if self._fragmented:
             (ns, key), start = self._fragmented.popitem()
             yield from self._merge(ns, key, start, now)
-        has_to_merge = False if has_more else (yield from dialect.merge_contents())
+        has_to_merge = yield from dialect.merge_contents(has_more)
         self.needs_maintenance = bool((has_more and done) or has_to_merge or self._fragmented)
         return self.needs_maintenance
 

@@ -204,8 +204,9 @@ _SEGMENT_SIZES = f"""
     ) * 2048 FROM segment"""
 #: FTS5 reads two segments as fast as one; more take longer.
 _FAST_SEGMENTS = 2
-#: Dead versions are removed from the index of contents when they are an eighth of all, and at least this many.
-_DEAD_PART, _DEAD_VERSIONS = 8, 1000
+#: Dead versions are removed from the index of contents when they are an eighth of all, or half of them while other
+#: contents wait to be indexed, and at least this many.
+_DEAD_PART, _DEAD_PART_IN_LAG, _DEAD_VERSIONS = 8, 2, 1000
 #: How many dead versions one transaction removes. Measured: 1 ms.
 _REMOVED_AT_ONCE = 256
 _FIRST_DEAD = "(SELECT version FROM holdall_dead_contents ORDER BY version LIMIT :limit)"
@@ -315,8 +316,9 @@ class SqliteDialect(Dialect):
             "CREATE INDEX holdall_bodies ON holdall_entries (body) WHERE body IS NOT NULL",
         )
         self._unmerged = 0  # characters that were indexed since all segments were merged
-        self._most_dead = _DEAD_VERSIONS  # from how many dead versions on documents are counted
-        self._is_removing = False  # whether it loses them now
+        self._documents = 0  # how many the index of contents had when they were counted
+        self._is_removing = False  # whether dead versions are being removed from it
+        self._is_reclaiming = False  # and from then on until its segments are merged
         self._indexed: set[Path] = set()
         for field in filter_fields:
             path = check_field(field)
@@ -388,13 +390,13 @@ class SqliteDialect(Dialect):
         yield [(note, [(version,) for version in versions])]
         return False
 
-    def merge_contents(self) -> SqlProgram[bool]:
+    def merge_contents(self, has_lag: bool) -> SqlProgram[bool]:
         # Measured with 100,000 files: a search takes 3.2 ms instead of 5.2 ms with the segments that inserts leave.
         # FTS5 merges those of about one size. If some are left, and as much text is new as the index has bytes, all
         # are merged: a search then takes 1.3 ms instead of 1.5. A negative number begins this; later calls continue it.
-        merges_all = yield from self._remove_dead()
-        if self._is_removing:
-            return True
+        merges_all = yield from self._remove_dead(_DEAD_PART_IN_LAG if has_lag else _DEAD_PART)
+        if self._is_removing or (has_lag and not self._is_reclaiming):
+            return self._is_removing
         changes: Statement = ("SELECT total_changes()", {})
         [[(segments, size)], [(before,)]] = yield [(_SEGMENT_SIZES, {}), changes]
         if segments > _FAST_SEGMENTS and self._unmerged >= size:
@@ -404,21 +406,22 @@ class SqliteDialect(Dialect):
             pages, self._unmerged = -pages, 0
         merge = "INSERT INTO holdall_contents (holdall_contents, rank) VALUES ('merge', :pages)"
         _, [(after,)] = yield [(merge, {"pages": pages}), changes]
-        return bool(after - before > 1)  # one change is the insert itself
+        has_merged = bool(after - before > 1)  # one change is the insert itself
+        self._is_reclaiming = self._is_reclaiming and has_merged
+        return has_merged
 
-    def _remove_dead(self) -> SqlProgram[bool]:
-        """Remove some dead versions, if they are many; return whether these were the last."""
+    def _remove_dead(self, part: int) -> SqlProgram[bool]:
+        """Remove some dead versions, if they are such a part of all; return whether these were the last."""
         [[(dead,)]] = yield [("SELECT count(*) FROM holdall_dead_contents", {})]
-        if dead >= self._most_dead and not self._is_removing:
-            [[(documents,)]] = yield [("SELECT count(*) FROM holdall_contents_docsize", {})]
-            self._most_dead = max(_DEAD_VERSIONS, documents // _DEAD_PART)
-            self._is_removing = dead >= self._most_dead
+        if not self._is_removing and dead >= max(_DEAD_VERSIONS, self._documents // part):
+            [[(self._documents,)]] = yield [("SELECT count(*) FROM holdall_contents_docsize", {})]
+            self._is_removing = self._is_reclaiming = dead >= max(_DEAD_VERSIONS, self._documents // part)
         if not self._is_removing:
             return False
         yield [(statement, {"limit": _REMOVED_AT_ONCE}) for statement in _REMOVE_DEAD]
         self._is_removing = dead > _REMOVED_AT_ONCE
         if not self._is_removing:
-            self._most_dead = _DEAD_VERSIONS  # the index may be smaller now
+            self._documents = 0  # there may be fewer now
         return not self._is_removing
 
     def find_contents(self, grams: list[str]) -> ContentQuery | None:
