@@ -129,6 +129,7 @@ def test_what_no_file_contains_any_more_leaves_the_index_when_it_is_a_part_of_al
         for number in range(48):
             files.write(f"/{number:02}", f"needle {number:02} {' '.join(chance.choices(words, k=300))}")
         assert count() == (48, 0)
+        engine._sql._dialect._merged_size = 10**9
         for number in range(4):
             files.write(f"/{number:02}", "thread")
         for text in ("written and overwritten", "before it is indexed", "needle 39"):
@@ -145,6 +146,23 @@ def test_what_no_file_contains_any_more_leaves_the_index_when_it_is_a_part_of_al
         assert pages == 0
         assert [match.path for match in files.grep("needle 0")] == [f"/0{number}" for number in range(5, 10)]
         assert len(files.grep("thread")) == 5
+
+
+def test_the_index_does_not_grow_by_edits_of_one_large_file(tmp_path: Path) -> None:
+    path, chance = str(tmp_path / "agent.db"), random.Random(1)
+    sizes: list[int] = []
+    with (
+        holdall.open(path, durability="relaxed", sweep_interval=None) as store,
+        contextlib.closing(apsw.Connection(path)) as connection,
+    ):
+        files, engine = store.files(), store._engine_handle.engine
+        text = "".join(map(chr, chance.choices(range(0x4E00, 0x9FFF), k=20_000)))
+        for number in range(20):
+            files.write("/large", f"{number}{text}")
+            while engine.execute([Maintain()])[0]:
+                pass
+            sizes += [connection.execute("SELECT sum(length(block)) FROM holdall_contents_data").get]
+        assert max(sizes) < 4 * sizes[0], sizes
 
 
 def test_the_index_does_not_grow_while_files_are_always_waiting_for_it(tmp_path: Path) -> None:

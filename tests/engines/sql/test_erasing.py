@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import string
 import tempfile
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import apsw
 import psycopg
 import pytest
 
 import holdall
+from holdall.engines.sql.dialect import Dialect
+from holdall.engines.sqlite.dialect import SqliteDialect
 from holdall.ops import Maintain
 from holdall.testing import embed
 from support.servers import postgres_url
@@ -78,6 +84,43 @@ def test_the_text_is_in_no_file(tmp_path: Path, scheme: str) -> None:
             assert database.execute("SELECT term FROM temp.parts WHERE term IN ('xq7', 'sta')").fetchall() == [("sta",)]
     store.close()
     assert [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()] == []
+
+
+def test_parts_of_the_text_leave_the_index_of_contents_while_another_process_merges_it(tmp_path: Path) -> None:
+    """FTS5's command 'optimize' then only ends that merge, which has copied what is deleted meanwhile."""
+    path, chance = str(tmp_path / "agent.db"), random.Random(1)
+    with (
+        holdall.open(path, durability="relaxed", sweep_interval=None) as store,
+        contextlib.closing(apsw.Connection(path)) as other,
+    ):
+        engine: Any = store._engine_handle.engine
+
+        def has_secret() -> bool:
+            pages = other.execute("SELECT block FROM holdall_contents_data WHERE instr(block, CAST('#%&' AS BLOB))")
+            return bool(pages.fetchall())
+
+        store.files(NS).write("/secret", "a #%& b")
+        for _ in range(2):
+            for number in range(100):
+                text = "".join(chance.choices(string.ascii_lowercase + " ", k=2000))
+                store.files(("home",)).write(f"/{number}-{chance.random()}", text)
+            with mock.patch.object(SqliteDialect, "merge_contents", Dialect.merge_contents):
+                while engine.execute([Maintain()])[0]:
+                    pass
+        assert has_secret()
+        forget = engine._sql.ranker.forget
+
+        def merge_and_forget() -> None:
+            """Begin to merge all segments, just before the index is scrubbed."""
+            other.execute("INSERT INTO holdall_contents (holdall_contents, rank) VALUES ('merge', -20)")
+            forget()
+
+        with (
+            mock.patch.object(engine._sql.ranker, "forget", merge_and_forget),
+            mock.patch.object(SqliteDialect, "merge_contents", Dialect.merge_contents),
+        ):
+            store.erase(NS, recursive=True)
+        assert not has_secret()
 
 
 def test_the_text_is_in_no_table_file_of_postgresql() -> None:

@@ -311,6 +311,34 @@ def test_a_signal_handler_wakes_an_event_loop_that_waits_whose_batch_it_has_comm
     assert (len(spawned), commits.committed) == (1, [2])
 
 
+def test_a_signal_handler_may_wait_for_a_thread_that_leads_wherever_it_interrupts_an_event_loop() -> None:
+    group = CommittingInLoop()
+    group.may_end.clear()
+    outcomes: list[Any] = []
+
+    def handle(*_: Any) -> None:
+        threading.Timer(0.05, group.may_end.set).start()
+        outcomes.append(group.commits.submit(BATCH))
+
+    def refuse_if_closed() -> None:
+        if not outcomes and threading.current_thread() is threading.main_thread():
+            group.commits._refuse_if_closed = lambda: None  # type: ignore[method-assign]  # of the handler's own batch
+            signal.raise_signal(signal.SIGALRM)
+
+    async def submit() -> None:
+        leading = group.submit_in_thread()
+        group.commits._refuse_if_closed = refuse_if_closed  # type: ignore[method-assign]  # which has the mutex
+        outcomes.append(await asyncio.wait_for(group.commits.asubmit(BATCH), 10))
+        leading.join(10)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        asyncio.run(submit())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert outcomes in ([["done"], ["done"]], [["done"], ["done in the loop"]])
+
+
 def test_an_error_of_a_commit_in_an_event_loop_is_reported_and_a_thread_commits() -> None:
     group = CommittingInLoop()
     reported: list[Any] = []

@@ -180,10 +180,11 @@ MIGRATIONS = (
     """,
     # FTS5's command 'merge' then leaves at most one segment of each level (`merge_contents`).
     "INSERT INTO holdall_contents (holdall_contents, rank) VALUES ('usermerge', 2)",
-    # Versions that the index of contents still has (`remove_contents`). FTS5 does not merge because of deletions.
+    # Versions that the index of contents still has (`remove_contents`). Only `merge_contents` merges: what FTS5 merges
+    # by itself, in the transactions of inserts and deletions, takes up to 0.7 s in a store with many changes.
     """
     CREATE TABLE holdall_dead_contents (version INTEGER PRIMARY KEY);
-    INSERT INTO holdall_contents (holdall_contents, rank) VALUES ('deletemerge', 0);
+    INSERT INTO holdall_contents (holdall_contents, rank) VALUES ('deletemerge', 0), ('automerge', 0);
     """,
 )
 
@@ -204,9 +205,10 @@ _SEGMENT_SIZES = f"""
     ) * 2048 FROM segment"""
 #: FTS5 reads two segments as fast as one; more take longer.
 _FAST_SEGMENTS = 2
-#: Dead versions are removed from the index of contents when they are an eighth of all, or half of them while other
-#: contents wait to be indexed, and at least this many.
-_DEAD_PART, _DEAD_PART_IN_LAG, _DEAD_VERSIONS = 8, 2, 1000
+#: So many segments are not merged while other contents wait to be indexed.
+_SEGMENTS_IN_LAG = 8
+#: Dead versions are removed from the index of contents when they are an eighth of all, and at least this many.
+_DEAD_PART, _DEAD_VERSIONS = 8, 1000
 #: How many dead versions one transaction removes. Measured: 1 ms.
 _REMOVED_AT_ONCE = 256
 _FIRST_DEAD = "(SELECT version FROM holdall_dead_contents ORDER BY version LIMIT :limit)"
@@ -220,6 +222,7 @@ SCRUB_CONTENTS = """
     BEGIN IMMEDIATE;
     DELETE FROM holdall_contents WHERE rowid IN (SELECT version FROM holdall_dead_contents);
     DELETE FROM holdall_dead_contents;
+    INSERT INTO holdall_contents (holdall_contents) VALUES ('optimize');  -- may only end a merge that was under way
     INSERT INTO holdall_contents (holdall_contents) VALUES ('optimize');
     COMMIT;
 """
@@ -315,10 +318,10 @@ class SqliteDialect(Dialect):
             f" BEGIN {copy_row(self.history)}; END",
             "CREATE INDEX holdall_bodies ON holdall_entries (body) WHERE body IS NOT NULL",
         )
-        self._unmerged = 0  # characters that were indexed since all segments were merged
+        self._merged_size: int | None = None  # bytes of the index of contents when all segments were merged
         self._documents = 0  # how many the index of contents had when they were counted
         self._is_removing = False  # whether dead versions are being removed from it
-        self._is_reclaiming = False  # and from then on until its segments are merged
+        self._is_merging_all = False  # whether all its segments are being merged
         self._indexed: set[Path] = set()
         for field in filter_fields:
             path = check_field(field)
@@ -378,13 +381,12 @@ class SqliteDialect(Dialect):
         return f"{column} IN (SELECT value FROM json_each(:texts))", {"texts": listed}
 
     def index_contents(self, texts: list[tuple[int, str]]) -> SqlProgram[None]:
-        self._unmerged += sum(len(text) for _, text in texts)
         yield [("INSERT INTO holdall_contents (rowid, content) VALUES (?, ?)", [*texts])]
 
     def remove_contents(self, versions: list[int]) -> SqlProgram[bool]:
         # A deletion leaves a tombstone in FTS5 until it merges. With one, a search looks for each number that it reads
         # among the tombstones: with 100,000 files, it takes 6.9 ms instead of 1.3. So dead versions, which no entry
-        # has, stay until they are many. Then all are removed, and all segments merged.
+        # has, stay until they are many, or the index is twice as large. Then all are removed, and all segments merged.
         indexed = "SELECT 1 FROM holdall_contents_docsize WHERE id = ?1"
         note = f"INSERT OR IGNORE INTO holdall_dead_contents SELECT ?1 WHERE EXISTS ({indexed})"
         yield [(note, [(version,) for version in versions])]
@@ -392,31 +394,37 @@ class SqliteDialect(Dialect):
 
     def merge_contents(self, has_lag: bool) -> SqlProgram[bool]:
         # Measured with 100,000 files: a search takes 3.2 ms instead of 5.2 ms with the segments that inserts leave.
-        # FTS5 merges those of about one size. If some are left, and as much text is new as the index has bytes, all
-        # are merged: a search then takes 1.3 ms instead of 1.5. A negative number begins this; later calls continue it.
-        merges_all = yield from self._remove_dead(_DEAD_PART_IN_LAG if has_lag else _DEAD_PART)
-        if self._is_removing or (has_lag and not self._is_reclaiming):
-            return self._is_removing
+        # FTS5 merges those of about one size. If some are left, and the index is twice as large as when all were
+        # merged, all are merged: a search then takes 1.3 ms instead of 1.5. A negative number begins this; later calls
+        # continue it.
         changes: Statement = ("SELECT total_changes()", {})
         [[(segments, size)], [(before,)]] = yield [(_SEGMENT_SIZES, {}), changes]
-        if segments > _FAST_SEGMENTS and self._unmerged >= size:
+        if self._merged_size is None:
+            self._merged_size = size
+        is_twice_as_large = size >= 2 * self._merged_size
+        merges_all = yield from self._remove_dead(is_twice_as_large, has_lag)
+        if self._is_removing:
+            return True
+        if is_twice_as_large and segments > _FAST_SEGMENTS and not has_lag:
             merges_all = True
-        pages = _MERGED_PAGES
-        if merges_all:
-            pages, self._unmerged = -pages, 0
+        self._is_merging_all = self._is_merging_all or merges_all
+        if has_lag and not self._is_merging_all and segments <= _SEGMENTS_IN_LAG:
+            return False
+        pages = -_MERGED_PAGES if merges_all else _MERGED_PAGES
         merge = "INSERT INTO holdall_contents (holdall_contents, rank) VALUES ('merge', :pages)"
         _, [(after,)] = yield [(merge, {"pages": pages}), changes]
         has_merged = bool(after - before > 1)  # one change is the insert itself
-        self._is_reclaiming = self._is_reclaiming and has_merged
+        if self._is_merging_all and not has_merged:
+            self._is_merging_all, self._merged_size = False, size
         return has_merged
 
-    def _remove_dead(self, part: int) -> SqlProgram[bool]:
-        """Remove some dead versions, if they are such a part of all; return whether these were the last."""
+    def _remove_dead(self, is_due: bool, has_lag: bool) -> SqlProgram[bool]:
+        """Remove some dead versions, if that is due or they are many; return whether these were the last."""
         [[(dead,)]] = yield [("SELECT count(*) FROM holdall_dead_contents", {})]
-        if not self._is_removing and dead >= max(_DEAD_VERSIONS, self._documents // part):
+        if not (is_due or has_lag or self._is_removing) and dead >= max(_DEAD_VERSIONS, self._documents // _DEAD_PART):
             [[(self._documents,)]] = yield [("SELECT count(*) FROM holdall_contents_docsize", {})]
-            self._is_removing = self._is_reclaiming = dead >= max(_DEAD_VERSIONS, self._documents // part)
-        if not self._is_removing:
+            is_due = dead >= max(_DEAD_VERSIONS, self._documents // _DEAD_PART)
+        if not (self._is_removing or (is_due and dead)):
             return False
         yield [(statement, {"limit": _REMOVED_AT_ONCE}) for statement in _REMOVE_DEAD]
         self._is_removing = dead > _REMOVED_AT_ONCE

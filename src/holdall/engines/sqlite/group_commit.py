@@ -14,9 +14,10 @@ in the queue.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import StoreClosed
@@ -156,19 +157,37 @@ class GroupCommit:
 
     def _wait(self, submission: Submission) -> None:
         """Wait in the queue. After a signal, leave it and raise `Restart`, so that the signal handler can run."""
-        while not submission.wait(SIGNAL_CHECK_INTERVAL if is_in_main_thread() else -1):
-            if has_pending_signal():
-                with self._mutex:
-                    if submission in self._queue:  # otherwise it has begun, or is the leader
-                        self._queue.remove(submission)
-                        raise Restart
+        with self._mutex_released():
+            while not submission.wait(SIGNAL_CHECK_INTERVAL if is_in_main_thread() else -1):
+                if has_pending_signal():
+                    with self._mutex:
+                        if submission in self._queue:  # otherwise it has begun, or is the leader
+                            self._queue.remove(submission)
+                            raise Restart
+
+    @contextlib.contextmanager
+    def _mutex_released(self) -> Iterator[None]:
+        """Release the mutex, which this thread has if it is in a signal handler that interrupted `asubmit`.
+
+        The leader needs it, to let the next batch lead.
+        """
+        levels = 0
+        with contextlib.suppress(RuntimeError):  # this thread does not have it
+            while True:
+                self._mutex.release()
+                levels += 1
+        try:
+            yield
+        finally:
+            for _ in range(levels):
+                self._mutex.acquire()
 
     async def asubmit(self, batch: Sequence[Op]) -> list[Any]:
         """Commit a batch from an event loop."""
         submission = Submission(batch)
         outcome = submission.make_future()
         try:
-            with self._mutex:
+            with self._mutex:  # a signal handler may interrupt this, see `_mutex_released`
                 self._refuse_if_closed()
                 is_first = not self._queue
                 self._queue.append(submission)

@@ -264,7 +264,7 @@ class LargeTreeContract(Contract):
         put_tree(store)
         new = Put((*NS, "00"), "k0000", {"new": 1})
         with pytest.raises(Conflict):
-            store.execute([DeleteTree(NS), new, Check(("none",), "none", 5)])
+            store.execute([DeleteTree(NS), new, Check((NS[0], "none"), "none", 5)])
         assert store.count(NS) == MANY
         count, entry = store.execute([DeleteTree(NS), new])
         assert count == MANY

@@ -53,14 +53,14 @@ class RecordContract(Contract):
         assert here.files().read("/grown.txt") == b"one two"
 
     def test_a_page_of_changed_records_has_the_entries_at_one_moment(self, store: Caller, opened: Opener) -> None:
-        store.put(("a",), "1", {"n": 1})
-        store.put(("a",), "2", {"n": 1})
-        store.put(("b",), "3", {"n": 1})
+        store.put(("root", "a"), "1", {"n": 1})
+        store.put(("root", "a"), "2", {"n": 1})
+        store.put(("root", "b"), "3", {"n": 1})
         first = walk(store, ChangedRecords((), None, 2))
         assert [record.key for record in first.records] == ["1", "2"]
         assert first.more
-        store.put(("a",), "1", {"n": 2})
-        store.delete(("a",), "2")
+        store.put(("root", "a"), "1", {"n": 2})
+        store.delete(("root", "a"), "2")
         rest = walk(store, ChangedRecords((), first.next))
         assert [(record.key, record.kind, record.value) for record in rest.records] == [
             ("3", "put", '{"n":1}'),
@@ -69,7 +69,7 @@ class RecordContract(Contract):
         ]
         assert not rest.more
         assert walk(store, ChangedRecords((), rest.next)).records == []
-        assert [record.key for record in walk(store, ChangedRecords(("a",), None)).records] == ["1", "2"]
+        assert [record.key for record in walk(store, ChangedRecords(("root", "a"), None)).records] == ["1", "2"]
 
     def test_records_are_listed_in_key_order(self, store: Caller) -> None:
         for key in ("b", "a", "c"):
