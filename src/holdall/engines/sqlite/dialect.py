@@ -184,12 +184,13 @@ MIGRATIONS = (
     # by itself, in the transactions of inserts and deletions, takes up to 0.7 s in a store with many changes.
     """
     CREATE TABLE holdall_dead_contents (version INTEGER PRIMARY KEY);
-    INSERT INTO holdall_contents (holdall_contents, rank) VALUES ('deletemerge', 0), ('automerge', 0);
+    INSERT INTO holdall_contents (holdall_contents, rank)
+        VALUES ('deletemerge', 0), ('automerge', 0), ('crisismerge', 128);
     """,
 )
 
-#: How many pages of the index of contents one transaction merges. Measured: 17 ms.
-_MERGED_PAGES = 128
+#: How many pages of the index of contents one transaction merges, measured: 17 ms; and how large these are.
+_MERGED_PAGES, _PAGE_BYTES = 128, 4096
 #: The segments of the index of contents, and null, as a common table expression.
 _SEGMENTS = """
     segment(number) AS (
@@ -202,11 +203,11 @@ _SEGMENT_SIZES = f"""
     WITH RECURSIVE {_SEGMENTS}
     SELECT count(number), total(
         (SELECT pgno FROM holdall_contents_idx WHERE segid = number ORDER BY term DESC LIMIT 1)
-    ) * 2048 FROM segment"""
+    ) * {_PAGE_BYTES // 2} FROM segment"""
 #: FTS5 reads two segments as fast as one; more take longer.
 _FAST_SEGMENTS = 2
 #: So many segments are not merged while other contents wait to be indexed.
-_SEGMENTS_IN_LAG = 8
+_SEGMENTS_IN_LAG = 24
 #: Dead versions are removed from the index of contents when they are an eighth of all, and at least this many.
 _DEAD_PART, _DEAD_VERSIONS = 8, 1000
 #: How many dead versions one transaction removes. Measured: 1 ms.
@@ -321,7 +322,7 @@ class SqliteDialect(Dialect):
         self._merged_size: int | None = None  # bytes of the index of contents when all segments were merged
         self._documents = 0  # how many the index of contents had when they were counted
         self._is_removing = False  # whether dead versions are being removed from it
-        self._is_merging_all = False  # whether all its segments are being merged
+        self._bytes_to_merge = 0  # how many it had when the merging of all segments began, less what was merged
         self._indexed: set[Path] = set()
         for field in filter_fields:
             path = check_field(field)
@@ -401,21 +402,22 @@ class SqliteDialect(Dialect):
         [[(segments, size)], [(before,)]] = yield [(_SEGMENT_SIZES, {}), changes]
         if self._merged_size is None:
             self._merged_size = size
-        is_twice_as_large = size >= 2 * self._merged_size
-        merges_all = yield from self._remove_dead(is_twice_as_large, has_lag)
-        if self._is_removing:
-            return True
-        if is_twice_as_large and segments > _FAST_SEGMENTS and not has_lag:
-            merges_all = True
-        self._is_merging_all = self._is_merging_all or merges_all
-        if has_lag and not self._is_merging_all and segments <= _SEGMENTS_IN_LAG:
-            return False
-        pages = -_MERGED_PAGES if merges_all else _MERGED_PAGES
+        pages = _MERGED_PAGES
+        if self._bytes_to_merge <= 0:
+            is_twice_as_large = size >= 2 * self._merged_size
+            merges_all = yield from self._remove_dead(is_twice_as_large, has_lag)
+            if self._is_removing:
+                return True
+            if merges_all or (is_twice_as_large and segments > _FAST_SEGMENTS and not has_lag):
+                pages, self._bytes_to_merge = -pages, size
+            elif has_lag and segments <= _SEGMENTS_IN_LAG:
+                return False
         merge = "INSERT INTO holdall_contents (holdall_contents, rank) VALUES ('merge', :pages)"
         _, [(after,)] = yield [(merge, {"pages": pages}), changes]
         has_merged = bool(after - before > 1)  # one change is the insert itself
-        if self._is_merging_all and not has_merged:
-            self._is_merging_all, self._merged_size = False, size
+        if self._bytes_to_merge > 0:
+            self._bytes_to_merge -= _MERGED_PAGES * _PAGE_BYTES if has_merged else self._bytes_to_merge
+            self._merged_size = None  # which the next call finds out
         return has_merged
 
     def _remove_dead(self, is_due: bool, has_lag: bool) -> SqlProgram[bool]:
