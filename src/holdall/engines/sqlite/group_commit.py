@@ -157,8 +157,11 @@ class GroupCommit:
 
     def _wait(self, submission: Submission) -> None:
         """Wait in the queue. After a signal, leave it and raise `Restart`, so that the signal handler can run."""
+        if not is_in_main_thread():  # no signal handler runs here
+            submission.wait()
+            return
         with self._mutex_released():
-            while not submission.wait(SIGNAL_CHECK_INTERVAL if is_in_main_thread() else -1):
+            while not submission.wait(SIGNAL_CHECK_INTERVAL):
                 if has_pending_signal():
                     with self._mutex:
                         if submission in self._queue:  # otherwise it has begun, or is the leader
