@@ -13,7 +13,7 @@ from holdall.model.values import encode
 from holdall.ops import File
 
 _REST = '"encoding":"utf-8","created_at":"then","modified_at":"now"}'
-_ITEM = {"content": "text\n", "encoding": "utf-8", "created_at": "then", "modified_at": "now"}
+_ITEM: dict[str, Any] = {"content": "text\n", "encoding": "utf-8", "created_at": "then", "modified_at": "now"}
 
 
 def test_an_item_whose_content_is_too_large_for_a_file_stays_one() -> None:
@@ -28,7 +28,7 @@ def test_an_item_whose_content_is_too_large_for_a_file_stays_one() -> None:
     "other", [{"content": 1}, {"encoding": "latin-1"}, {"created_at": 1}, {"modified_at": None}, {"note": ""}]
 )
 def test_an_item_with_a_field_that_no_file_has_stays_one(other: dict[str, Any]) -> None:
-    assert file_values.to_stored("/f", _ITEM) == File('{"content":"text",' + _REST, b"text\n")  # type: ignore[arg-type]
+    assert file_values.to_stored("/f", _ITEM) == File('{"content":"text",' + _REST, b"text\n")
     assert file_values.to_stored("/f", {**_ITEM, **other}) == encode({**_ITEM, **other})
     assert file_values.to_stored("/f/", _ITEM) == encode(_ITEM)
     with pytest.raises(InvalidValue, match=r"lone surrogates.*content"):

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -58,7 +59,9 @@ print(loop.run_until_complete(asyncio.wait_for(store.aget(("home",), "key"), 4))
 
 
 @pytest.mark.parametrize("server", [redis_url, postgres_url])
-def test_a_forked_child_that_exits_leaves_the_connections_of_the_event_loop_to_its_parent(server: object) -> None:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORK, server()]  # type: ignore[operator]
+def test_a_forked_child_that_exits_leaves_the_connections_of_the_event_loop_to_its_parent(
+    server: Callable[[], str],
+) -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORK, server()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.stderr) == ("{'n': 1}\n", "")

@@ -8,7 +8,7 @@ pass one of them to a thread and back takes longer than to commit it. The task o
 turn.
 
 Signals do not interrupt a writer: `holdall.runtime.signals` defers them. Signal handlers run only while a writer waits
-in the queue.
+in the queue, or a task submits its batch and waits for it.
 """
 
 from __future__ import annotations
